@@ -20,7 +20,7 @@ def run(pytester: pytest.Pytester, test: str) -> pytest.RunResult:
 
 
 def test_the_example_of_the_plugin_passes(pytester: pytest.Pytester) -> None:
-    example = textwrap.dedent((testing.__doc__ or "").partition("::\n\n")[2].partition("\nNo thread")[0])
+    example = textwrap.dedent((testing.__doc__ or "").partition("::\n\n")[2].partition("\nNothing runs")[0])
     run(pytester, example).assert_outcomes(passed=1)
 
 

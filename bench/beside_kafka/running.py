@@ -15,7 +15,7 @@ from bench.beside_kafka.contents import Contents, contents_of
 from bench.beside_kafka.figures import KAFKA_DEFAULT, KAFKA_TUNED, SPARK, Measured, Results
 from bench.beside_kafka.observing import Observed, observe
 from bench.beside_kafka.producing import Made, pristine
-from bench.beside_kafka.siltstone_side import ONE_SHOT, Session, one_shot
+from bench.beside_kafka.siltstone_side import ONE_SHOT, ONE_SHOT_PROCESS, Session, one_shot
 from bench.beside_kafka.twins import copy_closed, settle, twin_of
 from bench.beside_kafka.workloads import IDLE, MAIN, WARM_UP, Workload
 from siltstone.spark.settings import DEFAULT_MASTER
@@ -24,7 +24,8 @@ from tests.support.kafka.logdir import active_base
 VARIANTS = {KAFKA_DEFAULT: DEFAULT, KAFKA_TUNED: TUNED}
 SESSIONS = (SPARK, "untuned", "in-process")
 COPY = "copy"
-SIDES = (*VARIANTS, *SESSIONS, ONE_SHOT, COPY)
+ONE_SHOTS = (ONE_SHOT, ONE_SHOT_PROCESS)
+SIDES = (*VARIANTS, *SESSIONS, *ONE_SHOTS, COPY)
 HOT, COLD = "hot", "cold"
 _PARTITIONS_MANY = 100
 """Twins with more are put aside, not removed between runs."""
@@ -100,8 +101,8 @@ class _Rounds:
         settle(twin, cold=cold)
         if side == COPY:
             return self._copied(twin)
-        if side == ONE_SHOT:
-            return _measured(*one_shot(twin, self._workload, self._plan.master))
+        if side in ONE_SHOTS:
+            return _measured(*one_shot(side, twin, self._workload, self._plan.master))
         return _measured(*self._sessions[side].clean(twin))
 
     def _by_kafka(self, variant: Variant, twin: Path, *, cold: bool) -> Measured:

@@ -14,7 +14,7 @@ from bench.beside_kafka.observing import Observed, observe
 from bench.beside_kafka.workloads import MAIN, WARM_UP, Workload
 from bench.session import NotCleanedError, RunningSession, refuse_uncleaned
 
-ONE_SHOT = "one-shot"
+ONE_SHOT, ONE_SHOT_PROCESS = "one-shot", "one-shot-process"
 
 
 class Session:
@@ -45,11 +45,12 @@ class Session:
         return self._session.clean(twin, config, topics, spread=spread)
 
 
-def one_shot(twin: Path, workload: Workload, master: str) -> tuple[Observed, float]:
-    """``siltstone clean`` from the start of its process to its end, Python, Java and Spark started for it."""
-    command = [str(Path(sys.executable).with_name("siltstone")), "clean", str(twin), "--in-place", "--json"]
-    command += ["--master", master, "--all-topics"]
-    spill = twin.with_name(f"spill-{ONE_SHOT}")
+def one_shot(side: str, twin: Path, workload: Workload, master: str) -> tuple[Observed, float]:
+    """``siltstone clean`` from the start of its process to its end: ``ONE_SHOT``, with Java and Spark started
+    for it, or ``ONE_SHOT_PROCESS``, without them."""
+    command = [sys.executable, "-m", "siltstone", "clean", str(twin), "--in-place", "--json", "--all-topics"]
+    command += ["--master", master] if side == ONE_SHOT else ["--engine", "process"]
+    spill = twin.with_name(f"spill-{side}")
     spill.mkdir(exist_ok=True)
     command += ["--config-file", str(config_file(twin, workload, [MAIN])), "--spill-dir", str(spill)]
     began = time.perf_counter()

@@ -68,7 +68,10 @@ if TYPE_CHECKING:
     from siltstone.spark.embedded import start_compaction as start_compaction
     from siltstone.spark.read import read as read
     from siltstone.tables.arrow import to_arrow as to_arrow
+    from siltstone.tables.avro import Avro as Avro
+    from siltstone.tables.decoding import Json as Json
     from siltstone.tables.export import Export as Export
+    from siltstone.tables.protobuf import Protobuf as Protobuf
     from siltstone.verify.findings import Verdict as Verdict
 
 __version__ = "0.1.0"
@@ -107,7 +110,10 @@ _MODULES = {
     "siltstone.spark.embedded": ("start_compaction",),
     "siltstone.spark.read": ("read",),
     "siltstone.tables.arrow": ("to_arrow",),
+    "siltstone.tables.avro": ("Avro",),
+    "siltstone.tables.decoding": ("Json",),
     "siltstone.tables.export": ("Export",),
+    "siltstone.tables.protobuf": ("Protobuf",),
     "siltstone.verify.findings": ("Verdict",),
 }
 _EXPORTS = {name: module for module, names in _MODULES.items() for name in names}
@@ -117,7 +123,10 @@ __all__ = list(_EXPORTS)
 
 def _load(name: str) -> object:
     module = import_module(_EXPORTS[name])
-    return getattr(module, name) if hasattr(module, name) else import_module(f"{_EXPORTS[name]}.{name}")
+    if hasattr(module, name):
+        return getattr(module, name)
+    # ``errors`` is itself a module: it becomes an attribute of its package when it is imported.
+    return import_module(f"{_EXPORTS[name]}.{name}")
 
 
 def __dir__() -> list[str]:
@@ -125,8 +134,11 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """Python sets ``siltstone.verify`` to the package of that name when a module of it is imported; for users
-    it is the function all the same."""
+    """The class of this module, so that ``siltstone.verify`` is always the public function.
+
+    When a module of the package ``siltstone/verify`` is imported, Python assigns that package to the
+    attribute ``siltstone.verify``. The setter ignores it.
+    """
 
     @property
     def verify(self) -> object:
@@ -137,12 +149,14 @@ class _Package(ModuleType):
         pass
 
     def __reduce__(self) -> tuple[object, ...]:
-        return import_module, (__name__,)  # as other modules: Spark pickles functions that use this one
+        # Spark pickles functions that refer to this module. Pickle knows how to treat plain modules, but not
+        # this subclass: import the module again where it is unpickled.
+        return import_module, (__name__,)
 
 
 sys.modules[__name__].__class__ = _Package
 
-if not TYPE_CHECKING:  # type checkers see the imports above: a name that is not there is an error to them
+if not TYPE_CHECKING:  # with this function in sight, a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         if name not in _EXPORTS:

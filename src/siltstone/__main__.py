@@ -1,4 +1,4 @@
-"""``python -m siltstone``: the command line, as the script ``siltstone``."""
+"""``python -m siltstone`` is the same command as ``siltstone``."""
 
 from siltstone.cli.main import main
 

@@ -9,8 +9,9 @@
         siltstone_compact("users")
         assert [record.value for record in siltstone_logs["users"]] == [b"Bergen"]
 
-No thread runs and no time passes but by the test: ``siltstone_clock.advance(60_000)``, then
-``siltstone_logs.tick()`` does what is due by then (retention, flushes, checkpoints).
+Nothing runs in a background thread, and the clock stands still until the test advances it:
+``siltstone_clock.advance(60_000)`` (ms), then ``siltstone_logs.tick()`` does what is due by then (retention,
+flushes, checkpoints).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ START_MS = 1_800_000_000_000
 
 @pytest.fixture
 def siltstone_clock() -> st.ManualClock:
-    """A clock that moves only when the test advances it, by ms."""
+    """A clock that stands still until the test calls ``advance(ms)``."""
     return st.ManualClock(START_MS)
 
 
@@ -44,17 +45,20 @@ def siltstone_directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def siltstone_logs(siltstone_directory: Path, siltstone_clock: st.ManualClock) -> Iterator[st.OpenLogs]:
-    """The open log directory, as of ``st.open(…, mode="a")``, on the clock; closed after the test."""
+    """The log directory, open as by ``st.open(…, mode="a")``, with ``siltstone_clock`` as its clock. It is
+    closed after the test."""
+    # What otherwise runs in a pool of threads (deleting files) runs at once, in the test's own thread.
     with st.OpenLogs([siltstone_directory], clock=siltstone_clock, background=lambda task: task()) as logs:
         yield logs
 
 
 @pytest.fixture
 def siltstone_compact(siltstone_logs: st.OpenLogs) -> Callable[..., list[LogResult]]:
-    """``siltstone_compact("users")`` compacts topics now, all without an argument, and returns the results.
+    """A function that compacts a topic now, ``siltstone_compact("users")``, or all topics without an
+    argument, and returns the result of each log.
 
-    Active segments are compacted, too, whatever the dirty ratio; the test fails if a log cannot be cleaned.
-    Tombstones stay for ``delete.retention.ms`` after it: advance the clock, and compact again.
+    Active segments are compacted, too, whatever the dirty ratio. The test fails if a log cannot be cleaned.
+    Tombstones stay for ``delete.retention.ms`` after the cleaning: advance the clock, and compact again.
     """
 
     def compact(topic: str | Sequence[str] = ()) -> list[LogResult]:

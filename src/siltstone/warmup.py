@@ -1,17 +1,20 @@
 """Compiles the numba kernels ahead of their first use: ``python -m siltstone.warmup [kernels|spark]``.
 
-``kernels``: a small log is cleaned (in one task, and in several), compacted, appended to and read in a
-temporary directory. ``spark``: if Spark is installed, it cleans the log as well and makes its class archive
-(``siltstone.spark.class_archive``). The archive only saves time: if it cannot be made, a line on standard
-error says why. Without an argument both, one after the other; two processes may do them at one time.
+``kernels``: a small log is cleaned (in one task, and in several), explained, compacted, appended to and read
+in a temporary directory. ``spark``: if Spark is installed, it cleans the log as well and makes its class
+archive (``siltstone.spark.class_archive``). The archive only saves time: if it cannot be made, a line on
+standard error says why. Without an argument both, one after the other; two processes may do them at the
+same time.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from siltstone.base import files
 from siltstone.base.clock import SystemClock
@@ -19,10 +22,17 @@ from siltstone.base.codec_table import CODECS
 from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.base.errors import SiltstoneError
 from siltstone.base.records.hashing import partition_for_key
-from siltstone.compaction.engine import InProcessEngine, clean_warm_up_log, warm_up_batches
+from siltstone.compaction.engine import (
+    InProcessEngine,
+    clean_warm_up_log,
+    warm_up_batches,
+    warm_up_work,
+)
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
+from siltstone.compaction.statistics import Bins, StatisticsOptions
 from siltstone.log.ledger.manifest import ORDERS
 from siltstone.log.ledger.reading import CompactedReader
+from siltstone.log.names import segment_file
 from siltstone.log.partition import open_partition
 from siltstone.log.reading import LogReader
 from siltstone.log.validation import Origin
@@ -38,8 +48,10 @@ def _append_and_read(directory: Path) -> None:
         log.append(bytes(8) + batch[8:])  # a client's batch has the base offset 0
     partition_for_key(b"key", 1)  # as a producer does before it appends
     log.flush()
+    # ``log`` is not closed: opening its directory again recovers it, as after a crash.
     recovered = open_partition(directory, config)
-    assert sum(len(polled) for polled in LogReader(recovered, "earliest")) == 40 * len(CODECS)
+    # Two batches of 10 records of every codec were appended twice. A reader skips the marker.
+    assert sum(len(polled) for polled in LogReader(recovered, "earliest")) == 2 * 2 * 10 * len(CODECS)
     assert recovered.offset_for_time(1) is not None
 
 
@@ -56,32 +68,50 @@ def _compact(directory: Path) -> None:
         log.close()
 
 
+def _explain(directory: Path) -> None:
+    """Clean a log in a dry run that counts on the way, as ``explain`` does."""
+    files.write_new(directory / segment_file(0, "log"), b"".join(warm_up_batches()))
+    statistics = StatisticsOptions(bins=Bins(start_ms=0, width_ms=100, bin_count=8), top=1)
+    work = replace(warm_up_work(directory, "new"), staging=None, statistics=statistics)
+    (log_report,) = InProcessEngine().clean_whole([work])
+    assert log_report.failure is None, log_report
+
+
 def _start_spark(directory: Path) -> None:
     """Clean a log on Spark, and make the class archive."""
     if find_spec("pyspark") is None:
         return
     from siltstone.spark.clean import SparkEngine
+    from siltstone.spark.jobs import BARRIER_BYTES
     from siltstone.spark.session import make_class_archive
 
+    def clean(session: Any) -> None:
+        # A job with shuffles needs Spark's SQL, one without does not.
+        for number, barrier_bytes in enumerate((BARRIER_BYTES, 0)):
+            engine, log = SparkEngine(session, barrier_bytes=barrier_bytes), directory / f"spark-{number}"
+            files.make_directory(log)
+            clean_warm_up_log(log, engine, engine)
+
     try:
-        make_class_archive(lambda session: clean_warm_up_log(directory, *[SparkEngine(session)] * 2))
+        make_class_archive(clean)
     except (SiltstoneError, OSError) as error:
         sys.stderr.write(f"siltstone: Spark will start without a class archive: {error}\n")
 
 
 STEPS: dict[str, dict[str, Callable[[Path], None]]] = {
     "kernels": {
-        "cleaned-0": lambda log: clean_warm_up_log(log, InProcessEngine(), InProcessEngine(2)),
+        "cleaned-0": lambda log: clean_warm_up_log(log, InProcessEngine(), InProcessEngine(buckets=2)),
+        "explained-0": _explain,
         "appended-0": _append_and_read,
         "compacted-0": _compact,
     },
     "spark": {"spark-0": _start_spark},
 }
-"""What to do under which name of a log."""
+"""For each part: its steps, by the name of the new log directory (``topic-N``) that the step gets."""
 
 
 def main(*parts: str) -> None:
-    """Do the steps of the named parts of ``STEPS``; of all without a name. Raises SystemExit."""
+    """Do the steps of ``parts`` of ``STEPS``, or of all parts. Raises SystemExit for an unknown part."""
     if unknown := set(parts) - set(STEPS):
         raise SystemExit(f"siltstone.warmup: there is no part {sorted(unknown)[0]!r}: {' or '.join(STEPS)}")
     with files.temporary_directory("siltstone-warmup-") as folder:

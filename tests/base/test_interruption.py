@@ -266,3 +266,36 @@ def test_an_error_that_replaces_an_interrupt_is_recognized() -> None:
     with pytest.raises(OSError) as caught:
         job()
     assert is_interrupt(caught.value) and not is_interrupt(OSError("another one"))
+
+
+@pytest.mark.parametrize("number", [INT, TERM])
+def test_the_thread_ends_for_a_fork_and_a_signal_meanwhile_is_handled_afterwards(
+    number: signal.Signals,
+) -> None:
+    done = run(f"""
+called = threading.Event()
+came.on_signal(called.set)
+assert threading.active_count() == 2
+try:
+    with came.without_thread():
+        assert threading.active_count() == 1
+        send({int(number)})
+        print("not reached")
+except KeyboardInterrupt:
+    print(called.wait(30), came.status)
+""")
+    assert (done.stderr, done.stdout) == ("", f"True {128 + number}\n")
+
+
+def test_a_signal_ends_a_fork_that_has_no_thread() -> None:
+    done = run(f"""
+with came.without_thread():
+    pid = os.fork()
+    if pid == 0:
+        came.uninstall()
+        print(current().is_installed, flush=True)
+        send({int(TERM)})
+        os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), came.is_installed, came.was_signalled)
+""")
+    assert (done.stderr, done.stdout.splitlines()) == ("", ["False", f"-{int(TERM)} True False"])

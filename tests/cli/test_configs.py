@@ -55,7 +55,7 @@ def test_a_brokers_settings(siltstone: Command, logs: Path, tmp_path: Path) -> N
     place = ("--dir", logs, "--server-properties", properties, "--entity-type", "brokers")
     given = siltstone("configs", *place, "--describe", "--entity-name", 0).lines
     assert given == [
-        "Given configs for broker 0 are:",
+        "Non-default configs for broker 0 are:",
         "  log.cleaner.threads=2 sensitive=false "
         "synonyms={STATIC_BROKER_CONFIG:log.cleaner.threads=2, DEFAULT_CONFIG:log.cleaner.threads=1}",
     ]

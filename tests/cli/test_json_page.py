@@ -46,7 +46,7 @@ def hold_to_page(section: str, documents: list[Any], rare: tuple[str, ...] = ())
     """The page's section names the keys of the documents, and besides only the ``rare`` ones."""
     text = sections("json.md")[section]
     page = named_in_rows(text.partition("### A log of clean")[0])
-    if section in ("clean", "clean --report"):
+    if section in ("clean", "clean --fleet", "clean --report"):
         log = sections("json.md", "###")["A log of clean"]
         page += [f"logs[].{key}" for key in named_in_rows(log)]
     described = {key.removesuffix("[]") for key in page if not key.endswith("…")} - {"logs"}
@@ -79,7 +79,20 @@ def test_clean_its_audit_and_undo(
     audit = json.loads((tmp_path / "audit.json").read_bytes())
     unread = ("sha256_before.NAME.NAME.error", "sha256_after.NAME.NAME.error")
     hold_to_page("clean --report", [audit], rare=("logs[].notes", *unread, *FAILED, *COUNTS))
-    hold_to_page("undo", [siltstone("undo", cleaned["kept_originals"], "--json").document])
+    undone = siltstone("undo", cleaned["kept_originals"], "--json").document
+    of_fleet = siltstone("undo", "--fleet", cleaned["kept_originals"], "--json").documents
+    hold_to_page("undo", [undone, *of_fleet])
+
+
+def test_clean_of_a_fleet(siltstone: Command, staged: Staged, flags: list[object], tmp_path: Path) -> None:
+    (staged.directory / "gone-0.0123456789abcdef0123456789abcdef-delete").mkdir()
+    shutil.copytree(staged.directory, tmp_path / "logs2")
+    (tmp_path / "logs2" / ".kafka_cleanshutdown").unlink()
+    documents = siltstone(
+        "clean", "--fleet", f"{tmp_path}/log*", "--in-place", "--no-spark", *flags
+    ).documents
+    assert len(documents) == 3
+    hold_to_page("clean --fleet", documents, rare=("notes", "logs[].notes", *FAILED, *COUNTS))
 
 
 def test_explain(siltstone: Command, staged: Staged, flags: list[object]) -> None:

@@ -18,7 +18,7 @@ from siltstone.commands.review import ExplainRequest, VerifyRequest
 from siltstone.compaction.report import CLEANED
 from siltstone.log.names import POSITIONS
 from siltstone.log.read_only import LOG_CHANGES, LOGS_CHANGES
-from siltstone.spark import session as sessions
+from siltstone.spark import java
 from tests.support.errors import raises_error
 from tests.support.log.managed import NOW
 
@@ -152,7 +152,7 @@ def test_the_embedded_cleaner_needs_no_java(
     def no_java() -> str:
         raise st.errors.EngineError("Java is missing", advice="install it")
 
-    monkeypatch.setattr(sessions, "java_version", no_java)
+    monkeypatch.setattr(java, "java_version", no_java)
     monkeypatch.setattr(library, "SPARK_BYTES", 0)  # large enough for Spark
     with st.open(directory, "a", config={"log.cleaner.threads": 0}, clock=ManualClock(NOW)) as logs:
         cleaner = st.start_cleaner(logs, engine=engine)

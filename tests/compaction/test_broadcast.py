@@ -112,7 +112,7 @@ def test_a_key_of_the_map_whose_last_record_is_not_read_fails_the_log(
 
     monkeypatch.setattr(broadcast.OffsetMap, "of", with_another)
     result = clean(tmp_path, min_clean_to_dirty_ratio=0)
-    assert_failed(result, "CHECK_FAILED", path="topic-0", about="6 keys, but the last records of 5")
+    assert_failed(result, "CHECK_FAILED", path="topic-0", about="6 keys, but the last records of only 5")
     assert logs.tree(partition) == before
 
 

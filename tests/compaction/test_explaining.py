@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+from siltstone.base import files
 from siltstone.base.errors import UsageError
 from siltstone.commands import review
-from siltstone.compaction.explain import (
-    ENTRY_WORDS,
-    MASKED_KEY,
-    REASON_BITS,
-    WOULD_CLEAN,
-    observe_in_process,
-    order_by_key,
-)
+from siltstone.compaction import engine as engines
+from siltstone.compaction import explain as explaining
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.explain import MASKED_KEY, WOULD_CLEAN
 from siltstone.compaction.inplace.planning import POLICY_UNKNOWN
 from tests.support.command_line import tree
 from tests.support.explaining import explain_all, explain_one, explain_request, records_by_key
 from tests.support.golden_sets import write_checkpoint
-from tests.support.operator.staged import Staged, in_process, stage
+from tests.support.operator.staged import Staged, stage
 
 ROUNDS = [
     ("basic", 0),
@@ -112,31 +108,45 @@ def test_bytes_become_reclaimable_when_the_next_record_of_the_key_is_written(sta
     assert middle.reclaimable_bytes == superseded > 0
 
 
-def test_buckets_change_nothing(golden: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("buckets", "held_bytes"), [(1, 1 << 30), (7, 1 << 30), (7, 2000), (5, 1)])
+def test_buckets_and_memory_change_nothing(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buckets: int, held_bytes: int
+) -> None:
+    """With little memory for entries the log is read again for the buckets that were left out."""
     staged = stage(golden, "basic", tmp_path / "logs")
-    few = functools.partial(observe_in_process, memory_bytes=10_000)
-    runner = review.Runner(engine=in_process(staged.request, None), observer=few)
-    whole, apart = explain_all(staged), review.explain(explain_request(staged), runner=lambda: runner)
+    whole = explain_all(staged)
+    monkeypatch.setattr(explaining, "WHOLE_LOG_BYTES", 0)
+    monkeypatch.setattr(engines, "HELD_ENTRY_BYTES_MAX", held_bytes)
+    engine = InProcessEngine(buckets)
+    apart = review.explain(explain_request(staged), engine=lambda: engine)
     assert apart.to_json() == whole.to_json()
 
 
-@pytest.mark.parametrize(
-    ("hash_bits", "offset_bits"),
-    [(64, 12), (30, 12), (3, 12), (64, 33), (30, 33), (64, 39), (64, 40), (64, 62)],
-)
-@pytest.mark.parametrize("count", [0, 1, 3000])
-def test_entries_are_ordered_by_key_and_offset(hash_bits: int, offset_bits: int, count: int) -> None:
-    """``hash_bits``: the first bits of a hash that differ; with few, keys share what the quick sort sees."""
-    random = np.random.default_rng(hash_bits + offset_bits)
-    keys = random.integers(0, 2**64, (400, 2), dtype=np.uint64)
-    keys[:, 0] >>= np.uint64(64 - hash_bits)
-    keys[::2, 0] <<= np.uint64(64 - hash_bits)  # the others share their first bits, and have other last ones
-    entries = np.zeros((count, ENTRY_WORDS), np.uint64)
-    entries[:, :2] = keys[random.integers(0, len(keys), count)]
-    offsets = np.append(random.choice(2**12, max(count - 1, 0), replace=False), 2**offset_bits)[:count]
-    entries[:, 2] = random.permutation(offsets) + 7
-    expected = np.lexsort((entries[:, 2], entries[:, 1] & ~REASON_BITS, entries[:, 0]))
-    assert order_by_key(entries).tolist() == expected.tolist()
+def test_a_log_is_read_no_more_often_than_in_a_dry_run(golden: Path, tmp_path: Path) -> None:
+    staged = stage(golden, "basic", tmp_path / "logs")
+    size = explain_one(staged).bytes_before
+
+    def bytes_read(action: Callable[[], object]) -> int:
+        before = files.bytes_read()
+        action()
+        return files.bytes_read() - before
+
+    dry = bytes_read(lambda: staged.clean_one(dry_run=True))
+    assert dry >= 2 * size
+    assert bytes_read(lambda: explain_one(staged, top=0)) < dry + size // 2
+
+
+@pytest.mark.parametrize("damage", ["missing", "wrong"])
+def test_hot_keys_are_found_without_the_index(staged: Staged, damage: str) -> None:
+    whole = explain_one(staged, show_keys=True, top=1000)
+    for index in staged.partition.glob("*.index"):
+        data = index.read_bytes()
+        index.unlink() if damage == "missing" else index.write_bytes(
+            b"".join(data[at : at + 4] + b"\0\0\0\1" for at in range(0, len(data), 8))
+        )
+    found = explain_one(staged, show_keys=True, top=1000)
+    assert found.keys.hottest_keys == whole.keys.hottest_keys
+    assert len({key.key for key in found.keys.hottest_keys}) == found.keys.distinct_keys
 
 
 def test_kafkas_map_says_how_many_passes_it_would_need(staged: Staged) -> None:

@@ -121,12 +121,14 @@ def test_the_file_is_bounded_and_the_newest_stay(tmp_path: Path, monkeypatch: py
 
 
 def test_a_failure_that_repeats_itself_is_written_once(tmp_path: Path) -> None:
-    kept = History()
+    written = History()
     for number in range(5):
-        kept.keep(tmp_path, [cleaning(number, FAILED, "no engine"), cleaning(number, FAILED, "other", 1)])
-    kept.keep(tmp_path, [cleaning(5, FAILED, "no space")])
-    kept.keep(tmp_path, [cleaning(6)])
-    kept.keep(tmp_path, [cleaning(7, FAILED, "no space")])
+        written.append(
+            tmp_path, [cleaning(number, FAILED, "no engine"), cleaning(number, FAILED, "other", 1)]
+        )
+    written.append(tmp_path, [cleaning(5, FAILED, "no space")])
+    written.append(tmp_path, [cleaning(6)])
+    written.append(tmp_path, [cleaning(7, FAILED, "no space")])
     mine = [each for each in read_cleanings(tmp_path) if each.result.partition == 0]
     assert [each.began_ms for each in mine] == [1000, 1005, 1006, 1007]
 
@@ -139,7 +141,7 @@ def test_a_disk_that_does_not_take_it_is_warned_of(
 
     monkeypatch.setattr(files.Appender, "write", full)
     with caplog.at_level(logging.WARNING, "siltstone"):
-        History().keep(tmp_path, [cleaning(1)])
+        History().append(tmp_path, [cleaning(1)])
     assert "No space left on device" in caplog.text and read_cleanings(tmp_path) == []
 
 

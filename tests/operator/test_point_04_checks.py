@@ -143,7 +143,7 @@ def test_retained_offsets_that_get_lost_are_noticed(
     staged: Staged, monkeypatch: pytest.MonkeyPatch, loss: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     loss(monkeypatch)
-    nothing_swapped(staged, InProcessEngine(), "retained offsets of group 2", "nothing of it was swapped")
+    nothing_swapped(staged, InProcessEngine(), "offsets of segment group 2", "the group was not swapped")
 
 
 def test_a_retained_offset_without_a_record_is_noticed(

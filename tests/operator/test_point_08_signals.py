@@ -118,7 +118,7 @@ def test_a_signal_ends_clean_and_every_log_is_whole(
 OTHERS = [
     ("--out", "rewrite_task", INT),
     ("--out", "clean_whole_task", TERM),
-    ("explain", "observe_task", INT),
+    ("explain", "merge_task", INT),
     ("explain", "java", TERM),
     ("recover", "recovery", INT),
     ("recover", "recovery", TERM),

@@ -134,6 +134,18 @@ def test_undo_is_refused_without_free_space(
     assert logs_of(directory) == was
 
 
+def test_undo_is_refused_without_a_free_inode(
+    before: tuple[Path, Path, Listing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, kept, _ = before
+    now = listing(directory)
+    monkeypatch.setattr(files, "free_space", lambda path: FreeSpace(free_bytes=1 << 40, free_inodes=0))
+    with pytest.raises(DirectoryRefusedError, match=r"no inode is free .* nothing was changed") as refusal:
+        app.undo(kept)
+    assert "bytes" not in str(refusal.value)
+    assert listing(directory) == now
+
+
 def test_an_undo_that_fails_half_way_names_the_restored_logs(before: tuple[Path, Path, Listing]) -> None:
     """At each step: the message names what was put back and what not, and to undo again goes on."""
     directory, kept, was = before
@@ -175,7 +187,7 @@ def judge(said: str, directory: Path, was: Listing, now: Listing) -> tuple[str, 
         name: facts for name, facts in was.items() if name.startswith(FIRST)
     }
     if at == FIRST:
-        assert back == "put back: no other log" and rest == f"not begun: {directory / SECOND}"
+        assert back == "restored: no other log" and rest == f"not begun: {directory / SECOND}"
         second = {name: facts for name, facts in now.items() if name.startswith(SECOND)}
         assert {n: f for n, f in logs_of(directory).items() if n.startswith(SECOND)} == second
         return at, False
@@ -202,7 +214,7 @@ def test_an_interrupted_swap_that_undo_completed_is_reported(
     flip(first_log(kept / SECOND))
     first = {name: facts for name, facts in logs_of(directory).items() if name.startswith(FIRST)}
     with pytest.raises(
-        SiltstoneError, match="nothing was put back, but an interrupted swap was finished"
+        SiltstoneError, match="nothing was restored, but an interrupted swap was finished"
     ) as caught:
         app.undo(kept)
     assert str(directory / SECOND) in str(caught.value) and "nothing was changed" not in str(caught.value)

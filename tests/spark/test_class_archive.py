@@ -11,7 +11,7 @@ import pytest
 
 from siltstone import warmup
 from siltstone.spark import class_archive
-from siltstone.spark.session import java_command, java_version
+from siltstone.spark.java import java_command, java_version
 
 JAVA = 'openjdk version "17.0.15" 2025-04-15'
 

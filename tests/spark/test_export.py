@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
+from pyiceberg.table import StaticTable
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import siltstone
@@ -58,6 +61,51 @@ def test_nothing_is_left_where_a_task_fails(session: SparkSession, root: Path, t
     with raises_error(EngineError, about="checksum does not match"):
         siltstone.export(root, tmp_path / "lake", spark=session)
     assert [path.name for path in tmp_path.iterdir()] == ["kafka"]
+
+
+@pytest.mark.parametrize(("form", "view"), [("delta", "latest"), ("iceberg", "log")])
+def test_tasks_bring_tables_up_to_date(
+    session: SparkSession,
+    root: Path,
+    tmp_path: Path,
+    form: str,
+    view: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(splits, "OPEN_COST_BYTES", 1)
+    target, arguments = tmp_path / "lake", {"view": view, "spark": session, "max_partition_bytes": "1k"}
+    first = siltstone.export(root, target, form, "t", partitions=0, **arguments)
+    made = siltstone.export(root, target, form, "t", decode=None, **arguments)
+    expected = table_of(root, view=view)
+    assert first.records + made.records == len(expected) and made.files >= 1
+    if form == "delta":
+        found = DeltaTable(str(target)).to_pyarrow_table()
+    else:
+        found = StaticTable.from_metadata(str(target)).scan().to_arrow()
+    assert rows(found.select(expected.schema.names).cast(expected.schema)) == rows(expected)
+    assert siltstone.export(root, target, form, "t", **arguments).version == made.version
+    # A task that fails leaves the version and the files as they are.
+    before = sorted(path.name for path in (target / "data").iterdir())
+    for path in (root / "t-1").glob("*.log"):
+        path.write_bytes(path.read_bytes()[:100] + b"\xff" + path.read_bytes()[101:])
+    with raises_error(EngineError, about="checksum does not match"):
+        siltstone.export(root, target, form, "t", mode="overwrite", **arguments)
+    assert sorted(path.name for path in (target / "data").iterdir()) == before
+
+
+def test_values_are_decoded_in_tasks(session: SparkSession, root: Path) -> None:
+    segment = batch([Rec(offset=at, key=b"%d" % at, value=b'{"n":%d,"l":["x"]}' % at) for at in range(9)])
+    log_directory(root, {"j-0": {0: [segment, batch([Rec(offset=9, key=b"9", value=b"{")])]}})
+    frame = siltstone.read(
+        session, root, "j", decode={"value": siltstone.Json(), "key": siltstone.Json()}, offsets=(0, 9)
+    )
+    assert frame.schema["value"].dataType.simpleString() == "struct<n:bigint,l:array<string>>"
+    assert [row["key"] for row in frame.where("value.n > 6").select("key").collect()] == [7, 8]
+    bad = siltstone.read(session, root, "j", decode=siltstone.Json())
+    with pytest.raises(PySparkException, match="j-0: offset 9: the value cannot be decoded as Json"):
+        bad.collect()
+    null = siltstone.read(session, root, "j", decode=siltstone.Json(on_error="null"), columns=["value"])
+    assert null.where("value IS NULL").count() == 1
 
 
 def test_a_session_of_connect_is_refused(

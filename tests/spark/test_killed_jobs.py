@@ -23,7 +23,7 @@ from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import CLEANED, FAILED, LogResult
 from siltstone.spark import clean as pipeline
-from siltstone.spark import explain, verify
+from siltstone.spark import verify
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.tasks import task_numbers
 from tests.support.cleaning import judging, logs, oracle
@@ -174,26 +174,25 @@ def test_a_large_log_that_does_so_does_not_either(
 def test_looking_at_logs_goes_on_as_well(
     golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``explain`` and ``verify`` have all logs in one job."""
+    """``explain`` and ``verify`` have all small logs in one job."""
     directory, request = stage_several(golden, SEVERAL[:3], tmp_path)
     given = {"config_file": request.config_file, "now_ms": request.now_ms}
-    observe, span = explain.observe_task, verify.span_task
+    clean, span = pipeline.clean_whole_task, verify.span_task
 
-    def observing(works: Any, runs: Any, *others: Any) -> Iterator[Any]:
-        if any(work.name == "codec_zstd-0" for work, _ in works):
+    def counting(inputs: Any, *others: Any) -> Iterator[Any]:
+        if any(work.name == "codec_zstd-0" for works in inputs for work in works):
             os.kill(os.getpid(), signal.SIGKILL)
-        yield from observe(works, runs, *others)
+        yield from clean(inputs, *others)
 
     def checking(pairs: Any, *others: Any) -> Iterator[Any]:
         if any(pair.name == "codec_zstd-0" for pair in pairs):
             os.kill(os.getpid(), signal.SIGKILL)
         yield from span(pairs, *others)
 
-    monkeypatch.setattr(explain, "observe_task", observing)
+    monkeypatch.setattr(pipeline, "clean_whole_task", counting)
     monkeypatch.setattr(verify, "span_task", checking)
-    observer = explain.SparkObserver(session, 2)
-    runner = review.Runner(engine=observer.engine(), observer=observer)
-    told = review.explain(review.ExplainRequest(directories=[directory], **given), runner=lambda: runner)
+    engine = SparkEngine(session, tasks=2)
+    told = review.explain(review.ExplainRequest(directories=[directory], **given), engine=lambda: engine)
     assert {log.name: log.status for log in told.logs} == {
         "basic-0": "would_clean",
         "codec_zstd-0": FAILED,

@@ -10,8 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from siltstone.commands import review
+from siltstone.compaction import explain
+from siltstone.spark.clean import SparkEngine
 from siltstone.spark.executors import workers_of
-from siltstone.spark.explain import SparkObserver
 from siltstone.spark.verify import SparkChecker
 from tests.support import golden_sets
 from tests.support.explaining import explain_request
@@ -23,14 +24,25 @@ from tests.support.verify.staging import stage_pair
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("name", ["txn", "mixed"])
-def test_explanations_are_the_same(session: SparkSession, golden: Path, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("is_spread", "is_in_barrier"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("name", ["txn", "mixed", "keyless"])
+def test_explanations_are_the_same(
+    session: SparkSession,
+    golden: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    is_spread: bool,
+    is_in_barrier: bool,
+) -> None:
     staged = stage(golden, name, tmp_path / "logs")
-    observer = SparkObserver(session, 3)
-    runner = review.Runner(engine=observer.engine(), observer=observer)
     here = review.explain(explain_request(staged, show_keys=True)).to_json()
-    assert review.explain(explain_request(staged, show_keys=True), runner=lambda: runner).to_json() == here
-    assert here["logs"][0]["status"] == "would_clean"
+    if is_spread:
+        monkeypatch.setattr(explain, "WHOLE_LOG_BYTES", 0)
+    engine = SparkEngine(session, tasks=3, barrier_bytes=1 << 30 if is_in_barrier else -1)
+    there = review.explain(explain_request(staged, show_keys=True), engine=lambda: engine).to_json()
+    assert there == here
+    assert here["logs"][0]["status"] == ("skipped" if name == "keyless" else "would_clean")
 
 
 @pytest.mark.parametrize("spoiled", [False, True])

@@ -17,6 +17,8 @@
     ├── SourceChangedError       a source segment has changed since the cleaning was planned
     ├── UndoStoppedError         an undo stopped half-way: the message says which originals were restored
     ├── EngineError              Spark or Java is missing, or a job could not be run
+    ├── UndecodableValueError    a key or value is not in the format that ``decode`` was passed
+    ├── TableChangedError        another writer has changed the table since an export into it began
     ├── CompactionFailedError    a side-by-side compaction failed: the ledger is unchanged
     ├── CompactionInProgressError  a second side-by-side compaction while one runs
     ├── CleaningAbortedError     the cleaning of a log was aborted: nothing more is swapped
@@ -189,6 +191,17 @@ class EngineError(
     SiltstoneError, code="ENGINE", advice="look for the cause in Spark's log, and run the command again"
 ):
     """Spark or Java is missing, or a job could not be run."""
+
+
+class UndecodableValueError(SiltstoneError, code="UNDECODABLE_VALUE"):
+    """A record's key or value is not in the format that ``decode`` was passed. The path is the partition, and
+    the reason has the offset."""
+
+
+class TableChangedError(
+    SiltstoneError, code="TABLE_CHANGED", advice="export again: it begins with what the table has now"
+):
+    """Another export or writer has committed to the Delta or Iceberg table since this export began."""
 
 
 class CompactionFailedError(SiltstoneError, code="COMPACTION_FAILED"):

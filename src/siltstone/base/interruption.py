@@ -37,6 +37,8 @@ CALLBACKS_SECONDS = 2.5
 _PRINT_SECONDS = 0.2
 """How long the end of the process waits for its last line to be printed."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_NO_SIGNAL = 0
+"""The byte that ends the thread which waits for a signal."""
 CriticalSection = Callable[[], contextlib.AbstractContextManager[object]]
 """Makes the context of a block that an interrupt must not stop half-way: ``InterruptHandler.critical``, or
 ``contextlib.nullcontext``."""
@@ -74,6 +76,11 @@ class InterruptHandler:
     def status(self) -> int:
         """The exit status that shells know: 130 after SIGINT, 143 after SIGTERM."""
         return 128 + (self._signal_number or signal.SIGINT)
+
+    @property
+    def is_installed(self) -> bool:
+        """Does it handle the signals of this process, a command's?"""
+        return self._is_installed
 
     def check(self) -> None:
         """Raise KeyboardInterrupt if a signal has come. Call it before new work starts."""
@@ -120,11 +127,34 @@ class InterruptHandler:
         self._wakeup_reader, self._wakeup_writer = socket.socketpair()
         self._wakeup_writer.setblocking(False)
         self._is_installed, _current = True, self
-        threading.Thread(target=self._wait_for_signal, name="interruption", daemon=True).start()
+        self._start_thread()
         signal.set_wakeup_fd(self._wakeup_writer.fileno(), warn_on_full_buffer=False)
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._handle_signal)
+
+    def _start_thread(self) -> None:
+        self._thread = threading.Thread(target=self._wait_for_signal, name="interruption", daemon=True)
+        self._thread.start()
+
+    @contextlib.contextmanager
+    def without_thread(self) -> Iterator[None]:
+        """Within, the thread that waits for signals has ended, so that the process can be forked. A signal
+        that comes meanwhile is handled at the end of the block. Only for a handler that is installed."""
+        self.check()
+        self._wakeup_writer.send(bytes([_NO_SIGNAL]))
+        self._thread.join()
+        try:
+            yield
+        finally:
+            self._start_thread()
+
+    def uninstall(self) -> None:
+        """In a fork of a command's process, which has no thread that waits: signals end it from now on."""
+        signal.set_wakeup_fd(-1)
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        self._is_installed = False
 
     def _handle_signal(self, number: int, frame: object) -> None:
         self._signal_number = self._signal_number or number
@@ -141,7 +171,8 @@ class InterruptHandler:
         # Python writes a signal's number to the wake-up socket from its C handler, so this thread runs even
         # while the main thread is in C code, where no Python handler is called.
         while (number := self._wakeup_reader.recv(1)[0]) not in SIGNALS:
-            continue
+            if number == _NO_SIGNAL:
+                return
         self._signal_number = self._signal_number or number
         threading.Thread(target=self._end_other_processes, name="interruption-end", daemon=True).start()
         time.sleep(self._grace_seconds)

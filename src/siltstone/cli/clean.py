@@ -1,4 +1,4 @@
-"""``siltstone clean`` cleans the compacted topics of Kafka log directories; ``siltstone undo`` puts back what
+"""``siltstone clean`` cleans the compacted topics of Kafka log directories; ``siltstone undo`` restores what
 ``clean --keep-originals`` kept."""
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from pathlib import Path
 from cyclopts import Parameter
 
 from siltstone.base.config import ConfigSource
+from siltstone.base.errors import UsageError
+from siltstone.cli import fleet as fleets
 from siltstone.cli import output
 from siltstone.cli.watch import watch_logs
 from siltstone.commands import clean as cleaning
 from siltstone.commands.engines import log_bytes
 from siltstone.commands.explain_page import size_text
+from siltstone.commands.fleet import FleetOptions
 from siltstone.compaction.inplace.expiry import would_change
 from siltstone.compaction.inplace.planning import LogState, PlanOptions
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, REASONS, SKIPPED, LogResult, failures
@@ -32,23 +35,51 @@ class CleanFlags(cleaning.CleanRequest):
     topics: output.Topics = ()
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetFlags(FleetOptions):
+    """The options of a fleet as flags."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What is printed.
+
+    Parameters
+    ----------
+    verbose
+        Show skipped logs, segments, seconds, ignored files and the settings of each log, too; with --fleet,
+        the logs of each broker.
+    quiet
+        Show only what failed.
+    json
+        Print one JSON document instead of the table; one object a line for each snapshot with --watch, for
+        each broker with --fleet.
+    """
+
+    verbose: output.Verbose = False
+    quiet: output.Quiet = False
+    json: output.Json = False
+
+
 def clean(
     directories: output.Directories = (),
     /,
     *,
     dir_: output.DirFlag = (),
     flags: CleanFlags = CleanFlags(),
+    fleet: FleetFlags = FleetFlags(),
+    shown: Shown = Shown(),
     all_topics: bool = False,
     watch: bool = False,
     interval: float | None = None,
-    verbose: output.Verbose = False,
-    quiet: output.Quiet = False,
-    json_: output.Json = False,
 ) -> int:
     """Clean the compacted topics of stopped Kafka log directories.
 
     Choose --in-place (the result is swapped in, crash-safe), --out NEW (a cleaned copy) or --dry-run, which
     changes nothing. --watch only shows the state of the logs, also beside a running broker or cleaner.
+    --fleet cleans many brokers, each with its own locks and settings, and shows a row for each.
 
     Parameters
     ----------
@@ -62,26 +93,57 @@ def clean(
         Show how clean the logs are and what was cleaned, until Ctrl-C; locks and changes nothing.
     interval
         With --watch: seconds between two snapshots; default: 2.
-    verbose
-        Show skipped logs, segments, seconds, ignored files and the settings of each log, too.
-    quiet
-        Show only what failed.
-    json_
-        Print one JSON document instead of the table; with --watch, one object a line for each snapshot.
     """
+    if fleet.fleet:
+        watches = watch or interval is not None
+        _refuse_with_fleet(bool(directories or dir_), flags, all_topics=all_topics, watch=watches)
+        return _clean_fleet(flags, fleet, shown)
+    without = "pass --fleet, or leave it out"
+    output.refuse_if(fleet.brokers_at_once is not None, "--brokers-at-once is only for --fleet", without)
     request = replace(flags, directories=output.named_directories(directories, dir_))
     if watch:
-        return watch_logs(request, interval, json=json_)
-    output.refuse_if(interval is not None, "--interval goes with --watch", "pass --watch, or no --interval")
+        return watch_logs(request, interval, json=shown.json)
+    output.refuse_if(interval is not None, "--interval is only for --watch", "pass --watch, or no --interval")
     began = time.monotonic()
-    done = _clean(request, all_topics=all_topics, quiet=quiet or json_)
-    if done is None:
+    outcome = _clean(request, all_topics=all_topics, quiet=shown.quiet or shown.json)
+    if outcome is None:
         return 1
-    if json_:
-        output.write_json(_document(request, done))
+    if shown.json:
+        output.write_json(_document(request, outcome))
     else:
-        _show(request, done, time.monotonic() - began, verbose=verbose, quiet=quiet)
-    return _exit_status(done)
+        _show(request, outcome, time.monotonic() - began, verbose=shown.verbose, quiet=shown.quiet)
+    return _exit_status(outcome)
+
+
+def _clean_fleet(request: CleanFlags, options: FleetFlags, shown: Shown) -> int:
+    """Clean the brokers of a fleet; the exit status."""
+    return fleets.clean_fleet(
+        request,
+        options,
+        show_broker=partial(_show_broker, request) if shown.verbose else None,
+        document=partial(_document, request) if shown.json else None,
+        quiet=shown.quiet,
+    )
+
+
+def _refuse_with_fleet(has_directories: bool, request: CleanFlags, *, all_topics: bool, watch: bool) -> None:
+    """Raises UsageError for what does not go with --fleet."""
+    output.refuse_if(
+        has_directories,
+        "--fleet is passed, and log directories",
+        "put its pattern in quotes, so that the shell does not expand it",
+    )
+    output.refuse_if(watch, "--fleet does not go with --watch", "watch the log directories of one broker")
+    output.refuse_if(
+        request.changes_every_topic and not all_topics,
+        "--in-place would clean all compacted topics of all brokers",
+        "pass --topic TOPIC for some of them, or --all-topics; --dry-run shows what would be cleaned",
+    )
+
+
+def _show_broker(request: cleaning.CleanRequest, done: cleaning.CleanOutcome, seconds: float) -> None:
+    """Show the logs of one broker of a fleet."""
+    _show(request, done, seconds, verbose=True, quiet=False)
 
 
 def _clean(request: cleaning.CleanRequest, *, all_topics: bool, quiet: bool) -> cleaning.CleanOutcome | None:
@@ -96,10 +158,11 @@ def _clean(request: cleaning.CleanRequest, *, all_topics: bool, quiet: bool) -> 
         return None
 
 
-def _exit_status(done: cleaning.CleanOutcome) -> int:
-    if done.report_error is not None:
-        output.note(f"the audit was not written: {done.report_error}; standard output has the results")
-    return 1 if failures(done.results) or done.report_error is not None else 0
+def _exit_status(outcome: cleaning.CleanOutcome) -> int:
+    """1 if a log failed or the audit could not be written, which a note on standard error says; else 0."""
+    if outcome.report_error is not None:
+        output.note(f"the audit was not written: {outcome.report_error}; standard output has the results")
+    return 1 if failures(outcome.results) or outcome.report_error is not None else 0
 
 
 class _DeclinedError(Exception):
@@ -139,17 +202,17 @@ def _logs_text(states: Sequence[LogState]) -> str:
     return f"{logs} of {output.counted(len(topics), 'topic')}, {size}"
 
 
-def _document(request: cleaning.CleanRequest, done: cleaning.CleanOutcome) -> dict[str, object]:
+def _document(request: cleaning.CleanRequest, outcome: cleaning.CleanOutcome) -> dict[str, object]:
     return {
-        "run": done.run,
+        "run": outcome.run,
         "dry_run": request.dry_run,
-        "engine": done.engine,
-        "logs": [result.to_json() for result in done.results],
-        "passed_over": done.passed_over,
-        "notes": done.notes,
-        "report_error": done.report_error,
-        "kept_originals": done.kept,
-        "out": done.out,
+        "engine": outcome.engine,
+        "logs": [result.to_json() for result in outcome.results],
+        "passed_over": outcome.passed_over,
+        "notes": outcome.notes,
+        "report_error": outcome.report_error,
+        "kept_originals": outcome.kept,
+        "out": outcome.out,
     }
 
 
@@ -170,6 +233,7 @@ _COLUMNS: dict[str, Callable[[LogResult], object]] = {
 
 
 _VERBOSE_COLUMNS = ("segments", "seconds")
+"""Columns that only ``--verbose`` shows."""
 
 
 def _columns(*, dry_run: bool, verbose: bool) -> dict[str, Callable[[LogResult], object]]:
@@ -183,17 +247,19 @@ def _columns(*, dry_run: bool, verbose: bool) -> dict[str, Callable[[LogResult],
 
 def _show(
     request: cleaning.CleanRequest,
-    done: cleaning.CleanOutcome,
+    outcome: cleaning.CleanOutcome,
     seconds: float,
     *,
     verbose: bool,
     quiet: bool,
 ) -> None:
     if quiet:
-        output.note(*output.reason_lines(_reasons(failures(done.results))))
+        output.note(*output.reason_lines(_reasons(failures(outcome.results))))
         return
     shown = [
-        result for result in done.results if verbose or result.status != SKIPPED or len(done.results) == 1
+        result
+        for result in outcome.results
+        if verbose or result.status != SKIPPED or len(outcome.results) == 1
     ]
     if shown:
         title = "what would be cleaned (dry run: nothing was changed)" if request.dry_run else ""
@@ -205,80 +271,91 @@ def _show(
         output.write_table(title, list(columns), rows, left=2)
     output.write_wrapped(
         *(f"{result.topic_partition}: {text}" for result in shown for text in result.notes),
-        *output.reason_lines(_reasons(done.results)),
+        *output.reason_lines(_reasons(outcome.results)),
     )
     if verbose:
-        settings = output.grouped(_settings(done.results))
+        settings = output.grouped(_settings(outcome.results))
         output.write_wrapped(*(f"settings of {', '.join(logs)}: {text}" for text, logs in settings.items()))
-        output.write_lines(*(f"passed over: {item.path} ({item.reason})" for item in done.passed_over))
-    if done.kept is not None:
-        output.write_lines(f"originals kept; to put them back: siltstone undo {done.kept}")
-    output.write_lines(f"{_summary(request, done)}, {seconds:.1f} s{_copy_text(done)}")
-    output.note(*done.notes)
+        output.write_lines(*(f"passed over: {item.path} ({item.reason})" for item in outcome.passed_over))
+    if outcome.kept is not None:
+        output.write_lines(f"originals kept; to restore them: siltstone undo {outcome.kept}")
+    output.write_lines(f"{_summary(request, outcome)}, {seconds:.1f} s{_copy_text(outcome)}")
+    output.note(*outcome.notes)
 
 
-def _copy_text(done: cleaning.CleanOutcome) -> str:
+def _copy_text(outcome: cleaning.CleanOutcome) -> str:
     """Where the cleaned copy is, and whether it is one; empty without a copy."""
-    if done.out is None:
+    if outcome.out is None:
         return ""
-    is_cleaned = any(result.status == CLEANED for result in done.results)
-    return f"; the {'cleaned copy' if is_cleaned else 'copy, with all logs as they were,'} is {done.out}"
+    is_cleaned = any(result.status == CLEANED for result in outcome.results)
+    return f"; the {'cleaned copy' if is_cleaned else 'copy, with all logs as they were,'} is {outcome.out}"
 
 
 def _reasons(results: Iterable[LogResult]) -> Iterator[tuple[tuple[str, str], object]]:
+    """((status, reason), log) of each result with a reason, for ``output.reason_lines``."""
     for result in results:
         if result.reason:
             yield (result.status, result.reason), result.topic_partition
 
 
-def _summary(request: cleaning.CleanRequest, done: cleaning.CleanOutcome) -> str:
+def _summary(request: cleaning.CleanRequest, outcome: cleaning.CleanOutcome) -> str:
     """``12 of 14 logs cleaned: 480 kB → 210 kB, 3,400 records removed; in-process``."""
-    cleaned = [result for result in done.results if result.status == CLEANED]
-    of = f"of {output.counted(len(done.results), 'log')} {'would be ' if request.dry_run else ''}cleaned"
-    engine = "" if done.engine is None else f"; {done.engine}"
+    cleaned = [result for result in outcome.results if result.status == CLEANED]
+    verb = "would be cleaned" if request.dry_run else "cleaned"
+    of_all = f"of {output.counted(len(outcome.results), 'log')} {verb}"
+    engine = "" if outcome.engine is None else f"; {outcome.engine}"
     if not cleaned:
-        return f"none {of}{engine}"
+        return f"none {of_all}{engine}"
     before, after = (sum(getattr(log, name) for log in cleaned) for name in ("bytes_before", "bytes_after"))
     removed = sum(sum(log.discarded.counts.values()) for log in cleaned)
     sizes = f"{size_text(before)} → {size_text(after)}"
-    return f"{len(cleaned):,} {of}: {sizes}, {output.counted(removed, 'record')} removed{engine}"
+    return f"{len(cleaned):,} {of_all}: {sizes}, {output.counted(removed, 'record')} removed{engine}"
 
 
 def _settings(results: Sequence[LogResult]) -> Iterator[tuple[str, object]]:
     """The settings, with their sources, that are not defaults, for each log that was to be cleaned."""
     for result in results:
         chosen = ", ".join(
-            f"{name}={','.join(s.value) if isinstance(s.value, tuple) else s.value} ({s.source})"
-            for name, s in result.settings.items()
-            if s.config_source is not ConfigSource.DEFAULT_CONFIG
+            f"{name}={','.join(setting.value) if isinstance(setting.value, tuple) else setting.value} "
+            f"({setting.source})"
+            for name, setting in result.settings.items()
+            if setting.config_source is not ConfigSource.DEFAULT_CONFIG
         )
         if chosen and result.status not in (SKIPPED, NOTHING_TO_DO):
             yield chosen, result.topic_partition
 
 
 def undo(
-    run: Path,
+    run: Path | None = None,
     /,
     *,
+    fleet: Sequence[str] = (),
     topics: output.Topics = (),
     dry_run: bool = False,
     json_: output.Json = False,
 ) -> int:
-    """Put back the segments that a run of clean --keep-originals replaced, and the cleaner checkpoint.
+    """Restore the segments that a run of clean --keep-originals replaced, and the cleaner checkpoint.
 
-    Refused once a log was appended to, rolled or cleaned since; a later run in the way is named.
+    A log that was appended to, rolled or cleaned since the run is refused; a later run is named.
 
     Parameters
     ----------
     run
         The run's folder, KEEP/RUN, as clean printed it.
+    fleet
+        A pattern, in quotes, of the runs' folders of many brokers: 'KEEP/*/RUN'; repeat it for more.
     topics
         Only this topic; repeat it for more.
     dry_run
-        Check everything, show what would be put back, change nothing.
+        Check everything, show what would be restored, change nothing.
     json_
-        Print one JSON document.
+        Print one JSON document; with --fleet, one object a line for each broker.
     """
+    if fleet:
+        output.refuse_if(run is not None, "--fleet is passed, and RUN", "put its pattern in quotes")
+        return fleets.undo_fleet(fleet, topics, dry_run=dry_run, as_json=json_)
+    if run is None:
+        raise UsageError("no run", advice="pass KEEP/RUN, or --fleet 'KEEP/*/RUN'")
     restored = cleaning.undo(run, topics, dry_run=dry_run)
     if json_:
         logs = [{"directory": path, "restored": names} for path, names in restored.items()]
@@ -286,6 +363,6 @@ def undo(
     else:
         verb = "would be restored" if dry_run else "restored"
         for path, names in restored.items():
-            done = f"{output.counted(len(names), 'segment')} {verb}" if names else "nothing to undo"
-            output.write_lines(f"{path}: {done}")
+            text = f"{output.counted(len(names), 'segment')} {verb}" if names else "nothing to undo"
+            output.write_lines(f"{path}: {text}")
     return 0

@@ -36,11 +36,11 @@ class ConfigsFlags(output.DirFlags):
     entity_default
         The settings of all brokers.
     add_config
-        a=1,cleanup.policy=[compact,delete]
+        Settings to set, such as retention.ms=1000,cleanup.policy=[compact,delete].
     add_config_file
-        A properties file of settings to add.
+        A properties file of settings to set.
     delete_config
-        a,b: settings to remove.
+        Names of settings to remove, separated by commas.
     server_properties
         The broker's server.properties.
     dry_run
@@ -71,12 +71,12 @@ class ConfigsFlags(output.DirFlags):
         )
         output.refuse_if(
             is_default and (kind != "brokers" or self.entity_name is not None),
-            "--entity-default goes with --entity-type brokers, without --entity-name",
+            "--entity-default is only for --entity-type brokers, without --entity-name",
             "pass --entity-type brokers --entity-default",
         )
         output.refuse_if(
             self.describe and (changes or self.dry_run),
-            "--add-config, --add-config-file, --delete-config and --dry-run go with --alter",
+            "--add-config, --add-config-file, --delete-config and --dry-run are only for --alter",
             "pass --alter to change settings",
         )
         if self.alter:
@@ -93,7 +93,7 @@ class ConfigsFlags(output.DirFlags):
             output.refuse_if(
                 self.entity_name is None, "--alter: no name", f"pass --entity-name, one of the {kind}"
             )
-            output.refuse_if(self.all_, "--all goes with --describe", "leave it out")
+            output.refuse_if(self.all_, "--all is only for --describe", "leave it out")
 
 
 def configs(
@@ -116,22 +116,22 @@ def configs(
     """
     flags = flags.at(directories)
     flags.refuse_contradictions()
-    place = flags.broker_directories(flags.server_properties)
+    broker_directories = flags.broker_directories(flags.server_properties)
     if flags.alter:
-        _alter(place, flags, as_json=json_)
+        _alter(broker_directories, flags, as_json=json_)
     else:
-        _describe(place.snapshot(), flags, as_json=json_)
+        _describe(broker_directories.snapshot(), flags, as_json=json_)
     return 0
 
 
-def _alter(place: BrokerDirectories, flags: ConfigsFlags, *, as_json: bool) -> None:
+def _alter(broker_directories: BrokerDirectories, flags: ConfigsFlags, *, as_json: bool) -> None:
     assert flags.entity_name is not None
     additions = [] if flags.add_config_file is None else commands.read_additions(flags.add_config_file)
     additions += [assignment for text in flags.add_config for assignment in split_additions(text)]
     removals = [name.strip() for text in flags.delete_config for name in text.split(",")]
     of_namespace = flags.entity_type == "namespaces"
     options = {"of_namespace": of_namespace, "dry_run": flags.dry_run}
-    change = commands.alter_settings(place, flags.entity_name, additions, removals, **options)
+    change = commands.alter_settings(broker_directories, flags.entity_name, additions, removals, **options)
     kind = "namespace" if of_namespace else "topic"
     if as_json:
         changed = {kind: change.topic, "before": dict(change.before), "after": dict(change.after)}
@@ -178,7 +178,8 @@ def _describe(snapshot: Snapshot, flags: ConfigsFlags, *, as_json: bool) -> None
 def _describe_broker(
     snapshot: Snapshot, flags: ConfigsFlags
 ) -> tuple[str, dict[str, list[commands.EffectiveSetting]]]:
-    """The title for people, and the settings by the broker's number. Raises UsageError for another broker."""
+    """The title for people, and {the broker's number, or "default": settings}. Raises UsageError for another
+    broker's number."""
     number = str(snapshot.broker_id)
     is_another = flags.entity_name not in (None, number)
     reason = f"--entity-name {flags.entity_name}: the log directory belongs to broker {number}"
@@ -189,7 +190,7 @@ def _describe_broker(
         config = Config().with_layer(of_all, config.layer(of_all))
         title = "Default configs for brokers in the cluster are:"
         return title, {"default": commands.settings_of_broker(config, everything=False)}
-    title = f"{'All' if flags.all_ else 'Given'} configs for broker {{}} are:"
+    title = f"{'All' if flags.all_ else 'Non-default'} configs for broker {{}} are:"
     return title, {number: commands.settings_of_broker(config, everything=flags.all_)}
 
 

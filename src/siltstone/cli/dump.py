@@ -62,8 +62,8 @@ class DumpFlags(DumpOptions):
         }
         chosen = [decoder for decoder, is_chosen in decoders.items() if is_chosen]
         output.refuse_if(len(chosen) > 1, "the decoders exclude each other", "pass one of them")
-        both = "--verify-index-only and --index-sanity-check exclude each other"
-        output.refuse_if(self.verify_index_only and self.index_sanity_check, both, "pass one of them")
+        reason = "--verify-index-only and --index-sanity-check exclude each other"
+        output.refuse_if(self.verify_index_only and self.index_sanity_check, reason, "pass one of them")
         limits = (self.max_bytes, self.max_decompressed_message_bytes)
         for flag, limit in zip(("--max-bytes", "--max-decompressed-message-bytes"), limits, strict=True):
             output.refuse_if(
@@ -105,8 +105,8 @@ def dump(
     except OSError as error:
         output.note(printable(f"{error.filename}: {error.strerror or error}"))
         return 1
-    what, advice = "index" if only_indexes else "file", "name a partition or a log directory"
-    output.refuse_if(not identified, f"no {what} of a log directory in {printable(', '.join(paths))}", advice)
+    kind, advice = "index" if only_indexes else "file", "name a partition or a log directory"
+    output.refuse_if(not identified, f"no {kind} of a log directory in {printable(', '.join(paths))}", advice)
     findings = [_dump_one(file, options, json_) for file in identified]
     return 1 if any(findings) else 0
 
@@ -126,8 +126,8 @@ def _dump_one(file: NamedFile, options: DumpOptions, as_json: bool) -> int:
                 continue
             findings += 1
             if as_json:
-                place = {"file": part.path, "position": part.position, "reason": part.reason}
-                output.write_lines(json.dumps({"type": "finding", **place}))
+                finding = {"file": part.path, "position": part.position, "reason": part.reason}
+                output.write_lines(json.dumps({"type": "finding", **finding}))
             output.note(printable(str(part)))
     except BrokenPipeError:
         raise

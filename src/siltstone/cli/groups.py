@@ -28,7 +28,8 @@ class GroupsFlags(output.DirFlags):
     list_
         List the names of the groups; with --state also their types and states.
     describe
-        Describe the groups: their offsets and lag, or with --members or --state these. The default.
+        Describe the groups: offsets and lag, or with --members their members, with --state their states. The
+        default.
     group
         Only this group; repeat it for more.
     all_groups
@@ -112,16 +113,17 @@ def groups(
 
 def _write_groups(groups: Sequence[ConsumerGroup], flags: GroupsFlags) -> list[str]:
     """A table for each group; returns a note for each group that has nothing to show."""
-    notes, blocks = [], 0
+    notes, has_table_above = [], False
     what, columns = ("active members", _MEMBER_COLUMNS) if flags.members else ("offsets", _OFFSET_COLUMNS)
     for group in groups:
         rows = [*(_member_rows(group, verbose=flags.verbose) if flags.members else _offset_rows(group))]
         if not rows:  # in the words of Kafka's tool
             notes.append(f"Consumer group '{printable(group.name)}' has no {what}.")
             continue
-        output.write_lines(*[""] * (blocks > 0))
-        _write_table(columns + " ASSIGNMENT" * flags.verbose, rows)
-        blocks += 1
+        if has_table_above:
+            output.write_lines("")
+        _write_table(f"{columns} ASSIGNMENT" if flags.verbose else columns, rows)
+        has_table_above = True
     return notes
 
 
@@ -138,18 +140,22 @@ def _write_table(columns: str, rows: Iterable[Sequence[object]]) -> None:
 def _offset_rows(group: ConsumerGroup) -> Iterable[Sequence[object]]:
     members = {member.member_id: member for member in group.members}
     for offset in group.offsets:
-        place, member = offset.topic_partition, members.get(offset.member_id or "")
+        topic_partition = offset.topic_partition
+        topic, partition = topic_partition.topic, topic_partition.partition
+        member = members.get(offset.member_id or "")
         numbers = (offset.current_offset, offset.log_end_offset, offset.lag)
         host, client = (member.host, member.client_id) if member else (None, None)
-        yield group.name, place.topic, place.partition, *numbers, offset.member_id, host, client
+        yield group.name, topic, partition, *numbers, offset.member_id, host, client
 
 
 def _member_rows(group: ConsumerGroup, *, verbose: bool) -> Iterable[Sequence[object]]:
     for member in group.members:
-        places = output.grouped((place.topic, place.partition) for place in member.assigned)
-        assignment = ",".join(f"{topic}({','.join(numbers)})" for topic, numbers in places.items())
-        named = (group.name, member.member_id, member.instance_id, member.host, member.client_id)
-        yield *named, len(member.assigned), *([assignment] if verbose else [])
+        numbers_by_topic = output.grouped(
+            (topic_partition.topic, topic_partition.partition) for topic_partition in member.assigned
+        )
+        assignment = ",".join(f"{topic}({','.join(numbers)})" for topic, numbers in numbers_by_topic.items())
+        names = (group.name, member.member_id, member.instance_id, member.host, member.client_id)
+        yield *names, len(member.assigned), *([assignment] if verbose else [])
 
 
 def _state_row(group: ConsumerGroup) -> Sequence[object]:

@@ -7,8 +7,10 @@ SIGTERM.
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import logging
+import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     import cyclopts
 
 PROBLEM, USAGE = 1, 2
+"""Exit statuses."""
 _EXTRAS = {"jinja2": "web", "markupsafe": "web"}
 """The extra that installs a library that may be missing; all others come with ``spark``."""
 
@@ -36,7 +39,7 @@ COMMANDS = {
     "produce": "Append records to a topic: lines of standard input, or files, as kcat -P does.",
     "recover": "Recover Kafka log directories after a crash, as a broker's start and stop would.",
     "topics": "List, describe, create, alter, delete and compact topics, as kafka-topics does.",
-    "undo": "Put back the segments that a run of clean --keep-originals replaced.",
+    "undo": "Restore the segments that a run of clean --keep-originals replaced.",
     "verify": "Check a cleaned log directory against what it was before, independently of the cleaner.",
 }
 """Each command with its line of help; the module of a command is loaded only when it is used."""
@@ -142,14 +145,14 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:
-    """Drops the tracebacks that Py4J logs after an interrupt, through the root logger."""
+    """A filter of the root logger: drops the tracebacks that Py4J logs after an interrupt."""
     if "KeyboardInterrupt while sending command" in str(record.msg):
         return False
     return not (interruption.current().was_signalled and record.exc_info)
 
 
-def _last_words(line: str) -> None:
-    """Say why the process ends in the middle of its work."""
+def _say_interrupted(line: str) -> None:
+    """Print the line that says why the process ends in the middle of its work."""
     if sys.stderr.isatty():  # a progress bar has hidden the cursor
         sys.stderr.write("\x1b[?25h\n")
     say(line)
@@ -158,9 +161,11 @@ def _last_words(line: str) -> None:
 def main() -> NoReturn:
     """The entry point of the ``siltstone`` script."""
     escape_unencodable()
-    interrupt = interruption.InterruptHandler(print_line=_last_words)
+    interrupt = interruption.InterruptHandler(print_line=_say_interrupted)
     interrupt.install()
     logging.getLogger().addFilter(_is_worth_logging)
+    # Nothing here multiplies matrices. Threads for that would only keep this process from being forked.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     status = run()
     try:
         sys.stdout.flush()
@@ -169,4 +174,5 @@ def main() -> NoReturn:
 
         files.discard_standard_output()
     interrupt.wait_for_callbacks()
+    gc.freeze()  # the collections at the end would go through all objects of the libraries
     sys.exit(interrupt.status if interrupt.was_signalled else status)

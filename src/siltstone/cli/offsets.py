@@ -100,11 +100,11 @@ def log_dirs(
     directories
         The log directories, also as --dir.
     describe
-        The only action, as in Kafka.
+        Show the directories: the only action, which must be named, as in Kafka.
     topic_list
         Only these topics, separated by commas.
     json_
-        The same.
+        No effect: the output is JSON without it, too.
     """
     flags = flags.at(directories)
     output.refuse_if(not describe, "no action", "pass --describe")
@@ -141,10 +141,12 @@ def delete_records(
         Print one JSON document instead.
     """
     flags = flags.at(directories)
-    place = flags.broker_directories()
+    broker_directories = flags.broker_directories()
     if offset_json_file is None:
         raise UsageError("no offsets", advice="pass --offset-json-file FILE")
-    deleted = commands.delete_records(place, commands.read_offsets(offset_json_file), dry_run=dry_run)
+    deleted = commands.delete_records(
+        broker_directories, commands.read_offsets(offset_json_file), dry_run=dry_run
+    )
     if json_:
         partitions = [partition.to_json("low_watermark") for partition in deleted]
         output.write_json({"dry_run": dry_run, "partitions": partitions})

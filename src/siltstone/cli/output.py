@@ -29,7 +29,7 @@ TABLE_WIDTH = 100
 WIDEST = 10_000
 """Columns of the widest table."""
 LINE_SECONDS = 60.0
-"""Off a terminal, a line shows the progress of a long run so often."""
+"""The time between two lines of progress where standard error is no terminal."""
 _STATUS_STYLES = dict.fromkeys(("cleaned", "would_clean", "recovered", "would_recover"), "green")
 _STATUS_STYLES |= {"skipped": "yellow"}
 _STATUS_STYLES |= dict.fromkeys(("uncleanable", "failed", "damaged", "refused"), "red")
@@ -78,7 +78,7 @@ def write_wrapped(*lines: str) -> None:
 def note(*lines: str) -> None:
     """Lines for people on standard error, after everything that was printed before them.
 
-    What a command found is on standard output: its tables, what it says of a log, its closing line. Notes are
+    The result of a command is on standard output: tables, lines about a log, the closing line. Notes are
     about the run: where settings came from, the state of a directory.
     """
     sys.stdout.flush()
@@ -130,8 +130,8 @@ def write_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]],
         sys.stdout.flush()
     table, console = new_table("", names, rows, range(left)), Console()
     width = console.width if console.is_terminal else TABLE_WIDTH
-    natural = Measurement.get(console, console.options.update_width(WIDEST), table).maximum
-    write_rendered(table, max(width, natural))
+    table_width = Measurement.get(console, console.options.update_width(WIDEST), table).maximum
+    write_rendered(table, max(width, table_width))
 
 
 def write_rendered(renderable: RenderableType, width: int) -> None:
@@ -173,17 +173,18 @@ class RunProgress:
     def __init__(self, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock, self._quiet = Console(stderr=True), clock, quiet
         self._line = self._console.status("", spinner="dots") if self._console.is_terminal else None
-        self._logs = ""
+        self._logs = ""  # "3/14 logs · "
+        # The (log, stage) that is shown, when it began, and how many bytes were done then.
         self._stage: tuple[str, str] = ("", "")
-        self._noted = self._began = clock()
-        self._first = 0
+        self._began = clock()
+        self._bytes_at_begin = 0
+        self._last_line_at = self._began
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._line is not None:
-            self._line.stop()
+        self.hide()
 
     def __call__(self, log: str, stage: str, done: int, total: int) -> None:
         """Show the stage of a log."""
@@ -192,22 +193,31 @@ class RunProgress:
             self._logs = f"{done}/{total} logs · " if total > 1 else ""
             return
         if (log, stage) != self._stage:
-            self._stage, self._began, self._first = (log, stage), now, done
-        line = self._logs + stage_text(f"{log} {stage}", done, total, done - self._first, now - self._began)
+            self._stage, self._began, self._bytes_at_begin = (log, stage), now, done
+        read, seconds = done - self._bytes_at_begin, now - self._began
+        self.show(self._logs + stage_text(f"{log} {stage}", done, total, read, seconds))
+
+    def show(self, line: str) -> None:
+        """Show a line instead of the one before; off a terminal at most one a minute."""
         if self._quiet:
             return
         if self._line is not None:
             self._line.update(escape(line))
             self._line.start()
-        elif now - self._noted >= LINE_SECONDS:
-            self._noted = now
+        elif (now := self._clock()) - self._last_line_at >= LINE_SECONDS:
+            self._last_line_at = now
             note(line)
+
+    def hide(self) -> None:
+        """Take the line off the terminal, before something else is written there."""
+        if self._line is not None:
+            self._line.stop()
 
 
 def stage_text(stage: str, done: int, total: int, read: int, seconds: float) -> str:
     """``users-0 rewriting 1.2/5.0 GB · 310 MB/s · 12 s left``, after ``read`` bytes in so many seconds."""
     so_far, whole = size_text(done), size_text(total)
-    if so_far.split()[1] == whole.split()[1]:
+    if so_far.split()[1] == whole.split()[1]:  # one unit is enough where both have the same
         so_far = so_far.split()[0]
     text = f"{stage} {so_far}/{whole}"
     if not read or seconds < 1:
@@ -248,7 +258,9 @@ def _default_text(value: object) -> str | None:
 DEFAULTS = Parameter(negative=(), consume_multiple=False, show_default=_default_text)
 """For every flag: there is no --no-FLAG, and it takes one value each time."""
 NUMBER_OR_WORD = Parameter(allow_leading_hyphen=True)
+"""For a flag whose value may be a negative number."""
 FromArguments = Annotated[Sequence[Path], Parameter(parse=False)]
+"""For a field of a request that is no flag: the command's arguments set it."""
 Directories = tuple[Path, ...]
 """Directories that a command takes as arguments; ``--dir`` does the same."""
 DirFlag = Annotated[Sequence[Path], Parameter(name="--dir")]

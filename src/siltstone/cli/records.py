@@ -36,9 +36,12 @@ from siltstone.log.reading import PolledRecords, Record, records_of
 from siltstone.runtime.producing import NewRecord
 
 _INTERVAL_SECONDS = 0.25
-_SHARE_OF_WAITING = 4
-"""Reading the files again takes at most a fifth of the time."""
-_CHUNK = 256 << 10
+"""The least time between two looks at the files."""
+_WAITING_FACTOR = 4
+"""The wait takes so many times as long as the reading before it, so reading takes at most a fifth of the
+time."""
+_INPUT_BYTES = 256 << 10
+"""How much of standard input is read at a time."""
 _ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.)|$)", re.DOTALL)
 _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"\\": b"\\", b"0": b"\0"}
 _TOKEN = re.compile(r"%(.|$)", re.DOTALL)
@@ -195,7 +198,7 @@ class ConsumeFlags(output.TopicFlags):
         has_delimiter = (self.key_delimiter, self.delimiter) != (None, None)
         output.refuse_if(
             self.format is not None and has_delimiter,
-            "-f goes without -K and -D",
+            "-f excludes -K and -D",
             "write the delimiters into the format",
         )
 
@@ -203,8 +206,10 @@ class ConsumeFlags(output.TopicFlags):
         """The format that the flags mean. Raises UsageError."""
         text = self.format
         if text is None:
+            # The delimiters become a part of the format. This only refuses wrong ones, with their own flags.
             for part, flag in ((self.key_delimiter, "-K"), (self.delimiter, "-D")):
-                delimiter("x" if part is None else part, flag)
+                if part is not None:
+                    delimiter(part, flag)
             key = "" if self.key_delimiter is None else "%k" + self.key_delimiter.replace("%", "%%")
             text = f"{key}%s" + ("\\n" if self.delimiter is None else self.delimiter.replace("%", "%%"))
         clean = (lambda raw: printable(raw).encode()) if sys.stdout.isatty() else bytes
@@ -242,7 +247,7 @@ def consume(
         flags.broker_directories(),
         flags.required_topic(),
         partitions=frozenset(flags.partition),
-        wanted=parse_range(flags.offset),
+        offset_range=parse_range(flags.offset),
         isolation=flags.isolation,
         to_the_end=high_watermark_is_end(flags.high_watermark),
         read_compacted=flags.read_compacted,
@@ -274,7 +279,7 @@ class _Pause:
     def __call__(self) -> None:
         sys.stdout.flush()
         spent = time.monotonic() - self._since
-        time.sleep(max(_INTERVAL_SECONDS, _SHARE_OF_WAITING * spent))
+        time.sleep(max(_INTERVAL_SECONDS, _WAITING_FACTOR * spent))
         self._since = time.monotonic()
 
 
@@ -289,8 +294,8 @@ def _write(
         attributes = polled.batches["attributes"][polled.columns.batch]
         log_append = ((attributes & TIMESTAMP_TYPE_BIT) != 0).tolist()
         envelopes = (
-            envelope(arrived.topic_partition, record, log_append=late, broker=broker)
-            for record, late in zip(records, log_append, strict=False)
+            envelope(arrived.topic_partition, record, log_append=is_log_append, broker=broker)
+            for record, is_log_append in zip(records, log_append, strict=False)
         )
         lines = [json.dumps(document, ensure_ascii=False).encode() + b"\n" for document in envelopes]
     sys.stdout.buffer.write(b"".join(lines))
@@ -386,16 +391,20 @@ def produce(
     json_
         Print one JSON document with partitions, offsets and counts.
     """
-    place = flags.broker_directories(flags.server_properties)
+    broker_directories = flags.broker_directories(flags.server_properties)
     topic = flags.required_topic()
-    both = flags.tee and json_
-    output.refuse_if(both, "--tee and --json both write to standard output", "pass one of them")
+    reason = "--tee and --json both write to standard output"
+    output.refuse_if(flags.tee and json_, reason, "pass one of them")
     refuse_negative_count(flags.count)
     headers = flags.headers()
-    delimiter("x" if flags.key_delimiter is None else flags.key_delimiter, "-K")
+    # Wrong delimiters are refused before the directory is locked.
+    if flags.key_delimiter is not None:
+        delimiter(flags.key_delimiter, "-K")
     delimiter(flags.delimiter, "-D")
     batches = _limited(_input_records(inputs, flags), flags.count)
-    with TopicProducer(place, topic, partition=flags.partition, compression=flags.codec) as producing:
+    with TopicProducer(
+        broker_directories, topic, partition=flags.partition, compression=flags.codec
+    ) as producing:
         try:
             for raws in batches:
                 producing.append([flags.record(raw, headers) for raw in raws])
@@ -416,6 +425,7 @@ def produce(
 
 
 def _tee(raws: Sequence[bytes], flags: ProduceFlags) -> None:
+    """Write input records to standard output, each with its delimiter."""
     sys.stdout.flush()
     end = delimiter(flags.delimiter, "-D")
     sys.stdout.buffer.write(b"".join(raw + end for raw in raws))
@@ -441,7 +451,7 @@ def _input_records(inputs: Sequence[Path], flags: ProduceFlags) -> Iterator[list
     end = delimiter(flags.delimiter, "-D")
     if not inputs:
         standard_input = cast(io.BufferedReader, sys.stdin.buffer)
-        yield from _split(iter(lambda: standard_input.read1(_CHUNK), b""), end)
+        yield from _split(iter(lambda: standard_input.read1(_INPUT_BYTES), b""), end)
     for path in inputs:
         content = files.read_input(path)
         yield from _split(iter([content]), end) if flags.lines else iter([[content]])

@@ -26,9 +26,9 @@ class RecoverFlags:
     broker_config
         The broker's server.properties: settings that no topic has, and where the metadata log is.
     check
-        Also check what was flushed, and report what is wrong in it; default: after an unclean shutdown.
+        Also check what was flushed, and report damage in it; default: after an unclean shutdown.
     threads
-        Logs recovered at one time, for each directory (num.recovery.threads.per.data.dir).
+        Logs recovered at the same time, for each directory (num.recovery.threads.per.data.dir).
     now_ms
         The clock for the expiry of producers, in ms; default: the wall clock.
     dry_run

@@ -16,17 +16,17 @@ from siltstone.commands import review
 from siltstone.commands.explain_page import size_text
 from siltstone.compaction.explain import (
     HOTTEST_KEYS_DEFAULT,
-    KEPT_BY_LEDGER,
-    NOT_STAMPED,
     WOULD_CLEAN,
     Explanation,
     LogExplanation,
 )
 from siltstone.compaction.report import FAILED, REASONS, SKIPPED, UNCLEANABLE
+from siltstone.compaction.statistics import KEPT_BY_LEDGER, NOT_STAMPED
 from siltstone.verify.findings import PROBLEM_KINDS, LogVerdict, Verdict
 from siltstone.verify.findings import REASONS as VERIFIED_REASONS
 
 _VERBOSE_COLUMNS = ("keys", "dirty", "passes")
+"""Columns that only ``--verbose`` shows, or a table of one log."""
 GROUPS_MAX = 12
 """Groups of a log in the tables for people; the page and the JSON have all of them."""
 
@@ -129,15 +129,15 @@ def _status_reasons(logs: Iterable[LogExplanation]) -> Iterator[tuple[tuple[str,
 def _summary(explanation: Explanation) -> str:
     """``12 of 14 logs would be cleaned: 480 kB → 210 kB, 3,400 of 9,000 records removed (700 expired)``."""
     logs = [log for log in explanation.logs if log.status == WOULD_CLEAN]
-    of = f"of {output.counted(len(explanation.logs), 'log')}"
+    of_all = f"of {output.counted(len(explanation.logs), 'log')}"
     if not logs:
-        return f"none {of} would be cleaned"
+        return f"none {of_all} would be cleaned"
     before, after = sum(log.bytes_before for log in logs), sum(log.bytes_after or 0 for log in logs)
     total = sum(log.outcome.records_before or 0 for log in logs)
     expired = sum(log.outcome.expired.records or 0 for log in logs)
     removed = expired + sum(sum(log.outcome.removed.values()) for log in logs)
     return (
-        f"{len(logs):,} {of} would be cleaned: {size_text(before)} → {size_text(after)}, "
+        f"{len(logs):,} {of_all} would be cleaned: {size_text(before)} → {size_text(after)}, "
         f"{removed:,} of {output.counted(total, 'record')} removed"
         + (f" ({expired:,} expired)" if expired else "")
     )
@@ -159,6 +159,7 @@ def _explanation_row(log: LogExplanation) -> Sequence[object]:
 
 
 def _known(number: int | None, otherwise: int | None) -> int | None:
+    """The number, or ``otherwise`` if it is not known."""
     return otherwise if number is None else number
 
 
@@ -185,8 +186,14 @@ def _show_log(log: LogExplanation) -> None:
         count = output.counted(waiting.tombstones, "tombstone")
         output.write_lines(f"{log.name}: {count} ({size}) {text}")
     groups = [
-        (g.base_offset, g.segments, size_text(g.bytes_before), size_text(g.bytes_after), g.records_after)
-        for g in outcome.groups[:GROUPS_MAX]
+        (
+            group.base_offset,
+            group.segments,
+            size_text(group.bytes_before),
+            size_text(group.bytes_after),
+            group.records_after,
+        )
+        for group in outcome.groups[:GROUPS_MAX]
     ]
     more = len(outcome.groups) - len(groups)
     title = f"{log.name}: groups" + (f" ({more} more)" if more else "")
@@ -195,8 +202,8 @@ def _show_log(log: LogExplanation) -> None:
 
 def _show_keys(log: LogExplanation) -> None:
     keys = [
-        (k.key, k.key_size, k.records, k.superseded, size_text(k.superseded_bytes), k.last_offset)
-        for k in log.keys.hottest_keys
+        (key.key, key.key_size, key.records, key.superseded, size_text(key.superseded_bytes), key.last_offset)
+        for key in log.keys.hottest_keys
     ]
     if keys:
         names = ("hottest key", "key bytes", "records", "superseded", "their bytes", "last offset")

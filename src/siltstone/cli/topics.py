@@ -32,6 +32,7 @@ _COLUMNS = ("partition", "directory", "log start", "log end", "high watermark", 
 _BROKER_COLUMNS = ("leader", "replicas", "isr")
 """Columns that only a broker's metadata has."""
 _figures = attrgetter("directory", "log_start_offset", "log_end_offset", "high_watermark", "size", "segments")
+"""The cells of a ``PartitionDescription``: all of ``_COLUMNS`` but the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +118,7 @@ class TopicsFlags(output.TopicFlags):
         }
         for name, actions in allowed.items():
             is_set, flag = getattr(self, name) not in (None, (), False), f"--{name.replace('_', '-')}"
-            reason = f"{flag} goes with {' or '.join(map(_flag_text, actions))}"
+            reason = f"{flag} is only for {' or '.join(map(_flag_text, actions))}"
             output.refuse_if(is_set and action not in actions, reason, f"leave {flag} out")
         output.refuse_if(
             self.replication_factor not in (None, 1, -1),
@@ -161,51 +162,53 @@ def topics(
             is_second, f"{arguments[-1]}: two topics", "leave out --topic; pass directories with --dir"
         )
         flags = replace(flags, topic=arguments[1])
-    place = flags.broker_directories(flags.server_properties)
+    directories = flags.broker_directories(flags.server_properties)
     action = flags.action(word)
     if action in _COMPACTION_ACTIONS:
-        return _compact(place, action, flags, as_json=json_)
+        return _compact(directories, action, flags, as_json=json_)
     if action == "list":
-        names = commands.matching_topics(place.snapshot().names(), flags.topic, if_exists=True)
+        names = commands.matching_topics(directories.snapshot().names(), flags.topic, if_exists=True)
         if json_:
             output.write_json({"topics": names})
         else:
             output.write_lines(*names)
         return 0
     if action == "describe":
-        return _describe(place, flags, as_json=json_)
-    _show_changes(action, _change(place, action, flags), dry_run=flags.dry_run, as_json=json_)
+        return _describe(directories, flags, as_json=json_)
+    _show_changes(action, _change(directories, action, flags), dry_run=flags.dry_run, as_json=json_)
     return 0
 
 
-def _compact(place: BrokerDirectories, action: str, flags: TopicsFlags, *, as_json: bool) -> int:
+def _compact(directories: BrokerDirectories, action: str, flags: TopicsFlags, *, as_json: bool) -> int:
     topic, dry_run = flags.required_topic(), flags.dry_run
     if action == "compact":
-        done = compaction.compact_topic(place, topic, _engine_for(), dry_run=dry_run)
+        done = compaction.compact_topic(directories, topic, _engine_for(), dry_run=dry_run)
         return _show_compaction(done, dry_run=dry_run, as_json=as_json)
-    state = compaction.compaction_of(place, topic)
+    state = compaction.compaction_of(directories, topic)
     while flags.wait_complete and state.status.status == RUNNING:
         time.sleep(_INTERVAL_SECONDS)
-        state = compaction.compaction_of(place, topic)
+        state = compaction.compaction_of(directories, topic)
     return _show_status(state, as_json=as_json)
 
 
-def _change(place: BrokerDirectories, action: str, flags: TopicsFlags) -> list[commands.TopicChange]:
+def _change(directories: BrokerDirectories, action: str, flags: TopicsFlags) -> list[commands.TopicChange]:
     topic, options = flags.required_topic(), {"dry_run": flags.dry_run}
     if action == "delete":
-        return commands.delete_topics(place, topic, if_exists=flags.if_exists, **options)
+        return commands.delete_topics(directories, topic, if_exists=flags.if_exists, **options)
     if action == "alter":
         assert flags.partitions is not None
-        return commands.add_partitions(place, topic, flags.partitions, if_exists=flags.if_exists, **options)
+        return commands.add_partitions(
+            directories, topic, flags.partitions, if_exists=flags.if_exists, **options
+        )
     config = commands.texts_of(flags.config, "--config")
-    if place.snapshot_before_creation().has_brokers_metadata:
+    if directories.snapshot_before_creation().has_brokers_metadata:
         output.note("a broker will not know the topic: its topics are in its metadata log")
     options["if_not_exists"] = flags.if_not_exists
-    return [commands.create_topic(place, topic, flags.partitions, config, **options)]
+    return [commands.create_topic(directories, topic, flags.partitions, config, **options)]
 
 
-def _describe(place: BrokerDirectories, flags: TopicsFlags, *, as_json: bool) -> int:
-    snapshot = place.snapshot()
+def _describe(directories: BrokerDirectories, flags: TopicsFlags, *, as_json: bool) -> int:
+    snapshot = directories.snapshot()
     names = commands.matching_topics(snapshot.names(), flags.topic, if_exists=flags.if_exists)
     topics = [snapshot.topic(name) for name in names]
     partitions = {topic.name: commands.partitions_of(snapshot, topic) for topic in topics}
@@ -361,14 +364,16 @@ def compact_topic(
     """
     flags = flags.at(directories)
     topic = flags.required_topic()
-    to_the_end = high_watermark_is_end(flags.high_watermark)
-    output.refuse_if(flags.reset and flags.dry_run, "--reset goes without --dry-run", "leave out one of them")
+    no_other_replica = high_watermark_is_end(flags.high_watermark)
+    output.refuse_if(
+        flags.reset and flags.dry_run, "--reset and --dry-run exclude each other", "leave out one of them"
+    )
     done = compaction.compact_topic(
         flags.broker_directories(),
         topic,
         _engine_for(flags.engine, flags.master, parse_spark_conf(flags.spark_conf)),
         reset=flags.reset,
-        to_the_end=to_the_end,
+        no_other_replica=no_other_replica,
         dry_run=flags.dry_run,
     )
     return _show_compaction(done, dry_run=flags.dry_run, as_json=json_)
@@ -377,7 +382,7 @@ def compact_topic(
 def _engine_for(
     engine: str = "auto", master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> compaction.EngineFor:
-    """The engine for so many bytes, as ``uses_spark`` chooses it."""
+    """A function that makes the engine for so many bytes, as ``uses_spark`` chooses it."""
 
     from siltstone.commands.clean import compaction_engine  # loads every engine: only where one is wanted
 
@@ -439,6 +444,7 @@ def _show_status(topic: compaction.TopicCompaction, *, as_json: bool) -> int:
 
 
 def _notes(topic: compaction.TopicCompaction) -> int:
+    """Print notes and failures on standard error; the exit status, 1 if there is a failure."""
     output.note(*topic.notes)
     for partition in topic.partitions:
         topic_partition = f"{topic.topic}-{partition.partition}"

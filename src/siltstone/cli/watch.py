@@ -27,6 +27,7 @@ INTERVAL_MAX = 86_400.0
 _ROWS_MAX = 40
 """Rows of the whole page where standard output is no terminal."""
 _REASONS_MAX = 8
+"""Lines of reasons and notes below the table."""
 _WATCH_OPTIONS = {"directories", *(option.name for option in fields(LogOptions))}
 """The fields of a request that choose logs and settings; the others say how to clean."""
 _STYLE = {"uncleanable": "red", "unreadable": "red", "due": "yellow", "cleaning": "green", "changing": "dim"}
@@ -58,7 +59,7 @@ def _refuse_cleaning(request: CleanRequest) -> None:
     for option in fields(request):
         if option.name not in _WATCH_OPTIONS and getattr(request, option.name) != option.default:
             flag = option.name.replace("_", "-")
-            reason = f"--watch changes nothing, so it does not go with --{flag}"
+            reason = f"--watch changes nothing, so --{flag} has no effect"
             advice = "clean without --watch, and watch from another terminal"
             raise UsageError(reason, advice=advice)
 
@@ -97,20 +98,22 @@ def render(
     ``with_skipped``: skipped logs have rows, too. ``wraps``: long reasons and notes take several lines;
     otherwise, as on a screen, they are cut.
     """
-    places = ", ".join(f"{path} (in use)" if used else path for path, used in snapshot.directories.items())
-    title = f"{time_text(snapshot.at_ms)}  {places}"
+    directories = ", ".join(
+        f"{path} (in use)" if is_in_use else path for path, is_in_use in snapshot.directories.items()
+    )
+    title = f"{time_text(snapshot.at_ms)}  {directories}"
     if snapshot.error is not None:
         return Text(f"{title.strip()}: {snapshot.error}", style="red")
     logs = sorted((log for log in snapshot.logs if with_skipped or log.state != "skipped"), key=_urgency)
     lines = [*output.reason_lines(_reasons(snapshot)), *snapshot.notes]
     if len(lines) > _REASONS_MAX:
         lines = [*lines[:_REASONS_MAX], f"and {len(lines) - _REASONS_MAX} other reasons; --json has all"]
-    room = max(rows_max - len(lines) - 4, 1)  # the title, the headings, the total, the cursor
-    if len(logs) > room:
-        lines.insert(0, f"and {len(logs) - room + 1} other logs; --topic chooses, --json has all")
-        logs = logs[: room - 1]
-    columns = (0, 1, 2, len(_COLUMNS) - 1)
-    table = output.new_table(title, _COLUMNS, (_cells(log, snapshot.at_ms) for log in logs), columns)
+    logs_max = max(rows_max - len(lines) - 4, 1)  # 4 rows: the title, the headings, the total, the cursor
+    if len(logs) > logs_max:
+        lines.insert(0, f"and {len(logs) - logs_max + 1} other logs; --topic chooses, --json has all")
+        logs = logs[: logs_max - 1]
+    text_columns = (0, 1, 2, len(_COLUMNS) - 1)
+    table = output.new_table(title, _COLUMNS, (_cells(log, snapshot.at_ms) for log in logs), text_columns)
     if wraps:
         lines = [part for line in lines for part in output.wrapped(line)]
     notes = [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in lines]
@@ -118,6 +121,7 @@ def render(
 
 
 def _urgency(log: WatchedLog) -> tuple[int, float, object]:
+    """A sort key: the most urgent state first, then the highest dirty ratio."""
     ratio = 0.0 if log.snapshot is None else log.snapshot.range.dirty_ratio
     return STATES.index(log.state), -ratio, log.topic_partition
 
@@ -166,9 +170,9 @@ def _reasons(snapshot: WatchSnapshot) -> Iterator[tuple[tuple[str, str], object]
 def _total(snapshot: WatchSnapshot) -> str:
     total = snapshot.total()
     states = ", ".join(f"{count} {state}" for state, count in total.states.items())
-    late = f"; most overdue {duration_text(total.overdue_ms / 1000)}" if total.overdue_ms else ""
+    overdue = f"; most overdue {duration_text(total.overdue_ms / 1000)}" if total.overdue_ms else ""
     logs = output.counted(total.logs, "log")
     return (
         f"total: {logs} ({states or 'none'}): {size_text(total.clean_bytes)} clean, "
-        f"{size_text(total.dirty_bytes)} dirty, ratio {total.dirty_ratio:.3f}{late}"
+        f"{size_text(total.dirty_bytes)} dirty, ratio {total.dirty_ratio:.3f}{overdue}"
     )

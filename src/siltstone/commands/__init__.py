@@ -1,1 +1,1 @@
-"""siltstone.commands"""
+"""What the commands and the library's functions do, without parsing arguments and printing (``cli``)."""

@@ -29,7 +29,7 @@ from siltstone.base.clock import Clock, SystemClock, resolve_now_ms, time_text
 from siltstone.base.config import LogConfig, parse_assignments
 from siltstone.base.errors import CorruptFileError, SiltstoneError, UsageError
 from siltstone.commands.directories import locked_directories, refuse_unclean
-from siltstone.commands.engines import cleanable_bytes
+from siltstone.commands.engines import cleanable_bytes, start_java
 from siltstone.commands.policies import (
     CleaningOptions,
     Policies,
@@ -106,10 +106,10 @@ def record_outcome(
     history = History()
     own_files = (TOPICS_FILE, CLEANINGS_FILE, UNCLEANABLE_FILE)
     directories = {state.directory.path for state in states}
-    own = {path for path in directories if any(files.exists(path / name) for name in own_files)}
+    with_own_files = {path for path in directories if any(files.exists(path / name) for name in own_files)}
     for state, result in zip(states[: len(results)], results, strict=True):
         directory = state.directory.path
-        if directory not in own:
+        if directory not in with_own_files:
             continue
         try:
             if result.status == UNCLEANABLE:
@@ -124,10 +124,11 @@ def record_outcome(
                 error,
             )
         if result.status in (CLEANED, UNCLEANABLE, FAILED) or result.is_partly_cleaned:
-            history.keep(directory, [Cleaning(began_ms=began_ms, result=result)])
+            history.append(directory, [Cleaning(began_ms=began_ms, result=result)])
 
 
 def _listed(directory: Path) -> Mapping[TopicPartition, Uncleanable]:
+    """The logs that are listed as uncleanable; none if the list cannot be read."""
     try:
         return read_uncleanable(directory)
     except (CorruptFileError, OSError) as error:
@@ -178,14 +179,14 @@ class CleanRequest(CleaningOptions):
     keep_originals
         Keep hard links of all replaced files below this directory; restore them with: siltstone undo.
     max_extra_bytes
-        Most bytes of new files at one time; default: a quarter of the free space.
+        Most bytes of new files at the same time; default: a quarter of the free space.
     stop_after
         Start no new work after so many minutes, once the run has changed something; run again for the rest.
     report
         Write an audit to this new file: settings, results, SHA-256 of every file before and after.
     roll
         Roll the active segment of each log first, so that its records are cleaned, too. The originals of
-        earlier runs cannot be put back after that.
+        earlier runs cannot be restored after that.
     dry_run
         Compute everything, change nothing.
     """
@@ -207,9 +208,10 @@ class CleanRequest(CleaningOptions):
 
 @dataclass(slots=True, kw_only=True)
 class CleanOutcome:
-    """The outcome of a run: its name, a result for each log, ignored files; ``notes``: for display.
+    """The outcome of a run: its name, and a result for each log.
 
-    ``kept``: the folder of the replaced files. ``out``: the copy that was made. ``engine``: the engine that
+    ``passed_over``: entries of the directories that are no logs, and were ignored. ``kept``: the folder of
+    the replaced files. ``out``: the copy that was made. ``notes``: for display. ``engine``: the engine that
     cleaned, None if there was nothing to clean. ``report_error``: why the audit could not be written, though
     the cleaning was done.
     """
@@ -231,13 +233,15 @@ Confirm = Callable[[Sequence[LogState], PlanOptions], None]
 
 def spark_engine(request: CleanRequest, progress: Progress | None) -> Engine:
     """A Spark engine on the requested master. Raises EngineError, UsageError."""
+    settings = request.spark_settings
+    start_java(request.master, settings)
     from siltstone.spark.clean import SparkEngine
     from siltstone.spark.session import start_session
 
     if progress is not None:
         progress("Spark", "starting", 0, 1)
     spill = None if request.spill_dir is None else str(request.spill_dir)
-    session = start_session(request.master, spill_folder=spill, settings=request.spark_settings)
+    session = start_session(request.master, spill_folder=spill, settings=settings)
     return SparkEngine(session, progress=progress)
 
 
@@ -248,6 +252,7 @@ def compaction_engine(
     Raises EngineError, UsageError."""
     if not spark:
         return InProcessCompactionEngine()
+    start_java(master, settings or {})
     from siltstone.spark.compact import SparkCompactionEngine
     from siltstone.spark.session import start_session
 
@@ -261,17 +266,20 @@ def clean(
     clock: Clock | None = None,
     engine: EngineFactory | None = None,
     confirm: Confirm | None = None,
+    run: str | None = None,
 ) -> CleanOutcome:
-    """Clean log directories. ``engine``: makes the engine, in place of the request's choice. ``confirm`` is
-    called before anything is changed, and raises to refuse.
+    """Clean log directories. ``engine``: makes the engine, instead of the one that the request's options
+    choose. ``confirm`` is called before anything is changed, and raises to refuse. ``run``: the run's name,
+    by default a new one.
 
     Raises SiltstoneError for the run; the failure of a log is in its result.
     """
-    _refuse_contradictions(request)
+    refuse_contradictions(request)
+    _refuse_outputs(request)
     clock = clock or SystemClock()
     now_ms = resolve_now_ms(request.now_ms, clock)  # refused before anything is opened
     started = clock.now_ms()
-    run = f"{datetime.fromtimestamp(started / 1000, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+    run = run or run_name(started)
     with contextlib.ExitStack() as stack:
         opened = open_directories(request.directories, dry_run=request.dry_run)
         directories = [stack.enter_context(directory) for directory in opened]
@@ -284,20 +292,26 @@ def clean(
         destination = _destination(request, run, originals, directories, states)
         audit = _Audit(request=request, run=run, started_ms=started, now_ms=now_ms, states=states)
         _roll(states if request.roll else (), clock)
-        make = engine or _engine_for(request, states)
-        once = functools.cache(lambda: make(request, progress))
-        cleaner = _cleaner(request, destination, once, progress)
+        make_engine = engine or _engine_for(request, states)
+        engine_of_run = functools.cache(lambda: make_engine(request, progress))
+        cleaner = _cleaner(request, destination, engine_of_run, progress)
         results, excluded = _run_cleaner(cleaner, destination, audit, request.plan_options(now_ms))
-        # No engine was started if there was nothing to clean.
-        engine_name = _engine_name(once()) if once.cache_info().currsize else None
+        # The first call starts the engine; there was none if there was nothing to clean.
+        was_started = engine_of_run.cache_info().currsize > 0
+        engine_name = _engine_name(engine_of_run()) if was_started else None
         return _outcome(audit, directories, policies, results, excluded, originals, engine_name)
+
+
+def run_name(started_ms: int) -> str:
+    """A new name for a run: its time, and a random number."""
+    return f"{datetime.fromtimestamp(started_ms / 1000, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
 def _run_cleaner(
     cleaner: Cleaner, destination: Destination, audit: _Audit, options: PlanOptions
 ) -> tuple[list[LogResult], Mapping[Path, str]]:
-    """Clean and commit: the results, and what a copy does not have. After an error what the run staged is
-    removed, and the audit and the history say what was done."""
+    """Clean and commit; returns the results, and the paths that a cleaned copy lacks, with the reasons. After
+    an error, removes what the run staged, and writes to the audit and the history what was done."""
     try:
         return cleaner.run(audit.states, options), destination.commit_run()
     except BaseException as error:
@@ -349,8 +363,8 @@ def refuse_all_topics(states: Sequence[LogState], _options: PlanOptions) -> None
 
 
 def _roll(states: Sequence[LogState], clock: Clock) -> None:
-    """Roll the active segments of the logs that may be cleaned, so that their records can be. What is wrong
-    with a log is reported when its cleaning is planned."""
+    """Roll the active segments of the logs that may be cleaned, so that the records in them can be cleaned.
+    An error of a log is not raised: planning meets it again, and reports it."""
     for state in states:
         if state.config is None or not state.may_be_cleaned:
             continue
@@ -363,7 +377,7 @@ def _roll(states: Sequence[LogState], clock: Clock) -> None:
 
 
 def _engine_for(request: CleanRequest, states: Sequence[LogState]) -> EngineFactory:
-    """The engine of the request's choice. Raises UsageError."""
+    """The factory of the engine that the request's options choose. Raises UsageError."""
     if request.uses_spark(lambda: cleanable_bytes(states)):
         return spark_engine
     return lambda request, progress: InProcessEngine(progress=progress)
@@ -388,6 +402,8 @@ def _destination(
     directories: Sequence[LogDirectory],
     states: Sequence[LogState],
 ) -> Destination:
+    """The destination that the request names. ``originals``: the folder KEEP/RUN, None without
+    ``--keep-originals``."""
     if request.out is not None:
         copy = CleanedCopy(run, directories[0], request.out.absolute())
         copy.refuse_too_little_space()
@@ -425,7 +441,8 @@ def _report_excluded(
     return not_selected
 
 
-def _refuse_contradictions(request: CleanRequest) -> None:
+def refuse_contradictions(request: CleanRequest) -> None:
+    """Raises UsageError for flags that are wrong, or do not go together."""
     advice = "pass --in-place (swap the result in) or --out NEW (a cleaned copy), or --dry-run first"
     if request.in_place and request.out is not None:
         raise UsageError("--in-place and --out are both passed", advice=advice)
@@ -435,9 +452,6 @@ def _refuse_contradictions(request: CleanRequest) -> None:
     if request.max_extra_bytes is not None and request.max_extra_bytes <= 0:
         reason = f"--max-extra-bytes {request.max_extra_bytes} is not over 0"
         raise UsageError(reason, advice="pass a number of bytes")
-    if request.out is not None and len(request.directories) != 1:
-        advice = "pass --in-place for several log directories, or clean one after the other"
-        raise UsageError("--out takes one DIR", advice=advice)
     if request.keep_originals is not None and not request.in_place:
         advice = "pass --in-place, or leave it out: --out does not change the originals"
         raise UsageError("--keep-originals is passed without --in-place", advice=advice)
@@ -446,6 +460,13 @@ def _refuse_contradictions(request: CleanRequest) -> None:
         raise UsageError(reason, advice="pass minutes, from 0 on")
     if request.roll and (request.dry_run or not request.in_place):
         raise UsageError("--roll changes the logs", advice="pass --in-place, and no --dry-run")
+
+
+def _refuse_outputs(request: CleanRequest) -> None:
+    """Raises UsageError unless ``out`` and ``report`` are new paths, and ``out`` is for one directory."""
+    if request.out is not None and len(request.directories) != 1:
+        advice = "pass --in-place for several log directories, or clean one after the other"
+        raise UsageError("--out takes one DIR", advice=advice)
     for flag, path in (("--out", request.out), ("--report", request.report)):
         if path is not None and files.exists(path):
             raise UsageError(f"{flag}: the path already exists", path=path, advice="pass a new path")
@@ -457,19 +478,24 @@ def _refuse_contradictions(request: CleanRequest) -> None:
 def _refuse_directories(request: CleanRequest, directories: list[LogDirectory]) -> None:
     """Raises UsageError for outputs inside the directories, DirectoryRefusedError for directories that this
     request may not clean."""
-    outputs = {"--out": request.out, "--keep-originals": request.keep_originals, "--report": request.report}
-    for flag, path in outputs.items():
-        above = [] if path is None else [parent for parent in path.resolve().parents if files.exists(parent)]
-        inodes = {files.stat(parent).device_and_inode for parent in above}
-        for directory in directories:
-            if directory.place in inodes:
-                reason = f"{flag}: the path is inside {directory.path}, and no broker would start with it"
-                raise UsageError(reason, path=path, advice="pass another path")
+    refuse_outputs_inside(request, {directory.place: directory.path for directory in directories})
     for directory in directories:
         refuse_unclean(directory)
         if request.in_place:
             refuse_network_file_system(directory)
     require_one_broker(directories)
+
+
+def refuse_outputs_inside(request: CleanRequest, directories: Mapping[tuple[int, int], Path]) -> None:
+    """Raises UsageError for an output inside one of the ``directories``, which have (device, inode) as
+    keys."""
+    outputs = {"--out": request.out, "--keep-originals": request.keep_originals, "--report": request.report}
+    for flag, path in outputs.items():
+        above = [] if path is None else [parent for parent in path.resolve().parents if files.exists(parent)]
+        for place in [files.stat(parent).device_and_inode for parent in above]:
+            if place in directories:
+                reason = f"{flag}: the path is inside {directories[place]}, and no broker would start with it"
+                raise UsageError(reason, path=path, advice="pass another path")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -44,7 +44,7 @@ def compacted_json(ledger: Ledger | None) -> dict[str, object]:
 
 
 EngineFor = Callable[[int], CompactionEngine]
-"""Returns an engine for a compaction of so many bytes."""
+"""A function that returns an engine for a compaction of so many bytes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,6 +81,8 @@ class PartitionCompaction:
 
 
 def _counts(result: CompactionResult) -> dict[str, object]:
+    """The counts of a compaction as JSON. ``deleted``: tombstones; ``replaced``: records of older runs that
+    new records supersede."""
     removed = {
         "superseded": result.removed.superseded,
         "deleted": result.removed.tombstones,
@@ -124,18 +126,22 @@ class TopicCompaction:
 
 
 def compaction_of(
-    directories: BrokerDirectories, topic: str, *, to_the_end: bool | None = None
+    directories: BrokerDirectories, topic: str, *, no_other_replica: bool | None = None
 ) -> TopicCompaction:
     """The status of a topic's compactions, and its backlog.
 
-    ``to_the_end``: logs without an entry for the high watermark have no other replica; None if only the
+    ``no_other_replica``: logs without an entry for the high watermark have no other replica; None if only the
     status is requested. Raises UnknownTopicError, UsageError, SiltstoneError, OSError.
     """
     snapshot = directories.snapshot()
-    return _topic(snapshot, _requested_partitions(snapshot, topic), to_the_end=to_the_end, results={})
+    return _topic(
+        snapshot, _requested_partitions(snapshot, topic), no_other_replica=no_other_replica, results={}
+    )
 
 
 def _requested_partitions(snapshot: Snapshot, text: str) -> list[TopicPartition]:
+    """The partitions that ``text`` names: a topic, or one partition of it, also in Pulsar's form. Raises
+    UnknownTopicError, UsageError."""
     partitions = (
         TopicPartition(name, number)
         for name in snapshot.names()
@@ -146,18 +152,18 @@ def _requested_partitions(snapshot: Snapshot, text: str) -> list[TopicPartition]
 
 def _topic(
     snapshot: Snapshot,
-    wheres: Sequence[TopicPartition],
+    topic_partitions: Sequence[TopicPartition],
     *,
-    to_the_end: bool | None,
+    no_other_replica: bool | None,
     results: Mapping[TopicPartition, CompactionResult | None],
 ) -> TopicCompaction:
-    topic = snapshot.topic(wheres[0].topic)
+    topic = snapshot.topic(topic_partitions[0].topic)
     return TopicCompaction(
         topic=topic.name,
         threshold=compaction_threshold(topic.name, snapshot.config_of(topic), snapshot.registry.namespaces),
         partitions=tuple(
-            _partition(snapshot, topic_partition, results.get(topic_partition), to_the_end)
-            for topic_partition in wheres
+            _partition(snapshot, topic_partition, results.get(topic_partition), no_other_replica)
+            for topic_partition in topic_partitions
         ),
         notes=(*snapshot.notes, *snapshot.notes_on([topic])),
     )
@@ -167,7 +173,7 @@ def _partition(
     snapshot: Snapshot,
     topic_partition: TopicPartition,
     result: CompactionResult | None,
-    to_the_end: bool | None,
+    no_other_replica: bool | None,
 ) -> PartitionCompaction:
     partition = PartitionCompaction(partition=topic_partition.partition, result=result)
     path = snapshot.partitions.get(topic_partition)
@@ -178,10 +184,10 @@ def _partition(
     try:
         partition.status = read_status(path)
         partition.compacted = ledger = LedgerStore(path).current()
-        if to_the_end is None:
+        if no_other_replica is None:
             log = snapshot.log(topic_partition)
         else:
-            log = snapshot.committed_log(topic_partition, no_other_replica=to_the_end)
+            log = snapshot.committed_log(topic_partition, no_other_replica=no_other_replica)
         partition.backlog = backlog_bytes(log.view, None if ledger is None else ledger.horizon)
     except (SiltstoneError, OSError) as error:
         partition.failure = partition.failure or str(error)
@@ -197,7 +203,7 @@ def compact_topic(
     engine: EngineFor,
     *,
     reset: bool = False,
-    to_the_end: bool = False,
+    no_other_replica: bool = False,
     dry_run: bool = False,
 ) -> TopicCompaction:
     """Compact a topic, or one partition of it, side by side. A partition that fails has the failure in its
@@ -207,20 +213,20 @@ def compact_topic(
     status and backlog. Raises DirectoryLockedError, DirectoryRefusedError, UnknownTopicError, UsageError,
     CompactionInProgressError, EngineError, SiltstoneError, OSError.
     """
-    before = compaction_of(directories, topic, to_the_end=to_the_end)
+    before = compaction_of(directories, topic, no_other_replica=no_other_replica)
     if dry_run:
         return before
     with locked_directories(directories.paths):
         snapshot = directories.snapshot()
-        wheres = _requested_partitions(snapshot, topic)
+        topic_partitions = _requested_partitions(snapshot, topic)
         backlog = sum(partition.backlog or 0 for partition in before.partitions)
         compactor = TwoPhaseCompactor(engine(backlog), clock=SystemClock())
-        flags = {"reset": reset, "to_the_end": to_the_end}
+        flags = {"reset": reset, "no_other_replica": no_other_replica}
         results = {
             topic_partition: _compact(snapshot, topic_partition, compactor, **flags)
-            for topic_partition in wheres
+            for topic_partition in topic_partitions
         }
-        return _topic(snapshot, wheres, to_the_end=to_the_end, results=results)
+        return _topic(snapshot, topic_partitions, no_other_replica=no_other_replica, results=results)
 
 
 def _compact(
@@ -229,7 +235,7 @@ def _compact(
     compactor: TwoPhaseCompactor,
     *,
     reset: bool,
-    to_the_end: bool,
+    no_other_replica: bool,
 ) -> CompactionResult | None:
     """Compact one partition; None if that failed, with the reason in its status."""
     if topic_partition not in snapshot.partitions:
@@ -239,7 +245,7 @@ def _compact(
     attempt = Attempt(log, SystemClock().now_ms())
     outcome: CompactionResult | str = "interrupted"
     try:
-        log = snapshot.committed_log(topic_partition, no_other_replica=to_the_end)
+        log = snapshot.committed_log(topic_partition, no_other_replica=no_other_replica)
         refuse_unsafe_files(log.directory)
         if log.damage:
             raise DirectoryRefusedError(

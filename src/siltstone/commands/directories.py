@@ -105,7 +105,7 @@ def locked_directories(paths: Sequence[Path], *, dry_run: bool = False) -> Itera
 
 
 class Snapshot:
-    """Log directories, read once without a lock; ``notes`` says in which state each is shown.
+    """Log directories, read once without a lock; ``notes`` says in which state each one is shown.
     ``directories``: in the order of ``paths``; ``partitions``: the partitions and their directories, without
     the broker's metadata and without deleted topics."""
 
@@ -175,6 +175,7 @@ class Snapshot:
 
     @property
     def _is_partial(self) -> bool:
+        """Were only some partitions of a log directory named?"""
         return any(directory.is_partition_subset for directory in self.directories)
 
     def topic(self, name: str) -> TopicDescription:

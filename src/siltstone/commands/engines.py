@@ -1,4 +1,4 @@
-"""Chooses what does the work of a command: Spark, or this process.
+"""Chooses the engine of a command: Spark, or this process.
 
 Spark's start takes some seconds, in which one process cleans a gigabyte: small work is done in this process,
 without Java.
@@ -9,29 +9,29 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.compaction.inplace.planning import LogState
 
 ENGINES = ("auto", "spark", "process")
 SPARK_BYTES = 256 << 20
-"""``auto`` takes Spark for so many bytes of logs in all.
+"""``auto`` takes Spark if the logs have so many bytes together, or more.
 
-On two cores Spark with its start is slower up to about a gigabyte. More cores bring that point down: the
-number is a compromise for machines of all sizes."""
+On two cores Spark, with its start, is slower up to about a gigabyte. With more cores it is faster from a
+smaller size on: the number is a compromise for machines of all sizes."""
 
 
 def uses_spark(engine: str, master: str | None, size: Callable[[], int], *, no_spark: bool = False) -> bool:
     """Does Spark do the work? With ``auto`` it does if a master is named, if this program has a session or
-    was started by spark-submit, or if the logs have ``SPARK_BYTES``. ``size`` is called at
-    most once. Raises UsageError for flags that exclude each other."""
+    was started by spark-submit, or if the logs have ``SPARK_BYTES`` or more. ``size`` returns their bytes,
+    and is called at most once. Raises UsageError for flags that exclude each other."""
     if engine not in ENGINES:
         raise UsageError(f"--engine {engine}: there is no such engine", advice=f"pass {', '.join(ENGINES)}")
     if no_spark or engine == "process":
         if engine == "spark" or master is not None:
             raise UsageError(
-                "the flags ask for Spark and for this process",
+                "the flags choose both Spark and this process",
                 advice="pass --engine process or --no-spark, or --master, not both",
             )
         return False
@@ -48,6 +48,17 @@ def has_session() -> bool:
     from siltstone.spark.internals import running_session
 
     return running_session() is not None
+
+
+def start_java(master: str | None, settings: Mapping[str, str]) -> None:
+    """Start Java for a session on ``master``, if PySpark is not imported yet and need not start it: Java and
+    Python then load what they need beside each other. What is wrong, the session's start says."""
+    if "pyspark" in sys.modules:
+        return
+    with contextlib.suppress(SiltstoneError, OSError, ImportError):
+        from siltstone.spark import java
+
+        java.prepare(master, settings)
 
 
 def log_bytes(states: Iterable[LogState]) -> int:
@@ -73,8 +84,8 @@ def parse_spark_conf(assignments: Sequence[str]) -> dict[str, str]:
             reason = f"{assignment!r} is not a setting of Spark"
             raise UsageError(reason, path="--spark-conf", advice="pass spark.NAME=VALUE, as to spark-submit")
         if settings.setdefault(name, value) != value:
-            reason = f"{name} is passed twice, with other values"
+            reason = f"{name} is passed twice, with different values"
             raise UsageError(reason, path="--spark-conf", advice="leave one of them out")
     if "spark.master" in settings:
-        raise UsageError("spark.master is a setting of its own", path="--spark-conf", advice="pass --master")
+        raise UsageError("spark.master has a flag of its own", path="--spark-conf", advice="pass --master")
     return settings

@@ -1,10 +1,10 @@
 """An explanation as one self-contained page with plots: nothing loaded from elsewhere, every text escaped.
 
-Its content security policy forbids what it does not need, so a key that looks like markup stays text twice
-over. The page is ``explain.html`` beside this file, a template of Jinja; needs ``siltstone[web]``. Each plot
-is an ``svg`` element as text, "" where there is nothing to draw: no script, no file from elsewhere, no size
-of its own. ``ElementTree`` makes the elements and escapes every text. A plot says in words what it shows
-(``title``), and so does each of its shapes.
+If a text were not escaped, a key that looks like markup would still do nothing: the page's content security
+policy forbids scripts. The page is ``explain.html`` beside this file, a template of Jinja; needs
+``siltstone[web]``. Each plot is an ``svg`` element as text, "" where there is nothing to draw: no script, no
+file from elsewhere, no size of its own. ``ElementTree`` makes the elements and escapes every text. Each plot,
+and each of its shapes, has a ``title`` that says in words what it shows.
 """
 
 from __future__ import annotations
@@ -29,8 +29,12 @@ COLOURS = {
 """The same thing has the same colour in every plot; the reasons have theirs by their position."""
 OTHER = "#8a8f98"
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 12, 12, 30
-_LABELS, _SAYS, _ROW = 240, 150, 20
+"""Margins of the plot over time, in units of the drawing."""
+_LABELS, _CAPTIONS, _ROW = 240, 150, 20
+"""Of a bar chart: the width left of the bars for labels and right of them for figures, the height of a
+row."""
 _GRID = 4
+"""Horizontal lines of the plot over time, besides the lowest."""
 
 
 def size_text(size: float) -> str:
@@ -53,14 +57,15 @@ def shares(sizes: Sequence[tuple[str, int]], title: str) -> str:
     for name, size in sizes if total > 0 else ():
         if size > 0:
             width = size / total * WIDTH
-            says = f"{name}: {size_text(size)}, {size / total:.1%}"
-            parts.append(_rect(COLOURS.get(name, OTHER), says, x=at, y=0, width=width, height=28))
+            caption = f"{name}: {size_text(size)}, {size / total:.1%}"
+            parts.append(_rect(COLOURS.get(name, OTHER), caption, x=at, y=0, width=width, height=28))
             at += width
     return _svg(title, 28, parts)
 
 
 def over_time(moments: Sequence[Moment], title: str) -> str:
-    """Bytes written up to a time, and before them those that could be done without by then."""
+    """Over time, the bytes that were written so far (``written``), and in front of them the bytes that a
+    cleaning at that time would have removed (``reclaimable``)."""
     series = {
         "written": [moment.written_bytes for moment in moments],
         "reclaimable": [moment.reclaimable_bytes for moment in moments],
@@ -90,16 +95,17 @@ def over_time(moments: Sequence[Moment], title: str) -> str:
 
 
 def bars(rows: Sequence[tuple[str, int, int, str]], title: str) -> str:
-    """A row for each (label, all, part, what it says), ``part`` drawn over ``all``; at most some dozens."""
+    """A row with two bars for each (label, whole, part, caption), ``part`` drawn over ``whole``; at most some
+    dozens of rows."""
     maximum = max((whole for _, whole, _, _ in rows), default=0)
     shapes = []
-    for number, (label, whole, part, says) in enumerate(rows if maximum > 0 else ()):
-        y, scale = number * _ROW, (WIDTH - _LABELS - _SAYS) / maximum
+    for number, (label, whole, part, caption) in enumerate(rows if maximum > 0 else ()):
+        y, scale = number * _ROW, (WIDTH - _LABELS - _CAPTIONS) / maximum
         shapes.append(_text(label if len(label) <= 34 else f"{label[:33]}…", "end", x=_LABELS - 8, y=y + 14))
         for colour, value in ((COLOURS["written"], whole), (COLOURS["kept"], part)):
             width = max(value * scale, 0.5 if value else 0)
-            shapes.append(_rect(colour, f"{label}: {says}", x=_LABELS, y=y + 3, width=width, height=14))
-        shapes.append(_text(says, "start", x=_LABELS + whole * scale + 6, y=y + 14))
+            shapes.append(_rect(colour, f"{label}: {caption}", x=_LABELS, y=y + 3, width=width, height=14))
+        shapes.append(_text(caption, "start", x=_LABELS + whole * scale + 6, y=y + 14))
     return _svg(title, _ROW * len(rows), shapes)
 
 

@@ -1,8 +1,9 @@
-"""``st.export``: the table of log directories as a directory of Parquet files.
+"""``st.export``: the table of log directories as Parquet files, or as a Delta or Iceberg table.
 
 ::
 
     st.export("/backup/kafka", "/lake/users", "parquet", "users", view="latest")
+    st.export("/backup/kafka", "/lake/users", "delta", "users", view="latest")    # again: only what is new
     st.export("/backup/kafka", "/lake/users", "parquet", "users", mode="overwrite", spark=session)
 """
 
@@ -10,10 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from siltstone.base.errors import UsageError
 from siltstone.tables.arguments import OnePath, Paths, RowKeywords, read_options
 from siltstone.tables.export import Export, begin, export_in_process
+from siltstone.tables.options import ReadOptions
+from siltstone.tables.table import with_inferred_types
+
+if TYPE_CHECKING:
+    from siltstone.tables.lakes.table import LakeTable
 
 
 def export(
@@ -22,18 +29,23 @@ def export(
     format: str = "parquet",
     topic: str | Sequence[str] | None = None,
     *,
-    mode: str = "error",
+    mode: str | None = None,
     compression: str = "snappy",
+    buckets: int | None = None,
+    decode: Any = None,
     spark: Any = None,
     **arguments: Any,
 ) -> Export:
-    """Write a table into the directory ``target``, which appears when all of it is there.
+    """Write a table into the directory ``target``; readers see all of it, or what was there before.
 
-    ``mode``: "error" refuses an existing target, "overwrite" replaces one that an export has made.
-    ``compression``: "snappy", "none", "zstd", "lz4" or "gzip". ``spark``: the ``SparkSession`` whose tasks
-    write, on storage that its executors share; without one, this process does, on all cores. The other
-    arguments are those of ``st.read``. Raises UsageError, EngineError, and what reading raises; nothing is
-    left then.
+    ``format``: "parquet" makes a directory of files, and ``mode`` "error" (default) refuses an existing one,
+    "overwrite" replaces one that an export has made. "delta" and "iceberg" make a table, or bring it up to
+    date (``mode`` "update", the default; "overwrite" replaces all its rows): ``view="log"`` appends new
+    records, ``view="latest"`` has a row for each key, in ``buckets`` for each partition. ``compression``:
+    "snappy", "none", "zstd", "lz4" or "gzip". ``decode``: as in ``st.read``. ``spark``: the ``SparkSession``
+    whose tasks write, on storage that its executors share; without one, this process does, on all cores. The
+    other arguments are those of ``st.read``. Raises UsageError, EngineError, TableChangedError, and what
+    reading raises; nothing has changed then.
     """
     rows: RowKeywords = {
         "offsets": arguments.pop("offsets", None),
@@ -41,10 +53,48 @@ def export(
         "partitions": arguments.pop("partitions", None),
         "keys": arguments.pop("keys", None),
     }
-    options = read_options(path, topic, arguments.pop("as_of", None), rows, arguments)
-    plan = begin(options, Path(target), output_format=format, mode=mode, compression=compression)
+    options = read_options(path, topic, arguments.pop("as_of", None), rows, arguments).with_decoders(decode)
+    if format in ("delta", "iceberg"):
+        table = _open_lake(Path(target).absolute(), format)
+        return _export_to_lake(table, options, mode or "update", compression, buckets, spark)
+    if buckets is not None:
+        advice = "leave buckets out, or export to 'delta' or 'iceberg'"
+        raise UsageError("buckets are of Delta and Iceberg tables", advice=advice)
+    plan = begin(
+        with_inferred_types(options),
+        Path(target),
+        output_format=format,
+        mode=mode or "error",
+        compression=compression,
+    )
     if spark is None:
         return export_in_process(plan)
     from siltstone.spark.export import export_on
 
     return export_on(spark, plan)
+
+
+def _open_lake(root: Path, format: str) -> LakeTable:
+    """The table of the format. Raises ImportError, which names the extra that is missing."""
+    if format == "delta":
+        from siltstone.tables.lakes.delta import DeltaLake
+
+        return DeltaLake(root)
+    from siltstone.tables.lakes.iceberg import IcebergLake
+
+    return IcebergLake(root)
+
+
+def _export_to_lake(
+    table: LakeTable, options: ReadOptions, mode: str, compression: str, buckets: int | None, spark: Any
+) -> Export:
+    from siltstone.tables.lakes import export as lakes
+    from siltstone.tables.lakes.plan import plan_export
+
+    options = with_inferred_types(options, None if table.version is None else table.columns())
+    lake = plan_export(table, options, mode=mode, compression=compression, buckets=buckets)
+    if spark is None:
+        return lakes.export_in_process(table, lake)
+    from siltstone.spark.export import export_lake_on
+
+    return export_lake_on(spark, table, lake)

@@ -43,9 +43,13 @@ _Records = Mapping[str, dict[Any, Fields]]
 text), then by what the key has besides the group: partition (commits), member id, regular expression, or
 None."""
 _TopicNames = Mapping[str | None, str]
-"""By topic id."""
+"""The names of topics by topic id."""
 _OLD_COMMIT, _COMMIT, _GROUP_METADATA = "0", "1", "2"
+"""Types of keys: ``OffsetCommitKey`` in two versions, ``GroupMetadataKey`` (of a classic group)."""
 _EPOCH, _MEMBER_METADATA, _TARGET_EPOCH, _CURRENT_ASSIGNMENT, _REGULAR_EXPRESSION = "3", "5", "6", "8", "16"
+"""Types of keys of the consumer protocol (KIP-848), in Kafka ``ConsumerGroup…Key``: ``Metadata`` (the group's
+epoch), ``MemberMetadata``, ``TargetAssignmentMetadata``, ``CurrentMemberAssignment``,
+``RegularExpression``."""
 _CONSUMER_PROTOCOL_TYPES = frozenset(("3", "4", "5", "6", "7", "8", _REGULAR_EXPRESSION))
 _STREAMS_GROUP_METADATA = "17"
 """Each streams group has this record (``StreamsGroupMetadataKey``, KIP-1071)."""
@@ -58,7 +62,8 @@ _MEMBER_STATE_STABLE = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A member of a group and the partitions that it has; ``instance_id`` of a static member."""
+    """A member of a group, and the partitions that are ``assigned`` to it. ``instance_id``: the
+    ``group.instance.id`` of a static member, None for others."""
 
     member_id: str
     client_id: str
@@ -210,7 +215,8 @@ def partitions_elsewhere(snapshot: Snapshot, groups: Iterable[ConsumerGroup]) ->
 def _read_partition(
     snapshot: Snapshot, topic_partition: TopicPartition, groups: Mapping[str, _Records]
 ) -> Iterator[str]:
-    """Adds the partition's current records to ``groups``; returns what cannot be read."""
+    """Adds the partition's current records to ``groups``; yields a line for each thing that cannot be
+    read."""
     try:
         for polled in _current_records(snapshot.log(topic_partition)):
             for record in records_of(polled):
@@ -258,9 +264,11 @@ def _current_records(log: ReadOnlyLog) -> Iterator[PolledRecords]:
     """The last committed record of each key, up to the high watermark, without tombstones."""
     # Open transactions must not hide what others have committed after them, as a last stable offset would.
     view = log.view._replace(last_stable_offset=log.view.high_watermark)
-    fixed = replace(log, view=view)
+    to_high_watermark = replace(log, view=view)
     first, second = (
-        _without_open_transactions(LogReader(fixed, isolation=READ_COMMITTED), log.open_transactions)
+        _without_open_transactions(
+            LogReader(to_high_watermark, isolation=READ_COMMITTED), log.open_transactions
+        )
         for _ in range(2)
     )
     return latest_records(first, second, keep_tombstones=False)
@@ -269,6 +277,8 @@ def _current_records(log: ReadOnlyLog) -> Iterator[PolledRecords]:
 def _without_open_transactions(
     reader: LogReader, open_transactions: Mapping[int, int]
 ) -> Iterator[PolledRecords]:
+    """The records that the reader reads, except those of ``open_transactions`` (producer id → first
+    offset)."""
     for polled in reader:
         is_open = np.zeros(len(polled.batches), np.bool_)
         for producer_id, first_offset in open_transactions.items():
@@ -326,7 +336,7 @@ def _state(records: _Records, members: Sequence[Member], *, is_classic: bool) ->
         return ASSIGNING
     reconciled = {"memberEpoch": target, "state": _MEMBER_STATE_STABLE}
     assignments = records.get(_CURRENT_ASSIGNMENT, {})
-    is_stable = all(reconciled.items() <= assignments.get(each.member_id, {}).items() for each in members)
+    is_stable = all(reconciled.items() <= assignments.get(member.member_id, {}).items() for member in members)
     return STABLE if is_stable else RECONCILING
 
 

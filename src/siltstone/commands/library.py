@@ -44,7 +44,7 @@ BrokerConfig = Config | Mapping[str, ConfigValue]
 
 
 class LogKeywords(TypedDict, total=False):
-    """Which logs, with which settings, and what does the work; see ``RunOptions``."""
+    """Which logs, with which settings, on which engine; see ``RunOptions``."""
 
     topic: str | Sequence[str]
     config: Mapping[str, ConfigValue]
@@ -90,7 +90,8 @@ _PATHS = ("config_file", "broker_config", "spill_dir", "out", "keep_originals", 
 
 
 def _request(kind: type[Any], known: Sequence[str], keywords: Mapping[str, Any], **places: object) -> Any:
-    """A command's request of a function's keywords; ``known``: their names. Raises UsageError."""
+    """Make a command's request, of class ``kind``, from a function's keywords. ``known``: the names of all
+    keywords; ``places``: the request's directories. Raises UsageError."""
     options: dict[str, Any] = {}
     for name, value in keywords.items():
         if name not in known:
@@ -116,7 +117,7 @@ def _unknown_keyword(name: str, known: Sequence[str]) -> UnknownKeywordError:
 
 def paths_of(path: OnePathOrMany) -> list[Path]:
     """One path or many. Raises UsageError for none."""
-    paths = [Path(path)] if isinstance(path, (str, Path)) else [Path(one) for one in path]
+    paths = [Path(path)] if isinstance(path, (str, Path)) else list(map(Path, path))
     if not paths:
         raise UsageError("no log directory is passed", advice="pass at least one path")
     return paths
@@ -127,15 +128,15 @@ def clean(
 ) -> CleanOutcome:
     """Clean stopped log directories, or one partition directory, as ``siltstone clean`` does.
 
-    ``in_place=True``, ``out="/new"`` or ``dry_run=True`` says where to; in place, ``topic`` or ``all_topics``
-    says what. A log's failure is in its result. Raises UsageError, DirectoryLockedError,
+    Pass ``in_place=True``, ``out="/new"`` or ``dry_run=True``; with ``in_place`` also ``topic`` or
+    ``all_topics=True``. A log's failure is in its result. Raises UsageError, DirectoryLockedError,
     DirectoryRefusedError, SiltstoneError, OSError.
     """
     from siltstone.commands import clean as cleaning
 
     request = _request(cleaning.CleanRequest, _CLEAN_KEYWORDS, keywords, directories=paths_of(path))
-    refuses = request.changes_every_topic and not all_topics
-    return cleaning.clean(request, confirm=cleaning.refuse_all_topics if refuses else None)
+    needs_topic = request.changes_every_topic and not all_topics
+    return cleaning.clean(request, confirm=cleaning.refuse_all_topics if needs_topic else None)
 
 
 def explain(path: OnePathOrMany, **keywords: Unpack[ExplainKeywords]) -> Explanation:
@@ -192,14 +193,14 @@ class OpenLogs(LogManager):
 
 @overload
 def open(path: OnePathOrMany, mode: Literal["r"] = ..., *, clock: Clock | None = None) -> ReadableLogs:
-    """To read."""
+    """Open to read."""
 
 
 @overload
 def open(
     path: OnePathOrMany, mode: Literal["a"], *, config: BrokerConfig | None = None, clock: Clock | None = None
 ) -> OpenLogs:
-    """To append."""
+    """Open to append."""
 
 
 def open(
@@ -266,12 +267,13 @@ def _cleaner_in_process(manager: LogManager) -> LogCleaner:
 
 
 def _takes_spark(manager: LogManager) -> bool:
+    """Does ``engine="auto"`` take Spark for these logs (``start_cleaner``)?"""
     if has_session():
         return True
     size = sum(log.size for _, log in manager.logs() if log.config.compacts)
     if size < SPARK_BYTES or importlib.util.find_spec("pyspark") is None:
         return False
-    from siltstone.spark.session import java_version
+    from siltstone.spark.java import java_version
 
     try:
         java_version()

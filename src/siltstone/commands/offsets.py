@@ -36,6 +36,8 @@ _TIMES = {
     "earliest-local": EARLIEST_TIMESTAMP,
     "-4": EARLIEST_TIMESTAMP,
 }
+"""Words of ``--time``, and a number that stands for one. Nothing is in remote storage here, so the earliest
+local offset is the earliest one."""
 _PARTITIONS = re.compile(r"(\d*)(-)?(\d*)", re.ASCII)
 _PARTITION_MAX = (1 << 31) - 1
 
@@ -119,16 +121,18 @@ def select_partitions(
     return sorted(selected)
 
 
-def list_offsets(snapshot: Snapshot, wheres: Iterable[TopicPartition], time: int) -> list[PartitionOffset]:
+def list_offsets(
+    snapshot: Snapshot, topic_partitions: Iterable[TopicPartition], time: int
+) -> list[PartitionOffset]:
     """The offset of each partition for a time; one that cannot be read has the failure."""
     offsets = []
-    for topic_partition in wheres:
+    for topic_partition in topic_partitions:
         try:
-            place = snapshot.log(topic_partition).offset_for_time(time)
+            record = snapshot.log(topic_partition).offset_for_time(time)
         except (SiltstoneError, OSError) as error:
             offsets.append(PartitionOffset(topic_partition=topic_partition, offset=None, failure=str(error)))
         else:
-            offset = None if place is None else place.offset
+            offset = None if record is None else record.offset
             offsets.append(
                 PartitionOffset(
                     topic_partition=topic_partition,
@@ -172,7 +176,8 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
 def delete_records(
     directories: BrokerDirectories, offsets: dict[TopicPartition, int], *, dry_run: bool = False
 ) -> list[PartitionOffset]:
-    """Raise the start of each log to its offset (-1: the high watermark); each result has its failure.
+    """Raise the start of each log to its offset (-1: the high watermark, which is the log's end here, since
+    there is no other replica); each result has its failure.
 
     The next retention check deletes the segments below. Raises SiltstoneError.
     """

@@ -95,7 +95,7 @@ class LogOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions(LogOptions):
-    """The same, and the engine of the work.
+    """``LogOptions``, and the options of the engine.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class RunOptions(LogOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningOptions(RunOptions):
-    """The same, and the options of a cleaning of some directories, for ``clean`` and ``explain``.
+    """``RunOptions``, and the options that ``clean`` and ``explain`` share.
 
     Parameters
     ----------
@@ -194,9 +194,9 @@ class Policies:
             config=None,
             has_brokers_defaults=self.has_broker_config or created_by_siltstone,
         )
-        by_hand = self.by_topic.get(topic, {})
+        from_file = self.by_topic.get(topic, {})
         has_stored_settings = settings.cluster is not None or topic in settings.registered
-        if topic == CLUSTER_METADATA or not (has_stored_settings or by_hand or self.config):
+        if topic == CLUSTER_METADATA or not (has_stored_settings or from_file or self.config):
             return state
         # A damaged partition.metadata is reported when the cleaning is planned.
         with contextlib.suppress(CorruptFileError):
@@ -204,8 +204,8 @@ class Policies:
             if refused is not None:
                 return replace(state, refused=refused)
         try:
-            own = settings.config_of(topic)
-            config = refuse_contradictions(own.with_topic_layer(by_hand).with_topic_layer(self.config))
+            stored = settings.config_of(topic)
+            config = refuse_contradictions(stored.with_topic_layer(from_file).with_topic_layer(self.config))
         except UsageError as error:
             if not has_stored_settings:
                 raise
@@ -217,14 +217,15 @@ class Policies:
             return state
         # If the stored settings compact the topic, its broker discards keyless records, too. If only the
         # command line does, that may be a mistake, so ``--drop-keyless`` has to allow it.
-        is_compacted_by_broker = has_stored_settings and "compact" in own.policies
+        is_compacted_by_broker = has_stored_settings and "compact" in stored.policies
         return replace(state, config=config, drop_keyless=is_compacted_by_broker)
 
 
 def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) -> Policies:
     """Read all sources. Raises UsageError, DirectoryRefusedError, CorruptFileError, OSError."""
     # ``--config`` would be for all topics of a log directory; a partition directory has one topic.
-    if options.config and not options.topics and not all(one.is_partition_subset for one in directories):
+    is_log_directory = not all(directory.is_partition_subset for directory in directories)
+    if options.config and not options.topics and is_log_directory:
         raise UsageError("--config needs --topic", advice="pass --topic for the topics of the settings")
     config = parse_assignments(options.config, "--config")
     by_topic: dict[str, dict[str, Setting]] = {}
@@ -232,7 +233,9 @@ def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) ->
         by_topic = parse_config_file(
             read_text(options.config_file, "--config-file"), str(options.config_file)
         )
-    absent = by_topic.keys() - {name.topic for one in directories for name in one.partitions}
+    absent = by_topic.keys() - {
+        topic_partition.topic for directory in directories for topic_partition in directory.partitions
+    }
     static = read_server_properties(options.broker_config, "--broker-config", skip_unknown=True)
     has_broker_config = options.broker_config is not None
     settings, notes = TopicSettings(broker=Config(static=static)), list[str]()
@@ -261,12 +264,12 @@ def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) ->
 def _cluster_settings(
     directories: Sequence[LogDirectory], registered: Container[str], options: LogOptions, static: Layer
 ) -> ClusterSettings | None:
-    """The settings in the broker's metadata log; None without one, unless the options require it for a topic
-    that is not ``registered``, not in the topic registry.
+    """The settings in the broker's metadata log; None if there is none.
 
-    Raises DirectoryRefusedError, CorruptFileError, UsageError, OSError.
+    ``registered``: the topics in the topic registry. Raises DirectoryRefusedError if there is no metadata
+    log, the options require it, and a topic is not registered; CorruptFileError, UsageError, OSError.
     """
-    topics = [topic_partition.topic for one in directories for topic_partition in one.partitions]
+    topics = [topic_partition.topic for directory in directories for topic_partition in directory.partitions]
     directory = metadata_directory(directories)
     if directory is None and not all(topic in registered for topic in topics):
         directory = _metadata_of_properties(directories, options.broker_config)
@@ -323,7 +326,9 @@ def log_states(
         if not topics or topic_partition.topic in topics
     ]
     refuse_missing_topics(
-        topics, (state.topic_partition for state in states), [one.path for one in directories]
+        topics,
+        (state.topic_partition for state in states),
+        [directory.path for directory in directories],
     )
     return states
 

@@ -1,7 +1,8 @@
 """Appends records to a topic (as ``kcat -P``) and reads them (as ``kcat -C``).
 
-Records go to the partitions that ``runtime.producing.Partitioner`` picks, in turn those without a key. What
-was appended before an error stays; all of it is durable when ``TopicProducer`` is closed.
+Records go to the partitions that ``runtime.producing.Partitioner`` chooses; batches of records without a key
+go to one partition after another (round-robin). What was appended before an error stays; all of it is durable
+when ``TopicProducer`` is closed.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ class TopicProducer(Closing):
         by_partition: dict[int, list[NewRecord]] = {}
         for number, record in zip(numbers, records, strict=True):
             by_partition.setdefault(number, []).append(record)
-        for number, some in by_partition.items():
-            for batch in batches_for(self._logs[number].config, some):
+        for number, records_of_partition in by_partition.items():
+            for batch in batches_for(self._logs[number].config, records_of_partition):
                 self._append(number, batch)
 
     def _next_in_turn(self, _: Sequence[int]) -> int:
@@ -114,6 +115,7 @@ class TopicProducer(Closing):
 ISOLATIONS = (READ_COMMITTED, READ_UNCOMMITTED)
 _WORDS = dict.fromkeys(("start", "beginning", "earliest", "oldest"), EARLIEST)
 _WORDS |= dict.fromkeys(("end", "latest", "newest"), "end")
+"""The words of ``-o``: kcat's, Kafka's and ours."""
 _NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
 _TRIES = 20
 """Consecutive attempts at reading a directory before its error is raised."""
@@ -121,8 +123,8 @@ _TRIES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """The range of ``-o``. ``last``: start so many offsets before the end; ``until_ms``: end at the first
-    record at or after that time."""
+    """The range of offsets to read, as ``consume -o`` names it. ``last``: start so many offsets before the
+    end; ``until_ms``: end at the first record at or after that time."""
 
     start: str = EARLIEST
     offset: int | None = None
@@ -170,16 +172,17 @@ def parse_range(text: str) -> Range:
 
 
 class _Followed:
-    """A partition that is read; ``view``: its newest view."""
+    """A partition that is read. ``view``: its newest view, which ``reader`` reads; ``sizes``: of its ``.log``
+    files when that was taken."""
 
-    def __init__(self, log: ReadOnlyLog, wanted: Range, isolation: str, *, compacted: bool) -> None:
+    def __init__(self, log: ReadOnlyLog, offset_range: Range, isolation: str, *, compacted: bool) -> None:
         self.topic_partition, self.directory = log.topic_partition, log.directory
         self.view: LogView = log.view
         self.sizes = _log_sizes(log.directory)
-        end = None if wanted.until_ms is None else log.offset_for_time(wanted.until_ms)
+        end = None if offset_range.until_ms is None else log.offset_for_time(offset_range.until_ms)
         self.reader = open_reader(
             self,
-            wanted.start_in(log, isolation),
+            offset_range.start_in(log, isolation),
             read_compacted=compacted,
             isolation=isolation,
             end=None if end is None else end.offset,
@@ -202,7 +205,7 @@ def _log_sizes(directory: Path) -> dict[str, int]:
 
 
 class TopicConsumer:
-    """Reads the partitions of a topic, from ``wanted`` on. ``notes``: on the state of the directories.
+    """Reads the partitions of a topic in ``offset_range``. ``notes``: on the state of the directories.
 
     ``damage``: partitions that can only be read in part, and why.
     """
@@ -213,7 +216,7 @@ class TopicConsumer:
         topic: str,
         *,
         partitions: frozenset[int] = frozenset(),
-        wanted: Range = Range(),
+        offset_range: Range = Range(),
         isolation: str = READ_COMMITTED,
         to_the_end: bool = False,
         read_compacted: bool = False,
@@ -235,7 +238,7 @@ class TopicConsumer:
         if missing:
             raise UnknownTopicError(f"topic {topic!r} has no partition {missing[0]}", advice=LIST_TOPICS)
         self._followed = {
-            number: self._follow(snapshot, number, wanted)
+            number: self._follow(snapshot, number, offset_range)
             for number in numbers
             if not partitions or number in partitions
         }
@@ -243,8 +246,9 @@ class TopicConsumer:
         self.damage = list(filter(None, damage))
         self._failures = 0
 
-    def _follow(self, snapshot: Snapshot, number: int, wanted: Range) -> _Followed:
-        return _Followed(self._log(snapshot, number), wanted, self._isolation, compacted=self._compacted)
+    def _follow(self, snapshot: Snapshot, number: int, offset_range: Range) -> _Followed:
+        log = self._log(snapshot, number)
+        return _Followed(log, offset_range, self._isolation, compacted=self._compacted)
 
     def _log(self, snapshot: Snapshot, number: int) -> ReadOnlyLog:
         return snapshot.log(TopicPartition(self._topic, number), to_the_end=self._to_the_end)
@@ -292,6 +296,7 @@ class TopicConsumer:
             raise error
 
     def _read_again(self) -> None:
+        """Open the partitions again whose files have changed, and begin to read new partitions."""
         changed = [
             number
             for number, followed in self._followed.items()

@@ -1,19 +1,19 @@
 """Runs ``explain`` and ``verify``, which change nothing: wires settings, clock and engine for the two, as
 ``commands.clean`` does for the cleaner.
 
-Spark is imported only if it is used; neither needs it.
+Both can work without Spark, which is imported only if it is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 from siltstone.base.clock import SystemClock, resolve_now_ms
 from siltstone.base.errors import UsageError
-from siltstone.commands.engines import cleanable_bytes, log_bytes, parse_spark_conf
+from siltstone.commands.engines import cleanable_bytes, log_bytes, parse_spark_conf, start_java
 from siltstone.commands.policies import (
     CleaningOptions,
     RunOptions,
@@ -26,9 +26,7 @@ from siltstone.compaction.explain import (
     HOTTEST_KEYS_DEFAULT,
     ExplainOptions,
     Explanation,
-    Observer,
     explain_logs,
-    observe_in_process,
 )
 from siltstone.compaction.inplace.planning import LogState
 from siltstone.log.directory import open_directories, require_one_broker
@@ -69,21 +67,22 @@ class VerifyRequest(RunOptions):
 def verify(request: VerifyRequest, *, checker: Checker | None = None) -> Verdict:
     """Check cleaned directories against copies from before. Raises SiltstoneError, OSError if nothing can be
     checked; problems of a log are in its verdict."""
-    beyond = high_watermark_is_end(request.high_watermark)
+    beyond_high_watermark = high_watermark_is_end(request.high_watermark)
     before, after = map(_paths, (request.before, request.after))
     directories = open_directories(after, lock=False)
     policies = gather_policies(directories, request)
     now_ms = resolve_now_ms(request.now_ms, SystemClock())
 
     def settings(topic_partition: TopicPartition) -> CleaningSettings:
-        holders = (directory for directory in directories if topic_partition in directory.partitions)
-        directory = next(holders, directories[0])
+        # A log that is missing after the cleaning has the settings of its topic all the same.
+        with_log = (directory for directory in directories if topic_partition in directory.partitions)
+        directory = next(with_log, directories[0])
         path = directory.partitions.get(topic_partition, directory.path / str(topic_partition))
         return cleaning_settings(
             policies.state_of(topic_partition, path, directory).config,
             now_ms,
             cleaned_at_is_exact=request.now_ms is not None,
-            beyond_high_watermark=beyond,
+            beyond_high_watermark=beyond_high_watermark,
         )
 
     if checker is None:
@@ -96,11 +95,13 @@ def verify(request: VerifyRequest, *, checker: Checker | None = None) -> Verdict
     return verdict
 
 
-def _paths(side: Path | Sequence[Path]) -> Sequence[Path]:
-    return [side] if isinstance(side, Path) else side
+def _paths(path: Path | Sequence[Path]) -> Sequence[Path]:
+    """One path, or several, as a list."""
+    return [path] if isinstance(path, Path) else path
 
 
 def _spark_checker(request: VerifyRequest) -> Checker:
+    start_java(request.master, request.spark_settings)
     from siltstone.spark.executors import workers_of
     from siltstone.spark.session import session_on
     from siltstone.spark.verify import SparkChecker
@@ -127,19 +128,11 @@ class ExplainRequest(CleaningOptions):
     top: int = HOTTEST_KEYS_DEFAULT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runner:
-    """The engine of an explanation's dry run, and its observer."""
-
-    engine: Engine
-    observer: Observer
-
-
 def explain(
     request: ExplainRequest,
     *,
     progress: Progress | None = None,
-    runner: Callable[[], Runner] | None = None,
+    engine: Callable[[], Engine] | None = None,
 ) -> Explanation:
     """What a cleaning would do and why. Nothing is locked or changed. Raises SiltstoneError, OSError if
     nothing can be explained; the failure of a log is in its explanation."""
@@ -152,22 +145,23 @@ def explain(
     policies = gather_policies(directories, request)
     states = log_states(directories, policies, request.topics)
     options = ExplainOptions(plan_options=plan_options, show_keys=request.show_keys, top=request.top)
-    once = cache(runner or (lambda: _runner(request, states, progress)))
-    logs = explain_logs(states, options, lambda: once().engine, lambda: once().observer)
+    logs = explain_logs(states, options, cache(engine or (lambda: _engine(request, states, progress))))
     passed_over = [(entry.path, entry.reason) for directory in directories for entry in directory.passed_over]
-    unclean = (item for item in directories if item.is_log_directory and not item.had_clean_shutdown)
+    unclean = (
+        directory
+        for directory in directories
+        if directory.is_log_directory and not directory.had_clean_shutdown
+    )
     notes = [*policies.notes, *(_UNCLEAN.format(path=directory.path) for directory in unclean)]
     return Explanation(now_ms=plan_options.now_ms, logs=logs, passed_over=passed_over, notes=notes)
 
 
-def _runner(request: ExplainRequest, states: Sequence[LogState], progress: Progress | None) -> Runner:
+def _engine(request: ExplainRequest, states: Sequence[LogState], progress: Progress | None) -> Engine:
     if not request.uses_spark(lambda: cleanable_bytes(states)):
-        engine = InProcessEngine(progress=progress)
-        return Runner(engine=engine, observer=partial(observe_in_process, progress=progress))
-    from siltstone.spark.executors import workers_of
-    from siltstone.spark.explain import SparkObserver
+        return InProcessEngine(progress=progress)
+    start_java(request.master, request.spark_settings)
+    from siltstone.spark.clean import SparkEngine
     from siltstone.spark.session import session_on
 
     session = session_on(request.master, request.spill_dir, request.spark_settings)
-    observer = SparkObserver(session, workers_of(session), progress)
-    return Runner(engine=observer.engine(), observer=observer)
+    return SparkEngine(session, progress=progress)

@@ -279,7 +279,8 @@ def _synonyms(config: Config, key: Key, *, of_topic: bool) -> Iterable[tuple[str
 
 
 def _in_unit(key: Key, name: str, value: Value) -> str:
-    """A value in the unit of one of the broker's names (``log.retention.hours``)."""
+    """A value as text, in the unit of the name: a broker has ``log.retention.hours`` beside
+    ``log.retention.ms``."""
     synonym = key.synonym(name)
     if synonym is None or synonym.unit == 1 or isinstance(value, (bool, str, tuple)) or value < 0:
         return format_value(value)
@@ -303,12 +304,12 @@ def alter_settings(
 ) -> SettingsChange:
     """Set and remove settings of a topic, or policies of a Pulsar namespace. Raises UsageError,
     UnknownTopicError, InvalidConfigError."""
-    set_to = texts_of(additions, "--add-config")
+    new_texts = texts_of(additions, "--add-config")
     snapshot = directories.snapshot()
     if of_namespace:
         refuse_bad_namespace(name)
         before = snapshot.registry.namespaces.get(name, {})
-        after = altered_policies(before, set_to, removals, name)
+        after = altered_policies(before, new_texts, removals, name)
     else:
         before = snapshot.settings_of(snapshot.topic(name)).overrides(name)
         set_keys = {find_topic_key(key).name for key in before}
@@ -319,13 +320,13 @@ def alter_settings(
                 path=name,
                 advice="siltstone configs --describe shows the topic's own settings",
             )
-        after = altered_settings(name, before, set_to, removals, snapshot.broker)
+        after = altered_settings(name, before, new_texts, removals, snapshot.broker)
     if not dry_run:
         with directories.open() as manager:
             if of_namespace:
-                after = manager.topics.alter_namespace(name, set_to, remove=removals)
+                after = manager.topics.alter_namespace(name, new_texts, remove=removals)
             else:
-                after = dict(manager.topics.alter(name, set_to, remove=removals).config)
+                after = dict(manager.topics.alter(name, new_texts, remove=removals).config)
     return SettingsChange(topic=name, before=before, after=after)
 
 

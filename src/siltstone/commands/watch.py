@@ -229,7 +229,7 @@ class Watch:
         self._paths = tuple(paths)
         self._topics = tuple(options.topics)
         self._clock = clock
-        self.to_the_end = high_watermark_is_end(options.high_watermark)
+        self.no_other_replica = high_watermark_is_end(options.high_watermark)
         self._policies = gather_policies(open_directories(paths, lock=False), options)
         self._without_open_transactions: dict[Path, tuple[int, int]] = {}
         """By log, (base offset, inode) of an active segment that no open transaction began before."""
@@ -237,6 +237,7 @@ class Watch:
         """By log, the segments, the time in ms at which they were read, and their horizons."""
         self._unread_bytes = HORIZON_BYTES
         self._metadata: tuple[int, Snapshot] | None = None
+        """When a broker's metadata log was last read (ms), and the snapshot that read it."""
         self._has_snapshot = False
 
     def snapshot(self) -> WatchSnapshot:
@@ -264,6 +265,7 @@ class Watch:
         if not self._has_snapshot:
             refuse_missing_topics(self._topics, paths, self._paths)
         self._unread_bytes = HORIZON_BYTES
+        # Forget the kept results of logs that are gone.
         for results in (self._without_open_transactions, self._horizons_read):
             for path in results.keys() - set(paths.values()):
                 del results[path]
@@ -291,23 +293,27 @@ class Watch:
         )
 
     def _open(self, now_ms: int) -> Snapshot:
-        before = self._metadata
-        known = before[1] if before is not None and now_ms - before[0] < METADATA_MS else None
-        snapshot = Snapshot(self._paths, self._policies.settings.broker, known)
-        if known is None and snapshot.has_brokers_metadata:
+        """A new snapshot of the directories. It uses the broker's metadata of an earlier one, unless that was
+        read too long ago."""
+        read_ms, with_metadata = self._metadata if self._metadata is not None else (0, None)
+        is_recent = with_metadata is not None and now_ms - read_ms < METADATA_MS
+        before = with_metadata if is_recent else None
+        snapshot = Snapshot(self._paths, self._policies.settings.broker, before)
+        if before is None and snapshot.has_brokers_metadata:
             self._metadata = (now_ms, snapshot)
         return snapshot
 
     def with_settings(self, snapshot: Snapshot, topic: TopicDescription, state: LogState) -> LogState:
         """A log with its settings, or with the reason why they are not known."""
-        by_hand = {**self._policies.by_topic.get(topic.name, {}), **self._policies.config}
+        # The settings of --config-file and --config, which override all others.
+        passed = {**self._policies.by_topic.get(topic.name, {}), **self._policies.config}
         try:
             if snapshot.settings_of(topic).knows(topic.name):
-                config = snapshot.config_of(topic).with_topic_layer(by_hand)
+                config = snapshot.config_of(topic).with_topic_layer(passed)
             else:
-                config = snapshot.settings.broker.with_topic_layer(by_hand)
+                config = snapshot.settings.broker.with_topic_layer(passed)
                 policy = config.setting("cleanup.policy")
-                if not by_hand or policy.config_source is ConfigSource.DEFAULT_CONFIG:
+                if not passed or policy.config_source is ConfigSource.DEFAULT_CONFIG:
                     return replace(state, refused=(snapshot.notes_on([topic]) or [POLICY_UNKNOWN])[-1])
             return replace(state, config=refuse_contradictions(config))
         except UsageError as error:
@@ -409,9 +415,11 @@ class _DirectoryWatch:
     def log(self, topic_partition: TopicPartition, topic: TopicDescription) -> WatchedLog:
         """One log; its state and reason say what failed."""
         path = self._directory.partitions[topic_partition]
-        bare = LogState(topic_partition=topic_partition, path=path, directory=self._directory, config=None)
-        state = self._watch.with_settings(self._snapshot, topic, bare)
-        blank = WatchedLog(
+        without_settings = LogState(
+            topic_partition=topic_partition, path=path, directory=self._directory, config=None
+        )
+        state = self._watch.with_settings(self._snapshot, topic, without_settings)
+        unread = WatchedLog(
             topic_partition=topic_partition,
             directory=path,
             state=SKIPPED,
@@ -424,50 +432,53 @@ class _DirectoryWatch:
         failure: Exception | None = None
         for _ in range(READS_MAX):
             try:
-                return self._inspect(state, blank)
+                return self._inspect(state, unread)
             except (FileNotFoundError, SourceChangedError, CorruptRecordError) as error:
                 failure = error
                 self._checkpoints = self._directory.checkpoints()
             except (SiltstoneError, OSError) as error:
-                return replace(blank, state=UNREADABLE, reason=str(error))
+                return replace(unread, state=UNREADABLE, reason=str(error))
         assert failure is not None
-        changing = self._in_use or not isinstance(failure, CorruptRecordError)
-        return replace(blank, state=CHANGING if changing else UNREADABLE, reason=str(failure))
+        # A torn tail in a directory that no process uses is damage. It is not being written.
+        is_changing = self._in_use or not isinstance(failure, CorruptRecordError)
+        return replace(unread, state=CHANGING if is_changing else UNREADABLE, reason=str(failure))
 
-    def _inspect(self, state: LogState, blank: WatchedLog) -> WatchedLog:
+    def _inspect(self, state: LogState, unread: WatchedLog) -> WatchedLog:
+        """Read one log. ``unread``: what is known of it before that. Raises SiltstoneError, OSError."""
         reason = refusal(state)
         if reason is not None:
-            swapped = self._being_swapped(state, blank)
+            swapped = self._being_swapped(state, unread)
             # A swap that ended between the two checks may have caused the refusal.
             if swapped is None and self._in_use and reason != refusal(state):
                 raise SourceChangedError("its segments were being swapped", path=state.path)
-            return swapped or replace(blank, reason=reason)
+            return swapped or replace(unread, reason=reason)
         checkpoints = self._checkpoints
         only_replica = self._snapshot.settings.is_created_by_siltstone(state.topic_partition.topic)
-        bound = checkpoints.committed_below(
-            state.topic_partition, no_other_replica=only_replica or self._watch.to_the_end
+        committed_below = checkpoints.committed_below(
+            state.topic_partition, no_other_replica=only_replica or self._watch.no_other_replica
         )
-        if bound is None:
-            return replace(blank, reason=NO_HIGH_WATERMARK)
+        if committed_below is None:
+            return replace(unread, reason=NO_HIGH_WATERMARK)
         if only_replica and self._in_use:
-            bound = LONG_MAX  # the process has a newer high watermark in memory than the checkpoint
-        snapshot = self._watch.log_snapshot(state, checkpoints, self._now_ms, committed_below=bound)
-        swapped = self._being_swapped(state, blank)
+            committed_below = LONG_MAX  # the process has a newer high watermark in memory than the checkpoint
+        snapshot = self._watch.log_snapshot(state, checkpoints, self._now_ms, committed_below=committed_below)
+        swapped = self._being_swapped(state, unread)
         if swapped is not None:
             return swapped
-        blank = replace(blank, checkpoint=checkpoints.cleaner.get(state.topic_partition), snapshot=snapshot)
-        verdict, reason = self._verdict(state.path, blank, snapshot)
-        return replace(blank, state=verdict, reason=reason)
+        checkpoint = checkpoints.cleaner.get(state.topic_partition)
+        watched = replace(unread, checkpoint=checkpoint, snapshot=snapshot)
+        log_state, reason = self._state_and_reason(state.path, watched, snapshot)
+        return replace(watched, state=log_state, reason=reason)
 
-    def _being_swapped(self, state: LogState, blank: WatchedLog) -> WatchedLog | None:
-        """The log in state cleaning while its segments are swapped, since its files are not consistent
-        then."""
+    def _being_swapped(self, state: LogState, unread: WatchedLog) -> WatchedLog | None:
+        """The log in the state ``cleaning`` if its segments are being swapped, since its files are not
+        consistent meanwhile; otherwise None."""
         unfinished = swap_leftovers(state.path) if self._in_use else []
         if not unfinished:
             return None
-        return replace(blank, state=CLEANING, reason=f"segments are being swapped ({unfinished[0]})")
+        return replace(unread, state=CLEANING, reason=f"segments are being swapped ({unfinished[0]})")
 
-    def _verdict(self, path: Path, log: WatchedLog, snapshot: LogSnapshot | None) -> tuple[str, str]:
+    def _state_and_reason(self, path: Path, log: WatchedLog, snapshot: LogSnapshot | None) -> tuple[str, str]:
         """The state and its reason, "" without one."""
         if log.uncleanable is not None:
             return UNCLEANABLE, log.uncleanable.reason
@@ -478,12 +489,8 @@ class _DirectoryWatch:
             return UP_TO_DATE, "the directory has no segments"
         is_dirty = snapshot.range.cleanable_bytes > 0
         if snapshot.is_due:
-            late = (
-                f"overdue by {duration_text(snapshot.range.overdue_ms / 1000)}"
-                if snapshot.range.is_overdue
-                else ""
-            )
-            return DUE, late
+            overdue = f"overdue by {duration_text(snapshot.range.overdue_ms / 1000)}"
+            return DUE, overdue if snapshot.range.is_overdue else ""
         horizons = snapshot.horizons
         if horizons is not None and horizons.is_due:
             passed = "the delete horizons of all its tombstones have passed"

@@ -68,12 +68,20 @@ _CACHE_LINE_WORDS = 8
 #                                 bits 20 and up: word of the bit table
 #                                 bits 52–57, bits 58–63: the two bits in that word
 
+_TABLE_WORD_SHIFT = np.uint64(20)
+_FIRST_BIT_SHIFT, _SECOND_BIT_SHIFT = np.uint64(52), np.uint64(58)
+_BIT_NUMBER_MASK = np.uint64(63)
+"""The low six bits number a bit of a word."""
+_HASH_BITS_OF_PACKED = np.uint64(0xFFFFFFFF)
+"""The bits of word 1 that the map's entries have: these were packed, with 96 bits of the hash."""
+
 
 @kernel
 def _bits_of(word: np.uint64) -> np.uint64:
     """The two bits of a key in its word of the bit table; ``word``: word 0 of the key's hash."""
     one = np.uint64(1)
-    return np.uint64((one << ((word >> np.uint64(52)) & np.uint64(63))) | (one << (word >> np.uint64(58))))
+    first = one << ((word >> _FIRST_BIT_SHIFT) & _BIT_NUMBER_MASK)
+    return np.uint64(first | (one << (word >> _SECOND_BIT_SHIFT)))
 
 
 @kernel
@@ -81,25 +89,26 @@ def _set_bits(entries: Words, bit_table: Words) -> None:
     """Set the bits of each entry's key in the bit table, whose length is a power of two."""
     bit_mask = np.uint64(len(bit_table) - 1)
     for i in range(len(entries)):
-        bit_table[(entries[i, 0] >> np.uint64(20)) & bit_mask] |= _bits_of(entries[i, 0])
+        bit_table[(entries[i, 0] >> _TABLE_WORD_SHIFT) & bit_mask] |= _bits_of(entries[i, 0])
 
 
 @kernel
 def _find_suspects(
     low: Words, offset: Int64, bit_table: Words, first_dirty: int, is_retained: Flags, suspects: Int32
 ) -> tuple[int, int]:
-    """Find the records whose keys may be in the map, since their bits are set. Returns (how many suspects
-    there are, how many dirty records are none: their keys are missing). Retains all records for now.
+    """Find the suspects: records whose keys may be in the map, since their bits are set. Returns (how many
+    suspects there are, how many dirty records are no suspects, so that the map lacks their keys). Marks all
+    records as retained; ``_look_up`` decides about the suspects.
 
     ``low``: word 0 of the keys' hashes. ``suspects`` gets the rows of the suspects; it has one row more than
-    there are records. Each row is written, and stays only if the count goes on: there is no branch on the
-    bits, so that the processor waits for many cache misses at one time.
+    there are records. Every row is written to it, and the next one overwrites it unless it was a suspect's:
+    there is no branch on the bits, so that the processor waits for many cache misses at the same time.
     """
     bit_mask, count, missing = np.uint64(len(bit_table) - 1), 0, 0
     for i in range(len(low)):
         is_retained[i] = True
         key_bits = _bits_of(low[i])
-        is_suspect = bit_table[(low[i] >> np.uint64(20)) & bit_mask] & key_bits == key_bits
+        is_suspect = bit_table[(low[i] >> _TABLE_WORD_SHIFT) & bit_mask] & key_bits == key_bits
         suspects[np.uint64(count)] = i
         count += is_suspect
         missing += (offset[i] >= first_dirty) & (not is_suspect)
@@ -126,8 +135,7 @@ def _look_up(
     matched, missing, mask = 0, 0, np.uint64(len(table) - 1)
     for suspect in suspects:
         i = np.uint64(suspect)
-        # The map's entries were packed: they have 96 bits of the hash, 32 of them in the low half of word 1.
-        row = table[slot_of(table, mask, entries, low[i], high[i], np.uint64(0xFFFFFFFF))]
+        row = table[slot_of(table, mask, entries, low[i], high[i], _HASH_BITS_OF_PACKED)]
         if row >= 0:
             # Word 2 of an entry: offset << 1 | 1 if the record deletes its key.
             is_retained[i] = np.int64(entries[np.uint64(row), np.uint64(2)] >> np.uint64(1)) == offset[i]
@@ -149,7 +157,7 @@ class OffsetMap:
 
     @classmethod
     def of(cls, blobs: Sequence[EntryBlob]) -> OffsetMap:
-        """The map of all dirty entries: merged as one shard."""
+        """The map of the dirty entries in ``blobs``, which are merged as one shard."""
         dirty = [blob for blob in blobs if blob.is_dirty]
         entries, _ = dedupe_shards(*gather_by_shard(dirty, shards=1, first_shard=0, count=1))
         return cls(entries)
@@ -175,7 +183,8 @@ class OffsetMap:
         """
         (table, bit_table), is_retained = self._tables, np.empty(len(offset), np.bool_)
         if len(bit_table) <= _CACHE_LINE_WORDS * len(offset):
-            # Reading the bits in order brings them into the cache before they are read at random.
+            # Each record reads one word at random. Where the table has fewer cache lines than there are
+            # records, reading it all in order first is cheaper: that brings it into the cache.
             np.bitwise_or.reduce(bit_table)
         suspects = np.empty(len(offset) + 1, np.int32)
         count, missing = _find_suspects(low, offset, bit_table, first_dirty, is_retained, suspects)
@@ -189,8 +198,9 @@ class OffsetMap:
 class OffsetMapFilter(RecordFilter):
     """Looks up the keys of one group in the offset map while the group is rewritten.
 
-    ``has_transactions``: the filter raised an error at a batch of a transaction, or at a marker. ``matched``:
-    how many records have the map's offset.
+    ``retained``: the offsets retained so far, less the group's base (uint32). ``has_transactions``: the
+    filter raised an error at a batch of a transaction, or at a marker. ``matched``: how many records have the
+    map's offset.
     """
 
     def __init__(self, work: LogWork, offset_map: OffsetMap, base_offset: int) -> None:
@@ -243,18 +253,23 @@ class OffsetMapFilter(RecordFilter):
             self._reserved = np.empty(max(end, 2 * len(self._reserved)), np.uint32)
             self._reserved[:start] = self.retained
         self._reserved[start:end] = retained
-        # A view: the verifier asks for it after every few batches.
+        # A view, not a copy: the verification of the staged segment asks for it after every few batches.
         self.retained = self._reserved[:end]
 
 
 def should_broadcast(work: LogWork, min_clean_to_dirty_ratio: float = MIN_CLEAN_TO_DIRTY_RATIO) -> bool:
-    """Does the log take the broadcast join? Its dirty section must be small, its keys must fit the memory,
-    and nothing that is known before reading may exclude it. (Transactions are found only by reading.)"""
+    """Does the log take the broadcast join?
+
+    Its dirty section must be small, and its keys must fit the memory. It must have no message sets, no
+    ``.txnindex`` entries and no ``map_end``, which only tests set. (Committed transactions leave no entry;
+    they are found when the log is read.)
+    """
     sizes = [segment.size for segment in work.segments]
     first = first_dirty_segment(work)
     clean, dirty = sum(sizes[:first]), sum(sizes[first:])
     fits = (work.end - work.first_dirty) * _MAP_BYTES_PER_ENTRY <= work.limits.memory_bytes
     is_applicable = not work.has_message_sets and not work.txnindex_entries and work.rules.map_end == LONG_MAX
+    is_applicable = is_applicable and work.statistics is None  # all keys are counted
     return fits and is_applicable and clean > 0 and clean >= min_clean_to_dirty_ratio * dirty
 
 
@@ -285,7 +300,8 @@ def clean_group(
     """Rewrite one group and look up its keys; the report is a part of the log's. Never raises: the report has
     the failure.
 
-    A group with transactions is not rewritten: its log needs a shuffle join.
+    ``attempt``: a part of the staged files' names, another one for each attempt of a task. A group with
+    transactions is not rewritten: its log needs a shuffle join.
     """
     record_filter = OffsetMapFilter(work, offset_map, group.base_offset)
     group_report = rewrite_with_filter(work, group, record_filter, attempt, buffers=buffers)
@@ -315,7 +331,9 @@ def merge_group_reports(work: LogWork, dirty_keys: int, groups: Iterable[LogRepo
     extracted.failure = extracted.failure or check_keyless(work, extracted)
     if extracted.failure is None and log_report.dirty_keys_met != dirty_keys:
         read = log_report.dirty_keys_met
-        reason = f"the offset map has {dirty_keys} keys, but the last records of {read} of them were read"
+        reason = (
+            f"the offset map has {dirty_keys} keys, but the last records of only {read} of them were read"
+        )
         extracted.failure = failure_of(CheckFailedError(reason, path=work.name))
     log_report.groups.sort(key=lambda group_report: group_report.group_index)
     return log_report

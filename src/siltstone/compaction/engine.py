@@ -17,12 +17,12 @@ from typing import Protocol
 
 import numpy as np
 
-from siltstone.base import files
+from siltstone.base import files, interruption
 from siltstone.base.codec_table import CODECS
 from siltstone.base.records.build import NewBatchHeader, Spans, build_batch, encode_headers
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.compaction import broadcast
-from siltstone.compaction.keys import ENTRY_BYTES, MERGE_BYTES_PER_ENTRY, EntryBlob, merge_bucket
+from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import (
     GroupReport,
@@ -33,13 +33,14 @@ from siltstone.compaction.staging import (
     write_retained,
 )
 from siltstone.compaction.work import (
+    Extracted,
     Group,
-    InputSplit,
     LogWork,
     RetentionRules,
     TaskLimits,
     check_keyless,
     extract,
+    merge_entries,
     retained_by_group,
     transaction_state_by_group,
 )
@@ -50,6 +51,7 @@ from siltstone.log.transactions import NO_TRANSACTIONS, TransactionState
 Progress = Callable[[str, str, int, int], None]
 """Called several times a second with (log, stage, bytes done, bytes of the log)."""
 _PROGRESS_SECONDS = 0.2
+"""The time between two reports of progress."""
 
 
 @contextlib.contextmanager
@@ -78,11 +80,13 @@ def report_progress(
     """Report the progress of a cleaning while the block runs.
 
     A cleaning reads a log twice, to extract its keys and to rewrite it: the block reads up to twice ``size``
-    bytes, or only rewrites. ``bytes_read``: a count of bytes, which need not begin at 0.
+    bytes. With ``is_rewriting`` it only rewrites. ``bytes_read``: a count of bytes, which need not begin
+    at 0.
     """
     if progress is None or not size:
         yield
         return
+    # A block that only rewrites begins where the first reading is done.
     first = bytes_read() - (size if is_rewriting else 0)
 
     def report(is_over: threading.Event) -> None:
@@ -101,7 +105,7 @@ class Engine(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many groups are rewritten at one time."""
+        """How many groups are rewritten at the same time."""
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """Clean small logs, each in one task; yields a report for each log, in any order."""
@@ -123,7 +127,7 @@ class Engine(Protocol):
 def bucket_count(work: LogWork, at_least: int = 1) -> int:
     """How many buckets a merge needs so that the keys of each fit the memory for keys. There are no more keys
     than offsets."""
-    return max(at_least, -(-offset_span(work) * MERGE_BYTES_PER_ENTRY // work.limits.memory_bytes))
+    return max(at_least, -(-offset_span(work) * work.merge_bytes_per_entry // work.limits.memory_bytes))
 
 
 def offset_span(work: LogWork) -> int:
@@ -137,9 +141,14 @@ def wave_bytes(work: LogWork, groups: Iterable[Group]) -> int:
 
 
 def entry_capacity(work: LogWork) -> int:
-    """How many entries a task may hold while it extracts: a third of its memory. A collector that grows takes
-    half as much again, and the rest is for blobs that are sent."""
-    return max(1024, work.limits.memory_bytes // (3 * ENTRY_BYTES))
+    """How many entries a task may hold while it extracts: a third of its memory. While a collector doubles
+    its shards it has the old ones beside the new, half as much again; the rest is for blobs that are sent."""
+    return max(1024, work.limits.memory_bytes // (3 * entry_bytes(work)))
+
+
+def entry_bytes(work: LogWork) -> int:
+    """The size of a key entry on its way to the merge."""
+    return 8 * work.entry_words
 
 
 def fits_one_task(work: LogWork, byte_limit: int) -> bool:
@@ -153,38 +162,73 @@ def clean_in_one_task(work: LogWork, attempt: str, buffers: Buffers | None = Non
     began, buffers = time.perf_counter(), buffers or Buffers()
     log_report = broadcast_join(work, attempt, buffers)
     if log_report is None:
-        log_report = _MergedLog(work, [work.splits], 1).rewrite_groups(attempt, buffers)
+        log_report = _MergedLog(work, 1).rewrite_groups(attempt, buffers)
     log_report.seconds = time.perf_counter() - began
     return log_report
+
+
+HELD_ENTRY_BYTES_MAX = 1 << 30
+"""The most bytes of key entries that a merge in this process holds. If all entries take more, the log is read
+again for the buckets that were left out."""
+
+
+def _extract_buckets(
+    work: LogWork, wanted: range, buckets: int, extracted: Extracted
+) -> tuple[dict[int, list[EntryBlob]], range]:
+    """The key entries of a log by bucket, and which of the ``wanted`` buckets they are: all of them or, if
+    these take too much memory, the first ones."""
+    blobs: dict[int, list[EntryBlob]] = {}
+    size = 0
+    for blob in extract(work, work.splits, buckets, entry_capacity(work), extracted):
+        if blob.bucket not in wanted:
+            continue
+        blobs.setdefault(blob.bucket, []).append(blob.copied())
+        size += blob.entries.nbytes
+        while size > HELD_ENTRY_BYTES_MAX and len(wanted) > 1:
+            wanted, left_out = wanted[: len(wanted) // 2], wanted[len(wanted) // 2 :]
+            size -= sum(part.entries.nbytes for bucket in left_out for part in blobs.pop(bucket, []))
+    return blobs, wanted
 
 
 class _MergedLog:
     """The steps of a shuffle join in this process: extracts and merges a whole log, then rewrites its groups.
 
-    ``split_lists``: the input splits; each list is extracted as by a task of its own. ``log_report``: the
-    report so far. By index of the group: ``retained``, retained offsets less the group's base, and
-    ``transaction_states``, the transactions that are open where it starts.
+    ``log_report``: the report so far. By index of the group: ``retained``, retained offsets less the group's
+    base, and ``transaction_states``, the transactions that are open where it starts.
     """
 
-    def __init__(self, work: LogWork, split_lists: Iterable[Sequence[InputSplit]], buckets: int) -> None:
+    def __init__(self, work: LogWork, buckets: int) -> None:
         self._work, self.log_report = work, LogReport(name=work.name)
-        extracted, blobs = self.log_report.extracted, dict[int, list[EntryBlob]]()
+        extracted, parts = self.log_report.extracted, dict[int, list[Offsets]]()
         # 1. Extract: key entries by bucket, and summaries of transactions.
-        for splits in split_lists:
-            for blob in extract(work, splits, buckets, entry_capacity(work), extracted):
-                blobs.setdefault(blob.bucket, []).append(blob.copied())
+        blobs, held = _extract_buckets(work, range(buckets), buckets, extracted)
         # 2. Check what was extracted.
         self.transaction_states = transaction_state_by_group(work, extracted)
         extracted.failure = extracted.failure or check_keyless(work, extracted)
         # 3. Merge bucket by bucket: retained offsets by group.
-        parts: dict[int, list[Offsets]] = {}
-        for bucket in sorted(blobs) if extracted.failure is None else ():
-            merged = merge_bucket(blobs.pop(bucket), bucket, buckets)
-            self.log_report.dirty_keys += merged.dirty_keys
-            for group, offsets in retained_by_group(work, merged):
-                parts.setdefault(group, []).append(offsets)
+        while extracted.failure is None:
+            for bucket in sorted(blobs):
+                self._merge(blobs.pop(bucket), bucket, buckets, parts)
+            if held.stop == buckets:
+                break
+            again = Extracted()  # it counts the same records
+            blobs, held = _extract_buckets(work, range(held.stop, buckets), buckets, again)
+            extracted.failure = again.failure
         self.retained = {group: np.concatenate(offsets) for group, offsets in parts.items()}
         self.log_report.retained_counts = {group: len(offsets) for group, offsets in self.retained.items()}
+
+    def _merge(
+        self, blobs: list[EntryBlob], bucket: int, buckets: int, parts: dict[int, list[Offsets]]
+    ) -> None:
+        merged = merge_entries(self._work, blobs, bucket, buckets, self.log_report.extracted)
+        self.log_report.dirty_keys += merged.dirty_keys
+        for group, offsets in retained_by_group(self._work, merged):
+            parts.setdefault(group, []).append(offsets)
+
+    @property
+    def has_keyless(self) -> bool:
+        """Has the log records without a key?"""
+        return self.log_report.extracted.keyless > 0
 
     def input_of(self, group: Group) -> tuple[Offsets, TransactionState]:
         """What the rewrite of a group needs: its retained offsets, and the transactions that are open where
@@ -199,8 +243,9 @@ class _MergedLog:
         if self.log_report.extracted.failure is None:
             for group in self._work.groups:
                 retained, transaction_state = self.input_of(group)
+                inputs = (retained, attempt, transaction_state, buffers)
                 self.log_report.groups.append(
-                    rewrite_group(self._work, group, retained, attempt, transaction_state, buffers)
+                    rewrite_group(self._work, group, *inputs, has_keyless=self.has_keyless)
                 )
                 if self.log_report.groups[-1].failure is not None:
                     break
@@ -230,8 +275,11 @@ def broadcast_join(
 
 
 class InProcessEngine:
-    """Runs all steps in this process, one after another. ``buckets``: a merge has at least so many.
-    ``min_clean_to_dirty_ratio``: see ``broadcast.MIN_CLEAN_TO_DIRTY_RATIO``."""
+    """Runs all steps in this process, one after another.
+
+    ``buckets``: a merge has at least so many. ``min_clean_to_dirty_ratio``: see
+    ``broadcast.MIN_CLEAN_TO_DIRTY_RATIO``.
+    """
 
     workers = 1
 
@@ -243,22 +291,24 @@ class InProcessEngine:
         progress: Progress | None = None,
     ) -> None:
         self._buckets = buckets
-        self._clean_share = min_clean_to_dirty_ratio
+        self._min_clean_to_dirty_ratio = min_clean_to_dirty_ratio
         self._progress = progress
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
-        """Clean one log after another."""
+        """Clean one log after another. Also in another thread than the main one, no log begins after an
+        interrupt."""
         buffers = Buffers()
         for work in works:
+            interruption.current().check()
             with report_progress(self._progress, work.name, work.size):
                 done = clean_in_one_task(work, "0", buffers)
             yield done
 
     def clean_distributed(self, work: LogWork) -> LogReport:
-        """Clean by the steps of a distributed log: segment by segment, bucket by bucket, group by group."""
+        """Clean by the steps of a distributed log: bucket by bucket, group by group."""
         buffers = Buffers()
         with report_progress(self._progress, work.name, work.size):
-            done = broadcast_join(work, "0", buffers, self._clean_share)
+            done = broadcast_join(work, "0", buffers, self._min_clean_to_dirty_ratio)
             return done if done is not None else self._merged(work).rewrite_groups("0", buffers)
 
     def write_retained_offsets(self, work: LogWork) -> LogReport:
@@ -268,7 +318,10 @@ class InProcessEngine:
         if merged.log_report.extracted.failure is None:
             for group in work.groups:
                 retained, transaction_state = merged.input_of(group)
-                merged.log_report.files.append(write_retained(work, group, retained, "0", transaction_state))
+                inputs = (retained, "0", transaction_state)
+                merged.log_report.files.append(
+                    write_retained(work, group, *inputs, has_keyless=merged.has_keyless)
+                )
         return merged.log_report
 
     def rewrite(
@@ -285,7 +338,7 @@ class InProcessEngine:
         return reports
 
     def _merged(self, work: LogWork) -> _MergedLog:
-        return _MergedLog(work, ([split] for split in work.splits), bucket_count(work, self._buckets))
+        return _MergedLog(work, bucket_count(work, self._buckets))
 
 
 # The warm-up log: a small log that is cleaned only to have every kernel of a cleaning compiled and loaded.

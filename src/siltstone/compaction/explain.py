@@ -1,50 +1,37 @@
 """``siltstone explain``: what a cleaning of a log would do.
 
-A log is planned as for a cleaning, cleaned in a dry run, and *observed*: all its records are read and
-counted. Retention is planned on what the dry run leaves. Nothing is locked or written. Beside a live broker
-files may disappear between two of these steps. That log is ``failed`` then, with the reason, and another run
-may succeed.
+A log is planned as for a cleaning, and cleaned in a dry run that counts its records and keys on the way
+(``statistics``). Retention is planned on what the dry run leaves. Nothing is locked or written. Beside a live
+broker files may disappear meanwhile. That log is ``failed`` then, with the reason, and another run may
+succeed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX, Config, LogConfig, Setting, format_value
-from siltstone.base.errors import (
-    EngineError,
-    InvalidConfigError,
-    LedgerError,
-    SiltstoneError,
-    SourceChangedError,
-)
-from siltstone.base.records.codecs import Scratch
-from siltstone.base.records.columns import RecordColumns
+from siltstone.base.errors import CorruptFileError, EngineError, SiltstoneError, SourceChangedError
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Flags, Int64, Words, have_delete_horizons
 from siltstone.base.records.scan import scan_batches
 from siltstone.compaction import report
-from siltstone.compaction.engine import Engine, Progress, fits_one_task, offset_span, report_progress
+from siltstone.compaction.engine import Engine, fits_one_task
 from siltstone.compaction.inplace import ranges
-from siltstone.compaction.inplace.cleaner import (
-    RETENTION_LEFT_OUT,
-    WHOLE_LOG_BYTES,
-    fill_records_before,
-    fill_result,
-)
+from siltstone.compaction.inplace.cleaner import WHOLE_LOG_BYTES, fill_records_before, fill_result
 from siltstone.compaction.inplace.expiry import (
     Expiry,
-    expiry_notes,
+    expiry_without_cleaning,
     fill_expiry,
-    find_expiry,
-    retention_applies,
+    find_expiry_or_note,
 )
 from siltstone.compaction.inplace.planning import (
     LogState,
@@ -55,81 +42,23 @@ from siltstone.compaction.inplace.planning import (
     mismatched_topic_ids,
     plan_log,
 )
-from siltstone.compaction.keys import hashes_of
-from siltstone.compaction.report import CLEANING_REASONS, REASONS, LogFailure, LogResult, Summable, failure_of
+from siltstone.compaction.report import CLEANING_REASONS, REASONS, LogFailure, LogResult, failure_of
 from siltstone.compaction.staging import GroupReport, LogReport
-from siltstone.compaction.work import HAS_KEYLESS_RECORDS, Extracted, LogWork, batch_slices
+from siltstone.compaction.statistics import Bins, KeyCount, LogStatistics, StatisticsOptions
+from siltstone.compaction.work import HAS_KEYLESS_RECORDS, Extracted, LogWork
 from siltstone.log.coordinator_records import describe_key
 from siltstone.log.directory import Checkpoints
-from siltstone.log.lookup import position_of_offset
-from siltstone.log.names import CLUSTER_METADATA, OfOneLog, parse_partition
+from siltstone.log.indexes import read_entries
+from siltstone.log.lookup import BatchPosition, position_of_offset
+from siltstone.log.names import OfOneLog, parse_partition, segment_file
 from siltstone.log.producers import load_producers
-from siltstone.log.segments import (
-    first_batch_timestamp,
-    floor_segment_index,
-    largest_timestamp,
-    open_unchanged,
-    windows,
-)
+from siltstone.log.segments import Segment, first_batch_timestamp, floor_segment_index, largest_timestamp
 
-# Observing: a pass over a log's segments counts records and bytes, and makes an entry of five uint64 words
-# for each record whose key decides about it::
-#
-#     word 0    bits 0–63 of the key's hash
-#     word 1    bits 67–127 of the key's hash | a reason (the low three bits)
-#     word 2    offset
-#     word 3    timestamp, ms
-#     word 4    bytes of the record (high half) | bytes of the key (low half)
-#
-# The reason is why the record goes if it is not superseded, by its number in ``report``; for none it is 0,
-# the number of ``SUPERSEDED``. So each record is counted with one reason, as in a cleaning.
+# The data of an explanation: the JSON of ``siltstone explain``, and the input of its page and tables.
 
-REASON_BITS = np.uint64(7)
-"""The mask of the reason in word 1."""
-assert report.CLEANING_REASON_COUNT <= REASON_BITS
-ENTRY_WORDS = 5
-ENTRY_BYTES = 8 * ENTRY_WORDS
-BLOB_ENTRIES = (16 << 20) // ENTRY_BYTES
-"""The most entries that are sent at one time: 16 MiB."""
-RECORD_KINDS = ("records", "control", "tombstones")
-"""Counts of records whether they stay or go: all of them, control records, tombstones."""
-KEY_COUNTS = ("keys", "dirty_keys")
-"""Counts of distinct keys: all of them, those with a record in the dirty section."""
-OBSERVED_REASONS = tuple(reason for reason in CLEANING_REASONS if reason != REASONS[report.MARKERS])
-"""The reasons that an observation counts, too: all but markers, which only the dry run knows."""
-Name = TypeVar("Name", str, int)
-Sums = dict[Name, int]
-"""Sums of records or bytes, by a name or a number."""
-DELETE_HORIZONS_MAX = 64
-"""The most delete horizons that are counted apart. (Each past cleaning gave the batches it changed one.)"""
-NOT_STAMPED, KEPT_BY_LEDGER = -1, -2
-"""In place of a delete horizon: no cleaning has given the batch one; the horizon has passed, but the
-compacted ledger still needs the tombstone (``RetentionRules.tombstones_from``)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bins:
-    """Equal bins of time: ``count`` of ``width_ms`` each, from ``start_ms`` on. Times outside are in the
-    first or the last bin."""
-
-    start_ms: int
-    width_ms: int
-    count: int
-
-    def of(self, times: Int64) -> Int64:
-        """The bin of each time."""
-        last_ms = min(self.start_ms + self.count * self.width_ms, LONG_MAX)
-        # Clipped first: the difference of two times of a damaged or a far-off clock may not fit into 64 bits.
-        return np.clip(
-            (np.clip(times, self.start_ms, last_ms) - self.start_ms) // self.width_ms, 0, self.count - 1
-        )
-
-    def weigh(self, times: Int64, weights: Int64) -> Sums[int]:
-        """Sums of weights by bin."""
-        sums = np.bincount(self.of(times), weights=weights, minlength=self.count)
-        return {number: int(sums[number]) for number in np.flatnonzero(sums).tolist()}
-
-
+WOULD_CLEAN = "would_clean"
+COUNTED_REASONS = tuple(reason for reason in CLEANING_REASONS if reason != REASONS[report.MARKERS])
+"""The reasons that the statistics have, too: all but markers, which only the rewrite knows."""
 MASKED_KEY = "••••"
 
 
@@ -148,292 +77,6 @@ class HotKey:
     superseded: int
     superseded_bytes: int
     last_offset: int
-
-
-@dataclass(slots=True, kw_only=True)
-class LogStatistics(Summable):
-    """What an observation counts in a log below the first uncleanable offset. Parts add up: ``observe``
-    counts what single records tell, ``count_keys`` what all records of a key tell. Bytes are of uncompressed
-    records.
-
-    ``counts``: by ``RECORD_KINDS`` and ``KEY_COUNTS``; ``sizes``: bytes by ``RECORD_KINDS``. ``discarded``,
-    ``discarded_sizes``: records and bytes that a cleaning would remove now, by reason. ``waiting``,
-    ``waiting_sizes``: tombstones and their bytes by the delete horizon (ms) that they wait for, or by
-    ``NOT_STAMPED`` or ``KEPT_BY_LEDGER``.
-
-    Bytes by bin of time: ``written``, all, by the records' timestamps; ``discarded_written``, those that go
-    whatever their key; ``superseded``, those that go since a later record has their key, by that record's
-    timestamp. ``frequencies``: how many keys have up to 2ⁿ records, and more than 2ⁿ⁻¹, by n below
-    ``FREQUENCY_STEPS``. ``hottest``: the keys with the most records. ``failure``: why the statistics are
-    incomplete, None if they are complete.
-    """
-
-    counts: Sums[str] = field(default_factory=lambda: dict.fromkeys(RECORD_KINDS + KEY_COUNTS, 0))
-    sizes: Sums[str] = field(default_factory=lambda: dict.fromkeys(RECORD_KINDS, 0))
-    discarded: Sums[str] = field(default_factory=lambda: dict.fromkeys(CLEANING_REASONS, 0))
-    discarded_sizes: Sums[str] = field(default_factory=lambda: dict.fromkeys(CLEANING_REASONS, 0))
-    waiting: Sums[int] = field(default_factory=dict)
-    waiting_sizes: Sums[int] = field(default_factory=dict)
-    written: Sums[int] = field(default_factory=dict)
-    discarded_written: Sums[int] = field(default_factory=dict)
-    superseded: Sums[int] = field(default_factory=dict)
-    frequencies: Sums[int] = field(default_factory=dict)
-    hottest: list[HotKey] = field(default_factory=list)
-    failure: LogFailure | None = None
-
-    def merge(self, other: LogStatistics, top: int) -> None:
-        """Add another part; keeps the ``top`` hottest keys and the first failure."""
-        self.add(other)
-        # The hottest first; the same whatever the order in which keys came.
-        self.hottest.sort(key=lambda key: (-key.records, -key.bytes, key.last_offset))
-        del self.hottest[top:]
-
-    def add_discarded(self, reasons: Int64, sizes: Int64) -> None:
-        """Count discarded records and their bytes. ``reasons``: the number of each record's reason, below 0
-        for one that stays."""
-        is_discarded = reasons >= 0
-        counts = np.bincount(reasons[is_discarded], minlength=report.CLEANING_REASON_COUNT)
-        weights = np.bincount(
-            reasons[is_discarded], weights=sizes[is_discarded], minlength=report.CLEANING_REASON_COUNT
-        )
-        for reason, count, size in zip(CLEANING_REASONS, counts.tolist(), weights.tolist(), strict=True):
-            self.discarded[reason] += count
-            self.discarded_sizes[reason] += int(size)
-
-
-def _add(sums: dict[Any, int], others: Mapping[Any, int]) -> None:
-    for name, count in others.items():
-        sums[name] = sums.get(name, 0) + count
-
-
-def bucket_of(entries: Words, buckets: int) -> Int64:
-    """The bucket of each entry, by the top bits of word 0."""
-    return (((entries[:, 0] >> np.uint64(32)) * np.uint64(buckets)) >> np.uint64(32)).astype(np.int64)
-
-
-def observe(
-    work: LogWork,
-    segments: Sequence[int],
-    buckets: int,
-    bins: Bins,
-    statistics: LogStatistics,
-    only: int | None = None,
-) -> Iterator[tuple[int, Words]]:
-    """Read some segments (numbers into ``work.segments``): yields (bucket, entries), 16 MiB each at most, and
-    adds to ``statistics``.
-
-    ``only``: yield only the entries of this bucket. Raises CorruptFileError, SourceChangedError, OSError.
-    """
-    pending: dict[int, list[Words]] = {}
-    pending_entries = 0
-    for number in segments:
-        for entries in _entries(work, number, bins, statistics):
-            numbers = bucket_of(entries, buckets)
-            for bucket in range(buckets) if only is None else (only,):
-                entries_of_bucket = entries[numbers == bucket] if buckets > 1 else entries
-                if len(entries_of_bucket):
-                    pending.setdefault(bucket, []).append(entries_of_bucket)
-                    pending_entries += len(entries_of_bucket)
-            if pending_entries >= BLOB_ENTRIES * max(1, min(buckets, 4)):
-                yield from _flushed(pending)
-                pending_entries = 0
-    yield from _flushed(pending)
-
-
-def _flushed(pending: dict[int, list[Words]]) -> Iterator[tuple[int, Words]]:
-    for bucket in list(pending):
-        entries = np.concatenate(pending.pop(bucket))
-        for start in range(0, len(entries), BLOB_ENTRIES):
-            yield bucket, entries[start : start + BLOB_ENTRIES]
-
-
-def _entries(work: LogWork, number: int, bins: Bins, statistics: LogStatistics) -> Iterator[Words]:
-    segment, scratch, scan = work.segments[number], Scratch(), work.transaction_scan()
-    limit = work.limits.batch_limit
-    keeps_legacy_tombstones = work.rules.keeps_legacy_tombstones(segment.modified_ms)
-    with open_unchanged(segment) as reader:
-        for window in windows(reader, window_size=work.limits.window_size):
-            for data, batches, path, origin in batch_slices(segment.path, window):
-                columns = decode_records(data, batches, scratch, limit=limit, path=path, origin=origin)
-                if not len(columns):
-                    continue
-                flags = scan.follow(data, batches, path=path, origin=origin)
-                aborted = np.zeros(len(batches), np.bool_) if flags is None else flags[0]
-                yield _count_records(
-                    work, batches, columns, aborted[columns.batch], keeps_legacy_tombstones, bins, statistics
-                )
-    scan.refuse_missing_markers(*work.offsets_of(number), segment.path)
-
-
-def _count_records(
-    work: LogWork,
-    batches: BatchHeaders,
-    columns: RecordColumns,
-    aborted: Flags,
-    keeps_legacy_tombstones: bool,
-    bins: Bins,
-    statistics: LogStatistics,
-) -> Words:
-    """Count the records of some batches; returns the entries of those whose key decides. ``aborted``: bool,
-    one a record."""
-    # 1. Delete horizons, as in ``Rewriter.rewrite``: of the batch (KIP-534), or of a v0 or v1 segment.
-    is_v2 = batches["magic"] == 2
-    has_horizon = have_delete_horizons(batches)
-    horizon = np.where(has_horizon, batches["base_timestamp"], NOT_STAMPED)
-    is_past_horizon = np.where(
-        is_v2, has_horizon & (horizon <= work.rules.now_ms), not keeps_legacy_tombstones
-    )
-    is_kept_by_ledger = is_past_horizon & (batches["last_offset"] >= work.rules.tombstones_from)
-    horizon = np.where(is_kept_by_ledger, KEPT_BY_LEDGER, horizon)
-    is_past_horizon = (is_past_horizon & ~is_kept_by_ledger)[columns.batch]
-    # 2. What each record is: control, aborted, without a key, or decided by its key.
-    is_control = (((batches["attributes"] & CONTROL_BIT) != 0) & is_v2)[columns.batch]
-    is_data = ~is_control & ~aborted
-    keyed = is_data & (columns.key_size >= 0)
-    is_tombstone = keyed & (columns.value_size < 0)
-    reasons = np.full(len(columns), -1)
-    reasons[is_data & ~keyed] = report.KEYLESS
-    reasons[aborted & ~is_control] = report.ABORTED
-    sizes = columns.size.astype(np.int64)
-    for kind, rows_of_kind in zip(RECORD_KINDS, (slice(None), is_control, is_tombstone), strict=True):
-        statistics.counts[kind] += len(sizes[rows_of_kind])
-        statistics.sizes[kind] += int(sizes[rows_of_kind].sum())
-    statistics.add_discarded(reasons, sizes)
-    # 3. Bytes over time, and the tombstones that wait for their horizon.
-    is_discarded, waits = reasons >= 0, is_tombstone & ~is_past_horizon
-    _add(statistics.written, bins.weigh(columns.timestamp, sizes))
-    _add(statistics.discarded_written, bins.weigh(columns.timestamp[is_discarded], sizes[is_discarded]))
-    _add_waiting(statistics, horizon[columns.batch][waits], sizes[waits])
-    # 4. The entries. A tombstone whose horizon has passed goes as one, unless a later record supersedes it.
-    rows = np.flatnonzero(keyed)
-    return _key_entries(
-        work,
-        columns,
-        rows,
-        np.where((is_tombstone & is_past_horizon)[rows], report.TOMBSTONES, report.SUPERSEDED),
-    )
-
-
-def _add_waiting(statistics: LogStatistics, horizons: Int64, sizes: Int64) -> None:
-    """Count tombstones by horizon. When there are ``DELETE_HORIZONS_MAX``, those of another horizon are
-    counted with the nearest one."""
-    values, numbers, counts = np.unique(horizons, return_inverse=True, return_counts=True)
-    weights = np.bincount(numbers, weights=sizes, minlength=len(values))
-    for horizon, count, size in zip(values.tolist(), counts.tolist(), weights.tolist(), strict=True):
-        waiting = statistics.waiting
-        is_full = horizon >= 0 and horizon not in waiting and len(waiting) >= DELETE_HORIZONS_MAX
-        nearest = min(waiting, key=lambda other: abs(other - horizon)) if is_full else horizon
-        _add(waiting, {nearest: int(count)})
-        _add(statistics.waiting_sizes, {nearest: int(size)})
-
-
-def _key_entries(work: LogWork, columns: RecordColumns, rows: Int64, reasons: Int64) -> Words:
-    out = np.empty((len(rows), ENTRY_WORDS), np.uint64)
-    out[:, 0], high = hashes_of(columns, rows, (np.uint64(work.hash_key[0]), np.uint64(work.hash_key[1])))
-    out[:, 1] = (high & ~REASON_BITS) | reasons.astype(np.uint64)
-    out[:, 2] = columns.offset[rows].astype(np.uint64)
-    out[:, 3] = columns.timestamp[rows].astype(np.int64).view(np.uint64)
-    weight = columns.size[rows].astype(np.uint64) << np.uint64(32)
-    out[:, 4] = weight | columns.key_size[rows].astype(np.uint64)
-    return out
-
-
-# The keys of one bucket: how many records each has, which are superseded, and since when.
-
-KEY_COUNT_BYTES = 160
-"""Memory that ``count_keys`` takes for an entry at its peak."""
-FREQUENCY_STEPS = 24
-"""Keys are counted by their number of records, in so many steps of powers of two; the last one has the
-rest."""
-
-
-_OFFSET_BITS_MAX = 40
-"""The bits of an offset that leave enough bits of a hash to tell nearly all keys of a bucket apart."""
-
-
-def count_keys(blobs: list[Words], first_dirty: int, bins: Bins, top: int) -> LogStatistics:
-    """Statistics of the keys of one bucket, whose entries come in any order. ``top``: how many of the hottest
-    keys to keep. Memory: about ``KEY_COUNT_BYTES`` an entry.
-    """
-    # 1. Entries of a key become neighbours, ascending by offset.
-    entries = np.concatenate([*blobs, np.empty((0, ENTRY_WORDS), np.uint64)])
-    entries = entries[order_by_key(entries)]
-    hashes = entries[:, 1] & ~REASON_BITS
-    # 2. Arrays with one row a key: entries ``first`` to ``last`` (inclusive) are the key's.
-    is_new = (entries[1:, 0] != entries[:-1, 0]) | (hashes[1:] != hashes[:-1])
-    first = np.flatnonzero(np.concatenate((np.ones(min(1, len(entries)), np.bool_), is_new)))
-    last = np.append(first[1:], len(entries))[: len(first)] - 1
-    records, offsets = last - first + 1, entries[last, 2].astype(np.int64)
-    sizes = (entries[:, 4] >> np.uint64(32)).astype(np.int64)
-    is_dirty = offsets >= first_dirty
-    # 3. Arrays with one row an entry: each entry of a dirty key but the last is superseded, by the next one.
-    superseded = np.repeat(is_dirty, records)
-    superseded[last] = False
-    rows = np.flatnonzero(superseded)
-    reasons = (entries[:, 1] & REASON_BITS).astype(np.int64)
-    reasons[reasons == report.SUPERSEDED] = -1
-    reasons[rows] = report.SUPERSEDED
-    steps = np.ceil(np.log2(records)).astype(np.int64).clip(max=FREQUENCY_STEPS - 1)
-    frequencies, keys_of = np.unique(steps, return_counts=True)
-    statistics = LogStatistics(
-        counts={"keys": len(first), "dirty_keys": int(is_dirty.sum())},
-        frequencies=dict(zip(frequencies.tolist(), keys_of.tolist(), strict=True)),
-        superseded=bins.weigh(entries[rows + 1, 3].view(np.int64), sizes[rows]),
-        hottest=_hottest(entries, first, last, is_dirty, top),
-    )
-    statistics.add_discarded(reasons, sizes)
-    return statistics
-
-
-def order_by_key(entries: Words) -> Int64:
-    """The order of entries by the hashes of their keys, and of a key's entries by offset.
-
-    One sort of 64-bit numbers takes less than half the time of one by three words. Such a number has as many
-    first bits of word 0 as the span of the offsets leaves, and the offset. The few entries of different keys
-    with the same first bits are sorted by all words.
-    """
-    hashes = entries[:, 1] & ~REASON_BITS
-    offset_bits = int(np.ptp(entries[:, 2])).bit_length() if len(entries) else 0
-    if offset_bits > _OFFSET_BITS_MAX:
-        return np.lexsort((entries[:, 2], hashes, entries[:, 0]))
-    shift = np.uint64(offset_bits)
-    numbers = entries[:, 0] >> shift << shift
-    if len(entries):
-        numbers |= entries[:, 2] - entries[:, 2].min()
-    order = np.argsort(numbers)
-    first_bits = numbers[order] >> shift
-    is_same = first_bits[1:] == first_bits[:-1]
-    first_words, second_words = entries[order, 0], hashes[order]
-    is_other = (first_words[1:] != first_words[:-1]) | (second_words[1:] != second_words[:-1])
-    shared = first_bits[1:][is_same & is_other]
-    if len(shared):
-        places = np.flatnonzero(np.isin(first_bits, shared))
-        rows = order[places]
-        order[places] = rows[np.lexsort((entries[rows, 2], hashes[rows], entries[rows, 0]))]
-    return order
-
-
-def _hottest(entries: Words, first: Int64, last: Int64, is_dirty: Flags, top: int) -> list[HotKey]:
-    """The ``top`` keys with the most records; entries ``first`` to ``last`` (inclusive) are a key's."""
-    sizes, records = (entries[:, 4] >> np.uint64(32)).astype(np.int64), last - first + 1
-    total = np.add.reduceat(sizes, first) if len(first) else sizes
-    offsets = entries[last, 2].astype(np.int64)
-    return [
-        HotKey(
-            records=int(records[key]),
-            bytes=int(total[key]),
-            superseded=int(records[key] - 1) if is_dirty[key] else 0,
-            superseded_bytes=int(total[key] - sizes[last[key]]) if is_dirty[key] else 0,
-            key_size=int(entries[last[key], 4] & np.uint64(0xFFFFFFFF)),
-            last_offset=int(offsets[key]),
-        )
-        for key in np.lexsort((offsets, -total, -records))[:top].tolist()
-    ]
-
-
-# The data of an explanation: the JSON of ``siltstone explain``, and the input of its page and tables.
-
-WOULD_CLEAN = "would_clean"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -629,13 +272,15 @@ _DECODED_KEY_MAX = 600
 """Characters of a decoded key: enough for a group, a topic and a partition."""
 
 
-def bins_of(work: LogWork) -> Bins:
-    """Bins from the first batch's timestamp to the largest one below the first uncleanable offset."""
+def statistics_options(work: LogWork, top: int) -> StatisticsOptions:
+    """What is counted of a log. The bins go from the first batch's timestamp to the largest one below the
+    first uncleanable offset."""
     non_empty = [segment for segment in work.segments if segment.size]
     first = first_batch_timestamp(non_empty[0]) if non_empty else None
     last = max((largest_timestamp(segment) for segment in non_empty), default=work.rules.now_ms)
     start = last if first is None else min(first, last)
-    return Bins(start_ms=start, width_ms=max(1, -(-(last - start + 1) // TIME_BINS)), count=TIME_BINS)
+    bins = Bins(start_ms=start, width_ms=max(1, -(-(last - start + 1) // TIME_BINS)), bin_count=TIME_BINS)
+    return StatisticsOptions(bins=bins, top=top)
 
 
 def range_of(state: LogState, checkpoints: Checkpoints, plan_options: PlanOptions) -> RangeExplained:
@@ -693,7 +338,7 @@ def groups_of(work: LogWork, done: Sequence[GroupReport]) -> list[GroupExplained
 def moments(bins: Bins, statistics: LogStatistics) -> list[Moment]:
     """Running sums at the end of each bin. What goes for a reason without a time of its own, such as a delete
     horizon, counts in the last bin."""
-    numbers = range(bins.count)
+    numbers = range(bins.bin_count)
     written = np.cumsum([statistics.written.get(number, 0) for number in numbers])
     sums = (statistics.superseded, statistics.discarded_written)
     reclaimable = np.cumsum([sum(part.get(number, 0) for part in sums) for number in numbers])
@@ -716,17 +361,28 @@ def frequencies(statistics: LogStatistics) -> list[Frequency]:
     ]
 
 
-def key_text(work: LogWork, offset: int) -> str:
-    """The key of the record at ``offset`` as text to show: decoded (of a coordinator's topic), its own text,
-    or hexadecimal digits. Long ones are cut; it is empty if the record is not there.
+def hot_key(work: LogWork, count: KeyCount, *, show_key: bool) -> HotKey:
+    """A hot key, which is read from its last record. Raises CorruptFileError, OSError."""
+    key = read_key(work, count.last_offset)
+    return HotKey(
+        key=key_text(work.name, key) if show_key else MASKED_KEY,
+        key_size=0 if key is None else len(key),
+        records=count.records,
+        bytes=count.bytes,
+        superseded=count.superseded,
+        superseded_bytes=count.superseded_bytes,
+        last_offset=count.last_offset,
+    )
 
-    Raises CorruptFileError, OSError.
-    """
+
+def read_key(work: LogWork, offset: int) -> bytes | None:
+    """The key of the record at ``offset``, None if the record is not there. Raises CorruptFileError,
+    OSError."""
     segment = work.segments[floor_segment_index(list(work.segments), offset)]
     with files.Reader(segment.path) as reader:
-        place = position_of_offset(reader, offset, end=segment.size)
+        place = _find_batch(reader, segment, offset)
         if place is None:
-            return ""
+            return None
         window = np.empty(place.size, np.uint8)
         reader.read_into(window, place.position)
     columns = decode_records(
@@ -737,12 +393,31 @@ def key_text(work: LogWork, offset: int) -> str:
         origin=place.position,
     )
     rows = np.flatnonzero(columns.offset == offset)
-    key = columns.key(int(rows[0])) if len(rows) else None
+    return columns.key(int(rows[0])) if len(rows) else None
+
+
+def _find_batch(reader: files.Reader, segment: Segment, offset: int) -> BatchPosition | None:
+    """The batch with ``offset``, by the offset index; by all headers where that is missing or wrong. None
+    without such a batch. Raises CorruptFileError, OSError."""
+    with contextlib.suppress(OSError, CorruptFileError):
+        path = Path(segment.directory) / segment_file(segment.base_offset, "index")
+        entries = read_entries(files.read_bytes(path), "index", str(path))
+        row = int(np.searchsorted(entries["relative_offset"], offset - segment.base_offset, side="right"))
+        start = int(entries["position"][row - 1]) if row else 0
+        found = position_of_offset(reader, offset, start=start, end=segment.size)
+        if found is not None and found.base_offset <= offset:
+            return found
+    return position_of_offset(reader, offset, end=segment.size)
+
+
+def key_text(name: str, key: bytes | None) -> str:
+    """A key of log ``name`` as text to show: decoded (of a coordinator's topic), its own text, or hexadecimal
+    digits. Long ones are cut; the text of no key is empty."""
     if key is None:
         return ""
     if not key:
         return '""'
-    log = parse_partition(work.name)
+    log = parse_partition(name)
     decoded = None if log is None else describe_key(log.topic, key)
     if decoded is not None and decoded.isprintable():
         return decoded[:_DECODED_KEY_MAX]
@@ -759,11 +434,6 @@ HOTTEST_KEYS_DEFAULT = 10
 """The default number of hottest keys."""
 
 
-Observer = Callable[[Sequence[tuple[LogWork, Bins]], int], dict[str, LogStatistics]]
-"""Observes logs: called with (the logs, the number of hottest keys), returns statistics by the log's name.
-Raises EngineError."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainOptions:
     """The options of an explanation. ``show_keys``: show the hottest keys instead of a mask; ``top``: how
@@ -778,10 +448,9 @@ def explain_logs(
     states: Sequence[LogState],
     options: ExplainOptions,
     engine: Callable[[], Engine],
-    observer: Callable[[], Observer],
 ) -> list[LogExplanation]:
-    """Explain logs: an explanation for each, in order. ``engine`` and ``observer`` are called for an engine
-    and an observer when a log needs them.
+    """Explain logs: an explanation for each, in order. ``engine`` is called for an engine when a log needs
+    it.
 
     Raises EngineError when Spark fails. What is wrong with one log is said in its explanation.
     """
@@ -789,11 +458,9 @@ def explain_logs(
     logs = [_plan_explanation(state, options, mismatched.get(state.topic_partition)) for state in states]
     by_name = {planned.work.name: (log, planned) for log, planned in logs if planned is not None}
     if by_name:
-        works = [planned.work for _, planned in by_name.values()]
-        done = _run_dry(works, engine())
-        statistics = observer()([(work, bins_of(work)) for work in works], options.top)
+        done = _run_dry([planned.work for _, planned in by_name.values()], engine())
         for name, (log, planned) in by_name.items():
-            _complete_explanation(log, planned, done[name], statistics[name], options)
+            _complete_explanation(log, planned, done[name], options)
     return [log for log, _ in logs]
 
 
@@ -839,55 +506,30 @@ def _plan_explanation(
         now = plan_log(state, checkpoints, plan_options, None)
         expiry = None
         if isinstance(now, LogResult):
-            expiry = _expiry_without_cleaning(state, now, plan_options)
+            expiry = expiry_without_cleaning(state, now, plan_options)
         _copy_plan_result(log, now)
         if log.status == report.SKIPPED:
             log.outcome.expired = _expired(expiry)
             return log, None
-        forced = plan_log(state, checkpoints, replace(plan_options, force=True, drop_keyless=True), None)
+        forced = (
+            now
+            if isinstance(now, PlannedLog)
+            else plan_log(state, checkpoints, replace(plan_options, force=True), None)
+        )
         log.range = range_of(state, checkpoints, plan_options)
         if expiry is not None and isinstance(now, LogResult):  # only retention changes the log now
             _copy_outcome(log, now, expiry)
             return log, None
-        return log, forced if isinstance(forced, PlannedLog) else None
+        if not isinstance(forced, PlannedLog):
+            return log, None
+        work = forced.work
+        rules, counted = replace(work.rules, drop_keyless=True), statistics_options(work, options.top)
+        forced.work = replace(work, rules=rules, statistics=counted)
+        return log, forced
     except (SiltstoneError, OSError) as error:
         failure = failure_of(error)
         log.status, log.reason = failure.status, failure.reason
         return log, None
-
-
-def _expiry_without_cleaning(state: LogState, result: LogResult, options: PlanOptions) -> Expiry | None:
-    """What retention removes of a log that is not cleaned; None for nothing. The result has the notes, and
-    is as after a cleaning where a cleaning applies retention. Raises SiltstoneError, OSError."""
-    if retention_applies(result):
-        expiry = _find_expiry(state, result, options, None)
-        if expiry is not None:
-            fill_expiry(result, expiry)
-        return expiry
-    # A broker, or a program that serves the directory, applies retention to a log that only deletes.
-    if state.topic_partition.topic == CLUSTER_METADATA or state.refused is not None or state.config is None:
-        return None
-    if state.config.policies != ("delete",) or state.config.flag("remote.storage.enable"):
-        return None
-    try:
-        # As if cleaned: then only the records of expired segments are counted.
-        expiry = find_expiry(state, replace(result, status=report.CLEANED), options, None)
-    except (SiltstoneError, OSError):  # no failure of a log that is skipped
-        return None
-    if expiry is not None:
-        result.notes += [f"{note}; clean leaves it to the broker" for note in expiry_notes(expiry)]
-    return expiry
-
-
-def _find_expiry(
-    state: LogState, result: LogResult, options: PlanOptions, planned: PlannedLog | None
-) -> Expiry | None:
-    """``find_expiry``; retention that a cleaning leaves out is None, with a note."""
-    try:
-        return find_expiry(state, result, options, planned)
-    except (InvalidConfigError, LedgerError) as error:
-        result.notes.append(RETENTION_LEFT_OUT.format(error=error))
-        return None
 
 
 def _expired(expiry: Expiry | None) -> ExpiredExplained:
@@ -917,15 +559,11 @@ def _copy_plan_result(log: LogExplanation, plan: PlannedLog | LogResult) -> None
 
 
 def _complete_explanation(
-    log: LogExplanation,
-    planned: PlannedLog,
-    done: LogReport,
-    statistics: LogStatistics,
-    options: ExplainOptions,
+    log: LogExplanation, planned: PlannedLog, done: LogReport, options: ExplainOptions
 ) -> None:
-    state = planned.state
+    state, statistics = planned.state, done.extracted.statistics or LogStatistics()
     assert state.config is not None
-    failure = done.failure or statistics.failure
+    failure = done.failure
     if failure is None:
         log.outcome = _outcome(log.bytes_before, planned.work, done, statistics)
         log.keys = KeysExplained(
@@ -951,11 +589,12 @@ def _complete_explanation(
         WaitingTombstones(at_ms=horizon, tombstones=count, bytes=statistics.waiting_sizes[horizon])
         for horizon, count in sorted(statistics.waiting.items())
     ]
-    log.outcome.reclaimable = moments(bins_of(planned.work), statistics)
+    assert planned.work.statistics is not None
+    log.outcome.reclaimable = moments(planned.work.statistics.bins, statistics)
     try:
         log.keys.hottest_keys = [
-            replace(key, key=key_text(planned.work, key.last_offset)) if options.show_keys else key
-            for key in statistics.hottest
+            hot_key(planned.work, count, show_key=options.show_keys)
+            for count in statistics.hottest_keys(options.top)
         ]
     except (SiltstoneError, OSError) as error:
         log.notes.append(f"the hottest keys could not be read: {failure_of(error).reason}")
@@ -972,7 +611,7 @@ def _complete_with_retention(
     fill_result(planned, done)
     expiry = None
     if log.status == WOULD_CLEAN:
-        expiry = _find_expiry(planned.state, result, options, planned)
+        expiry = find_expiry_or_note(planned.state, result, options, planned)
         if expiry is not None:
             fill_expiry(result, expiry)
     _copy_outcome(log, result, expiry)
@@ -988,7 +627,7 @@ def _outcome(
     removed = {reason: counts.discarded.counts[reason] for reason in CLEANING_REASONS}
     # Only the dry run knows which markers go, and it counts no bytes: an average marker's are taken.
     marker_bytes = statistics.sizes["control"] // max(statistics.counts["control"], 1)
-    removed_bytes = {reason: statistics.discarded_sizes[reason] for reason in OBSERVED_REASONS}
+    removed_bytes = {reason: statistics.discarded_sizes[reason] for reason in COUNTED_REASONS}
     removed_bytes[REASONS[report.MARKERS]] = removed[REASONS[report.MARKERS]] * marker_bytes
     kinds = {
         "keyless": statistics.discarded["keyless"],
@@ -1013,9 +652,9 @@ def _outcome(
 
 
 def _disagreement(log: LogExplanation, statistics: LogStatistics) -> LogFailure | None:
-    """The failure if the dry run and the observation count differently, since the log changed between them;
-    None if they agree."""
-    for reason in OBSERVED_REASONS:
+    """The failure if the rewrite and the statistics count differently, since the log changed between the two
+    readings of a dry run; None if they agree."""
+    for reason in COUNTED_REASONS:
         removed, count = log.outcome.removed[reason], statistics.discarded[reason]
         if removed != count:
             error = SourceChangedError(
@@ -1040,42 +679,3 @@ def kafka_needs(config: Config, dirty_keys: int) -> KafkaExplained:
         passes=ranges.kafka_passes(dirty_keys, map_keys),
         buffer_bytes_for_one_pass=ranges.kafka_buffer_bytes_for_keys(dirty_keys, load),
     )
-
-
-# Observing in this process. To bound the memory, a large log is read once for each bucket.
-
-MEMORY_BYTES = 1 << 30
-"""The memory for the entries of one bucket."""
-
-
-def buckets_of(work: LogWork, memory_bytes: int = MEMORY_BYTES, at_least: int = 1) -> int:
-    """How many buckets are needed so that the entries of each fit ``memory_bytes``. There are no more records
-    than offsets."""
-    return max(at_least, -(-offset_span(work) * KEY_COUNT_BYTES // memory_bytes))
-
-
-def observe_in_process(
-    works: Sequence[tuple[LogWork, Bins]],
-    top: int,
-    memory_bytes: int = MEMORY_BYTES,
-    progress: Progress | None = None,
-) -> dict[str, LogStatistics]:
-    """Observe one log after another."""
-    statistics = {}
-    for work, bins in works:
-        with report_progress(progress, work.name, work.size * buckets_of(work, memory_bytes)):
-            statistics[work.name] = _observe_one(work, bins, top, memory_bytes)
-    return statistics
-
-
-def _observe_one(work: LogWork, bins: Bins, top: int, memory_bytes: int) -> LogStatistics:
-    statistics, buckets = LogStatistics(), buckets_of(work, memory_bytes)
-    try:
-        for bucket in range(buckets):
-            # Each pass over the segments counts the same records: only the counts of the first are taken.
-            counted = statistics if bucket == 0 else LogStatistics()
-            entries = observe(work, range(len(work.segments)), buckets, bins, counted, bucket)
-            statistics.merge(count_keys([part for _, part in entries], work.first_dirty, bins, top), top)
-    except (SiltstoneError, OSError) as error:
-        statistics.failure = failure_of(error)
-    return statistics

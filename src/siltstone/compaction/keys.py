@@ -3,13 +3,15 @@
 This is Kafka's ``SkimpyOffsetMap``, divided into buckets so that it never fills up. Both kinds of compaction
 use it.
 
-Keys are compared by SipHash-2-4: 96 bits of it in place, 128 side by side. Its key is random, for each log of
-a run or for each ledger, so that no producer can make two keys collide; Kafka's map uses plain MD5. An
-*entry* stands for one record with a key: two to four uint64 words. *Packed* entries, two words, are exchanged
-between tasks (in place). *Plain* entries, three or four words with absolute offsets, are in merges, offset
-maps and the key indexes of ledgers::
+Keys are compared by SipHash-2-4: by 96 bits of it in compaction in place (Kafka's), by 128 in side-by-side
+compaction (Pulsar's). Its key is random, for each log of a run or for each ledger, so that no producer can
+make two keys collide; Kafka's map uses plain MD5. An *entry* stands for one record with a key: two to four
+uint64 words. *Packed* entries, two words, are what tasks of compaction in place exchange. *Counted* entries
+are packed ones with two words more, which stand for several records of a key (``explain``). *Plain* entries,
+three or four words with absolute offsets, are in merges, offset maps and the key indexes of ledgers::
 
     packed   word 0: hash bits 0–63   word 1: hash bits 64–95 (high half) | offset - base, uint32 (low half)
+    counted  words 0 and 1 as packed  words 2 and 3: see ``statistics``
     plain    word 0: hash bits 0–63   word 1: hash bits 64–127, or 64–95 of an entry that was packed
              word 2: offset << 1 | 1 if the record deletes its key
              word 3: the record's time with its sign bit inverted, where the latest time wins
@@ -20,8 +22,8 @@ some neighbouring shards that one task merges. *Dirty* entries are of records in
 repeat, they are de-duplicated before the exchange. *Clean* entries are all exchanged: a clean record stays
 unless a dirty record has its key.
 
-Two keys with one hash would lose a record. Among n keys that happens with a probability of n² / 2⁹⁷, side by
-side n² / 2¹²⁹: for 10⁹ keys less than 10⁻¹¹.
+If two keys had one hash, a record would be lost. Among n keys that happens with a probability of n² / 2⁹⁷
+with 96 bits, and n² / 2¹²⁹ with 128: for 10⁹ keys less than 10⁻¹¹.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ ENTRY_BYTES = 16
 """The size of a packed entry."""
 MERGE_BYTES_PER_ENTRY = 56
 """Memory that a merge takes for an entry, at most."""
-PACKED_WORDS, PLAIN_WORDS, TIMED_WORDS = 2, 3, 4
-"""Words of an entry: packed, plain without and with a time."""
+PACKED_WORDS, PLAIN_WORDS, TIMED_WORDS, COUNTED_WORDS = 2, 3, 4, 4
+"""Words of an entry: packed, plain without and with a time, counted."""
 RELATIVE_OFFSET_LIMIT = 1 << 32
 """Packed entries hold offsets less than this above their base."""
 _MERGE_SHARD_ENTRIES, _MERGE_SHARDS_MAX = 4096, 4096
@@ -69,7 +71,7 @@ def shard_of(word: np.uint64, shards: int) -> Any:
     return np.int64(((word >> np.uint64(32)) * np.uint64(shards)) >> np.uint64(32))
 
 
-# The hash table of some entries: each slot has the row of an entry in their array, or -1. It has open
+# The hash table of an array of entries: each slot has the row of an entry in the array, or -1. It has open
 # addressing and is at most half full.
 
 
@@ -80,7 +82,7 @@ def new_hash_table(entries: int) -> Int32:
 
 @inline_kernel
 def slot_mask(entries: int) -> np.uint64:
-    """The mask that makes a slot of a hash's first word, in the table of so many entries."""
+    """The mask that turns a hash's first word into its first slot, in the table of so many entries."""
     size = 8
     while size < 2 * entries:
         size *= 2
@@ -117,17 +119,44 @@ def fill_hash_table(entries: Words, first: int, end: int, table: Int32) -> None:
         table[slot_of(table, mask, entries, entries[i, _ZERO], entries[i, _ONE], _ALL_BITS)] = i
 
 
+# Words 2 and 3 of a counted entry (``statistics`` says what they are for).
+
+COUNTED_BIN_BITS = np.uint64(0xFF)
+"""The mask of the bin of time in word 2."""
+COUNTED_SIZE_SHIFT = np.uint64(32)
+"""The size of the last record is in word 2 from this bit on."""
+COUNTED_RECORDS_SHIFT = np.uint64(35)
+"""The number of records is in word 3 from this bit on, their bytes are below it."""
+COUNTED_RECORDS_MAX, COUNTED_BYTES_MAX = (1 << 29) - 1, (1 << 35) - 1
+"""The most records and bytes that an entry counts. (One slice of batches has less: its spans are int32.)"""
+
+
+@inline_kernel
+def add_later_entry(earlier: Words, row: Any, later: Words, i: Any, superseded: Int64) -> None:
+    """Add the counted entry ``later[i]`` to ``earlier[row]``, of earlier records with the same key.
+
+    The last record of the earlier entry is superseded by the first one of the later entry: its bytes are
+    added to ``superseded`` in the bin of that record's time.
+    """
+    before, after = earlier[row, _TWO], later[i, _TWO]
+    superseded[after & COUNTED_BIN_BITS] += np.int64(before >> COUNTED_SIZE_SHIFT)
+    earlier[row, _ONE] = later[i, _ONE]
+    earlier[row, _TWO] = (after & ~COUNTED_BIN_BITS) | (before & COUNTED_BIN_BITS)
+    earlier[row, _THREE] += later[i, _THREE]
+
+
 @kernel
-def dedupe(entries: Words, table: Int32, out: Words) -> int:
+def dedupe(entries: Words, table: Int32, out: Words, superseded: Int64) -> int:
     """Write the winning entry of each key to ``out``, in the order in which keys come; returns how many.
 
     ``out`` may be ``entries``. Afterwards ``table`` has the row in ``out`` of each key, for callers that use
-    ``slot_mask(len(entries))``.
+    ``slot_mask(len(entries))``. Counted entries, which come in log order, are added up;
+    ``superseded``: see ``add_later_entry``, empty for other entries.
     """
-    used, width = np.uint64(0), entries.shape[1]
+    used, width, is_counted = np.uint64(0), entries.shape[1], len(superseded) > 0
     # A packed entry has its offset in the low half of word 1: only the high half is hash. Packed entries of
     # different bases never meet here: a collector sends all of them before it takes another base.
-    compared_bits = (_LOW_HALF_MASK << _HALF_WORD_BITS) if width == 2 else _ALL_BITS
+    compared_bits = (_LOW_HALF_MASK << _HALF_WORD_BITS) if width == 2 or is_counted else _ALL_BITS
     mask = slot_mask(len(entries))
     table[: mask + _ONE] = -1
     for i in range(np.uint64(len(entries))):
@@ -142,10 +171,12 @@ def dedupe(entries: Words, table: Int32, out: Words) -> int:
                 out[used, word] = entries[i, word]
             used += _ONE
             continue
-        # 2. A key that was there: the larger offset wins; of entries with times the larger time, and the
+        # 2. A key that ``out`` has: the larger offset wins; of entries with times the larger time, and the
         #    larger offset where the times are equal.
         winner = np.uint64(row)
-        if width == 2:
+        if is_counted:
+            add_later_entry(out, winner, entries, i, superseded)
+        elif width == 2:
             # Equal hashes have equal high halves, so the larger word has the larger offset.
             out[winner, _ONE] = max(out[winner, _ONE], high)
         elif width == 4 and out[winner, _THREE] != entries[i, _THREE]:
@@ -194,7 +225,7 @@ def deleted_of(entries: Words) -> Flags:
 
 
 @kernel
-def _count_by_shard(entries: Words, shards: int, first_shard: int, bounds: Int64) -> None:
+def count_by_shard(entries: Words, shards: int, first_shard: int, bounds: Int64) -> None:
     """Add the number of entries of each shard s to ``bounds[s + 1]``; s counts from ``first_shard``."""
     for i in range(len(entries)):
         bounds[shard_of(entries[i, 0], shards) - first_shard + 1] += 1
@@ -223,27 +254,27 @@ def _append_to_shards(
 @kernel
 def _dedupe_shards(entries: Words, bounds: Int64, table: Int32, out: Words, new_bounds: Int64) -> None:
     """``dedupe`` each shard; rows ``new_bounds[s]`` to ``new_bounds[s + 1]`` of ``out`` are shard s."""
-    new_bounds[0] = 0
+    new_bounds[0], superseded = 0, np.empty(0, np.int64)
     for s in range(len(bounds) - 1):
         shard = entries[bounds[s] : bounds[s + 1]]
-        new_bounds[s + 1] = new_bounds[s] + dedupe(shard, table, out[new_bounds[s] :])
+        new_bounds[s + 1] = new_bounds[s] + dedupe(shard, table, out[new_bounds[s] :], superseded)
 
 
 @kernel
 def _merge(
     dirty: Words, bounds: Int64, clean: Words, clean_bounds: Int64, table: Int32, retained: Int64
 ) -> tuple[int, int]:
-    """Fill ``retained`` with the offsets that a bucket retains; returns (distinct dirty keys, how many
-    offsets).
+    """Fill ``retained`` with the offsets that a bucket retains; returns (how many dirty keys are distinct,
+    how many offsets are retained).
 
     Of the dirty entries of a key the one with the largest offset stays. A clean entry stays if its key has no
     dirty entry.
     """
-    used, distinct = 0, 0
+    used, distinct, superseded = 0, 0, np.empty(0, np.int64)
     for s in range(len(bounds) - 1):
         # 1. Dirty entries: the last of each key, as in Kafka's map after ``buildOffsetMap``.
         shard = dirty[bounds[s] : bounds[s + 1]]
-        keys = dedupe(shard, table, shard)
+        keys = dedupe(shard, table, shard, superseded)
         for i in range(keys):
             retained[used + i] = np.int64(shard[i, 2] >> _ONE)
         used += keys
@@ -266,20 +297,24 @@ class MergedBucket:
     dirty_keys: int
 
 
+def shards_for(blobs: Sequence[EntryBlob]) -> int:
+    """Into how many shards the merge of a bucket divides these blobs."""
+    entries = sum(len(blob.entries) for blob in blobs)
+    return max(1, min(_MERGE_SHARDS_MAX, entries // _MERGE_SHARD_ENTRIES))
+
+
 def merge_bucket(blobs: list[EntryBlob], bucket: int, buckets: int) -> MergedBucket:
     """Merge all blobs of bucket number ``bucket`` of ``buckets``. The order of the blobs does not matter.
 
     Memory: about ``MERGE_BYTES_PER_ENTRY`` an entry.
     """
-    shards_per_bucket = max(
-        1, min(_MERGE_SHARDS_MAX, sum(len(blob.entries) for blob in blobs) // _MERGE_SHARD_ENTRIES)
-    )
+    shards_per_bucket = shards_for(blobs)
     # All shards, the bucket's first one, and how many are the bucket's.
     shard_range = (shards_per_bucket * buckets, bucket * shards_per_bucket, shards_per_bucket)
     dirty, bounds = gather_by_shard([blob for blob in blobs if blob.is_dirty], *shard_range)
     clean, clean_bounds = gather_by_shard([blob for blob in blobs if not blob.is_dirty], *shard_range)
     retained = np.empty(len(dirty) + len(clean), np.int64)
-    distinct, used = _merge(dirty, bounds, clean, clean_bounds, _table(bounds), retained)
+    distinct, used = _merge(dirty, bounds, clean, clean_bounds, hash_table_of_shards(bounds), retained)
     return MergedBucket(offsets=retained[:used], dirty_keys=distinct)
 
 
@@ -289,13 +324,13 @@ def gather_by_shard(
     """The blobs' entries as plain ones, by shard and then by ``EntryBlob.sort_key``, and the shards' bounds
     in them (int64[count + 1]).
 
-    The hashes are divided into ``shards``; the blobs have ``count`` of these, from number ``first_shard`` on.
-    ``words``: of an entry of the result.
+    All hashes are divided into ``shards``; those of the blobs are in ``count`` of these, from number
+    ``first_shard`` on. ``words``: how many an entry of the result has.
     """
     blobs = sorted((blob for blob in blobs if len(blob.entries)), key=EntryBlob.sort_key)
     bounds = np.zeros(count + 1, np.int64)
     for blob in blobs:
-        _count_by_shard(blob.entries, shards, first_shard, bounds)
+        count_by_shard(blob.entries, shards, first_shard, bounds)
     np.cumsum(bounds, out=bounds)
     out = np.empty((int(bounds[-1]), words), np.uint64)
     next_rows = bounds[:-1].copy()
@@ -307,11 +342,12 @@ def gather_by_shard(
 def dedupe_shards(entries: Words, bounds: Int64) -> tuple[Words, Int64]:
     """The winning entry of each key of ``gather_by_shard``'s result, and the new bounds."""
     out, new_bounds = np.empty_like(entries), np.empty_like(bounds)
-    _dedupe_shards(entries, bounds, _table(bounds), out, new_bounds)
+    _dedupe_shards(entries, bounds, hash_table_of_shards(bounds), out, new_bounds)
     return out[: new_bounds[-1]], new_bounds
 
 
-def _table(bounds: Int64) -> Int32:
+def hash_table_of_shards(bounds: Int64) -> Int32:
+    """A hash table that is large enough for each of the shards with these bounds."""
     return new_hash_table(int(np.diff(bounds).max(initial=1)))
 
 
@@ -320,28 +356,40 @@ def _table(bounds: Int64) -> Int32:
 # ::
 #
 #     records ─ hash ─► shard s: [ entries … free ]     full: it is de-duplicated, in place
-#                                                       still more than half full: more rows, or all are sent
+#                                                       still crowded: more rows, or all are sent
 #
 # Entries go to their shards at once, so that a shard is de-duplicated within the processor's cache.
 
+_NOT_COUNTED: Int64 = np.empty(0, np.int64)
+_NO_MARKS: Words = np.empty(0, np.uint64)
 _SHARDS_MAX = 512
 """The most shards of a collector, unless it has more buckets."""
-_INITIAL_SHARD_ROWS = 4096
-"""Rows of a shard at first: entries and hash table fit a core's cache."""
+_INITIAL_SHARD_ROWS = 4072
+"""Rows of a shard at first: entries and hash table fit a core's cache. No power of two: shards that begin at
+multiples of it would share a few sets of the cache, and each entry that is put would miss it."""
+_CROWDED_EIGHTHS = 5
+"""A de-duplicated shard that is more than five eighths full would soon be full again."""
 _DISTINCT_SHARE_MAX = 3 / 4
-"""If no more than this share of a full shard is distinct keys, shards get more rows: keys repeat, so that
-de-duplicating more entries makes fewer to send."""
+"""If at most this share of a full shard's entries has distinct keys, keys repeat: shards get more rows, since
+fewer entries are sent if more of them are de-duplicated together."""
 
 
 @kernel
 def put_into_shards(
-    new: Words, start: int, shard_rows: int, dedupes: bool, entries: Words, counts: Int64, table: Int32
+    new: Words,
+    start: int,
+    shard_rows: int,
+    dedupes: bool,
+    entries: Words,
+    counts: Int64,
+    table: Int32,
+    superseded: Int64,
 ) -> Any:
     """Put ``new`` entries, from number ``start`` on, into their shards: each has ``shard_rows`` rows of
     ``entries``, of which ``counts`` are used.
 
-    With ``dedupes`` a full shard is de-duplicated. Stops before the first entry whose shard is full, or stays
-    more than half full; returns the number of that entry, or ``len(new)``.
+    With ``dedupes`` a full shard is de-duplicated (``superseded``: see ``dedupe``). Stops before the first
+    entry whose shard is full, or stays crowded; returns the number of that entry, or ``len(new)``.
     """
     width = np.uint64(new.shape[1])
     for i in range(np.uint64(start), np.uint64(len(new))):
@@ -349,8 +397,8 @@ def put_into_shards(
         if counts[s] == shard_rows:
             if dedupes:
                 shard = entries[s * shard_rows : (s + 1) * shard_rows]
-                counts[s] = dedupe(shard, table, shard)
-            if counts[s] > shard_rows // 2:
+                counts[s] = dedupe(shard, table, shard, superseded)
+            if counts[s] > shard_rows * _CROWDED_EIGHTHS // 8:
                 return np.int64(i)
         row = np.uint64(s * shard_rows + counts[s])
         counts[s] += 1
@@ -363,7 +411,13 @@ def put_into_shards(
 
 @kernel
 def close_gaps_between_shards(
-    entries: Words, shard_rows: int, dedupes: bool, counts: Int64, table: Int32, bounds: Int64
+    entries: Words,
+    shard_rows: int,
+    dedupes: bool,
+    counts: Int64,
+    table: Int32,
+    bounds: Int64,
+    superseded: Int64,
 ) -> None:
     """Move the shards' entries to the front, without the free rows between them; with ``dedupes`` only the
     last entry of each key. Rows ``bounds[s]`` to ``bounds[s + 1]`` are shard s then."""
@@ -371,7 +425,7 @@ def close_gaps_between_shards(
     for s in range(len(counts)):
         bounds[s] = used
         shard = entries[s * shard_rows : s * shard_rows + counts[s]]
-        count = dedupe(shard, table, shard) if dedupes else len(shard)
+        count = dedupe(shard, table, shard, superseded) if dedupes else len(shard)
         for i in range(count):
             for word in range(entries.shape[1]):
                 entries[used, word] = shard[i, word]
@@ -382,15 +436,22 @@ def close_gaps_between_shards(
 class ShardedEntries:
     """Entries in ``shard_count`` shards: each has ``shard_rows`` rows, of which ``counts[s]`` are used.
 
-    ``words``: of an entry. ``dedupes``: only the last entry of each key is needed. When a shard is full and
-    has few entries to drop, either all shards get twice as many rows, up to ``capacity`` entries in all, or
-    the caller has to take all entries.
+    ``words``: how many an entry has. ``dedupes``: only the last entry of each key is needed. When a shard is
+    full and has few entries to drop, either all shards get twice as many rows, up to ``capacity`` entries in
+    all, or the caller has to take all entries. ``superseded``: see ``dedupe``.
     """
 
     def __init__(
-        self, shard_count: int, shard_rows: int, *, words: int, capacity: int, dedupes: bool
+        self,
+        shard_count: int,
+        shard_rows: int,
+        *,
+        words: int,
+        capacity: int,
+        dedupes: bool,
+        superseded: Int64 = _NOT_COUNTED,
     ) -> None:
-        self._capacity, self._dedupes = capacity, dedupes
+        self._capacity, self._dedupes, self._superseded = capacity, dedupes, superseded
         self.shard_rows, self.counts = shard_rows, np.zeros(shard_count, np.int64)
         self.entries: Words = np.empty((shard_count * shard_rows, words), np.uint64)
         self._table = new_hash_table(shard_rows)
@@ -398,24 +459,27 @@ class ShardedEntries:
     def put(self, new: Words) -> Iterator[Int64]:
         """Add entries. Each time that the caller has to take all entries out of ``entries``, this yields the
         shards' bounds in it."""
-        put = 0
+        added = 0
         while True:
-            arrays = (self.entries, self.counts, self._table)
-            put = put_into_shards(new, put, self.shard_rows, self._dedupes, *arrays)
-            if put == len(new):
+            arrays = (self.entries, self.counts, self._table, self._superseded)
+            added = put_into_shards(new, added, self.shard_rows, self._dedupes, *arrays)
+            if added == len(new):
                 return
-            distinct = int(self.counts[shard_of(new[put, 0], len(self.counts))])
+            # The shard of the first entry that was not added is full, and was de-duplicated.
+            distinct = int(self.counts[shard_of(new[added, 0], len(self.counts))])
             repeats = self._dedupes and distinct <= _DISTINCT_SHARE_MAX * self.shard_rows
             if repeats and 2 * len(self.entries) <= self._capacity:
                 self._double_rows()
             else:
-                yield self.drain(dedupes=repeats)
+                # Counted entries are added up: a blob has one entry of a key.
+                yield self.drain(dedupes=repeats or (self._dedupes and len(self._superseded) > 0))
 
     def drain(self, *, dedupes: bool) -> Int64:
         """Move all entries to the front of ``entries``, and count all rows as free; returns the shards'
         bounds. With ``dedupes`` only the last entry of each key is moved."""
         bounds = np.empty(len(self.counts) + 1, np.int64)
-        close_gaps_between_shards(self.entries, self.shard_rows, dedupes, self.counts, self._table, bounds)
+        arrays = (self.counts, self._table, bounds, self._superseded)
+        close_gaps_between_shards(self.entries, self.shard_rows, dedupes, *arrays)
         self.counts[:] = 0
         return bounds
 
@@ -428,23 +492,28 @@ class ShardedEntries:
 
 
 def entry_blobs(shards: ShardedEntries, bounds: Int64, buckets: int, **kind: Any) -> Iterator[EntryBlob]:
-    """Drained shards as blobs of ``BLOB_BYTES_MAX`` at most. ``bounds``: the shards', from ``drain``;
-    ``kind``: the ``is_dirty`` and ``base_offset`` of the blobs."""
+    """The entries of ``shards`` after ``drain``, as blobs of at most ``BLOB_BYTES_MAX`` bytes: of whole
+    shards, unless one is larger. ``bounds``: what ``drain`` returned; ``kind``: the ``is_dirty`` and
+    ``base_offset`` of the blobs."""
     shards_per_bucket, step = len(shards.counts) // buckets, BLOB_BYTES_MAX // (8 * shards.entries.shape[1])
     for bucket in range(buckets):
-        bucket_entries = shards.entries[
-            bounds[bucket * shards_per_bucket] : bounds[(bucket + 1) * shards_per_bucket]
-        ]
-        for start in range(0, len(bucket_entries), step):
-            yield EntryBlob(bucket=bucket, entries=bucket_entries[start : start + step], **kind)
+        shard, end_shard = bucket * shards_per_bucket, (bucket + 1) * shards_per_bucket
+        while shard < end_shard:
+            fitting = int(np.searchsorted(bounds, bounds[shard] + step, side="right")) - 1
+            next_shard = min(max(shard + 1, fitting), end_shard)
+            for start in range(int(bounds[shard]), int(bounds[next_shard]), step):
+                end = min(start + step, int(bounds[next_shard]))
+                yield EntryBlob(bucket=bucket, entries=shards.entries[start:end], **kind)
+            shard = next_shard
 
 
 class KeyCollector:
     """Collects packed entries of records in log order, and yields them as blobs, within a bound of memory.
 
     It holds up to ``capacity`` dirty and as many clean entries; fewer if fewer records are ``expected``, or
-    if fewer keys are distinct. A key may come in several blobs: the merge takes its last entry. Records from
-    offset ``first_dirty`` on are dirty.
+    if keys hardly repeat. A key may come in several blobs: the merge takes its last entry. Records from
+    offset ``first_dirty`` on are dirty. With ``bins`` the entries are counted ones, and ``superseded`` has
+    the bytes of superseded dirty records by so many bins of time (``add_later_entry``).
     """
 
     def __init__(
@@ -455,7 +524,10 @@ class KeyCollector:
         buckets: int,
         capacity: int,
         expected: int | None = None,
+        bins: int = 0,
     ) -> None:
+        self.superseded: Int64 = np.zeros(bins, np.int64)
+        self._counted_records = self._counted_bytes = 0
         self._hash_key = (np.uint64(hash_key[0]), np.uint64(hash_key[1]))
         self._first_dirty = first_dirty
         self._buckets = buckets
@@ -468,34 +540,49 @@ class KeyCollector:
         self._shards_by_kind: dict[bool, ShardedEntries] = {}
         self._base_offset: int | None = None
 
-    def add(self, columns: KeyColumns, wanted: npt.NDArray[np.bool_]) -> Iterator[EntryBlob]:
-        """Add the ``wanted`` records, which all have a key; yields blobs when the memory is full."""
+    def add(
+        self, columns: KeyColumns, wanted: npt.NDArray[np.bool_], marks: Words = _NO_MARKS
+    ) -> Iterator[EntryBlob]:
+        """Add the ``wanted`` records (bool, one a record), which all have a key. Yields blobs when the memory
+        is full, or when a record does not fit entries of the base offset of those collected so far.
+
+        ``marks``: word 2 of each record's entry, if entries are counted.
+        """
         if not len(columns):
             return
-        if (
-            self._base_offset is not None
-            and int(columns.offset[-1]) - self._base_offset >= RELATIVE_OFFSET_LIMIT
-        ):
+        if self._base_offset is not None and not self._fits(self._base_offset, columns, marks):
             yield from self.finish()
         if self._base_offset is None:
             self._base_offset = int(columns.offset[0])
+        self._counted_records += len(marks)
+        self._counted_bytes += len(columns.data)
         dirty = columns.offset >= self._first_dirty
         for is_dirty, mask in ((True, wanted & dirty), (False, wanted & ~dirty)):
             count = int(np.count_nonzero(mask))
             if count:
-                yield from self._put(columns, slice(None) if count == len(columns) else mask, is_dirty)
+                rows = slice(None) if count == len(columns) else mask
+                yield from self._put(columns, rows, is_dirty, marks)
 
-    def _put(self, columns: KeyColumns, rows: Any, is_dirty: bool) -> Iterator[EntryBlob]:
+    def _fits(self, base_offset: int, columns: KeyColumns, marks: Words) -> bool:
+        """Do the offsets fit entries of this base, and the records the sums of counted entries?"""
+        records, size = self._counted_records + len(marks), self._counted_bytes + len(columns.data)
+        fits_sums = not len(marks) or (records <= COUNTED_RECORDS_MAX and size <= COUNTED_BYTES_MAX)
+        return int(columns.offset[-1]) - base_offset < RELATIVE_OFFSET_LIMIT and fits_sums
+
+    def _put(self, columns: KeyColumns, rows: Any, is_dirty: bool, marks: Words) -> Iterator[EntryBlob]:
         low, high = hashes_of(columns, rows, self._hash_key)
-        new = np.empty((len(low), PACKED_WORDS), np.uint64)
-        _pack(low, high, columns.offset[rows], self._base_offset or 0, new)
+        is_counted = len(self.superseded) > 0
+        new = np.empty((len(low), COUNTED_WORDS if is_counted else PACKED_WORDS), np.uint64)
+        marks = marks[rows] if is_counted else marks
+        _pack(low, high, columns.offset[rows], self._base_offset or 0, marks, new)
         if is_dirty not in self._shards_by_kind:
             self._shards_by_kind[is_dirty] = ShardedEntries(
                 self._shard_count,
                 self._shard_rows,
-                words=PACKED_WORDS,
+                words=new.shape[1],
                 capacity=self._capacity,
                 dedupes=is_dirty,
+                superseded=self.superseded,
             )
         shards = self._shards_by_kind[is_dirty]
         for bounds in shards.put(new):
@@ -512,14 +599,19 @@ class KeyCollector:
                     shards, bounds, self._buckets, is_dirty=is_dirty, base_offset=self._base_offset
                 )
         self._base_offset = None
+        self._counted_records = self._counted_bytes = 0
 
 
 @kernel
-def _pack(low: Words, high: Words, offset: Int64, base: int, out: Words) -> None:
-    """Packed entries of some records, whose offsets are less than 2³² above the base."""
+def _pack(low: Words, high: Words, offset: Int64, base: int, marks: Words, out: Words) -> None:
+    """Packed entries of some records, whose offsets are less than 2³² above the base; or counted ones, of
+    which ``marks`` has word 2."""
     for i in range(len(low)):
         out[i, 0] = low[i]
         out[i, 1] = (high[i] << _HALF_WORD_BITS) | np.uint64(offset[i] - base)
+        if len(marks) > 0:
+            out[i, 2] = marks[i]
+            out[i, 3] = (_ONE << COUNTED_RECORDS_SHIFT) | (marks[i] >> COUNTED_SIZE_SHIFT)
 
 
 def hashes_of(columns: KeyColumns, rows: Any, key: tuple[np.uint64, np.uint64]) -> tuple[Words, Words]:
@@ -538,8 +630,8 @@ _HINT_BITS = 12
 
 @inline_kernel
 def _group_of(offset: int, bases: Int64, hints: Int32, shift: int) -> int:
-    """The number of the last base at or below an offset. The hint is the base of the part's first offset;
-    from there the search goes on."""
+    """The number of the last base at or below an offset. The hint is the number for the first offset of the
+    part that has this offset; the search begins there."""
     number = int(hints[np.uint64((offset - bases[0]) >> shift)])
     while number + 1 < len(bases) and offset >= bases[number + 1]:
         number += 1

@@ -40,7 +40,8 @@ def last_offsets_of_keys(reader: Iterable[PolledRecords], collected_bytes: int =
 def latest_records(
     first: Iterable[PolledRecords], second: Iterable[PolledRecords], *, keep_tombstones: bool
 ) -> Iterator[PolledRecords]:
-    """The records that are the last of their keys; ``first`` and ``second`` are two readings of one view."""
+    """The records that are the last of their keys. ``first`` and ``second`` read the same records: the log is
+    read once for the offsets, and once more for the records."""
     retained = last_offsets_of_keys(first)
     for polled in second:
         rows = matching_rows(polled.columns.offset, retained)
@@ -51,7 +52,7 @@ def latest_records(
 
 
 def matching_rows(present: Int64, offsets: Int64) -> Int64:
-    """The rows of ``present`` that have one of the ``offsets``; both ascend, and ``present`` is not empty."""
+    """The rows at which ``present`` has one of the ``offsets``; both ascend, and ``present`` is not empty."""
     low, high = np.searchsorted(offsets, [present[0], present[-1] + 1]).tolist()
     rows = np.searchsorted(present, offsets[low:high])
     return np.asarray(rows[present[rows] == offsets[low:high]])

@@ -25,7 +25,8 @@ class Summable:
     """Base of dataclasses that add up: the report on a log is the sum of its tasks' reports.
 
     ``add`` adds field by field: numbers and lists are added, dictionaries key by key, and summable fields by
-    their own ``add``. Of any other field (a name, a flag, a failure) the first value that is not empty stays.
+    their own ``add`` unless they are None. Of any other field (a name, a flag, a failure) the first value
+    that is not empty stays.
     A new figure of a report only has to be a field.
     """
 
@@ -36,7 +37,7 @@ class Summable:
         this: Any = self
         for name in [summed.name for summed in fields(this)]:
             value, added = getattr(self, name), getattr(other, name)
-            if isinstance(value, Summable):
+            if isinstance(value, Summable) and added is not None:
                 value.add(added)
             elif isinstance(value, dict):
                 for key, count in added.items():
@@ -51,7 +52,7 @@ class Summable:
 #
 # A reason's number here is its index in the kernels' counts; its field in ``Discarded`` is its name in the
 # JSON, the tables of ``clean`` and ``explain``, the history and the log lines. A new reason is a number and a
-# field, before ``expired``; ``rewrite`` and ``explain`` (``_count_records``) have to count it. ``verify``
+# field, before ``expired``; ``rewrite`` and ``statistics`` (``count_records``) have to count it. ``verify``
 # checks cleanings by rules of its own, so it has a list of its own (``verify/findings``).
 
 SUPERSEDED, TOMBSTONES, ABORTED, KEYLESS, MARKERS, EXPIRED = range(6)
@@ -96,6 +97,7 @@ class Discarded(Summable):
 REASONS: tuple[str, ...] = tuple(field.name for field in fields(Discarded))
 """The reasons' names, by number."""
 CLEANING_REASONS = REASONS[:CLEANING_REASON_COUNT]
+"""The names of the reasons for which a cleaning discards records: all but ``expired``."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,18 +113,25 @@ class RecordCounts(Summable):
     discarded: Discarded = field(default_factory=Discarded)
 
 
+# The statuses of a ``LogResult``.
+
 CLEANED = "cleaned"
 NOTHING_TO_DO = "nothing_to_do"
+"""The log has nothing below the first uncleanable offset that a cleaning could remove."""
 NOT_ELIGIBLE = "not_eligible"
+"""The log is not dirty enough (``min.cleanable.dirty.ratio``, ``max.compaction.lag.ms``)."""
 SKIPPED = "skipped"
+"""A rule excludes the log (it has records without a key, …), or the run was stopped before it was done."""
 UNCLEANABLE = "uncleanable"
+"""The log is damaged, or contradicts itself."""
 FAILED = "failed"
-"""The statuses of a ``LogResult``."""
+"""An error that is not the log's: a full disk, a lost worker, …"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorDetails:
-    """The parts of an error, each by itself for scripts: see ``SiltstoneError``. None where it has none."""
+    """The parts of an error, each by itself for scripts: see ``SiltstoneError``. A part that the error does
+    not have is None."""
 
     code: str
     path: str | None = None
@@ -134,7 +143,8 @@ class ErrorDetails:
 class LogFailure:
     """Why a log is not compacted: ``status`` and ``reason`` as in ``LogResult``.
 
-    ``details``: of the error that is the cause; None if a rule excludes the log, or the run was stopped.
+    ``details``: the parts of the error that is the cause; None if a rule excludes the log, or the run was
+    stopped.
     """
 
     status: str
@@ -180,7 +190,7 @@ class LogResult(OfOneLog):
 
     ``counts``: of the groups that were swapped in, with the records that retention removed. ``groups``: how
     many segment groups were planned. ``distinct_dirty_keys``: of the dirty section, None if it was not read.
-    ``kafka_passes``: how many times Kafka's cleaner would have to go over the log, since its offset map holds
+    ``kafka_passes``: how many times Kafka's cleaner would have to clean the log, since its offset map holds
     only so many keys. ``checkpoint_reset``: the new cleaner checkpoint, if the old one was outside the log,
     else None. ``seconds``: the time of the work. ``settings``: the settings in force, by key.
     """
@@ -261,12 +271,14 @@ def failures(results: list[LogResult]) -> list[LogResult]:
 #      "removed": {"superseded": 4096, "tombstones": 0, …}, …}
 #
 # Above ``HISTORY_BYTES_MAX`` the older half of the file is removed. The file is only shown to people, so it
-# is not synced: a crash may leave an incomplete last line, which readers skip. An error of a writer is only
+# is not synced: a crash may leave an incomplete last line, which readers skip. An error in writing it is only
 # logged.
 
 CLEANINGS_FILE = "siltstone-cleanings.jsonl"
 HISTORY_BYTES_MAX = 1 << 20
 _FIELDS_NOT_WRITTEN = ("directory", "settings")
+"""Keys of a result that a line of the file leaves out: the file is in that directory, and settings are
+long."""
 _logger = logging.getLogger("siltstone.cleaner")
 
 
@@ -297,8 +309,8 @@ class Cleaning:
 
 
 def read_cleanings(directory: Path) -> list[Cleaning]:
-    """The history of a log directory, oldest first; empty without a file. Skips lines that make no sense.
-    Raises OSError."""
+    """The history of a log directory, oldest first; empty without a file. Skips lines that are not the JSON
+    of a cleaning. Raises OSError."""
     parsed = (_parse(line, directory) for line in _lines(directory))
     return [cleaning for cleaning in parsed if cleaning is not None]
 
@@ -336,7 +348,7 @@ class History:
         self._lock = threading.Lock()
         self._reasons: dict[TopicPartition, str] = {}
 
-    def keep(self, directory: Path, cleanings: Iterable[Cleaning]) -> None:
+    def append(self, directory: Path, cleanings: Iterable[Cleaning]) -> None:
         """Append the cleanings whose results are new. Raises nothing: an OSError is logged as a warning."""
         with self._lock:
             new = [cleaning for cleaning in cleanings if self._is_new(cleaning)]
@@ -374,6 +386,7 @@ def append_cleanings(directory: Path, cleanings: Sequence[Cleaning]) -> None:
 
 
 def _ends_within_line(path: Path, size: int) -> bool:
+    """Did a crash leave an incomplete last line? ``size``: of the file."""
     if not size:
         return False
     with files.Reader(path) as reader:

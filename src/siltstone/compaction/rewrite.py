@@ -98,7 +98,8 @@ def decide_retention(
     sum up the records that stay by batch.
 
     ``retained``: its ``is_retained`` is the filter's answer, from which tombstones are removed here; its
-    sums, 0 before, are filled. ``horizon_passed`` (bool, one a batch): tombstones below ``map_end`` go.
+    sums, 0 before, are filled. ``horizon_passed`` (bool, one a batch): the batch's tombstones below
+    ``map_end`` are discarded.
     Returns how many tombstones were discarded. Relies on records that come in the order of their batches.
     """
     discarded = 0
@@ -107,9 +108,9 @@ def decide_retention(
         if not retained.is_retained[i]:
             continue
         batch, timestamp = columns.batch[i], columns.timestamp[i]
-        # 2. A tombstone goes once its batch's delete horizon has passed (Kafka: ``shouldRetainDeletes``). A
-        #    marker's value counts as none too, so the decision must be by key. From ``map_end`` on Kafka's
-        #    map knows no key, so all records stay.
+        # 2. A tombstone is discarded once its batch's delete horizon has passed (``shouldRetainDeletes``). A
+        #    marker, whose batch has the decision RETAIN_ALL, is no tombstone. From ``map_end`` on all records
+        #    stay, since Kafka's map has no key of theirs.
         if decisions[batch] == BY_KEY and columns.value_size[i] < 0:
             if horizon_passed[batch] and columns.offset[i] < map_end:
                 retained.is_retained[i] = False
@@ -189,7 +190,7 @@ def write_batches(
         if plan.action[b] == DROPPED:
             continue
         if plan.action[b] == COPIED:
-            # 2. Nothing goes: the same bytes, still compressed, with their checksum.
+            # 2. No record is discarded: the same bytes, still compressed, with their checksum.
             position = copy_bytes(window, batches[b].position, batches[b].size, out, position)
         else:
             # 3. Rebuilt, or emptied: leave space for the header, then write the retained records. A record
@@ -205,7 +206,8 @@ def write_batches(
                 else:
                     end = copy_bytes(data, columns.start[i], columns.size[i], out, end)
             # 4. The header comes last, since it has the batch's size. Base and last offset stay as they are,
-            #    even if their records go (as in Kafka: offsets have gaps, batches keep their ranges).
+            #    even if their records are discarded (as in Kafka: offsets have gaps, and batches keep their
+            #    ranges).
             times = (base_timestamp, plan.max_timestamp[b])
             write_header(
                 out, position, end - position, batches[b], plan.attributes[b], *times, retained.records[b]
@@ -216,7 +218,7 @@ def write_batches(
 
 
 OUT_OF_ORDER, NOT_RETAINED = 1, 2
-"""What ``check_offsets`` finds wrong; 0 is nothing."""
+"""The problems that ``check_offsets`` returns; 0: none."""
 
 
 @kernel
@@ -230,7 +232,7 @@ def check_offsets(
     last: int,
     matched: int,
 ) -> tuple[int, int, int]:
-    """Check the offsets of written records; returns (the last offset, the new ``matched``, what is wrong).
+    """Check the offsets of written records; returns (the last offset, the new ``matched``, the problem).
 
     The records: ``offset`` and ``batch`` of each, ``is_control`` of each batch. ``last``: the last offset
     before them. ``matched``: how many of the ``retained`` offsets (ascending, less ``base_offset``) the
@@ -321,15 +323,15 @@ def sort_offsets(retained: Offsets, span: int) -> Offsets:
 class OffsetFilter(RecordFilter):
     """Retains the records whose offsets are in ``retained`` (ascending, less ``base_offset``).
 
-    A batch without a retained offset need not be decompressed. With ``drop_keyless`` every batch is, so that
-    its keyless records are counted; without it a log that has any is refused, and there is none to count.
+    A batch without a retained offset need not be decompressed. With ``has_keyless`` every batch is, so that
+    its keyless records are counted.
     """
 
-    def __init__(self, work: LogWork, base_offset: int, retained: Offsets) -> None:
+    def __init__(self, work: LogWork, base_offset: int, retained: Offsets, *, has_keyless: bool) -> None:
         self.retained = retained
         self._base_offset = base_offset
         self._map_end, self._limit = work.rules.map_end, work.limits.batch_limit
-        self._counts_keyless = work.rules.drop_keyless
+        self._counts_keyless = has_keyless
         self._matched = 0
 
     def superseded_batches(self, batches: BatchHeaders) -> Flags:
@@ -347,7 +349,7 @@ class OffsetFilter(RecordFilter):
 
         Raises CorruptRecordError, and CheckFailedError for a retained offset without a record.
         """
-        rows = np.flatnonzero(decisions < 0)
+        rows = np.flatnonzero(decisions < 0)  # BY_KEY and RETAIN_ALL; no other batch has records to retain
         choice = ChosenOffsets(
             offsets=self.retained,
             base=self._base_offset,
@@ -433,7 +435,7 @@ class PendingBatches:
 class Buffers:
     """Memory for rewriting a group: ``decompressed`` records, two ``output`` buffers in turn, ``compressed``
     batches, and what the verifier reads and decompresses (``verified``). A task uses it for one group after
-    another, since new memory is slow."""
+    another, since the first use of newly allocated memory is slow."""
 
     def __init__(self) -> None:
         self.decompressed, self.compressed, self.verified = Scratch(), Scratch(), Scratch()
@@ -538,7 +540,7 @@ class Rewriter:
             starts=starts,
             sizes=sizes,
             codecs=np.where(plan.action == REBUILT, codec_of(batches), 0),
-            is_new=plan.action >= REBUILT,
+            is_new=plan.action >= REBUILT,  # REBUILT and EMPTIED
             last_offset=batches["last_offset"],
             max_timestamp=plan.max_timestamp,
         )
@@ -557,6 +559,7 @@ def _copied(window: Bytes, batches: BatchHeaders) -> CleanedBatches:
 
 
 def _no_batches(batches: BatchHeaders) -> Flags:
+    """False for each batch."""
     return np.zeros(len(batches), np.bool_)
 
 

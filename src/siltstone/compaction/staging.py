@@ -124,7 +124,7 @@ class StagedVerifier:
                 path, staged, offsets, decode_record_keys, scratch=scratch, limit=limit
             ):
                 columns, is_control = decoded.columns, (decoded.batches["attributes"] & CONTROL_BIT) != 0
-                self._last_offset, self._matched, wrong = check_offsets(
+                self._last_offset, self._matched, problem = check_offsets(
                     columns.offset,
                     columns.batch,
                     is_control,
@@ -134,8 +134,8 @@ class StagedVerifier:
                     self._last_offset,
                     self._matched,
                 )
-                if wrong:
-                    raise CheckFailedError(_WRONG_OFFSETS[wrong], path=path)
+                if problem:
+                    raise CheckFailedError(_WRONG_OFFSETS[problem], path=path)
                 self.record_count += len(columns)
                 self._next_offset = int(decoded.batches["last_offset"][-1]) + 1
         self.size = size
@@ -246,8 +246,8 @@ class _SegmentWriter:
         return len(output.data)
 
     def verify(self) -> int:
-        """Verify what was written since the last time, if it is enough to be worth it; returns how many bytes
-        were read. ``write`` may run in another thread: this reads only below ``_written``."""
+        """Verify what was written since the last time, once that is ``_READ_BACK_BYTES``; returns how many
+        bytes were read. ``write`` may run in another thread: this reads only below ``_written``."""
         writer, verifier, written = self._writer, self._verifier, self._written
         if writer is None or verifier is None or written - verifier.size < _READ_BACK_BYTES:
             return 0
@@ -306,16 +306,21 @@ def rewrite_group(
     attempt: str,
     transaction_state: TransactionState = NO_TRANSACTIONS,
     buffers: Buffers | None = None,
+    *,
+    has_keyless: bool = True,
 ) -> GroupReport:
     """Write the group's new segment to staged files. ``retained``: the retained offsets, less the group's
     base, in any order.
 
     ``transaction_state``: the transactions that are open where the group starts. ``attempt`` is a part of the
-    files' names. A task may use one ``buffers`` for several groups. Never raises for what is wrong with the
-    log, the disk or the counts: the report has the failure, and the files of this attempt are removed.
+    files' names. A task may use one ``buffers`` for several groups. ``has_keyless``: the log may have records
+    without a key. (Without ``drop_keyless`` such a log is refused before.) Never raises for what is wrong
+    with the log, the disk or the counts: the report has the failure, and the files of this attempt are
+    removed.
     """
     ascending = sort_offsets(retained, group.end_offset - group.base_offset)
-    record_filter = OffsetFilter(work, group.base_offset, ascending)
+    has_keyless = has_keyless and work.rules.drop_keyless
+    record_filter = OffsetFilter(work, group.base_offset, ascending, has_keyless=has_keyless)
     return rewrite_with_filter(work, group, record_filter, attempt, transaction_state, buffers)
 
 
@@ -385,14 +390,15 @@ class _GroupRewrite:
                 with files.Writer(report.staged[kind]) as writer:
                     writer.write(data)
             # 2. Give the files owner and mode of the group's first segment and the modification time of its
-            #    last one (as Kafka, so that retention by time goes on), and sync them. A link has all that.
+            #    last one, by which retention deletes records without timestamps (Kafka does the same), and
+            #    sync them. A hard link has all that.
             for kind, path in report.staged.items():
                 if kind != "log" or not is_link:
                     files.copy_attributes(work.segments[group.first_segment].path, path)
                     files.set_modified(path, work.segments[group.end_segment - 1].modified_ns)
             files.sync_files(report.staged.values())
-            # 3. Verify the rest, from what is on the disk. A link is the old log, of which every batch was
-            #    verified when it was read.
+            # 3. Verify the rest of the file, which is on the disk now. A hard link is the old log, of which
+            #    every batch was verified when it was read.
             if not is_link:
                 read = verifier.finish(report.size, report.counts.records_retained, indexes)
                 Throttler(work.limits.io_bytes_per_second).maybe_throttle(read)
@@ -400,7 +406,7 @@ class _GroupRewrite:
         for kind, data in indexes.items():
             if files.read_bytes(report.staged[kind]) != data:
                 raise CheckFailedError("the file is not the index that was written", path=report.staged[kind])
-        # 4. Tell which file was verified: the swap reads a log of another identity again.
+        # 4. Report which file was verified: the swap reads the log again if its file has another identity.
         report.identity = list(files.stat(log).identity)
 
     def rewrite_segments(self, segment_writer: _SegmentWriter) -> bytes:
@@ -467,7 +473,8 @@ class RetainedFile:
     """The file of retained offsets of group number ``group_index``: its ``name`` in the run's folder (empty
     for no file), the ``count`` of offsets, and their CRC32C (``checksum``).
 
-    ``transaction_state``: the transactions that are open where the group starts.
+    ``transaction_state``: the transactions that are open where the group starts. ``has_keyless``: the log has
+    records without a key.
     """
 
     group_index: int
@@ -475,6 +482,7 @@ class RetainedFile:
     count: int = 0
     checksum: int = 0
     transaction_state: TransactionState = NO_TRANSACTIONS
+    has_keyless: bool = True
     failure: LogFailure | None = None
 
 
@@ -484,12 +492,16 @@ def write_retained(
     retained: Offsets,
     attempt: str,
     transaction_state: TransactionState = NO_TRANSACTIONS,
+    *,
+    has_keyless: bool = True,
 ) -> RetainedFile:
     """Write a group's retained offsets, in any order, to this attempt's file. Never raises: the report has
     the failure."""
     assert work.staging is not None
     if not len(retained):
-        return RetainedFile(group_index=group.index, transaction_state=transaction_state)
+        return RetainedFile(
+            group_index=group.index, transaction_state=transaction_state, has_keyless=has_keyless
+        )
     name = f"{group.base_offset:020d}.{attempt}.retained"
     path = Path(work.staging) / name
     try:
@@ -504,8 +516,10 @@ def write_retained(
             count=len(retained),
             checksum=crc32c(data),
             transaction_state=transaction_state,
+            has_keyless=has_keyless,
         )
     except Exception as error:
+        # A file that exists belongs to another attempt, and stays.
         if not isinstance(error, FileExistsError):
             with contextlib.suppress(OSError):
                 files.unlink(path)
@@ -535,7 +549,8 @@ def rewrite_from_file(
         retained = read_retained(Path(work.staging), file)
     except Exception as error:
         return GroupReport(group_index=group.index, failure=failure_of(error))
-    return rewrite_group(work, group, retained, attempt, file.transaction_state, buffers)
+    inputs = (retained, attempt, file.transaction_state, buffers)
+    return rewrite_group(work, group, *inputs, has_keyless=file.has_keyless)
 
 
 @dataclass(slots=True, kw_only=True)

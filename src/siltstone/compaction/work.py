@@ -32,11 +32,29 @@ from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError, SiltstoneError
 from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT, Scratch
 from siltstone.base.records.columns import KeyColumns, RecordColumns
-from siltstone.base.records.decode import decode_record_keys
+from siltstone.base.records.decode import decode_record_keys, decode_records
 from siltstone.base.records.decompression import slices_within
-from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Bytes, Flags, Int64
-from siltstone.compaction.keys import EntryBlob, KeyCollector, MergedBucket, group_offsets
+from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Bytes, Flags, Int64, Words
+from siltstone.compaction.keys import (
+    COUNTED_WORDS,
+    MERGE_BYTES_PER_ENTRY,
+    PACKED_WORDS,
+    EntryBlob,
+    KeyCollector,
+    MergedBucket,
+    group_offsets,
+    merge_bucket,
+)
 from siltstone.compaction.report import SKIPPED, LogFailure, Summable, failure_of
+from siltstone.compaction.statistics import (
+    MERGE_BYTES_PER_COUNTED_ENTRY,
+    LogStatistics,
+    StatisticsOptions,
+    TombstoneRules,
+    add_sums,
+    count_records,
+    merge_counted_bucket,
+)
 from siltstone.log.indexes import read_entries
 from siltstone.log.names import segment_file
 from siltstone.log.segments import Segment, Window, open_unchanged, windows
@@ -50,8 +68,9 @@ from siltstone.log.transactions import (
     refuse_unexpected_markers,
 )
 
-# Groups, counts, and decoding with its checks, for both kinds of compaction. These functions raise an error
-# for what is wrong with a log; their callers turn it into a ``LogFailure`` (``report.failure_of``).
+# Segment groups, the report on an extraction, and decoding with its checks, for both kinds of compaction.
+# These functions raise an error for what is wrong with a log; their callers turn it into a ``LogFailure``
+# (``report.failure_of``).
 
 Columns = TypeVar("Columns", KeyColumns, RecordColumns)
 
@@ -94,7 +113,7 @@ class Extracted(Summable):
 
     ``records``: all records; ``keyless``: those without a key. ``has_transactions``: a batch of a transaction
     or a control batch was read. ``summaries``: what each input split tells about transactions
-    (``TransactionScan.summary``).
+    (``TransactionScan.summary``). ``statistics``: what was counted for ``explain``, None for nothing.
 
     Only side-by-side compaction fills these, and it counts only records of its range: ``keyed``: records with
     a key; ``aborted``: records of aborted transactions; ``size``: bytes of the batches; ``entries``: key
@@ -110,6 +129,7 @@ class Extracted(Summable):
     has_transactions: bool = False
     failure: LogFailure | None = None
     summaries: list[Int64] = field(default_factory=list, repr=False)
+    statistics: LogStatistics | None = None
 
 
 @functools.lru_cache(maxsize=4)
@@ -190,15 +210,15 @@ def check_ascending(path: str, window: Window, next_offset: int, end: int) -> in
 def _check_ascending_entries(
     path: str, window: Window, batches: BatchHeaders, columns: KeyColumns, next_offset: int
 ) -> int:
-    """Check that the offsets of all messages inside message sets (v0, v1) ascend, too: their headers do not
-    bound them. Returns the offset after the last batch. Raises CorruptFileError."""
+    """Check that the offsets of all messages inside message sets (v0, v1) ascend, too: the header of a
+    message set has only its last offset. Returns the offset after the last batch. Raises CorruptFileError."""
     if (batches["magic"] < 2).any():
         previous = np.concatenate((np.array([next_offset - 1], np.int64), columns.offset[:-1]))
         bad = np.flatnonzero(columns.offset <= previous)
         if len(bad):
             position = window.origin + int(batches["position"][columns.batch[bad[0]]])
             raise CorruptFileError(
-                path, position, f"the entry's offset {columns.offset[bad[0]]} is out of order"
+                path, position, f"offset {columns.offset[bad[0]]} in a message set is out of order"
             )
     return int(batches["last_offset"][-1]) + 1
 
@@ -256,7 +276,8 @@ def splits_by_task(
     """Divide a log: a list of neighbouring splits for each of up to ``tasks`` tasks, about equal in bytes.
 
     ``end``: the offset after the last segment. Segments are cut only with ``may_cut``, and into parts of
-    ``MIN_SPLIT_BYTES`` or more. (Message sets are not cut: an entry of theirs has only its last offset.)
+    ``MIN_SPLIT_BYTES`` or more. (Segments with message sets are not cut: the header of a message set lacks
+    its first offset, and a split has to say its own.)
     """
     total = sum(segment.size for segment in segments)
     tasks = max(1, min(tasks, max(len(segments), total // MIN_SPLIT_BYTES)))
@@ -330,7 +351,7 @@ def cut_near(segment: Segment, position: int) -> tuple[int, int] | None:
 IO_LIMIT = "log.cleaner.io.max.bytes.per.second"
 UNLIMITED = math.inf
 _SLEEP_SECONDS_MAX = 1.0
-"""The longest sleep at one time, so that an interrupt is noticed."""
+"""The longest single sleep, so that an interrupt is noticed."""
 
 
 def share_of_io(bytes_per_second: float, tasks: int) -> float:
@@ -420,10 +441,11 @@ class RetentionRules:
 class TaskLimits:
     """The limits of a task, in bytes.
 
-    ``index_interval_bytes``: between two index entries (``index.interval.bytes``). ``index_bytes``: the most
-    of an index (``segment.index.bytes``). ``window_size``: of a window that is read. ``memory_bytes``: of
-    the memory for keys. ``batch_limit``: the most that one batch may decompress to
-    (``max.decompressed.message.bytes``). ``io_bytes_per_second``: what one task may read and write.
+    ``index_interval_bytes``: of the segment, between two entries of its index (``index.interval.bytes``).
+    ``index_bytes``: the largest index (``segment.index.bytes``). ``window_size``: how much of a segment is
+    read at a time. ``memory_bytes``: the memory for keys. ``batch_limit``: the most that one batch may
+    decompress to (``max.decompressed.message.bytes``). ``io_bytes_per_second``: what one task may read and
+    write.
     """
 
     index_interval_bytes: int
@@ -444,7 +466,7 @@ class LogWork:
     ``txnindex_entries``: the bytes of all the log's ``.txnindex`` files, also those above ``end``.
     ``segments_above``: the segments from ``end`` on; they may hold the markers of transactions that began
     below. ``has_message_sets``: one of ``segments`` begins with v0 or v1. ``may_cut``: an input split may be
-    a part of a segment.
+    a part of a segment. ``statistics``: what is counted on the way; None for nothing.
     """
 
     name: str
@@ -460,6 +482,17 @@ class LogWork:
     segments_above: tuple[Segment, ...] = ()
     has_message_sets: bool = False
     may_cut: bool = True
+    statistics: StatisticsOptions | None = None
+
+    @property
+    def entry_words(self) -> int:
+        """Words of a key entry on its way to the merge."""
+        return PACKED_WORDS if self.statistics is None else COUNTED_WORDS
+
+    @property
+    def merge_bytes_per_entry(self) -> int:
+        """Memory that a merge takes for an entry, at most."""
+        return MERGE_BYTES_PER_ENTRY if self.statistics is None else MERGE_BYTES_PER_COUNTED_ENTRY
 
     @property
     def size(self) -> int:
@@ -495,18 +528,25 @@ def extract(
     in memory. Fills the report ``extracted``; if that has a failure in the end, the caller must not use the
     blobs.
     """
+    counted = work.statistics
+    if counted is not None:
+        extracted.statistics = extracted.statistics or LogStatistics()
     collector = KeyCollector(
         hash_key=work.hash_key,
         first_dirty=work.first_dirty,
         buckets=buckets,
         capacity=capacity,
         expected=sum(split.end_offset - split.first_offset for split in splits),
+        bins=0 if counted is None else counted.bins.bin_count,
     )
     try:
         scratch = Scratch()
         for split in splits:
             yield from _extract_split(work, split, scratch, collector, extracted)
         yield from collector.finish()
+        if extracted.statistics is not None:
+            superseded = collector.superseded
+            add_sums(extracted.statistics.superseded, range(len(superseded)), superseded)
     except Exception as error:
         extracted.failure = failure_of(error)
 
@@ -519,41 +559,77 @@ def _extract_split(
     with open_unchanged(segment) as reader:
         windows = throttled_windows(reader, work.limits.window_size, throttler, span=span)
         offsets, limit = (split.first_offset, split.end_offset), work.limits.batch_limit
-        for decoded in decode_slices(
-            segment.path, windows, offsets, decode_record_keys, scratch=scratch, limit=limit
-        ):
-            columns = decoded.columns
+        decode: Callable[..., KeyColumns] = decode_record_keys if work.statistics is None else decode_records
+        for decoded in decode_slices(segment.path, windows, offsets, decode, scratch=scratch, limit=limit):
+            window, batches, columns = decoded
             extracted.records += len(columns)
             keyed = columns.key_size >= 0
-            mapped = _enters_offset_map(work, scan, decoded, segment.path, extracted)
-            # Only records that enter the map are counted: other keyless ones go for a reason of their own.
+            # Both bool, one a batch: (is of an aborted transaction, is a marker of a transaction without
+            # data). None if no batch is of a transaction.
+            aborted_and_empty = scan.follow(window.data, batches, path=segment.path, origin=window.origin)
+            aborted = None if aborted_and_empty is None else aborted_and_empty[0]
+            extracted.has_transactions |= aborted is not None
+            mapped = _enters_offset_map(work, batches, columns, aborted)
+            # Records of aborted transactions and control records are not counted, though they may have no
+            # key: they are discarded for another reason.
             extracted.keyless += int(np.count_nonzero(~keyed if mapped is None else mapped & ~keyed))
-            yield from collector.add(columns, keyed if mapped is None else mapped & keyed)
+            marks = _count_records(work, segment, decoded, aborted, extracted)
+            yield from collector.add(columns, keyed if mapped is None else mapped & keyed, *marks)
     scan.refuse_missing_markers(split.first_offset, split.end_offset, segment.path)
     summary = scan.summary(split.first_offset)
     if len(summary):
         extracted.summaries.append(summary)
 
 
+def _count_records(
+    work: LogWork,
+    segment: Segment,
+    decoded: DecodedSlice[KeyColumns],
+    aborted: Flags | None,
+    extracted: Extracted,
+) -> list[Words]:
+    """Count the records for ``explain``; the marks that the collector needs for counted entries."""
+    if work.statistics is None or extracted.statistics is None:
+        return []
+    columns, rules = decoded.columns, work.rules
+    assert isinstance(columns, RecordColumns)
+    tombstones = TombstoneRules(
+        now_ms=rules.now_ms,
+        tombstones_from=rules.tombstones_from,
+        keeps_legacy=rules.keeps_legacy_tombstones(segment.modified_ms),
+    )
+    statistics, bins = extracted.statistics, work.statistics.bins
+    return [count_records(statistics, bins, decoded.batches, columns, aborted, tombstones)]
+
+
 def _enters_offset_map(
-    work: LogWork, scan: TransactionScan, decoded: DecodedSlice[KeyColumns], path: str, extracted: Extracted
+    work: LogWork, batches: BatchHeaders, columns: KeyColumns, aborted: Flags | None
 ) -> Flags | None:
     """Which records may enter the offset map (bool, one a record), None for all of them.
 
     Left out are records of aborted transactions, control records, and records from ``map_end`` on
-    (Kafka's ``Cleaner.buildOffsetMapForSegment``).
+    (Kafka's ``Cleaner.buildOffsetMapForSegment``). ``aborted``: bool, one a batch; None for batches without
+    transactions.
     """
-    window, batches, columns = decoded
     mapped = None
-    # (Aborted batches, markers of transactions without data), None for batches without transactions.
-    aborted_and_empty = scan.follow(window.data, batches, path=path, origin=window.origin)
-    if aborted_and_empty is not None:
-        extracted.has_transactions = True
-        mapped = ~(aborted_and_empty[0] | ((batches["attributes"] & CONTROL_BIT) != 0))[columns.batch]
+    if aborted is not None:
+        mapped = ~(aborted | ((batches["attributes"] & CONTROL_BIT) != 0))[columns.batch]
     if work.rules.map_end < work.end:
         below = columns.offset < work.rules.map_end
         mapped = below if mapped is None else mapped & below
     return mapped
+
+
+def merge_entries(
+    work: LogWork, blobs: list[EntryBlob], bucket: int, buckets: int, extracted: Extracted
+) -> MergedBucket:
+    """Merge all blobs of bucket number ``bucket`` of ``buckets``; adds the statistics of its keys, if they
+    are counted, to ``extracted``."""
+    if work.statistics is None:
+        return merge_bucket(blobs, bucket, buckets)
+    merged, statistics = merge_counted_bucket(blobs, bucket, buckets, work.statistics)
+    extracted.add(Extracted(statistics=statistics))
+    return merged
 
 
 def retained_by_group(
@@ -578,7 +654,7 @@ def check_keyless(work: LogWork, extracted: Extracted) -> LogFailure | None:
 
 def transaction_state_by_group(work: LogWork, extracted: Extracted) -> dict[int, TransactionState]:
     """The transactions that are open where each group starts, by the group's index; from the summaries of all
-    input splits. A group that is not in the result starts without any.
+    input splits. A group that is not in the result starts with no transaction open.
 
     Takes the summaries out of ``extracted``. Sets its failure where they contradict each other or the
     ``.txnindex`` files, or where a transaction is open below ``end`` that planning did not know.
@@ -587,8 +663,10 @@ def transaction_state_by_group(work: LogWork, extracted: Extracted) -> dict[int,
     try:
         bases, directory = [group.base_offset for group in work.groups], work.segments[0].directory
         state_by_group = combine_summaries(summaries, bases, directory)
-        unended = expected_markers(summaries, parse_aborted(work.txnindex_entries), work.end)
-        refuse_unexpected_markers(unended, work.end, work.segments_above, directory)
+        # Planning ends the range below every transaction that is open in the log. So what these splits leave
+        # open must end with a marker in the segments above.
+        expected = expected_markers(summaries, parse_aborted(work.txnindex_entries), work.end)
+        refuse_unexpected_markers(expected, work.end, work.segments_above, directory)
         return state_by_group
     except Exception as error:
         extracted.failure = extracted.failure or failure_of(error)

@@ -346,6 +346,17 @@ def resolve_directory(path: Path) -> Path:
     return path.resolve()
 
 
+def log_directories_of(path: Path) -> list[Path]:
+    """The log directories of the broker whose directory is ``path``: itself, or else those directly in it,
+    links excepted; none if neither is one. Raises OSError."""
+    listed = files.entries(path)
+    folders = [path / entry.name for entry in listed if entry.is_directory]
+    partitions = (folder for folder in folders if parse_partition(folder.name) is not None)
+    if _has_broker_files(path) or any(map(_has_segments, partitions)):
+        return [path]
+    return sorted(filter(_has_broker_files, folders))
+
+
 def refuse_network_file_system(directory: LogDirectory) -> None:
     """Raise DirectoryRefusedError for a directory on a network file system."""
     if files.file_system(directory.path) in files.NETWORK_FILE_SYSTEMS:

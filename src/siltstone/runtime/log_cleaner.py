@@ -630,7 +630,7 @@ class LogCleaner(LogService[Engine]):
         listed = [cleaning for cleaning in cleanings if cleaning.result.status in statuses]
         for served in self._manager.serving():
             in_directory = [cleaning for cleaning in listed if cleaning.result.topic_partition in served.logs]
-            self._history.keep(served.path, in_directory)
+            self._history.append(served.path, in_directory)
 
     # One round
 

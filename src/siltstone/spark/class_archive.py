@@ -6,7 +6,7 @@ Java calls it a dynamic class-data archive (JEP 350). ``python -m siltstone.warm
 
     $XDG_CACHE_HOME/siltstone, or ~/.cache/siltstone
       HOME/                     a hash of the path of a Spark installation
-        FINGERPRINT-SIZE.jsa    a hash of Java's version, Spark's version, each jar's name, size and time
+        FINGERPRINT-SIZE.jsa    a hash of Java's version and of each jar's name, size and time
 
 Java maps the file into memory, and crashes if bytes are missing at its end. So the size is part of the name,
 and a file of another size is not used. Java itself finds changed bytes by checksums (``VerifySharedSpaces``)
@@ -19,16 +19,25 @@ from __future__ import annotations
 
 import hashlib
 import os
+from importlib.util import find_spec
 from pathlib import Path
-
-import pyspark
 
 from siltstone.base import files
 
 VARIABLE = "SILTSTONE_CLASS_ARCHIVE"
 OFF = "off"
 SUFFIX = ".jsa"
-SPARK_HOME = Path(pyspark.__file__).parent
+
+
+def _installed_spark() -> Path:
+    """The folder of the package ``pyspark``, which is not imported. Raises ModuleNotFoundError."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+    return Path(spec.origin).parent
+
+
+SPARK_HOME = _installed_spark()
 _WRITABLE_BY_OTHERS = 0o022
 _REFUSED_CHARACTERS = frozenset(':"\\\n')
 """Characters that a path in Java's options must not have: Java or Spark would split the options there."""
@@ -46,20 +55,21 @@ def folder() -> Path | None:
     except RuntimeError:
         return None
     root = Path(configured) if configured else Path(cache) / "siltstone"
-    home = _spark_home()
+    home = spark_home()
     archives = root.absolute() / hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
     return None if _REFUSED_CHARACTERS & set(str(archives)) else archives
 
 
-def _spark_home() -> Path:
+def spark_home() -> Path:
+    """The folder of the Spark that is used."""
     return Path(os.environ.get("SPARK_HOME") or SPARK_HOME)
 
 
 def fingerprint(java_version: str) -> str:
-    """A hash of all that an archive depends on, 32 hex digits. ``java_version``: the output of
-    ``java -version``."""
-    jars = _spark_home() / "jars"
-    parts = [java_version, pyspark.__version__, str(jars)]
+    """A hash of all that an archive depends on, 32 hex digits. ``java_version``: a text that tells this Java
+    from others."""
+    jars = spark_home() / "jars"
+    parts = [java_version, str(jars)]
     jar_files = files.list_files(jars) if files.is_directory(jars) else {}
     parts += [f"{name} {status.size} {status.modified_ns}" for name, status in sorted(jar_files.items())]
     return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,7 +31,7 @@ import pyarrow as pa
 from pyspark import Broadcast
 from pyspark.sql import SparkSession
 
-from siltstone.base.errors import EngineError
+from siltstone.base.errors import EngineError, SiltstoneError
 from siltstone.compaction import broadcast
 from siltstone.compaction.broadcast import (
     MIN_CLEAN_TO_DIRTY_RATIO,
@@ -41,11 +42,12 @@ from siltstone.compaction.broadcast import (
 from siltstone.compaction.engine import (
     bucket_count,
     clean_in_one_task,
+    entry_bytes,
     entry_capacity,
     offset_span,
     wave_bytes,
 )
-from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, merge_bucket
+from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.report import UNCLEANABLE, failure_of
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import (
@@ -66,6 +68,7 @@ from siltstone.compaction.work import (
     are_cut,
     check_keyless,
     extract,
+    merge_entries,
     retained_by_group,
     splits_by_task,
     transaction_state_by_group,
@@ -74,7 +77,15 @@ from siltstone.log.transactions import NO_TRANSACTIONS, TransactionState
 from siltstone.spark import rows
 from siltstone.spark.exchange import Stage, entries_of, entries_row
 from siltstone.spark.internals import is_connect
-from siltstone.spark.jobs import Job, SparkWorkers, attempt_name, run_in_barrier, run_jobs_overlapped
+from siltstone.spark.jobs import (
+    BARRIER_BYTES,
+    NO_BARRIER,
+    Job,
+    SparkWorkers,
+    attempt_name,
+    run_in_barrier,
+    run_jobs_overlapped,
+)
 from siltstone.spark.rows import ALL, Row, array_row, array_rows, report_of, report_row, rows_of
 from siltstone.spark.tasks import (
     Batches,
@@ -138,8 +149,9 @@ def shared_lookup_task(
 def lookup_task(work: LogWork, inputs: Groups, claim: Claim, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Build the offset map from the dirty entries that arrive, and rewrite the groups that ``claim`` grants.
 
-    The task begins with its own groups, and then tries those of other tasks from the end, where these come
-    last. If reading failed or found transactions, it only reports that."""
+    The task begins with its own groups. Then it tries the groups of other tasks, the last ones first: each
+    task cleans its own groups in order, so it reaches those last. If reading failed or met transactions, the
+    task only reports that."""
     arrived = list(rows_of(batches))
     (index,) = (row.target for row in arrived if row.kind == rows.TRIGGER)
     extracted, entries = _dirty_entries(arrived)
@@ -177,6 +189,7 @@ _EXTRACT_TASK_BYTES = 1 << 30
 _WHOLE_TASK_BYTES = 256 << 20
 """About the most bytes of logs for a task that cleans whole logs."""
 _TASKS_PER_WORKER = 4
+"""How many tasks that clean whole logs each worker gets, so that all workers end at about the same time."""
 _JOBS, _LOGS_PER_JOB = 4, 16
 """Small logs go in up to ``_JOBS`` jobs, of at least ``_LOGS_PER_JOB`` logs each."""
 
@@ -218,9 +231,8 @@ def extract_task(
         for summary in extracted.summaries:
             yield array_row(rows.TRANSACTION_SUMMARY, 0, summary).batch()
         extracted.summaries = []
-        yield report_row(
-            rows.REPORT, LogReport(name=work.name, extracted=extracted), number % buckets
-        ).batch()
+        # To the task of bucket 0, as the summaries: it tells the groups whether there are keyless records.
+        yield report_row(rows.REPORT, LogReport(name=work.name, extracted=extracted), 0).batch()
         if number == 0:
             yield Row(target=0, kind=rows.TRIGGER).batch()
 
@@ -228,24 +240,28 @@ def extract_task(
 def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Merge the key entries of buckets into retained offsets by group; pass reports on.
 
-    The task of bucket 0 also computes the state of transactions in which each group starts.
+    The task of bucket 0 also computes the state of transactions in which each group starts, and tells each
+    group if the log has records without a key.
     """
     blobs: dict[int, list[EntryBlob]] = {}
-    report = LogReport(name=work.name)
+    report, has_keyless = LogReport(name=work.name), False
     for row in rows_of(batches):
         if row.kind == rows.TRIGGER:
             yield from (Row(target=group.index, kind=rows.RETAINED).batch() for group in work.groups)
         elif row.kind == rows.REPORT:
+            has_keyless |= report_of(row, LogReport).extracted.keyless > 0
             yield row.batch()
         elif row.kind == rows.TRANSACTION_SUMMARY:
             report.extracted.summaries.append(row.array(np.int64, 3).copy())
         else:
-            blob = entries_of(row, buckets)
+            blob = entries_of(row, buckets, work.entry_words)
             blobs.setdefault(blob.bucket, []).append(blob)
     for group, transaction_state in transaction_state_by_group(work, report.extracted).items():
         yield report_row(rows.TRANSACTION_STATE, transaction_state, group).batch()
+    if has_keyless:
+        yield from (Row(target=group.index, kind=rows.KEYLESS).batch() for group in work.groups)
     for bucket in sorted(blobs):
-        retained = merge_bucket(blobs.pop(bucket), bucket, buckets)
+        retained = merge_entries(work, blobs.pop(bucket), bucket, buckets, report.extracted)
         report.dirty_keys += retained.dirty_keys
         for group, offsets in retained_by_group(work, retained):
             report.retained_counts[group] = report.retained_counts.get(group, 0) + len(offsets)
@@ -262,8 +278,11 @@ def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     """
     buffers = Buffers()
 
-    def rewrite(group: Group, retained: Offsets, transaction_state: TransactionState) -> LogReport:
-        rewritten = rewrite_group(work, group, retained, attempt_name(), transaction_state, buffers)
+    def rewrite(
+        group: Group, retained: Offsets, transaction_state: TransactionState, has_keyless: bool
+    ) -> LogReport:
+        inputs = (retained, attempt_name(), transaction_state, buffers)
+        rewritten = rewrite_group(work, group, *inputs, has_keyless=has_keyless)
         return LogReport(name=work.name, groups=[rewritten])
 
     return _by_group(work, batches, rewrite)
@@ -272,33 +291,40 @@ def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
 def gather_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Write the retained offsets that arrive to a file for each group; pass reports on."""
 
-    def gather(group: Group, retained: Offsets, transaction_state: TransactionState) -> LogReport:
+    def gather(
+        group: Group, retained: Offsets, transaction_state: TransactionState, has_keyless: bool
+    ) -> LogReport:
+        inputs = (retained, attempt_name(), transaction_state)
         return LogReport(
-            name=work.name, files=[write_retained(work, group, retained, attempt_name(), transaction_state)]
+            name=work.name, files=[write_retained(work, group, *inputs, has_keyless=has_keyless)]
         )
 
     return _by_group(work, batches, gather)
 
 
 def _by_group(
-    work: LogWork, batches: Batches, clean: Callable[[Group, Offsets, TransactionState], LogReport]
+    work: LogWork, batches: Batches, clean: Callable[[Group, Offsets, TransactionState, bool], LogReport]
 ) -> Iterator[pa.RecordBatch]:
-    """Call ``clean`` with each group's retained offsets and the state of transactions in which it starts.
+    """Call ``clean`` with each group's retained offsets, the state of transactions in which it starts, and
+    whether the log has records without a key.
 
     Yields the reports of ``clean``, and passes other rows on.
     """
     retained: dict[int, list[Offsets]] = {}
     transaction_state: dict[int, TransactionState] = {}
+    has_keyless = False
     for row in rows_of(batches):
         if row.kind == rows.RETAINED:
             retained.setdefault(row.target, []).append(row.array(np.uint32).copy())
+        elif row.kind == rows.KEYLESS:
+            has_keyless = True
         elif row.kind == rows.TRANSACTION_STATE:
             transaction_state[row.target] = report_of(row, TransactionState)
         else:
             yield row.batch()
     for group in sorted(retained):
         offsets, state = np.concatenate(retained.pop(group)), transaction_state.get(group, NO_TRANSACTIONS)
-        yield report_row(rows.REPORT, clean(work.groups[group], offsets, state)).batch()
+        yield report_row(rows.REPORT, clean(work.groups[group], offsets, state, has_keyless)).batch()
 
 
 def rewrite_from_files_task(
@@ -327,7 +353,7 @@ class SparkEngine(SparkWorkers):
         **options: Any,
     ) -> None:
         super().__init__(session, **options)
-        self._clean_share = min_clean_to_dirty_ratio
+        self._min_clean_to_dirty_ratio = min_clean_to_dirty_ratio
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """Clean logs, a few in each task, since a task costs Spark some 80 ms.
@@ -397,8 +423,11 @@ class SparkEngine(SparkWorkers):
         return are_cut(self._splits_of_tasks(work, workers)) or are_cut(dirty_splits(work, workers))
 
     def _clean_spread(self, work: LogWork, workers: int) -> LogReport:
+        """Clean one log on all workers, by the broadcast join where that is faster and possible, else by the
+        shuffle join."""
         # The broadcast join may need a SparkContext, which Spark Connect does not have.
-        if should_broadcast(work, self._clean_share) and not is_connect(self._session):
+        is_join_possible = not is_connect(self._session)
+        if should_broadcast(work, self._min_clean_to_dirty_ratio) and is_join_possible:
             joined = self._broadcast_join(work, workers)
             if joined is not None:
                 return joined
@@ -455,7 +484,8 @@ class SparkEngine(SparkWorkers):
         return merge_group_reports(work, len(offset_map), (report_of(row, LogReport) for row in reports))
 
     def write_retained_offsets(self, work: LogWork) -> LogReport:
-        """Find the retained offsets of one log on all workers, and write them to a file for each group."""
+        """Extract and merge the keys of one log on all workers, and write the retained offsets to a file for
+        each group."""
         workers = self.workers
         report = _summed_report(work, self._by_group(work, gather_task, workers))
         if self._may_be_miscut(work, report.extracted, workers):
@@ -488,9 +518,9 @@ class SparkEngine(SparkWorkers):
         """Run the stages extract, merge and ``task``, which gets retained offsets by group; returns
         reports."""
         min_buckets = bucket_count(work, max(self._min_buckets, workers))
-        entry_bytes = offset_span(work) * ENTRY_BYTES
-        buckets, tasks = merge_shape(min_buckets, workers, entry_bytes, work.limits.memory_bytes)
-        buckets = smaller_buckets(buckets, tasks, entry_bytes)
+        all_entries = offset_span(work) * entry_bytes(work)
+        buckets, tasks = merge_shape(min_buckets, workers, all_entries, work.limits.memory_bytes)
+        buckets = smaller_buckets(buckets, tasks, all_entries)
         inputs = self._splits_of_tasks(work, workers)
         stages = (
             Stage(function=extract_task, arguments=(work, inputs, buckets), tasks=len(inputs)),
@@ -505,6 +535,35 @@ class SparkEngine(SparkWorkers):
         return splits_by_task(
             work.segments, work.end, tasks, may_cut=work.may_cut and not work.has_message_sets
         )
+
+
+class SharedEngines:
+    """Makes engines for cleanings that run side by side, in threads, on one session.
+
+    ``start`` starts it: with the first engine, and again if its Java has died; then the logs of that moment
+    have failed, and those of later engines are cleaned. ``is_alone``: the cleanings run one after another.
+    ``start_error``: why the first start failed, which concerns all cleanings; else None.
+    """
+
+    def __init__(self, start: Callable[[], SparkSession], *, is_alone: bool) -> None:
+        self._start, self._lock = start, threading.Lock()
+        # A barrier stage needs all workers at one time, which it does not have beside other jobs.
+        self._barrier_bytes = BARRIER_BYTES if is_alone else NO_BARRIER
+        self._session: SparkSession | None = None
+        self.start_error: SiltstoneError | None = None
+
+    def engine(self) -> SparkEngine:
+        """An engine for one cleaning. Raises EngineError, UsageError."""
+        with self._lock:
+            if self.start_error is not None:
+                raise self.start_error
+            try:
+                if self._session is None or not is_alive(self._session):
+                    self._session = self._start()
+            except SiltstoneError as error:
+                self.start_error = error if self._session is None else None
+                raise
+            return SparkEngine(self._session, barrier_bytes=self._barrier_bytes)
 
 
 def _rewrite_task_count(work: LogWork, groups: Sequence[Group], workers: int) -> int:

@@ -27,9 +27,8 @@ from pathlib import Path
 
 from pyspark import daemon
 
-WORKER = "pyspark.worker"
-"""The module of PySpark that runs tasks. Its other worker modules, which plan queries, are forked without
-imports."""
+from siltstone.spark.ahead import WORKER
+
 SINGLE_THREAD_SETTINGS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Settings that keep numpy's and Arrow's libraries from starting threads when they are loaded."""
 PRELOADED = (
@@ -73,19 +72,47 @@ def forget_zip_importers() -> None:
             del sys.path_importer_cache[path]
 
 
-def _warm_up() -> int:
-    """Clean a small log, so that numba's compiled functions are loaded; returns the number of threads of this
-    process.
+def import_all() -> bool:
+    """Import what tasks need, so that no library starts a thread; False if that fails."""
+    before = dict(os.environ)
+    os.environ.update(SINGLE_THREAD_SETTINGS)
+    gc.disable()  # imports make many objects, and hardly any garbage
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # Spark reads this process's standard output.
+            for name in PRELOADED:
+                importlib.import_module(name)
+        return True
+    except Exception:
+        return False
+    finally:
+        gc.enable()
+        for name in SINGLE_THREAD_SETTINGS:
+            os.environ.pop(name)
+        os.environ.update(before)
 
-    Raises OSError without a temporary folder, or if the number is unknown.
-    """
+
+def warm_up() -> bool:
+    """Clean a small log, so that numba's compiled functions are loaded; False if this process must not be
+    forked after that."""
     files = importlib.import_module("siltstone.base.files")
     engine = importlib.import_module("siltstone.compaction.engine")
-    with files.temporary_directory("siltstone-warm-up-") as folder:
-        # No Spark session here: this process also plays the workers that share one log.
-        engine.clean_warm_up_log(
-            Path(folder), whole=engine.InProcessEngine(), distributed=engine.InProcessEngine()
-        )
+    try:
+        with (
+            contextlib.redirect_stdout(sys.stderr),
+            files.temporary_directory("siltstone-warm-up-") as folder,
+        ):
+            # No Spark session here: the in-process engine also takes the steps of a distributed log.
+            engine.clean_warm_up_log(
+                Path(folder), whole=engine.InProcessEngine(), distributed=engine.InProcessEngine()
+            )
+        return thread_count() == 1
+    except Exception:
+        return False
+
+
+def thread_count() -> int:
+    """The number of threads of this process. Raises OSError if it is unknown."""
+    files = importlib.import_module("siltstone.base.files")
     threads = re.search(rb"^Threads:\s*(\d+)$", files.read_bytes("/proc/self/status"), re.MULTILINE)
     if threads is None:
         raise OSError("/proc/self/status does not tell the number of threads")
@@ -94,32 +121,27 @@ def _warm_up() -> int:
 
 def preload() -> bool:
     """Import and load what tasks need; False if this process must not be forked then."""
-    before = dict(os.environ)
-    os.environ.update(SINGLE_THREAD_SETTINGS)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # Spark reads this process's standard output.
-            for name in PRELOADED:
-                importlib.import_module(name)
-            return _warm_up() == 1
-    except Exception:
-        return False
-    finally:
-        for name in SINGLE_THREAD_SETTINGS:
-            os.environ.pop(name)
-        os.environ.update(before)
+    return import_all() and warm_up()
+
+
+def serve() -> None:
+    """Be PySpark's daemon, for workers that have everything."""
+    keep_memory()
+    forget_zip_importers()
+    # A collection in a worker must not write to the objects that it shares with this process.
+    gc.collect()
+    gc.freeze()
+    daemon.manager()
 
 
 def main() -> None:
     """Run PySpark's daemon with the arguments that Spark gives it."""
-    if sys.argv[1:] == [WORKER]:
-        if not preload():
-            os.execv(sys.executable, [sys.executable, "-m", daemon.__name__, *sys.argv[1:]])
-        keep_memory()
-        forget_zip_importers()
-        # A collection in a worker must not write to the objects that it shares with this process.
-        gc.collect()
-        gc.freeze()
-    daemon.manager()
+    if sys.argv[1:] != [WORKER]:
+        daemon.manager()
+    elif preload():
+        serve()
+    else:
+        os.execv(sys.executable, [sys.executable, "-m", daemon.__name__, *sys.argv[1:]])
 
 
 if __name__ == "__main__":

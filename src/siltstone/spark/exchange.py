@@ -1,4 +1,4 @@
-"""The exchange of a barrier stage: tasks that run at one time send each other rows through files.
+"""The exchange of a barrier stage: tasks that run at the same time send each other rows through files.
 
 Spark's shuffle takes some 80 ms a stage and copies each blob six times. So all stages of a job run within one
 stage of Spark's. A *worker* is one task of that barrier stage; it runs its share of the tasks of every
@@ -12,6 +12,7 @@ stage::
     FOLDER/STAGE.WORKER         a mark: this worker has finished this stage
     FOLDER/claimed.STAGE.NUMBER a mark: a worker has claimed this piece of work of the stage for itself
     FOLDER/failed               a mark: a worker aborted, so the others stop waiting
+    FOLDER/read.WORKER          how many bytes the worker has read, a number appended twice a second: progress
 
 A row in a file::
 
@@ -32,7 +33,7 @@ A mark is an empty file, created with O_EXCL: only one worker can make it. The p
 5. If anything raises, it makes the ``failed`` mark and returns a ``FAILED`` row. After that, or if a worker
    was killed, the driver runs the job with shuffles, where Spark repeats single tasks.
 
-All workers must run at one time, which Spark's barrier mode guarantees, and must see one folder, so the
+All workers must run at the same time, which Spark's barrier mode guarantees, and must see one folder, so the
 master must be local.
 """
 
@@ -61,7 +62,9 @@ MEMORY_BYTES = 64 << 20
 """The most bytes of rows for its own tasks that a worker keeps in memory; others go through files."""
 _ROW_HEADER = struct.Struct("<QII")  # size 8 bytes, CRC32C 4, padding 4
 _FIRST_POLL_S, _LATER_POLL_S, _FIRST_POLL_COUNT = 0.001, 0.01, 200
+"""Seconds between two looks for the marks of other workers: for the first 200 looks, and later."""
 _BYTES_READ = struct.Struct("<Q")
+"""A number in the file ``read.WORKER``."""
 _BYTES_READ_INTERVAL_S = 0.5
 
 

@@ -1,4 +1,4 @@
-"""What a job must know about executors: how many tasks they run at one time, and whether they see its folder.
+"""Finds out how many tasks the executors run at the same time, and whether they see the folder of a job.
 
 Both are asked for each job. On a cluster executors come and go: an application starts without any, and with
 dynamic allocation Spark asks for more while a job waits.
@@ -24,14 +24,14 @@ from siltstone.spark.settings import is_local
 from siltstone.spark.tasks import UNSHARED
 
 _CONNECT_WORKERS = 8
-"""The number of tasks at one time that is assumed of a Connect server if no setting has it."""
+"""The number of tasks at the same time that is assumed of a Connect server if no setting has it."""
 _WAIT_SECONDS_MAX, _POLL_SECONDS, _SETTLED_POLLS = 30.0, 0.1, 20
 """How long the first job of a cluster waits for executors; and how many polls in a row must see the same
 number of them."""
 
 
 def task_slots(session: SparkSession) -> int:
-    """How many tasks can run at one time, 0 if Spark does not say.
+    """How many tasks can run at the same time, 0 if Spark does not say.
 
     A barrier stage with more tasks would wait for ever. Other numbers do not tell: users may set
     ``spark.default.parallelism`` to anything, and tasks may need several cores (``spark.task.cpus``).
@@ -45,11 +45,13 @@ def task_slots(session: SparkSession) -> int:
 
 
 def workers_of(session: SparkSession) -> int:
-    """How many tasks a job should have now: as many as can run at one time, or ``spark.default.parallelism``.
+    """How many tasks a job should have now: as many as can run at the same time, or
+    ``spark.default.parallelism``.
 
     The first job of a cluster waits until its executors are there, at most 30 s. With dynamic allocation it
-    does not wait: a job gets as many tasks as the most executors run, or ``spark.sql.shuffle.partitions``. So
-    does a job for which no executor has come: a busy cluster may grant many later.
+    does not wait: a job gets as many tasks as ``spark.dynamicAllocation.maxExecutors`` executors can run, or
+    ``spark.sql.shuffle.partitions``. So does a job for which no executor has come: a busy cluster may grant
+    many later.
     """
     if is_connect(session):
         return _workers_of_connect(session)
@@ -57,14 +59,15 @@ def workers_of(session: SparkSession) -> int:
     if is_local(context.master) or _setting(session, "spark.default.parallelism", ""):
         return context.defaultParallelism
     cores = int(_setting(session, "spark.executor.cores", "1"))
-    tasks_each = max(cores // int(_setting(session, "spark.task.cpus", "1")), 1)
+    tasks_per_executor = max(cores // int(_setting(session, "spark.task.cpus", "1")), 1)
     partitions = int(_setting(session, "spark.sql.shuffle.partitions", "200"))
     if _setting(session, "spark.dynamicAllocation.enabled", "false") == "true":
-        most = _setting(session, "spark.dynamicAllocation.maxExecutors", "")
-        wanted = min(int(most) * tasks_each, partitions) if most.isdecimal() else partitions
+        executors_max = _setting(session, "spark.dynamicAllocation.maxExecutors", "")
+        has_maximum = executors_max.isdecimal()
+        wanted = min(int(executors_max) * tasks_per_executor, partitions) if has_maximum else partitions
         return max(task_slots(session), wanted)
     executors = int(_setting(session, "spark.executor.instances", "0"))
-    expected = executors * tasks_each or _cores_named_by(context.master)
+    expected = executors * tasks_per_executor or _cores_named_by(context.master)
     return _slots_after_start(session, expected) or max(expected, partitions)
 
 
@@ -80,6 +83,8 @@ def _setting(session: SparkSession, name: str, default: str) -> str:
 
 
 def _workers_of_connect(session: SparkSession) -> int:
+    """``workers_of`` a Connect session, which has only settings: by its master or by
+    ``spark.default.parallelism``."""
     master = session.conf.get("spark.master", None) or ""
     local = re.fullmatch(r"local(?:-cluster)?(?:\[(\*|\d+)(?:,.*)?\])?", master)
     if local is not None:
@@ -94,20 +99,23 @@ _started: set[str] = set()
 
 
 def _slots_after_start(session: SparkSession, expected: int) -> int:
-    """``task_slots``; of an application that has just started, once ``expected`` tasks can run; if that is 0,
-    which is unknown, once executors have come and no further one comes."""
+    """``task_slots``, after waiting for executors if this is the first call for the application.
+
+    Waits until ``expected`` tasks can run. If that is 0 (unknown), waits until executors have come and their
+    number has not changed for 2 s. Waits 30 s at most.
+    """
     slots = task_slots(session)
     if (application := session.sparkContext.applicationId) in _started:
         return slots
     _started.add(application)
-    end, same = time.monotonic() + _WAIT_SECONDS_MAX, 0
-    while time.monotonic() < end:
-        has_settled = slots > 0 and same >= _SETTLED_POLLS
+    deadline, unchanged_polls = time.monotonic() + _WAIT_SECONDS_MAX, 0
+    while time.monotonic() < deadline:
+        has_settled = slots > 0 and unchanged_polls >= _SETTLED_POLLS
         if slots >= expected > 0 or (has_settled and not expected):
             break
         time.sleep(_POLL_SECONDS)
         before, slots = slots, task_slots(session)
-        same = same + 1 if slots == before else 0
+        unchanged_polls = unchanged_polls + 1 if slots == before else 0
     return slots
 
 
@@ -134,12 +142,13 @@ class SharedFolder:
         try:
             seen = (files.read_bytes(self.path), files.stat(self.path).inode, os.geteuid())
         except OSError as error:
-            what = error.strerror or str(error)
+            problem = error.strerror or str(error)
         else:
             if seen == (self.nonce, self.inode, self.user):
                 return
-            what = "another user" if seen[2] != self.user else "another file of the same name"
-        raise UnsharedFolderError(f"{UNSHARED}: {Path(self.path).parent} on {socket.gethostname()}: {what}")
+            problem = "another user" if seen[2] != self.user else "another file of the same name"
+        place = f"{Path(self.path).parent} on {socket.gethostname()}"
+        raise UnsharedFolderError(f"{UNSHARED}: {place}: {problem}")
 
 
 @contextlib.contextmanager
@@ -154,12 +163,14 @@ def shared_folders(session: SparkSession, folders: Iterable[Path]) -> Iterator[t
 
 
 def one_per_log_directory(staging: Iterable[str]) -> list[Path]:
-    """Of the staging folders of logs (``LOG_DIR/PARTITION/…/NAME``) one for each log directory."""
+    """One staging folder for each log directory, of the staging folders of all logs
+    (``LOG_DIR/PARTITION/…/NAME``): it is enough to check one."""
     return list({Path(folder).parents[2]: Path(folder) for folder in staging}.values())
 
 
 @contextlib.contextmanager
 def _nonce_in(folder: Path) -> Iterator[SharedFolder]:
+    """Write a nonce into the folder, and remove it after the block."""
     path, nonce = folder / f"{secrets.token_hex(8)}.nonce", secrets.token_bytes(16)
     files.write_new(path, nonce)
     try:

@@ -1,8 +1,16 @@
-"""``siltstone.export`` on a Spark session: tasks read splits and write their files (``tables.export``)."""
+"""``siltstone.export`` on a Spark session: tasks read splits and write files.
+
+::
+
+    Parquet files, or tables with view=log    splits ─ read ─► a file each
+    tables with view=latest                   splits ─ read ─► rows ─ by key bucket ─► merge ─► a file each
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +20,15 @@ from pyspark.sql import SparkSession
 from siltstone.base.errors import UsageError
 from siltstone.spark.executors import shared_folders
 from siltstone.spark.internals import is_connect
-from siltstone.spark.jobs import collect, stage_over
-from siltstone.spark.read import SplitsOf, planned
-from siltstone.spark.rows import REPORT, report_of, report_row
+from siltstone.spark.jobs import SparkWorkers, collect, stage_over
+from siltstone.spark.read import SplitsOf, by_target, planned
+from siltstone.spark.rows import REPORT, ROWS, Row, report_of, report_row, rows_of
 from siltstone.spark.tasks import Batches
 from siltstone.tables.export import Export, ExportedFile, ExportPlan, abandon, commit, write_split
+from siltstone.tables.lakes import export as lakes
+from siltstone.tables.lakes.buckets import Spill, WrittenBucket, encode_rows, merge_bucket, new_rows
+from siltstone.tables.lakes.plan import LakePlan
+from siltstone.tables.lakes.table import DATA, LakeTable
 
 
 def export_task(splits_of: SplitsOf, export: ExportPlan, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -30,9 +42,7 @@ def export_task(splits_of: SplitsOf, export: ExportPlan, batches: Batches) -> It
 def export_on(spark: SparkSession, export: ExportPlan) -> Export:
     """Plan, run the job and commit. Raises what planning raises, EngineError; nothing is left then."""
     try:
-        if is_connect(spark):
-            reason = "a session of Spark Connect cannot export: its files are elsewhere"
-            raise UsageError(reason, advice="pass a session of this program's own, or none")
+        _refuse_connect(spark)
         frame, splits_of = planned(spark, export.options)
         with shared_folders(spark, [Path(export.staging)]) as shared:
             job = functools.partial(stage_over, frame, export_task, splits_of, export, shared=shared)
@@ -41,3 +51,73 @@ def export_on(spark: SparkSession, export: ExportPlan) -> Export:
     except BaseException:
         abandon(export)
         raise
+
+
+def _refuse_connect(spark: SparkSession) -> None:
+    if is_connect(spark):
+        reason = "a session of Spark Connect cannot export: its files are elsewhere"
+        raise UsageError(reason, advice="pass a session of this program's own, or none")
+
+
+# Delta and Iceberg tables.
+
+
+def append_task(splits_of: SplitsOf, lake: LakePlan, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Write a file of the table for each split; a file is a report."""
+    for number, split in splits_of(batches):
+        written = lakes.append_split(lake, number, split)
+        if written is not None:
+            yield report_row(REPORT, written, number).batch()
+
+
+def new_rows_task(splits_of: SplitsOf, lake: LakePlan, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Send the rows of splits to their key buckets."""
+    splits = (split for _, split in splits_of(batches))
+    for target, rows in new_rows(lake, splits):
+        yield Row(target=target, kind=ROWS, blob=memoryview(encode_rows(rows))).batch()
+
+
+def merge_rows_task(lake: LakePlan, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Merge buckets; a merged bucket is a report."""
+    with contextlib.closing(Spill()) as spill:
+        for row in rows_of(batches):
+            spill.add(row.target, pa.py_buffer(bytes(row.blob)))
+        for target in spill.targets():
+            yield report_row(REPORT, merge_bucket(lake, target, spill.take(target)), target).batch()
+
+
+_MERGE_TASK_BYTES = 256 << 20
+"""About so many bytes of the logs' new records are merged by one task."""
+
+
+def export_lake_on(spark: SparkSession, table: LakeTable, lake: LakePlan) -> Export:
+    """Plan, run the jobs and commit. Raises what these raise; nothing has changed then."""
+    lakes.begin(lake)
+    try:
+        _refuse_connect(spark)
+        rows = [] if lake.options is None else _run(spark, lake)
+        written: list[ExportedFile] | list[WrittenBucket]
+        if lake.shape.buckets:
+            written = [report_of(row, WrittenBucket) for row in rows]
+        else:
+            written = [report_of(row, ExportedFile) for row in rows]
+    except BaseException:
+        lakes.abandon(lake)
+        raise
+    return lakes.finish(table, lake, written)
+
+
+def _run(spark: SparkSession, lake: LakePlan) -> list[Row]:
+    assert lake.options is not None
+    frame, splits_of = planned(spark, lake.options)
+    with shared_folders(spark, [Path(lake.root) / DATA]) as shared:
+        if lake.shape.buckets:
+            rows = stage_over(frame, new_rows_task, splits_of, lake)
+            tasks = min(
+                lake.targets, max(SparkWorkers(spark).workers, math.ceil(lake.size / _MERGE_TASK_BYTES))
+            )
+            by_bucket = by_target(rows, max(tasks, 1))
+            job = functools.partial(stage_over, by_bucket, merge_rows_task, lake, shared=shared)
+        else:
+            job = functools.partial(stage_over, frame, append_task, splits_of, lake, shared=shared)
+        return list(collect(spark, job, f"export to {lake.root}"))

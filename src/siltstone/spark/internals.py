@@ -11,17 +11,17 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyspark.java_gateway
 from pyspark import SparkConf, SparkContext
+from pyspark.errors.exceptions.captured import install_exception_handler
 from pyspark.sql import SparkSession
 
 CHECKED_VERSIONS = {"pyspark": ("4.3.0",), "py4j": ("0.10.9.9",)}
 """The versions with which all rows of ``PRIVATE_USES`` were checked."""
-DAEMON_SETTING = "spark.python.daemon.module"
-"""Spark's undocumented setting for the module that forks Python workers."""
 WORKER_EXITED = "Python worker exited unexpectedly"
 """Spark's message for a worker that was killed."""
 QUERY_ID = "sql.streaming.queryId"
@@ -35,23 +35,36 @@ PRIVATE_USES = {
         '_active_spark_context: ClassVar[Optional["SparkContext"]] = None': "cleared, too",
     },
     "pyspark.core.context:SparkContext._ensure_initialized": {
-        "SparkContext._gateway = gateway or launch_gateway(conf)": "start Java before it is told the secret"
+        "SparkContext._gateway = gateway or launch_gateway(conf)": "start Java first, then send it the secret"
     },
     "pyspark.core.context:SparkContext._do_init": {
-        "self._jsc = jsc or self._initialize_context(": "is it stopped, how many tasks go at one time",
-        "self._accumulatorServer = ": "its handle_error keeps quiet after an interrupt",
-        "signal.signal(signal.SIGINT, signal_handler)": "the handler that session.py takes back",
+        "self._jsc = jsc or self._initialize_context(": "is it stopped, and how many task slots has it",
+        "self._accumulatorServer = ": "its handle_error must print nothing after an interrupt",
+        "signal.signal(signal.SIGINT, signal_handler)": "session.py restores the handler that was set before",
         "self._temp_dir = (": "the application's folder for temporary files",
     },
     "pyspark.java_gateway:launch_gateway": {
         'if "PYSPARK_GATEWAY_PORT" in os.environ:': "spark-submit has started Java",
         "proc = Popen(command, **popen_kwargs)": "replaced: Java gets a process group of its own",
         "gateway.proc = proc": "Java's process, to wait for it",
+        'gateway_secret = os.environ["PYSPARK_GATEWAY_SECRET"]': "connects to the Java of java.py",
+        'env["_PYSPARK_DRIVER_CONN_INFO_PATH"] = conn_info_file': "java.py does the same",
+        "gateway_port = read_int(info)": "what Java writes there: java.py reads it",
     },
     "pyspark.sql.session:SparkSession": {
         '_instantiatedSession: ClassVar[Optional["SparkSession"]] = None': "the program's session",
         '_activeSession: ClassVar[Optional["SparkSession"]] = None': "cleared after Java's death",
+        "def _get_j_spark_session_class(": "LateSession sets the default session of Java's side",
     },
+    "pyspark.sql.session:SparkSession.__init__": {
+        "self._sc = sparkContext": "LateSession has these three, and no Java session",
+        "self._jsc = self._sc._jsc": "the second",
+        "self._jvm = self._sc._jvm": "the third",
+        "self._jsparkSession = jsparkSession": "made when it is first asked for",
+        "self._profiler_collector = AccumulatorProfilerCollector()": "made with it",
+        "install_exception_handler()": "LateSession does it, too",
+    },
+    "pyspark.errors.exceptions.captured:install_exception_handler": {"": "Java's exceptions as PySpark's"},
     "pyspark.sql.session:SparkSession.Builder": {
         "self._options: Dict[str, Any] = {}": "the settings that Java is started with"
     },
@@ -64,7 +77,7 @@ PRIVATE_USES = {
         "handle_worker_exception(e, outfile)\n        sys.exit(-1)": "a task reports one exception and ends",
     },
     "pyspark.sql.worker.utils:worker_run": {
-        "handle_worker_exception(e, outfile)\n        sys.exit(-1)": "the same of planning a query",
+        "handle_worker_exception(e, outfile)\n        sys.exit(-1)": "the same while a query is planned",
     },
     "pyspark.util:handle_worker_exception": {
         'os.environ.get("SPARK_HIDE_TRACEBACK", False)': "set before our own error is reported",
@@ -74,13 +87,13 @@ PRIVATE_USES = {
     },
     "pyspark.sql.worker.plan_data_source_read": {
         'getattr(reader.pushFilters, "__func__", None) is not DataSourceReader.pushFilters': (
-            "the source's reader passes for one without pushFilters where pushing is off"
+            "spark.source.BatchReader must look like a reader without pushFilters if filter pushdown is off"
         )
     },
     "pyspark.sql.pandas.types:from_arrow_schema": {"": "the schema of a table"},
-    "pyspark.sql.connect.session:SparkSession": {"": "a Connect session is told by its module"},
-    "py4j.protocol:Py4JNetworkError": {"": "an error of a Java that is gone is told by its name"},
-    "py4j.protocol:Py4JError": {"": "an error of a Java that is gone is told by its name"},
+    "pyspark.sql.connect.session:SparkSession": {"": "a Connect session is recognised by its module"},
+    "py4j.protocol:Py4JNetworkError": {"": "by this name spark.tasks knows that Java has ended"},
+    "py4j.protocol:Py4JError": {"": "by this name spark.tasks knows that Java has ended"},
 }
 """By module, class or function: what its source must contain ("": nothing, it must exist), and the
 purpose."""
@@ -118,6 +131,60 @@ def start_java(builder: SparkSession.Builder) -> dict[str, str]:
     options: Any = builder
     context._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(options._options.items())))
     return dict(SparkConf().getAll())
+
+
+def connect(port: int, secret: str, process: subprocess.Popen[bytes]) -> None:
+    """Make a Java that was started here PySpark's own, as if it had started it."""
+    variables = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+    os.environ.update(variables)
+    context: Any = SparkContext
+    try:
+        context._ensure_initialized(conf=SparkConf(loadDefaults=False))
+    finally:
+        for name in variables:
+            del os.environ[name]
+    context._gateway.proc = process
+
+
+class LateSession(SparkSession):
+    """A session without Spark's SQL, which takes Java longer to start than all else, until it is first used.
+
+    It then becomes an ordinary ``SparkSession``. Jobs of one stage are done without it (``jobs``).
+    """
+
+    def __init__(self, builder: SparkSession.Builder) -> None:
+        options: Any = builder
+        settings = SparkConf()
+        for name, value in options._options.items():
+            settings.set(name, value)
+        context: Any = SparkContext.getOrCreate(settings)
+        self._sc, self._jsc, self._jvm = context, context._jsc, context._jvm
+        self._late_lock, self._late_options = threading.Lock(), dict(options._options)
+        sessions: Any = SparkSession
+        sessions._instantiatedSession = sessions._activeSession = self
+        install_exception_handler()
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for what an instance does not have: what the base class would have set."""
+        if name not in ("_jsparkSession", "_profiler_collector"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self._start()
+        return self.__dict__[name]
+
+    def newSession(self) -> SparkSession:
+        """Another session of the same application."""
+        self._start()
+        return self.newSession()
+
+    def _start(self) -> None:
+        with self._late_lock:
+            if "_jsparkSession" in self.__dict__:
+                return
+            super().__init__(self._sc, options=self._late_options)
+            java_sessions = self._get_j_spark_session_class(self._jvm)
+            java_sessions.setDefaultSession(self._jsparkSession)
+            java_sessions.setActiveSession(self._jsparkSession)
+            self.__class__ = SparkSession  # type: ignore[assignment]  # which it is from now on
 
 
 def was_submitted() -> bool:

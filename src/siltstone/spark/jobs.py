@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -35,10 +36,20 @@ from siltstone.spark.executors import (
 from siltstone.spark.internals import is_connect, temporary_folder
 from siltstone.spark.rows import FAILED, SCHEMA, Row, rows_of
 from siltstone.spark.settings import is_local, without_retries
-from siltstone.spark.tasks import Result, engine_errors, run_job, run_jobs_in_thread, task_name, worker_task
+from siltstone.spark.tasks import (
+    Result,
+    engine_errors,
+    numbered_rows,
+    run_job,
+    run_jobs_in_thread,
+    task_name,
+    worker_task,
+)
 
 BARRIER_BYTES = 16 << 30
 """A larger log takes no barrier stage: if a worker dies, all of that stage is lost."""
+NO_BARRIER = -1
+"""In place of ``BARRIER_BYTES``: no log takes a barrier stage."""
 
 
 Shared = Sequence[SharedFolder]
@@ -63,7 +74,6 @@ def stage_over(
     frame: DataFrame,
     function: Callable[..., Iterator[pa.RecordBatch]],
     *arguments: object,
-    barrier: bool = False,
     shared: Shared = (),
 ) -> DataFrame:
     """A DataFrame that calls ``function(*arguments, batches)`` with the rows of each partition of
@@ -73,7 +83,7 @@ def stage_over(
         task = worker_task(check_and_run, shared, function, *arguments, name=name)
     else:
         task = worker_task(function, *arguments)
-    return frame.mapInArrow(task, SCHEMA, barrier=barrier)
+    return frame.mapInArrow(task, SCHEMA)
 
 
 def stage_over_numbers(
@@ -82,14 +92,33 @@ def stage_over_numbers(
     function: Callable[..., Iterator[pa.RecordBatch]],
     *arguments: object,
     tasks: int | None = None,
-    barrier: bool = False,
     shared: Shared = (),
 ) -> DataFrame:
     """A DataFrame that calls ``function(*arguments, batches)`` with the numbers 0 to ``count`` - 1 as rows.
 
     ``tasks``: they are spread over so many tasks; by default each number has a task of its own."""
     numbers = session.range(0, count, 1, tasks or count)
-    return stage_over(numbers, function, *arguments, barrier=barrier, shared=shared)
+    return stage_over(numbers, function, *arguments, shared=shared)
+
+
+def only_stage(
+    session: SparkSession,
+    count: int,
+    function: Callable[..., Iterator[pa.RecordBatch]],
+    *arguments: object,
+    tasks: int | None = None,
+    barrier: bool = False,
+    shared: Shared = (),
+) -> DataFrame | RDD[bytes]:
+    """As ``stage_over_numbers``, for a job without further stages: it needs no shuffle, and so none of
+    Spark's SQL, whose start takes Java longer than all else (``internals.LateSession``)."""
+    if is_connect(session):
+        return stage_over_numbers(session, count, function, *arguments, tasks=tasks, shared=shared)
+    numbers = session.sparkContext.parallelize(range(count), tasks or count)
+    if shared:
+        function, arguments = check_and_run, (shared, function, *arguments)
+    task = numbered_rows(function, *arguments)
+    return numbers.barrier().mapPartitions(task) if barrier else numbers.mapPartitions(task)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +157,8 @@ class SparkWorkers:
 
     @property
     def workers(self) -> int:
-        """How many tasks a job has that is planned now. (A worker of a barrier stage is one of them.) Raises
-        EngineError if Spark is gone."""
+        """How many tasks a job gets that is planned now. (In a barrier stage, each of them is a worker.)
+        Raises EngineError if Spark is gone."""
         with engine_errors("asking Spark how many tasks it runs"):
             return self._tasks or workers_of(self._session)
 
@@ -163,12 +192,12 @@ class SparkWorkers:
         for the progress (``report_progress``). ``staging``: folders that its tasks write into. Raises
         EngineError if the job fails, OSError."""
         with shared_folders(self._session, one_per_log_directory(staging)) as shared:
-            frame = functools.partial(
-                stage_over_numbers, self._session, count, function, *arguments, tasks=tasks, shared=shared
+            job = functools.partial(
+                only_stage, self._session, count, function, *arguments, tasks=tasks, shared=shared
             )
             done = bytes_by_tasks(self._session, tasks or count, size if is_rewriting else 2 * size)
             with report_progress(self._progress, title, size, done, is_rewriting=is_rewriting):
-                return collect(self._session, frame, title)
+                return collect(self._session, job, title)
 
 
 def can_use_barrier(session: SparkSession, size: int, maximum: int = BARRIER_BYTES) -> bool:
@@ -211,21 +240,19 @@ def run_in_barrier(
     """Run all stages in one barrier stage (``exchange``), and return the reports.
 
     None if a worker aborted or died, after which staged files are removed; or if it is unknown how many tasks
-    can run at one time."""
-    # A worker for each task of the largest stage, but no more than can run at one time.
+    can run at the same time."""
+    # A worker for each task of the largest stage, but no more than can run at the same time.
     workers = min(task_slots(session), max(stage.tasks for stage in job.stages))
     if workers < 1:
         return None
     with files.temporary_directory("siltstone-rows-", temporary_folder(session)) as folder:
         arguments = (tuple(job.stages), workers, folder, memory_bytes)
 
-        frame = functools.partial(
-            stage_over_numbers, session, workers, barrier_task, *arguments, barrier=True
-        )
+        stage = functools.partial(only_stage, session, workers, barrier_task, *arguments, barrier=True)
         done = functools.partial(bytes_read_by, workers, Path(folder))
         reports = None
         with contextlib.suppress(EngineError), report_progress(progress, job.title, job.size, done):
-            reports = collect(session, frame, job.title)
+            reports = collect(session, stage, job.title)
     # The folder is removed, so a worker that still waits stops. Staged files can be removed only after that.
     if reports is not None and all(row.kind != FAILED for row in reports):
         return reports
@@ -246,14 +273,14 @@ def run_jobs_overlapped(session: SparkSession, job: Callable[[int], Result], job
         yield from run_jobs_in_thread(session, job, jobs)
 
 
-def collect(session: SparkSession, frame: Callable[[], DataFrame], title: str) -> list[Row]:
+def collect(session: SparkSession, job: Callable[[], DataFrame | RDD[bytes]], title: str) -> list[Row]:
     """Run a job and return its rows, which are reports. Raises EngineError when the job fails."""
-    return list(rows_of(run_job(session, title, frame).to_batches()))
+    return list(rows_of(run_job(session, title, job).to_batches()))
 
 
 def bytes_by_tasks(session: SparkSession, tasks: int, size: int) -> Callable[[], int]:
-    """A count of the bytes that a job of ``tasks`` tasks has read of ``size`` bytes, by the tasks that have
-    ended since the first call."""
+    """Returns a function that estimates how many of ``size`` bytes a job has read: in proportion to how many
+    of its ``tasks`` have ended."""
     ended: dict[int, int] = {}
 
     def count() -> int:

@@ -33,7 +33,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from siltstone.base.errors import EngineError
+from siltstone.base.errors import EngineError, UsageError
 from siltstone.base.records.layout import Int64
 from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob
 from siltstone.log.names import TopicPartition
@@ -60,11 +60,18 @@ from siltstone.tables.latest import (
 )
 from siltstone.tables.options import ReadOptions, plan_title
 from siltstone.tables.splits import TaskSplit, offsets_in
-from siltstone.tables.table import ReadPlan, plan_stages, read_split, record_options, schema_of
+from siltstone.tables.table import (
+    ReadPlan,
+    plan_stages,
+    read_split,
+    record_options,
+    schema_of,
+    with_inferred_types,
+)
 
 IN_PROCESS_BYTES = 256 << 20
-"""Up to so many bytes of logs, whoever plans also finds the last records of their keys: two shuffles of Spark
-take longer. Their key entries take at most 64 MiB."""
+"""Up to so many bytes of logs, the process that plans also finds the last records of the keys: two shuffles
+of Spark take longer. The key entries of such logs take at most 64 MiB."""
 _EXTRACT_TASK_BYTES = 1 << 30
 """The most bytes of logs whose key entries one task collects."""
 _MERGE_TASK_BYTES = 512 << 20
@@ -83,6 +90,7 @@ def read(
     timestamps: tuple[Time | None, Time | None] | None = None,
     partitions: int | Sequence[int] | None = None,
     keys: bytes | str | Sequence[bytes | str] | None = None,
+    decode: Any = None,
     **options: Any,
 ) -> DataFrame:
     """The table of a log directory, or of one partition's: ``st.read(spark, "/backup/kafka", "users")``.
@@ -90,7 +98,8 @@ def read(
     ``path``: one, or all log.dirs of one broker. ``topic``: one or several, in a list or separated by commas;
     all by default. ``as_of``: an offset (int), or a time (ISO text or datetime, UTC where it has no zone).
     ``offsets``, ``timestamps``: (start, end), below the end, None for no bound; with ``partitions`` and
-    ``keys`` (bytes, or text for UTF-8; one or many) the records that are returned. The other options are
+    ``keys`` (bytes, or text for UTF-8; one or many) the records that are returned. ``decode``: how the values
+    become a typed column, ``st.Json``, ``st.Avro`` or ``st.Protobuf``, or {"key": …}. The other options are
     those of the data source, under their own names (``minPartitions``) or in snake case
     (``min_partitions``), and Python's values: ``True``, ``["key", "value"]``, ``{"users": {"0": 5}}``.
 
@@ -98,7 +107,11 @@ def read(
     EngineError where the session's Python has no Siltstone.
     """
     rows = RowKeywords(offsets=offsets, timestamps=timestamps, partitions=partitions, keys=keys)
-    parsed = read_options(path, topic, as_of, rows, options)
+    parsed = read_options(path, topic, as_of, rows, options).with_decoders(decode)
+    if is_connect(spark) and any(getattr(one, "schema", "") is None for one in parsed.decoders.values()):
+        reason = "through Spark Connect the types of JSON cannot be inferred: the files are the server's"
+        raise UsageError(reason, advice="pass st.Json(schema=pa.schema(…))")
+    parsed = with_inferred_types(parsed)
     schema = from_arrow_schema(schema_of(parsed))
     frame, splits_of = planned(spark, parsed)
     task = worker_task(read_task, splits_of, parsed, name=plan_title(parsed))
@@ -110,8 +123,8 @@ SplitsOf = Callable[[Batches], Iterator[tuple[int, TaskSplit]]]
 
 
 def planned(spark: SparkSession, options: ReadOptions) -> tuple[DataFrame, SplitsOf]:
-    """A DataFrame whose rows stand for the splits of a table, each split's in a partition of their own, and
-    what makes splits of them in a task. Raises as ``read``."""
+    """Plan a table. Returns a DataFrame whose rows stand for the splits, with the rows of each split in one
+    partition; and a function that turns such rows into splits in a task. Raises as ``read``."""
     _require_siltstone(spark)
     workers = SparkWorkers(spark).workers
     make_plan = functools.partial(_plan_on_server, spark) if is_connect(spark) else _plan
@@ -153,7 +166,8 @@ def read_task(splits_of: SplitsOf, options: ReadOptions, batches: Batches) -> It
 
 
 def _plan(options: ReadOptions, workers: int, in_process_bytes: int) -> ReadPlan:
-    """The plan; of small logs also with the last records of their keys."""
+    """The plan. For ``view=latest`` of small logs, its splits have the offsets of the last records
+    already."""
     read_plan = plan_stages(options, workers=workers)
     if read_plan.keys is None or read_plan.keys.size > in_process_bytes:
         return read_plan
@@ -175,7 +189,7 @@ def _plan_on_server(spark: SparkSession, options: ReadOptions, *bounds: int) -> 
 
 
 _PROBED: weakref.WeakSet[SparkSession] = weakref.WeakSet()
-"""The sessions whose workers have Siltstone."""
+"""The sessions whose Python workers are known to have Siltstone."""
 
 
 def _require_siltstone(spark: SparkSession) -> None:
@@ -194,11 +208,12 @@ def _require_siltstone(spark: SparkSession) -> None:
 
 
 def _probe_task(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """The rows as they are: the worker has imported this module, then."""
+    """Return the rows as they are. Spark pickles this function by name, so a worker that runs it has imported
+    this module."""
     yield from batches
 
 
-# view=latest.
+# view=latest: rows of retained offsets for each split, by the stages of a cleaning.
 
 
 def _retained_offsets(
@@ -212,11 +227,11 @@ def _retained_offsets(
     _, merge_tasks = merge_shape(max(keys.buckets, 1), workers, entry_bytes, _MERGE_TASK_BYTES)
     merge_tasks = max(1, min(merge_tasks, keys.buckets))
     entries = stage_over_numbers(spark, len(piece_lists), extract_task, keys, piece_lists, options)
-    merged = stage_over(_by_target(entries, merge_tasks), merge_task, keys, splits)
-    return _by_target(merged, max(len(splits), 1))
+    merged = stage_over(by_target(entries, merge_tasks), merge_task, keys, splits)
+    return by_target(merged, max(len(splits), 1))
 
 
-def _by_target(frame: DataFrame, tasks: int) -> DataFrame:
+def by_target(frame: DataFrame, tasks: int) -> DataFrame:
     """The rows, each in the partition ``target % tasks``."""
     return frame.repartitionById(tasks, F.pmod(F.col("target"), F.lit(tasks)).cast("int"))
 

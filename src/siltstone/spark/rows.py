@@ -33,26 +33,28 @@ ARROW_SCHEMA = pa.schema([*_SCALARS, ("blob", pa.binary())])
 SCHEMA = from_arrow_schema(ARROW_SCHEMA)
 """``ARROW_SCHEMA`` as Spark's type. A schema as text (DDL) would be parsed again for each stage."""
 BLOB_BYTES_MAX = 32 << 20
-"""The largest blob of offsets in one row. Whoever makes key entries bounds their blobs: to 32 MiB
-(``compaction.keys``), or to 16 MiB (``explain``, ``verify``)."""
+"""The largest blob of offsets in one row. Blobs of key entries are bounded where they are made: to 32 MiB
+(``compaction.keys``), or to 16 MiB (``verify``)."""
 ALL = -1
 """The target of a row for every task of the next stage."""
 
 # The kinds of rows.
 
 ENTRIES = "entries"
-"""Key entries of ``explain``, ``verify`` or ``view=latest``."""
+"""Key entries of ``verify``."""
 DIRTY, CLEAN = "dirty", "clean"
-"""Key entries of a cleaning: DIRTY of a log's dirty section, CLEAN of its clean section. The new records of a
-side-by-side compaction are DIRTY, too."""
+"""Key entries of a cleaning or of ``explain``: DIRTY of a log's dirty section, CLEAN of its clean section.
+The new records of a side-by-side compaction are DIRTY, too."""
 RETAINED = "retained"
 """Offsets of records that a segment group retains, or that a split of ``view=latest`` reads."""
 SUPERSEDED = "superseded"
-"""Offsets of records in a run of a ledger that later records supersede."""
+"""Offsets of records in an older run of a compacted ledger that later records supersede."""
 TRANSACTION_SUMMARY = "transaction-summary"
 """The transactions of one input split, an array."""
 TRANSACTION_STATE = "transaction-state"
 """A report with the transactions that are open or aborted where a segment group starts."""
+KEYLESS = "keyless"
+"""Neither array nor report: tells a segment group that the log has records without a key."""
 TRIGGER = "trigger"
 """Neither array nor report: makes a task of the next stage do its work even without other rows."""
 EXTRACTED = "extracted"
@@ -62,6 +64,8 @@ MERGED = "merged"
 compaction."""
 JOINED = "joined"
 """A report on a group that a broadcast join rewrote."""
+ROWS = "rows"
+"""Rows of a table's key bucket, as an Arrow stream (``tables.lakes.buckets``)."""
 REPORT = "report"
 """A report of any other task."""
 FAILED = "failed"

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import signal
 import subprocess
@@ -30,7 +29,7 @@ from pyspark.sql import SparkSession
 
 from siltstone.base import files, interruption
 from siltstone.base.errors import EngineError
-from siltstone.spark import class_archive, daemon, internals, shipping
+from siltstone.spark import ahead, class_archive, internals, java, shipping
 from siltstone.spark.internals import java_process
 from siltstone.spark.settings import (
     DEFAULT_MASTER,
@@ -44,34 +43,6 @@ from siltstone.spark.settings import (
     with_retries,
 )
 from siltstone.spark.tasks import is_alive
-
-OLDEST_JAVA = 17
-_JAVA_ADVICE = "Spark needs Java 17 or 21: install a JRE or set JAVA_HOME, or pass --engine process"
-_TERMINATE_SECONDS = 1.5
-"""How long a terminated Java may take to remove its temporary folders, before it is killed."""
-
-
-def java_command() -> str:
-    """The ``java`` that Spark would start. Raises EngineError, which says what to install."""
-    home = os.environ.get("JAVA_HOME")
-    command = str(Path(home) / "bin" / "java") if home else files.find_program("java")
-    if command is None or files.find_program(command) is None:
-        raise EngineError("Java is missing", advice=_JAVA_ADVICE)
-    return command
-
-
-def java_version() -> str:
-    """The output of ``java -version``. Raises EngineError for a Java that is too old for Spark 4."""
-    process = subprocess.run([java_command(), "-version"], capture_output=True, text=True, check=False)
-    version = re.search(r'version "(\d+)', process.stderr + process.stdout)
-    if process.returncode or version is None or int(version[1]) < OLDEST_JAVA:
-        lines = (process.stderr or process.stdout).strip().splitlines()
-        raise EngineError(
-            f"this is not a Java that Spark can use; it says: {lines[0] if lines else 'nothing'}",
-            path=java_command(),
-            advice=_JAVA_ADVICE,
-        )
-    return process.stderr + process.stdout
 
 
 def start_session(
@@ -94,8 +65,9 @@ def start_session(
     if existing is not None:
         stop_session(existing)
     start = _Start(master=master, spill_folder=spill_folder, chosen=chosen)
-    if not internals.was_submitted():
-        version = java_version()
+    is_prepared = internals.gateway() is None and java.prepare(master, chosen, java_options)
+    if not is_prepared and not internals.was_submitted():
+        version = java.java_version()
         if is_this_machine(start.master or DEFAULT_MASTER):
             start.java_options = class_archive.java_options(version) if java_options is None else java_options
     session = _run(start)
@@ -110,15 +82,21 @@ def start_session(
 
 def _run(start: _Start) -> SparkSession:
     """The session; what Spark prints meanwhile is only shown as the error of a start that fails."""
-    with files.temporary_file() as errors:
+    started = java.take()
+    with files.temporary_file() if started is None else started.errors as errors:
         try:
             with (
                 files.redirect_standard_error(errors.fileno()),
                 _keep_sigint_handler(),
-                _java_in_own_process_group(),
+                _java_in_own_process_group(started),
             ):
                 interruption.current().check()
-                session: SparkSession = start.builder().getOrCreate()
+                if started is not None:
+                    internals.connect(*started.connection(), started.process)
+                builder = start.builder()
+                if is_local(start.master) and not internals.was_submitted():
+                    return internals.LateSession(builder)
+                session: SparkSession = builder.getOrCreate()
                 return session
         except Exception as error:
             if interruption.is_interrupt(error):
@@ -131,7 +109,9 @@ def _run(start: _Start) -> SparkSession:
             last = next((line for line in reversed(messages) if "rror" in line or "xception" in line), "")
             if not internals.was_submitted():
                 internals.forget_java()  # its process was killed
-            reason = f"Spark did not start on {start.master}: {last or error}".splitlines()[0]
+            reason = f"Spark did not start on {start.master or DEFAULT_MASTER}: {last or error}".splitlines()[
+                0
+            ]
             raise EngineError(
                 reason, advice="check the address (--master), or pass --engine process"
             ) from None
@@ -193,13 +173,14 @@ class _Start:
         return builder
 
     def _ours(self, master: str) -> dict[str, str]:
-        module = daemon.__name__ if is_local(master) else shipping.DAEMON
+        """Siltstone's settings on this machine."""
+        module = ahead.__name__ if is_local(master) else shipping.DAEMON
         return local_settings(master, self.spill_folder, self.java_options, module)
 
 
 def _name_python(settings: Mapping[str, str]) -> None:
-    """Tell PySpark the workers' Python. It reads the variable and not its own setting, which only
-    spark-submit does."""
+    """Tell PySpark which Python the workers have. It reads the environment variable; the setting for it is
+    read by spark-submit only."""
     os.environ.setdefault("PYSPARK_PYTHON", settings.get(PYTHON_SETTING, sys.executable))
 
 
@@ -241,7 +222,7 @@ def stop_session(session: SparkSession) -> None:
         session.stop()
     if process is None or (process.poll() is None and _java_answers(gateway)):
         return
-    _terminate_java(process)  # A process that was just killed may not have ended yet.
+    java.terminate(process)  # A process that was just killed may not have ended yet.
     internals.forget_java()
 
 
@@ -266,40 +247,25 @@ def _keep_sigint_handler() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _java_in_own_process_group() -> Iterator[None]:
-    """Within, Java and the scripts that start it run in a process group of their own.
+def _java_in_own_process_group(java_process: java.Java | None) -> Iterator[None]:
+    """Within, Java and the scripts that start it run in a process group of their own, as ``java_process``, if
+    Java was started already.
 
     The group is killed if the start fails, since it would wait for ever, and terminated when an interrupt
     ends the command."""
-    started: list[subprocess.Popen[bytes]] = []
+    started = [] if java_process is None else [java_process.process]
 
     def remember(process: subprocess.Popen[bytes]) -> None:
         started.append(process)
-        interruption.current().on_signal(lambda: _terminate_java(process))
+        interruption.current().on_signal(lambda: java.terminate(process))
 
     try:
         with internals.starting_java(remember):
             yield
     except BaseException:
         for process in started:
-            _signal_group(process, signal.SIGKILL)
+            java.signal_group(process, signal.SIGKILL)
         raise
-
-
-def _terminate_java(process: subprocess.Popen[bytes]) -> None:
-    """Terminate Java, and the Python workers with it; kill it after ``_TERMINATE_SECONDS``."""
-    if process.poll() is not None:
-        return
-    _signal_group(process, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_TERMINATE_SECONDS)
-    _signal_group(process, signal.SIGKILL)
-
-
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Send a signal to all processes of the group that ``process`` leads, or led before it ended."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
 
 
 # Sessions for ``explain`` and ``verify``, which need only DataFrames: on a master, or on a Spark Connect
@@ -336,8 +302,10 @@ def session_on(
 # The class archive: Spark cleans a small log, and Java then writes the classes that it has loaded for that.
 
 _DUMP_SECONDS_MAX = 600
+"""How long Java may take to write the archive."""
 _ARCHIVE_MASTER = "local[2]"
 _UNFINISHED_SUFFIX = ".making"
+"""The suffix of an archive that Java still writes."""
 
 
 def make_class_archive(clean_something: Callable[[SparkSession], None]) -> Path | None:
@@ -346,7 +314,7 @@ def make_class_archive(clean_something: Callable[[SparkSession], None]) -> Path 
     ``clean_something`` cleans a small log with the session. The process must not have started Spark before:
     its Java ends here. Raises EngineError if Java writes no archive, OSError if the folder cannot be written.
     """
-    version, archives = java_version(), class_archive.folder()
+    version, archives = java.java_version(), class_archive.folder()
     if archives is None:
         return None
     archive = class_archive.find(version)

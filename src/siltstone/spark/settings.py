@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from siltstone.base.errors import EngineError
-from siltstone.spark.internals import DAEMON_SETTING
 
 DEFAULT_MASTER = "local[*]"
 TASK_ATTEMPTS = 3
+"""How many times Spark tries a task on a local master."""
 REQUIRED = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "16",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
@@ -29,6 +29,9 @@ REQUIRED = {
 """A row between tasks has up to 32 MiB (``rows.BLOB_BYTES_MAX``). Spark would put 10,000 of them into one
 Arrow batch, which must stay below 2 GiB."""
 PYTHON_SETTING = "spark.pyspark.python"
+DAEMON_SETTING = "spark.python.daemon.module"
+"""Spark's undocumented setting for the module that forks Python workers."""
+DRIVER_MEMORY = "2g"
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"
 """Java only moves rows from task to task. Its optimising compiler (C2) takes far more time from the tasks
 than it saves. Every blob would be a humongous object for its default garbage collector (G1)."""
@@ -67,15 +70,14 @@ def refuse_required(settings: Mapping[str, str]) -> None:
 
 
 def local_settings(master: str, spill_folder: str | None, java_options: str, daemon: str) -> dict[str, str]:
-    """The settings on this machine. ``java_options``: further ones of the driver's Java; ``daemon``: the
+    """The settings on this machine. ``java_options``: further options of the driver's Java; ``daemon``: the
     module that forks Python workers on a local master."""
-    quiet = (Path(__file__).parent / "log4j2.properties").as_uri()
     settings = {
         **REQUIRED,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "2g",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet} {_JAVA_OPTIONS}{java_options}",
+        "spark.driver.memory": DRIVER_MEMORY,
+        "spark.driver.extraJavaOptions": driver_java_options(java_options),
         "spark.sql.adaptive.enabled": "false",
         "spark.shuffle.compress": "false",
         "spark.shuffle.spill.compress": "false",
@@ -91,6 +93,12 @@ def local_settings(master: str, spill_folder: str | None, java_options: str, dae
     return settings | _environment(spill_folder)
 
 
+def driver_java_options(further: str) -> str:
+    """The options of the driver's Java on this machine; ``further`` ones begin with a space."""
+    quiet = (Path(__file__).parent / "log4j2.properties").as_uri()
+    return f"-Dlog4j2.configurationFile={quiet} {_JAVA_OPTIONS}{further}"
+
+
 def cluster_settings(spill_folder: str | None, daemon: str, present: Mapping[str, str]) -> dict[str, str]:
     """The settings on a cluster, without those that are ``present``: from ``spark-defaults.conf``,
     ``spark-submit`` or the user."""
@@ -103,6 +111,8 @@ def cluster_settings(spill_folder: str | None, daemon: str, present: Mapping[str
 
 
 def _environment(spill_folder: str | None) -> dict[str, str]:
+    """Settings by this process's environment and options: numba's cache for executors, the folder for
+    spills."""
     settings = {}
     if "NUMBA_CACHE_DIR" in os.environ:
         settings["spark.executorEnv.NUMBA_CACHE_DIR"] = os.environ["NUMBA_CACHE_DIR"]

@@ -7,9 +7,12 @@
                              siltstone_daemon.py
                              siltstone/__init__.py    becomes the installed package, or the unpacked one
 
-A session that the program has started, or whose user names another Python daemon, has PySpark's own workers,
-which only ``addPyFile`` reaches. Imported from ``siltstone.zip`` itself, kernels would be compiled in each
-application.
+The choice is between the installed package, if it is the same as the driver's, and ``siltstone.zip``, which
+is unpacked into a folder of the machine (``siltstone_daemon``). The package is not imported from the zip
+itself: numba could not keep compiled kernels there, and would compile them in each application.
+
+A session that the program has started, or whose user names another Python daemon, has PySpark's own daemon
+and workers. Only ``addPyFile`` reaches those.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import siltstone
 import siltstone_daemon
 from siltstone.base import files
 from siltstone.base.errors import EngineError
-from siltstone.spark.internals import DAEMON_SETTING
+from siltstone.spark.settings import DAEMON_SETTING
 
 DAEMON = siltstone_daemon.__name__
 """The module that forks Python workers on clusters."""

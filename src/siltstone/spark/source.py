@@ -39,11 +39,13 @@ from siltstone.tables.table import plan, read_split, schema_of
 from siltstone.tables.writing import WriteOptions, WritePlan, abort_plan, commit_plan, plan_write, stage_task
 
 _METADATA_KEY = "siltstone"
+"""In the metadata of a schema's first column: the options that a table in the catalog was created with."""
 _Class = TypeVar("_Class", bound=type)
 
 
 def _with_one_line_errors(kind: _Class) -> _Class:
-    """Let the methods that Spark calls report errors in one line (``one_line_errors``)."""
+    """A class decorator: its public methods, which Spark calls, report errors in one line
+    (``one_line_errors``)."""
     for name, method in list(vars(kind).items()):
         if not name.startswith("_") and inspect.isfunction(method):
             setattr(kind, name, one_line_errors()(method))
@@ -97,7 +99,7 @@ class SiltstoneSource(datasource.DataSource):
         return StreamReader(ReadOptions.of(self._with_catalog_options(schema), is_streaming=True))
 
     def _with_catalog_options(self, schema: StructType) -> dict[str, str]:
-        """The query's options, over those that its table in the catalog was created with."""
+        """The options that the table in the catalog was created with, replaced by those of the query."""
         kept: dict[str, str] = schema.fields[0].metadata.get(_METADATA_KEY, {}) if schema.fields else {}
         return kept | _lower_names(self.options)
 

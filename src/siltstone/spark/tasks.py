@@ -1,4 +1,4 @@
-"""Runs tasks and jobs for the cleaner, the compactor, ``explain`` and ``verify``.
+"""Runs tasks and jobs for the cleaner, the compactor and ``verify``.
 
 ``verify`` shares no code with the cleaner, so this module imports nothing of ``compaction``.
 """
@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
-from pyspark import InheritableThread
+from pyspark import RDD, InheritableThread
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -26,7 +26,7 @@ from siltstone.base.errors import EngineError, SiltstoneError
 from siltstone.base.records.layout import Words
 from siltstone.spark import internals
 from siltstone.spark.internals import WORKER_EXITED, is_connect
-from siltstone.spark.rows import REPORT, SCHEMA, Report, report_of, report_row, rows_of
+from siltstone.spark.rows import ARROW_SCHEMA, REPORT, SCHEMA, Report, report_of, report_row, rows_of
 
 Batches = Iterable[pa.RecordBatch]
 """The input of a task's function."""
@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 _ENTRY_BYTES_PER_BUCKET = 32 << 20
 """About the most bytes of key entries in a bucket, if ``smaller_buckets`` may choose."""
 WORKER_DIED_ADVICE = (
-    "let fewer tasks run at one time (--master local[1]), lower log.cleaner.dedupe.buffer.size and "
+    "let fewer tasks run at the same time (--master local[1]), lower log.cleaner.dedupe.buffer.size and "
     "log.cleaner.io.buffer.size, or give the machine more memory"
 )
 UNSHARED = "an executor does not share this folder with the driver"
@@ -66,8 +66,8 @@ def freeze_imports() -> None:
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Within, in a Python process of Spark: an error that Siltstone or the system raises is reported in one
-    line, with its code in the next one, and without a traceback, which tells of nothing but our code.
+    """In a Python process of Spark, report an error that Siltstone or the system raises within the block in
+    one line, with its code in the next one, and without a traceback, which shows nothing but our code.
 
     Spark shows the text that the process sends: for a failed task below "An exception was thrown from the
     Python worker:". Errors that are not expected keep their traceback.
@@ -107,6 +107,22 @@ def worker_task(
     return task
 
 
+def numbered_rows(
+    function: Callable[..., Iterator[pa.RecordBatch]], *arguments: object
+) -> Callable[[Iterable[int]], Iterator[bytes]]:
+    """``in_worker`` for an RDD of numbers: the numbers of a task come as one batch, and its rows are
+    serialised."""
+    return functools.partial(_numbered_rows, function, arguments)
+
+
+def _numbered_rows(
+    function: Callable[..., Iterator[pa.RecordBatch]], arguments: tuple[object, ...], numbers: Iterable[int]
+) -> Iterator[bytes]:
+    batch = pa.RecordBatch.from_pydict({"id": pa.array(numbers, pa.int64())})
+    for rows in in_worker(function, *arguments, [batch]):
+        yield rows.serialize().to_pybytes()
+
+
 def merge_shape(buckets: int, workers: int, entry_bytes: int, memory_bytes: int) -> tuple[int, int]:
     """(buckets, tasks) of a merge, so that a task takes at most ``memory_bytes``.
 
@@ -121,7 +137,7 @@ def merge_shape(buckets: int, workers: int, entry_bytes: int, memory_bytes: int)
 
 
 def smaller_buckets(buckets: int, tasks: int, entry_bytes: int) -> int:
-    """A number of buckets, at least ``buckets``, of which each has about 32 MiB of key entries.
+    """How many buckets a merge has, at least ``buckets``, so that each has about 32 MiB of key entries.
 
     The merge of a bucket takes three and a half times the memory of its entries, and a task merges its
     buckets one after another, so smaller buckets take less memory. ``entry_bytes``: those of all buckets."""
@@ -213,17 +229,24 @@ def is_alive(session: SparkSession) -> bool:
 _DESCRIPTION = "spark.job.description"
 
 
-def run_job(session: SparkSession, title: str, job: Callable[[], DataFrame]) -> pa.Table:
-    """Run the DataFrame that ``job`` makes, and return its rows.
+def run_job(session: SparkSession, title: str, job: Callable[[], DataFrame | RDD[bytes]]) -> pa.Table:
+    """Run the DataFrame that ``job`` makes, or the RDD of rows (``numbered_rows``), and return its rows.
 
     Spark's UI shows ``title`` as the job's description. Raises EngineError if the job fails, and
     KeyboardInterrupt after an interrupt, which cancels the job."""
     with engine_errors(title), _described(session, title):
-        frame = job()
+        rows = job()
         if is_connect(session) or threading.current_thread() is not threading.main_thread():
-            return frame.toArrow()
-        (table,) = run_jobs_in_thread(session, lambda _: frame.toArrow(), 1)
+            return _collected(rows)
+        (table,) = run_jobs_in_thread(session, lambda _: _collected(rows), 1)
         return table
+
+
+def _collected(rows: DataFrame | RDD[bytes]) -> pa.Table:
+    if isinstance(rows, RDD):
+        batches = [pa.ipc.read_record_batch(pa.py_buffer(data), ARROW_SCHEMA) for data in rows.collect()]
+        return pa.Table.from_batches(batches, ARROW_SCHEMA)
+    return rows.toArrow()
 
 
 @contextlib.contextmanager
@@ -281,7 +304,7 @@ def run_jobs_in_thread(session: SparkSession, job: Callable[[int], Result], jobs
                     context.cancelJobsWithTag(tag)
 
 
-# The jobs of ``explain`` and ``verify``: the first stage reads logs, the second one works on keys by bucket.
+# The jobs of ``verify``: the first stage reads logs, the second one works on keys by bucket.
 #
 # ::
 #

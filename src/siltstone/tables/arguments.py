@@ -35,14 +35,15 @@ def read_options(
     topic: str | Sequence[str] | None,
     as_of: Time | None,
     rows: RowKeywords,
-    others: Mapping[str, Any],
+    other_options: Mapping[str, Any],
 ) -> ReadOptions:
-    """The options of a batch query. ``others``: options by their own names or in snake case. Raises
+    """The options of a batch query. ``other_options``: by their own names or in snake case. Raises
     UsageError."""
-    paths = [os.fspath(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
+    directories = [path] if isinstance(path, str | os.PathLike) else path
+    paths = [os.fspath(directory) for directory in directories]
     if not paths:
         raise UsageError("no log directory is passed", advice="pass a path, or all log.dirs of one broker")
-    texts = {_camel_case(name): _text(value) for name, value in others.items() if value is not None}
+    texts = {_camel_case(name): _text(value) for name, value in other_options.items() if value is not None}
     if topic is not None:
         texts["subscribe"] = _text(topic)
     if as_of is not None:
@@ -97,11 +98,11 @@ def _milliseconds(time: Time | None) -> int | None:
 def _key_bytes(keys: bytes | str | Iterable[bytes | str] | None) -> tuple[bytes, ...] | None:
     if keys is None:
         return None
-    several = [keys] if isinstance(keys, bytes | str) else list(keys)
-    if not all(isinstance(key, bytes | str) for key in several):
+    key_list = [keys] if isinstance(keys, bytes | str) else list(keys)
+    if not all(isinstance(key, bytes | str) for key in key_list):
         raise UsageError("keys: a key is neither bytes nor text", advice="pass bytes, or text for UTF-8")
     try:
-        return tuple(sorted({key.encode() if isinstance(key, str) else key for key in several}))
+        return tuple(sorted({key.encode() if isinstance(key, str) else key for key in key_list}))
     except UnicodeEncodeError as error:
         raise UsageError(f"keys: {error.object!r} is not UTF-8", advice="pass bytes") from None
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
@@ -47,6 +47,7 @@ from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLog
 from siltstone.log.reading import EARLIEST, HasView, LogReader, PolledRecords, ReaderSettings, Start
+from siltstone.tables.decoding import ColumnDecoding
 from siltstone.tables.options import VIEWS
 
 # Spans become Arrow's buffers, without a Python object for each record. A span is a start and a size (-1:
@@ -72,7 +73,8 @@ def gather(data: Bytes, start: Int32, size: Int32, offsets: Int32, out: Bytes) -
 
 @kernel
 def _running_sums(size: Int32, offsets: Int32) -> tuple[int, int]:
-    """Fill ``offsets`` with 0 and the running sums of ``size``; returns (the sum of all, the nulls)."""
+    """Fill ``offsets`` with 0 and the running sums of ``size``, in which a null (-1) counts as 0; returns
+    (the sum of all, how many nulls)."""
     total = nulls = 0
     offsets[0] = 0
     for row in range(len(size)):
@@ -150,6 +152,7 @@ def _text_array(data: Bytes, start: Int32, size: Int32) -> pa.Array:
     return texts
 
 
+NO_DECODINGS: Mapping[str, ColumnDecoding] = {}
 BATCH_BYTES = 8 << 20
 """About so many bytes of records are in an Arrow batch, by default."""
 _LARGEST_MS = ((1 << 63) - 1) // 1000
@@ -222,12 +225,16 @@ BATCH_FIELDS = pa.struct(
     ).items()
 )
 """``sequence`` is the record's own, -1 without a producer id; positions and sizes are bytes of ``file``."""
-_HEADER_FIELD = {re.sub("_([a-z])", lambda match: match[1].upper(), name): name for name in BATCH.names or ()}
-_HEADER_FIELDS = {
-    field.name: _HEADER_FIELD[field.name] for field in BATCH_FIELDS if field.name in _HEADER_FIELD
+_CAMEL_CASE_NAMES = {
+    re.sub("_([a-z])", lambda match: match[1].upper(), name): name for name in BATCH.names or ()
 }
+_HEADER_FIELDS = {
+    field.name: _CAMEL_CASE_NAMES[field.name] for field in BATCH_FIELDS if field.name in _CAMEL_CASE_NAMES
+}
+"""Fields of the column ``batch`` that are fields of a batch header (``BATCH``) → the header's name of it."""
 _SEQUENCE_MASK = (1 << 31) - 1
 _CODEC_NAMES = np.array([codec_name(number) for number in range(CODEC_MASK + 1)])
+"""Names of the codecs by number, also for numbers that no codec has."""
 
 
 def batch_structs(
@@ -286,7 +293,7 @@ COLUMNS = tuple(name for name in _COLUMNS if name not in (BATCH_COLUMN, BAD_COLU
 COLUMNS_WITHOUT_RECORD_DATA = frozenset(
     ("topic", "partition", "offset", "timestamp", "timestampType", BATCH_COLUMN)
 )
-"""The columns that can be made without keys and values (``TimeColumns``)."""
+"""The columns that can be made without keys and values (``base.records.columns.TimeColumns``)."""
 
 
 def schema(
@@ -407,12 +414,15 @@ def record_batches(
     *,
     batch_bytes: int,
     rows_max: int | None = None,
+    decodings: Mapping[str, ColumnDecoding] = NO_DECODINGS,
 ) -> Iterator[pa.RecordBatch]:
     """Split records (at least one) into Arrow batches of about ``batch_bytes`` and at most ``rows_max`` rows.
 
     ``columns``: ``RecordColumns``, or others with the fields that the columns of ``out_schema`` need;
     ``columns.batch`` has the row in ``batches`` of each record. Decompressed records may be many times as
     large as the window that they were read from. An Arrow batch has at most 2 GiB of keys, and of values.
+    ``decodings``: of the columns that are decoded; ``out_schema`` has their types. Raises
+    UndecodableValueError.
     """
     count = len(columns)
     parts = 1 if rows_max is None else -(-count // rows_max)
@@ -424,4 +434,7 @@ def record_batches(
     for start, end in itertools.pairwise(sorted(edges)):
         part = columns if end - start == count else select(columns, slice(start, end))
         arrays = [_COLUMNS[name][1](part, batches, source) for name in out_schema.names]
+        for at, name in enumerate(out_schema.names):
+            if name in decodings:
+                arrays[at] = decodings[name].decoded(arrays[at], part.offset, source.topic_partition)
         yield pa.RecordBatch.from_arrays(arrays, schema=out_schema)

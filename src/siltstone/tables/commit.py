@@ -2,16 +2,16 @@
 
 ::
 
-    step                                     in the logs     after a crash in this step
-    0  tasks stage batches in their files    none of them    the files are removed after a week
-    1  lock the directory
-    2  complete interrupted writes           theirs          step 2 of the next write continues
-    3  was this id written before?           then all of it  if so, go to 7: nothing is appended
-    4  write the entry, durably (``Write``)  none            no entry: as 0; an entry: step 2 appends all
-    5  append the batches, flush the logs    some, then all  step 2 appends the batches that are not there
+    step                                     batches in the logs  after a crash in this step
+    0  tasks stage batches in their files    none                 the files are removed after a week
+    1  lock the directory                    none                 as 0
+    2  complete interrupted earlier writes   none of this write   step 2 of the next write continues
+    3  was this id written before?           none; if so, all     as 0 (if so, go to 7: nothing is appended)
+    4  write the entry, durably (``Write``)  none                 as 0, or with the entry: step 2 appends all
+    5  append the batches, flush the logs    some, then all       step 2 appends the batches that are missing
        error: truncate the logs, remove the entry, raise
-    6  write the entry as done, durably      all             step 3 recognises the id
-    7  remove the staged files               all             the files are removed after a week
+    6  write the entry as done, durably      all                  step 3 recognises the id
+    7  remove the staged files               all                  the files are removed after a week
 
 Step 4 is the commit point. Before it, no batch of the write is in a log. Once the entry is durable, all of
 them will be, unless an error in step 5 removes all of them again. The entry has the end of each log before
@@ -168,6 +168,8 @@ class StagedWriter:
 
 
 def _make_staging_folder(folder: Path) -> None:
+    """Make the folder of a write, and its parent ``.siltstone-writes``, durably."""
+    # Raises if the parent's name belongs to something else, such as a link.
     has_siltstone_folder(folder.parent.parent, folder.parent.name)
     for path in (folder.parent, folder):
         with contextlib.suppress(FileExistsError):  # another task was faster
@@ -214,7 +216,7 @@ def remove_staged(folder: Path) -> None:
 #
 # An entry that is not done is the commit point of its write (step 4). It is durable before the first batch is
 # appended, and has the end of each log before the write (``ranges``) and the staged files. An entry that is
-# done tells a job that runs again with the same id that its records are in the logs. Each id has one entry,
+# done shows a job that runs again with the same id that its records are in the logs. Each id has one entry,
 # that of its newest epoch: the epochs of a stream ascend.
 
 WRITES_FILE = "siltstone-writes.json"
@@ -239,7 +241,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     staged: tuple[StagedOutput, ...] = ()
 
     def __post_init__(self) -> None:
-        self.ends_before()
+        self.ends_before()  # raises ValueError for a wrong name, which msgspec reports as a damaged file
 
     def ends_before(self) -> dict[TopicPartition, int]:
         """Each log's end before the write. Raises ValueError for a name that is no partition's."""
@@ -269,7 +271,7 @@ def load_writes(root: Path) -> list[Write]:
         raise CorruptFileError(
             str(path),
             0,
-            f"not a list of writes ({error}), so a repeated job cannot be told from a new one",
+            f"not a list of writes ({error}), so it is not known which jobs were committed before",
             advice="restore an older copy, or remove the file if no job will be repeated",
         ) from None
 
@@ -410,7 +412,7 @@ def _is_batch_at(log: PartitionLog, offset: int, batch: Bytes) -> bool:
     stored = data[: batches["size"].item(0)]
     if len(stored) != len(batch) or len(stored) < BATCH_OVERHEAD:
         return False
-    low_attribute_byte = ATTRIBUTES_POSITION + 1
+    low_attribute_byte = ATTRIBUTES_POSITION + 1  # of two; the codec is in its low bits
     same_codec = (int(stored[low_attribute_byte]) ^ int(batch[low_attribute_byte])) & CODEC_MASK == 0
     return same_codec and all((stored[part] == batch[part]).all() for part in _COMPARED)
 

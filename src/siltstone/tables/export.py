@@ -19,17 +19,18 @@ import io
 import itertools
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from siltstone.base import files
 from siltstone.base.errors import EngineError, UsageError
+from siltstone.tables.decoding import COLUMNS
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.splits import TaskSplit, partition_directories
 from siltstone.tables.table import plan, read_split, schema_of
@@ -48,12 +49,14 @@ _PART, _SUFFIX = "part-", ".parquet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """An export that was made: its directory, how many ``records`` and ``files``, and their size in bytes."""
+    """An export that was made: its directory, how many ``records`` and ``files`` were written, and their size
+    in bytes. ``version``: of a Delta or Iceberg table, the one that has them; nothing new, an older one."""
 
     target: str
     records: int
     files: int
     size: int
+    version: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,8 @@ def begin(
 ) -> ExportPlan:
     """Make the staging directory. Raises UsageError for a target that may not be written, OSError."""
     if output_format != "parquet":
-        raise UsageError(f"there is no export format {output_format!r}", advice="pass 'parquet'")
+        advice = "pass 'parquet', 'delta' or 'iceberg'"
+        raise UsageError(f"there is no export format {output_format!r}", advice=advice)
     for name, value, allowed in (("mode", mode, MODES), ("compression", compression, COMPRESSIONS)):
         if value not in allowed:
             raise UsageError(f"{name}={value!r} is not known", advice=f"pass {', '.join(allowed)}")
@@ -89,7 +93,7 @@ def begin(
     overwrites = mode == "overwrite"
     if files.is_link(target) or files.exists(target):
         _refuse_existing(target, overwrites)
-    _refuse_log_directories(target, options)
+    refuse_log_directories(target, options)
     files.make_directory(target.parent, parents=True)
     staging = target.with_name(f".{target.name}.siltstone-export-{secrets.token_hex(8)}")
     files.make_directory(staging)
@@ -108,8 +112,7 @@ def _refuse_existing(target: Path, overwrites: bool) -> None:
         advice = "pass another directory, or mode='overwrite' to replace an export"
         raise UsageError("the target exists already", path=target, advice=advice)
     is_export = files.is_directory(target, follow=False) and all(
-        entry.is_file
-        and (entry.name == SUCCESS or (entry.name.startswith(_PART) and entry.name.endswith(_SUFFIX)))
+        entry.is_file and (entry.name == SUCCESS or is_part_name(entry.name))
         for entry in files.entries(target)
     )
     if not is_export or not files.exists(target / SUCCESS):
@@ -117,7 +120,7 @@ def _refuse_existing(target: Path, overwrites: bool) -> None:
         raise UsageError(reason, path=target, advice="pass another directory, or remove it yourself")
 
 
-def _refuse_log_directories(target: Path, options: ReadOptions) -> None:
+def refuse_log_directories(target: Path, options: ReadOptions) -> None:
     """Raises UsageError for a target inside a log directory: no broker would start with it."""
     partitions = partition_directories(options).values()
     logs = {files.stat(place).device_and_inode for path in partitions for place in (path, path.parent)}
@@ -175,14 +178,31 @@ def write_split(export: ExportPlan, number: int, split: TaskSplit) -> ExportedFi
 
 
 def _write_file(export: ExportPlan, number: int, batches: Iterable[pa.RecordBatch]) -> ExportedFile:
-    schema = schema_of(export.options)
-    name = f"{_PART}{number:05d}-{secrets.token_hex(8)}{_SUFFIX}"
-    path, records = Path(export.staging) / name, 0
+    name = part_name(number)
+    return write_parquet(Path(export.staging) / name, schema_of(export.options), export.compression, batches)
+
+
+def part_name(number: int, run: str = "") -> str:
+    """A new name for a file of task ``number``, of this attempt only. ``run``: begins the names of an export
+    whose files are among those of others."""
+    return f"{_PART}{run}{number:05d}-{secrets.token_hex(8)}{_SUFFIX}"
+
+
+def is_part_name(name: str) -> bool:
+    """Can it be one of ``part_name``?"""
+    return name.startswith(_PART) and name.endswith(_SUFFIX)
+
+
+def write_parquet(
+    path: Path, schema: pa.Schema, compression: str, batches: Iterable[pa.RecordBatch]
+) -> ExportedFile:
+    """Write and sync a new Parquet file. Raises what ``batches`` raises, OSError."""
+    records = 0
     with files.Writer(path, permissions=0o666) as writer:
         settings: dict[str, Any] = {
-            "compression": export.compression,
-            "use_dictionary": [column for column in _DICTIONARIES if column in schema.names],
-            "write_statistics": [column for column in _STATISTICS if column in schema.names],
+            "compression": compression,
+            "use_dictionary": _leaves(schema, _DICTIONARIES),
+            "write_statistics": _leaves(schema, _STATISTICS),
         }
         sink = _Sink(writer)
         with pq.ParquetWriter(pa.PythonFile(sink, mode="w"), schema, **settings) as parquet:
@@ -194,7 +214,29 @@ def _write_file(export: ExportPlan, number: int, batches: Iterable[pa.RecordBatc
         sink.raise_error()
         files.inherit_owner(path)
         writer.sync()
-        return ExportedFile(name=name, records=records, size=writer.size)
+        return ExportedFile(name=path.name, records=records, size=writer.size)
+
+
+def _leaves(schema: pa.Schema, names: Sequence[str]) -> list[str]:
+    """The paths in Parquet of the named columns, and of all columns that are decoded."""
+    is_decoded = [field.name in COLUMNS and not pa.types.is_binary(field.type) for field in schema]
+    chosen = [
+        field for field, decoded in zip(schema, is_decoded, strict=True) if decoded or field.name in names
+    ]
+    return [path for field in chosen for path in _leaf_paths(field.name, field.type)]
+
+
+def _leaf_paths(path: str, column_type: pa.DataType) -> Iterator[str]:
+    if pa.types.is_struct(column_type):
+        for field in column_type:
+            yield from _leaf_paths(f"{path}.{field.name}", field.type)
+    elif pa.types.is_list(column_type):
+        yield from _leaf_paths(f"{path}.list.element", column_type.value_type)
+    elif pa.types.is_map(column_type):
+        yield from _leaf_paths(f"{path}.key_value.key", column_type.key_type)
+        yield from _leaf_paths(f"{path}.key_value.value", column_type.item_type)
+    else:
+        yield path
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
@@ -264,17 +306,26 @@ def abandon(export: ExportPlan) -> None:
         files.remove_tree(export.staging)
 
 
+Item = TypeVar("Item")
+Done = TypeVar("Done")
+
+
+def in_threads(function: Callable[[Item], Done], items: Sequence[Item]) -> list[Done]:
+    """The results for all items, on all cores. The first error is raised, and no further item begins then."""
+    with ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(items)))) as pool:
+        tasks = [pool.submit(function, item) for item in items]
+        try:
+            return [task.result() for task in tasks]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
 def export_in_process(export: ExportPlan) -> Export:
     """Plan, read and write in this process, on all cores. Raises what these raise; nothing is left then."""
     try:
-        splits = plan(export.options)
-        with ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(splits)))) as pool:
-            tasks = [pool.submit(write_split, export, number, split) for number, split in enumerate(splits)]
-            try:
-                written = [task.result() for task in tasks]
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        splits = list(enumerate(plan(export.options)))
+        written = in_threads(lambda task: write_split(export, *task), splits)
         return commit(export, [file for file in written if file is not None])
     except BaseException:
         abandon(export)

@@ -163,13 +163,12 @@ _CONSUMER_OFFSETS_COLUMNS = fields_of(
     "protocol string, leader string, members string"
 )
 _TYPES = {"0": "offset", "1": "offset", "2": "group"}
-"""The column ``type`` by the number in the key; all others are of the consumer protocol (KIP-848)."""
+"""The column ``type`` by the version of the key: 0 and 1 are an ``OffsetCommitKey``, 2 a
+``GroupMetadataKey``. All others are of the consumer protocol (KIP-848)."""
 _TRANSACTION_STATE_COLUMNS = fields_of(
     "transactionalId string, producerId long, producerEpoch int, state string, timeoutMs int, "
     "partitions array<string>, lastUpdateTimestamp timestamp, startTimestamp timestamp"
 )
-_GROUP_METADATA_KEY = "2"
-"""The version of a key that makes it a ``GroupMetadataKey``; others are an ``OffsetCommitKey``."""
 DECODED_TABLES: dict[str, tuple[str, Decoder, dict[str, pa.DataType]]] = {
     "consumeroffsets": ("__consumer_offsets", "offsets", _CONSUMER_OFFSETS_COLUMNS),
     "transactionstate": ("__transaction_state", "transactions", _TRANSACTION_STATE_COLUMNS),

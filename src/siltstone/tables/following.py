@@ -207,6 +207,7 @@ class Follower:
         )
 
     def _open(self) -> dict[TopicPartition, ReadOnlyLog]:
+        """The selected logs as they are now. Tries again if a swap or a deletion interferes."""
         for _ in range(_OPEN_ATTEMPTS - 1):
             try:
                 return self._open_once()

@@ -5,8 +5,8 @@
     pieces of the logs ─ decode, hash, de-duplicate ─► entries by bucket ─ merge ─► offsets, by split
                          threads, or tasks                                 threads, or tasks
 
-``find_retained`` does it in this process: the kernels release the GIL, so all cores work. ``spark.latest``
-does the same in tasks, so that no process has the entries of all keys. Keys are compared as in the cleaner,
+``find_retained`` does it in this process: the kernels release the GIL, so all cores work. ``spark.read`` does
+the same in tasks, so that no process has the entries of all keys. Keys are compared as in the cleaner,
 by 96 bits of a keyed hash. Each partition is treated alone: Kafka sends all records of a key to one.
 
 Every piece is read from the file that was there when the query was planned, or the query fails: a log that
@@ -50,7 +50,7 @@ from siltstone.tables.splits import (
 )
 
 PART_BYTES = 64 << 20
-"""The largest piece of a log whose keys one thread collects at one time."""
+"""The largest piece of a log whose keys one thread collects at a time."""
 MEMORY_BYTES = 1 << 30
 """Bytes of key entries that ``find_retained`` has in memory; others go to a temporary file."""
 _BUCKET_BYTES = 128 << 20
@@ -61,7 +61,7 @@ _COLLECTOR_ENTRIES_MIN, _COLLECTOR_ENTRIES_MAX = 1 << 12, 1 << 23
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPlan:
-    """The logs whose last records are looked for, and how.
+    """The plan of finding the last record of each key.
 
     ``pieces``: all offsets of the ``logs`` (ascending), log by log, whatever the query reads of them. The
     buckets of all logs are numbered one after another: log n has those from ``first_buckets[n]`` on, below
@@ -98,18 +98,19 @@ def plan_keys(
 ) -> KeyPlan:
     """Cut the ranges of the logs into pieces of ``part_bytes``. ``workers``: how many tasks or threads run at
     one time."""
-    uncounted = dataclasses.replace(
+    # The query's own bounds of a split are for the records that it returns, and not for these pieces.
+    piece_options = dataclasses.replace(
         options, min_partitions=None, max_partition_bytes=part_bytes, max_records_per_partition=None
     )
     pieces: list[FilePiece] = []
     first_buckets = [0]
     for topic_partition, log in logs.items():
-        splits = split_ranges([snapshot_range(log, ranges[topic_partition])], uncounted)
-        own = [piece for split in splits for piece in split.pieces]
-        size = sum(piece.size for piece in own)
+        splits = split_ranges([snapshot_range(log, ranges[topic_partition])], piece_options)
+        pieces_of_log = [piece for split in splits for piece in split.pieces]
+        size = sum(piece.size for piece in pieces_of_log)
         buckets = max(1, min(workers, size // OPEN_COST_BYTES), -(-size // _BUCKET_BYTES))
         first_buckets.append(first_buckets[-1] + buckets)
-        pieces += own
+        pieces += pieces_of_log
     return KeyPlan(
         logs=tuple(logs),
         pieces=tuple(pieces),
@@ -119,18 +120,18 @@ def plan_keys(
 
 
 def collect_entries(keys: KeyPlan, pieces: Iterable[FilePiece], options: ReadOptions) -> Iterator[EntryBlob]:
-    """The key entries of some pieces, in the order of the plan's.
+    """The key entries of some of the plan's pieces, which are in its order.
 
-    The blobs' buckets are numbered as the plan's. A blob is valid until the next one is asked for. Tombstones
+    The blobs have the plan's numbers of buckets. A blob is valid until the next one is asked for. Tombstones
     count; records without a key, or with none of the keys that the query is for, do not. Raises what reading
     raises.
     """
     wanted_keys = options.row_filter.keys
     for topic_partition, group in itertools.groupby(pieces, lambda piece: piece.topic_partition):
-        own = list(group)
+        pieces_of_log = list(group)
         log = bisect_left(keys.logs, topic_partition)
         first, end = keys.first_buckets[log : log + 2]
-        capacity = sum(piece.size for piece in own) // ENTRY_BYTES
+        capacity = sum(piece.size for piece in pieces_of_log) // ENTRY_BYTES
         collector = KeyCollector(
             hash_key=keys.hash_key,
             first_dirty=0,  # all offsets count as dirty: each may be the last of its key
@@ -138,8 +139,8 @@ def collect_entries(keys: KeyPlan, pieces: Iterable[FilePiece], options: ReadOpt
             capacity=min(max(capacity, _COLLECTOR_ENTRIES_MIN), _COLLECTOR_ENTRIES_MAX),
         )
 
-        def blobs(own: Sequence[FilePiece], collector: KeyCollector) -> Iterator[EntryBlob]:
-            for piece in own:
+        def blobs(pieces_of_log: Sequence[FilePiece], collector: KeyCollector) -> Iterator[EntryBlob]:
+            for piece in pieces_of_log:
                 for columns, *_ in decode(piece, options, decode_record_keys):
                     wanted = columns.key_size >= 0
                     if wanted_keys is not None:
@@ -147,7 +148,7 @@ def collect_entries(keys: KeyPlan, pieces: Iterable[FilePiece], options: ReadOpt
                     yield from collector.add(columns, wanted)
             yield from collector.finish()
 
-        for blob in blobs(own, collector):
+        for blob in blobs(pieces_of_log, collector):
             yield dataclasses.replace(blob, bucket=first + blob.bucket)
 
 
@@ -164,8 +165,9 @@ def splits_by_log(splits: Iterable[TaskSplit]) -> dict[TopicPartition, list[tupl
     by_log: dict[TopicPartition, list[tuple[int, OffsetRange]]] = {}
     for number, split in enumerate(splits):
         for topic_partition, group in itertools.groupby(split.pieces, lambda piece: piece.topic_partition):
-            own = list(group)
-            by_log.setdefault(topic_partition, []).append((number, OffsetRange(own[0].start, own[-1].end)))
+            pieces_of_log = list(group)
+            offset_range = OffsetRange(pieces_of_log[0].start, pieces_of_log[-1].end)
+            by_log.setdefault(topic_partition, []).append((number, offset_range))
     return by_log
 
 
@@ -173,10 +175,10 @@ def with_retained(split: TaskSplit, retained: Mapping[TopicPartition, Int64]) ->
     """The split with the retained offsets (ascending) of each piece; a piece without any is left out."""
     return TaskSplit(
         pieces=tuple(
-            dataclasses.replace(piece, retained=encode_offsets(own))
+            dataclasses.replace(piece, retained=encode_offsets(offsets))
             for piece in split.pieces
             if piece.topic_partition in retained
-            and len(own := offsets_in(retained[piece.topic_partition], piece.start, piece.end))
+            and len(offsets := offsets_in(retained[piece.topic_partition], piece.start, piece.end))
         )
     )
 
@@ -189,7 +191,7 @@ def with_retained(split: TaskSplit, retained: Mapping[TopicPartition, Int64]) ->
 class _KeyEntries:
     """Key entries by bucket: ``memory_bytes`` of them in memory, the others in a temporary file.
 
-    Threads may add entries at one time, and then, when all are added, take the blobs of buckets."""
+    Threads may add entries at the same time, and then, when all are added, take the blobs of buckets."""
 
     def __init__(self, memory_bytes: int) -> None:
         self._free_bytes = memory_bytes
@@ -255,4 +257,5 @@ def find_last_offsets(
 def find_retained(splits: Iterable[TaskSplit], keys: KeyPlan, options: ReadOptions) -> list[TaskSplit]:
     """The splits with the offsets that they are to read; a split without any is left out."""
     last_offsets = find_last_offsets(keys, options)
-    return [found for split in splits if (found := with_retained(split, last_offsets)).pieces]
+    with_offsets = [with_retained(split, last_offsets) for split in splits]
+    return [split for split in with_offsets if split.pieces]

@@ -8,9 +8,9 @@
     ReadOptions(paths, selection, starting, ending, view, …)          values; contradictions are refused
 
 Names and meanings are those of Spark's Kafka source (``KafkaSourceProvider``) where it has them; ``path``,
-``view``, ``tombstones``, ``asOfOffset``, ``asOfTimestamp``, ``isolation``, ``columns``, ``badBatches``,
-``includeBatchMetadata``, ``maxPartitionBytes`` and ``maxDecompressedMessageBytes`` are Siltstone's. A new
-option is a row of ``OPTIONS`` and a field.
+``paths``, ``table``, ``view``, ``tombstones``, ``asOfOffset``, ``asOfTimestamp``, ``isolation``, ``columns``,
+``badBatches``, ``includeBatchMetadata``, ``maxPartitionBytes`` and ``maxDecompressedMessageBytes`` are
+Siltstone's. A new option is a row of ``OPTIONS`` and a field.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from siltstone.base.errors import UnknownTopicError, UsageError
 from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT
 from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.names import TopicPartition
+from siltstone.tables.decoding import Decoders, checked_decoders
 
 # Parsers, which reading, streaming and writing share. A parser takes an option's text and returns its value,
 # or raises UsageError; ``parse_options`` adds the option's name to the error. Names ignore case.
@@ -256,8 +257,6 @@ class RowFilter:
 
 
 ALL_ROWS = RowFilter()
-
-
 _PartitionNumber = Annotated[int, msgspec.Meta(ge=0)]
 """0 or more."""
 
@@ -272,7 +271,7 @@ def _json(text: str, expected_type: Any, example: str) -> Any:
 def _assigned_partitions(text: str) -> tuple[TopicPartition, ...]:
     topics = _json(text, dict[str, list[_PartitionNumber]], '{"topicA":[0,1],"topicB":[2]}')
     return tuple(
-        sorted({TopicPartition(topic, number) for topic, names in topics.items() for number in names})
+        sorted({TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers})
     )
 
 
@@ -308,10 +307,12 @@ class ReadOptions:
     ``fail_on_data_loss``: deleted offsets are an error. None for a bound of a split (``*_partition*``) or of
     a micro-batch (``*_per_trigger``) is no bound. ``columns`` None: all but the headers. ``view``: every
     record (``log``), the last record of each key (``latest``), or what side-by-side compaction kept, and the
-    records after it (``compacted``). ``keep_tombstones``: of ``view=latest``. ``quarantine_bad_batches``: a
-    batch that cannot be read is a row with the reason, instead of an error. Sizes are in bytes;
-    ``max_decompressed_message_bytes`` is that of one batch. ``row_filter``: the records that are returned; of
-    ``view=latest``, those of the last records of all keys (``with_rows`` sets it).
+    records after it (``compacted``). ``keep_tombstones``: ``view=latest`` also returns keys whose last record
+    is a tombstone. ``quarantine_bad_batches``: a batch that cannot be read is a row with the reason, instead
+    of an error. Sizes are in bytes; ``max_decompressed_message_bytes``: the most that one batch may
+    decompress to. ``row_filter``: the records that are returned (``with_rows`` sets it). With ``view=latest``
+    it applies to the last record of each key. ``decoders``: how keys and values become typed columns
+    (``with_decoders`` sets it).
     """
 
     paths: tuple[str, ...]
@@ -337,6 +338,7 @@ class ReadOptions:
     include_batch_metadata: bool = False
     table: str = RECORDS_TABLE
     row_filter: RowFilter = ALL_ROWS
+    decoders: Decoders = field(default_factory=dict)
 
     @classmethod
     def of(cls, raw_options: Mapping[str, str], *, is_streaming: bool = False) -> ReadOptions:
@@ -364,18 +366,29 @@ class ReadOptions:
             raise UsageError(reason, advice=advice)
         return replace(self, row_filter=row_filter)
 
+    def with_decoders(self, decode: Any) -> ReadOptions:
+        """These options with the argument ``decode``. Raises UsageError, also if the table's rows are not
+        records."""
+        if decode is None:
+            return self
+        if self.table != RECORDS_TABLE or self.quarantine_bad_batches:
+            reason = "decode is for the values of records, and not all rows are records"
+            raise UsageError(reason, advice="leave out table and badBatches=quarantine")
+        return replace(self, decoders=checked_decoders(decode))
+
 
 _TITLE_FIELDS = {"table": "table", "view": "view", "isolation": "isolation"}
 _TITLE_FIELDS |= {"starting": "starting", "ending": "ending", "as_of": "asOf"}
+"""Fields that ``plan_title`` shows, and the name that each has there."""
 
 
 def plan_title(options: ReadOptions) -> str:
     """What is read, in a few words, for the plans of queries: ``siltstone /backup/kafka users view=latest``.
 
-    Options that are as usual are left out, and so is what chooses records: keys may be secret."""
-    words, usual = ["siltstone", ",".join(options.paths), str(options.selection)], ReadOptions(paths=())
+    Options with their defaults are left out, and so is the filter of records: keys may be secret."""
+    words, defaults = ["siltstone", ",".join(options.paths), str(options.selection)], ReadOptions(paths=())
     for name, shown in _TITLE_FIELDS.items():
-        if getattr(options, name) != getattr(usual, name):
+        if getattr(options, name) != getattr(defaults, name):
             words.append(f"{shown}={getattr(options, name)}")
     return " ".join(filter(None, words))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -65,12 +65,14 @@ from siltstone.tables.arrow import (
     BATCH_BYTES,
     BATCH_COLUMN,
     COLUMNS_WITHOUT_RECORD_DATA,
+    NO_DECODINGS,
     RecordSource,
     batch_structs,
     bytes_array,
     record_batches,
     schema,
 )
+from siltstone.tables.decoding import ColumnDecoding, compiled, decoded_schema
 from siltstone.tables.options import LOG_VIEW, ReadOptions, RowFilter
 from siltstone.tables.splits import (
     READ_WHAT_IS_LEFT,
@@ -87,6 +89,7 @@ from siltstone.tables.splits import (
 )
 
 WINDOW_BYTES = 2 << 20
+"""How much of a segment is read at a time."""
 BATCH_ROWS = 32_768
 """An Arrow batch has at most so many rows."""
 Columns = TypeVar("Columns", KeyColumns, RecordColumns, TimeColumns)
@@ -100,6 +103,11 @@ _RUN_AGAIN = "run the query again"
 
 def record_schema(options: ReadOptions) -> pa.Schema:
     """The schema of ``table=records``. Raises UsageError for unknown columns."""
+    return decoded_schema(raw_schema(options), options.decoders)
+
+
+def raw_schema(options: ReadOptions) -> pa.Schema:
+    """The same, with keys and values as they are in the log."""
     return schema(
         options.columns,
         include_headers=options.include_headers,
@@ -112,10 +120,13 @@ def read_records(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBa
     """The split's records as Arrow batches of ``record_schema``.
 
     Raises CorruptRecordError; OffsetOutOfRangeError if records were deleted since the query was planned and
-    ``failOnDataLoss`` is set; SourceChangedError if a view was planned and its records are not all left.
+    ``failOnDataLoss`` is set; SourceChangedError if a view was planned and its records are not all left;
+    UndecodableValueError.
     """
     out_schema = record_schema(options)
+    # Where no column and no filter needs keys or values, only the first fields of each record are decoded.
     decoder: Decoder[Any] = decode_records
+    decodings = compiled(options.decoders, out_schema.names)
     if options.row_filter.keys is None and COLUMNS_WITHOUT_RECORD_DATA.issuperset(out_schema.names):
         decoder = decode_record_times
     for piece in split.pieces:
@@ -124,7 +135,7 @@ def read_records(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBa
         else:
             chunks = _without_superseded(piece, decode(piece, options, decoder))
         for chunk in _filtered(chunks, options.row_filter):
-            yield from _arrow_batches(chunk, out_schema)
+            yield from _arrow_batches(chunk, out_schema, decodings)
 
 
 def _filtered(chunks: Iterator[Chunk[Any]], row_filter: RowFilter) -> Iterator[Chunk[Any]]:
@@ -153,9 +164,19 @@ def has_one_of_keys(columns: KeyColumns, keys: Sequence[bytes]) -> Flags:
     return np.asarray(pc.is_in(column, pa.array(keys, pa.binary())))
 
 
-def _arrow_batches(chunk: Chunk[Any], out_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _arrow_batches(
+    chunk: Chunk[Any], out_schema: pa.Schema, decodings: Mapping[str, ColumnDecoding] = NO_DECODINGS
+) -> Iterator[pa.RecordBatch]:
     columns, batches, source = chunk
-    return record_batches(columns, batches, out_schema, source, batch_bytes=BATCH_BYTES, rows_max=BATCH_ROWS)
+    return record_batches(
+        columns,
+        batches,
+        out_schema,
+        source,
+        batch_bytes=BATCH_BYTES,
+        rows_max=BATCH_ROWS,
+        decodings=decodings,
+    )
 
 
 def decode(piece: FilePiece, options: ReadOptions, decoder: Decoder[Columns]) -> Iterator[Chunk[Columns]]:
@@ -243,16 +264,17 @@ def _decode_retained(
     batches, origin, limit = window.batches, window.origin, options.max_decompressed_message_bytes
     if batches["magic"][rows[0]] != 2:
         columns = decode_records(window.data, batches[rows], scratch, limit=limit, path=path, origin=origin)
-        some = select(columns, matching_rows(columns.offset, retained)) if len(columns) else columns
-        return dataclasses.replace(some, batch=rows[some.batch].astype(np.int32))
-    own = offsets_in(
+        chosen_columns = select(columns, matching_rows(columns.offset, retained)) if len(columns) else columns
+        # ``columns.batch`` has rows of ``batches[rows]``; the caller needs rows of all the window's batches.
+        return dataclasses.replace(chosen_columns, batch=rows[chosen_columns.batch].astype(np.int32))
+    offsets = offsets_in(
         retained, int(batches["base_offset"][rows[0]]), int(batches["last_offset"][rows[-1]]) + 1
     )
     chosen_offsets = ChosenOffsets(
-        offsets=(own - own[0]).astype(np.uint32),
-        base=int(own[0]),
+        offsets=(offsets - offsets[0]).astype(np.uint32),
+        base=int(offsets[0]),
         matched=0,
-        all_from=np.full(len(rows), LONG_MAX),
+        all_from=np.full(len(rows), LONG_MAX),  # in no batch are all records decoded
     )
     chosen = decode_chosen_records(
         window.data, batches, rows, chosen_offsets, scratch, limit=limit, path=path, origin=origin
@@ -362,6 +384,7 @@ OUT_OF_ORDER = "its offsets are not between those of the batch before it and the
 _SEARCH_BYTES = 4 << 20
 """The window in which batches are read, and searched for, in a damaged file."""
 _BATCH_BYTES_MAX = 1 << 30
+"""Bytes that look like the header of a larger batch are not taken for one."""
 
 
 def read_quarantine(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -413,6 +436,7 @@ class BadBatch:
 
 
 def _row_of_bad_batch(bad: BadBatch, out_schema: pa.Schema) -> pa.RecordBatch:
+    """An Arrow batch with one row, which reports the bad batch."""
     values = {
         "topic": bad.source.topic_partition.topic,
         "partition": bad.source.topic_partition.partition,

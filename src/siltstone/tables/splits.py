@@ -310,7 +310,7 @@ def split_ranges(
 ) -> list[TaskSplit]:
     """Cut offset ranges into splits within the bounds of ``options``; no split for an empty range.
 
-    ``workers``: how many tasks run at one time, by default the cores of this machine."""
+    ``workers``: how many tasks run at the same time, by default the cores of this machine."""
     whole = [pair for log_range in ranges for pair in _cut_by_segment(log_range, options.isolation)]
     split_bytes = _split_bytes([piece for _, piece in whole], options, workers or os.cpu_count() or 1)
     cut = [(segment, part) for segment, piece in whole for part in _cut_by_bytes(segment, piece, split_bytes)]
@@ -325,8 +325,9 @@ def split_ranges(
 
 
 def _with_overlapping_transactions(piece: FilePiece) -> FilePiece:
-    own = overlapping_transactions(piece.aborted, piece.start, piece.end)
-    return piece if len(own) == len(piece.aborted) else replace(piece, aborted=own)
+    """The piece with only those aborted transactions that may have records in its own offsets."""
+    overlapping = overlapping_transactions(piece.aborted, piece.start, piece.end)
+    return piece if len(overlapping) == len(piece.aborted) else replace(piece, aborted=overlapping)
 
 
 def _split_bytes(pieces: list[FilePiece], options: ReadOptions, workers: int) -> int:
@@ -473,17 +474,18 @@ def _cut_at(segment: LiveSegment, piece: FilePiece, offset: int) -> tuple[FilePi
 def _group_neighbours(
     pieces: Iterable[FilePiece], split_bytes: int, limit: int | None
 ) -> list[list[FilePiece]]:
-    """Neighbouring pieces in groups of at most ``split_bytes`` and ``limit``; a group is a split."""
+    """Neighbouring pieces in groups of at most ``split_bytes`` bytes and ``limit`` offsets; a group is a
+    split."""
     groups: list[list[FilePiece]] = []
-    size = records = 0
+    size = offsets = 0
     for piece in pieces:
         span = piece.end - piece.start
-        if groups and size + piece.size <= split_bytes and (limit is None or records + span <= limit):
+        if groups and size + piece.size <= split_bytes and (limit is None or offsets + span <= limit):
             groups[-1].append(piece)
         else:
             groups.append([piece])
-            size = records = 0
-        size, records = size + piece.size + OPEN_COST_BYTES, records + span
+            size = offsets = 0
+        size, offsets = size + piece.size + OPEN_COST_BYTES, offsets + span
     return groups
 
 

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import logging
 import os
@@ -35,8 +36,9 @@ from siltstone.log.read_only import ReadOnlyLog
 from siltstone.log.reading import AtTime
 from siltstone.log.segments import list_segments
 from siltstone.tables import file_tables
+from siltstone.tables.decoding import SAMPLE_VALUES, Json, inferred_type
 from siltstone.tables.latest import KeyPlan, find_retained, plan_keys
-from siltstone.tables.options import COMPACTED_VIEW, LATEST_VIEW, RECORDS_TABLE, ReadOptions
+from siltstone.tables.options import COMPACTED_VIEW, LATEST_VIEW, LOG_VIEW, RECORDS_TABLE, ReadOptions
 from siltstone.tables.reading import read_quarantine, read_records, record_schema
 from siltstone.tables.splits import (
     NO_FILTERS,
@@ -89,8 +91,9 @@ def plan(options: ReadOptions, filters: PushedFilters = NO_FILTERS) -> list[Task
 def plan_stages(
     options: ReadOptions, filters: PushedFilters = NO_FILTERS, workers: int | None = None
 ) -> ReadPlan:
-    """As ``plan``, but for ``view=latest`` the log is not read: whoever carries the plan out finds the last
-    record of each key. ``workers``: how many tasks run at one time, by default the cores of this machine."""
+    """As ``plan``, but for ``view=latest`` the log is not read: the caller has to find the last record of
+    each key first, by the plan's ``keys``. ``workers``: how many tasks run at the same time, by default the
+    cores of this machine."""
     if options.table in file_tables.FILE_TABLES:
         return ReadPlan(splits=file_tables.plan_files(options))
     if options.table in file_tables.DECODED_TABLES:
@@ -121,8 +124,31 @@ def plan_stages(
 
 
 def record_options(options: ReadOptions) -> ReadOptions:
-    """The options by which the records are read that the table consists of, or is decoded from."""
+    """The options for reading the records behind the table: those that it decodes, or its own rows."""
     return file_tables.decoded_source(options) if options.table in file_tables.DECODED_TABLES else options
+
+
+def with_inferred_types(options: ReadOptions, known: pa.Schema | None = None) -> ReadOptions:
+    """The options, with the types of JSON columns that have no schema: those of ``known`` (an existing
+    table's columns), else those of the first values. Raises UsageError, and what reading raises."""
+    decoders = dict(options.decoders)
+    for column, decoder in options.decoders.items():
+        if isinstance(decoder, Json) and decoder.schema is None:
+            known_type = None if known is None or column not in known.names else known.field(column).type
+            inferred = known_type or inferred_type(_values(options, column))
+            decoders[column] = dataclasses.replace(decoder, schema=inferred)
+    return dataclasses.replace(options, decoders=decoders)
+
+
+def _values(options: ReadOptions, column: str) -> Iterator[bytes]:
+    """A column's values that are not null, as they are in the log; of ``view=latest``, every record's."""
+    view = LOG_VIEW if options.view == LATEST_VIEW else options.view
+    raw_options = dataclasses.replace(
+        options, decoders={}, columns=(column,), include_headers=False, view=view, keep_tombstones=False
+    )
+    for split in plan(raw_options):
+        for batch in read_split(split, raw_options):
+            yield from batch.column(column).drop_null().slice(0, SAMPLE_VALUES).to_pylist()
 
 
 def _ranges_to_read(log: ReadOnlyLog, offsets: OffsetRange) -> list[SnapshotRange]:

@@ -117,14 +117,14 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicTarget:
-    """What tasks need to know of a topic. ``partitions``: the numbers of those that are here; ``count``: how
-    many it has, None if that is not known; ``codec``: its number;
+    """What tasks need to know of a topic. ``partitions``: the numbers of those in this log directory;
+    ``partition_count``: how many the topic has, None if that is not known; ``codec``: the codec's number;
     ``records_bytes_max``: bytes of a batch's records before compression; ``batch_bytes_max``: bytes of the
     whole batch; ``requires_keys``: the topic is compacted."""
 
     name: str
     partitions: tuple[int, ...]
-    count: int | None
+    partition_count: int | None
     codec: int
     records_bytes_max: int
     batch_bytes_max: int
@@ -224,9 +224,9 @@ def _create_topic(path: Path, topic: str, partitions: int, clock: Clock) -> None
 
 def _refuse_partition_directory(path: Path, topic: str) -> None:
     """Raises UsageError for a partition's directory, or for a new one with the name of the topic's."""
-    own = parse_partition(path.name)
-    is_new = not files.exists(path) and own is not None and own.topic == topic
-    if is_new or (own is not None and files.is_directory(path) and list_segments(path)):
+    named = parse_partition(path.name)  # the partition that a directory of this name is of
+    is_new = not files.exists(path) and named is not None and named.topic == topic
+    if is_new or (named is not None and files.is_directory(path) and list_segments(path)):
         raise UsageError(
             "the option partitions creates a topic in a log directory, and this is a partition's",
             path=path,
@@ -267,7 +267,7 @@ def _target(
     return TopicTarget(
         name=name,
         partitions=partitions,
-        count=settings.partition_count(name),
+        partition_count=settings.partition_count(name),
         codec=codec_number(codec),
         records_bytes_max=max(records_bytes_max, 1),
         batch_bytes_max=batch_bytes_max,
@@ -396,7 +396,7 @@ def spans_of(array: pa.Array) -> Spans:
     bounds = np.frombuffer(raw, np.int64, len(array) + 1 + array.offset)[array.offset :]
     sizes = np.diff(bounds)
     if int(sizes.max()) > _VALUE_BYTES_MAX:
-        raise UsageError("a value has over 2 GiB, and no record can", advice="leave it out")
+        raise UsageError("a key or value has over 2 GiB, more than a record can have", advice="leave it out")
     if array.null_count:
         sizes[np.asarray(array.is_null())] = -1
     values = np.zeros(1, np.uint8) if data is None or not data.size else np.frombuffer(data, np.uint8)
@@ -409,11 +409,11 @@ def header_spans_of(array: pa.Array) -> Spans:
 
     Raises UsageError for lists of another type, or a header without a key.
     """
-    kind = array.type
-    pair = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else None
+    dtype = array.type
+    pair = dtype.value_type if pa.types.is_list(dtype) or pa.types.is_large_list(dtype) else None
     if pair is None or not pa.types.is_struct(pair) or {field.name for field in pair} != {"key", "value"}:
         advice = "cast it to array<struct<key string, value binary>>"
-        raise UsageError(f"the column headers has the type {kind}", advice=advice)
+        raise UsageError(f"the column headers has the type {dtype}", advice=advice)
     bounds = np.asarray(array.offsets).astype(np.int64)
     counts = np.diff(bounds)
     if array.null_count:
@@ -459,9 +459,8 @@ IGNORED_COLUMNS = ("offset", "timestampType")
 """Columns of a table that was read: the log assigns them itself."""
 _BUFFER_BYTES_MIN = 16 << 10
 _SECONDS_MAX = LONG_MAX // 1000
-_PER_MS = {"ms": 1, "us": 1000, "ns": 1_000_000}
-
-
+_UNITS_PER_MS = {"ms": 1, "us": 1000, "ns": 1_000_000}
+"""By Arrow's unit of a timestamp: how many are a millisecond."""
 BY_KEY = -1 << 63
 """In place of a partition number: the key decides, or the round-robin turn if there is no key."""
 
@@ -513,7 +512,9 @@ def _milliseconds(column: pa.Array | None, count: int, now_ms: int) -> Int64:
     times = np.asarray(column.cast(pa.int64()).fill_null(0)).astype(np.int64)
     unit = column.type.unit if pa.types.is_timestamp(column.type) else "ms"
     # Seconds whose milliseconds do not fit into 64 bits become the nearest that do.
-    times = np.clip(times, -_SECONDS_MAX, _SECONDS_MAX) * 1000 if unit == "s" else times // _PER_MS[unit]
+    times = (
+        np.clip(times, -_SECONDS_MAX, _SECONDS_MAX) * 1000 if unit == "s" else times // _UNITS_PER_MS[unit]
+    )
     if column.null_count:
         times[np.asarray(column.is_null())] = now_ms
     return times
@@ -528,7 +529,7 @@ def partitions_of(column: Int64, keys: Spans, target: TopicTarget, round_robin_t
         advice = f"use the topic's partitions: {', '.join(map(str, partitions))}"
         raise UsageError(f"there is no partition {unknown[0]}", advice=advice)
     keys = keys._replace(size=np.where(is_by_key, keys.size, -1).astype(np.int32))
-    by_key = partitions_of_keys(target.name, keys, partitions, target.count)
+    by_key = partitions_of_keys(target.name, keys, partitions, target.partition_count)
     turn = partitions[round_robin_turn % len(partitions)]
     return np.where(is_by_key, np.where(by_key >= 0, by_key, turn), column).astype(np.int32)
 
@@ -599,12 +600,9 @@ class BatchBuilder:
         """Finish the batch that is not full yet, if there is one."""
         if not self._count:
             return
-        shape, records, count = (
-            NewBatchHeader(codec=self._codec),
-            self._buffer[: self.pending_bytes],
-            self._count,
-        )
-        batch = assemble_batch(shape, records, count - 1, self._base_timestamp, self._max_timestamp, count)
+        header, count = NewBatchHeader(codec=self._codec), self._count
+        records = self._buffer[: self.pending_bytes]
+        batch = assemble_batch(header, records, count - 1, self._base_timestamp, self._max_timestamp, count)
         self.pending_bytes = self._count = 0
         self._append(batch, count)
 

@@ -9,7 +9,6 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from siltstone.base import files
@@ -20,7 +19,6 @@ from siltstone.base.records.decode import decode_records
 from siltstone.cli.watch import watch_logs
 from siltstone.commands import clean as app
 from siltstone.commands.review import ExplainRequest, VerifyRequest, explain, verify
-from siltstone.compaction.explain import Bins
 from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.planning import Horizons, find_horizons
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
@@ -179,15 +177,6 @@ def any_segments(chance: random.Random) -> dict[int, list[bytes]]:
             batches.append(batch(found, delete_horizon_ms=horizon, codec=chance.choice((0, 0, 0, 1, 4))))
         segments[base] = batches
     return segments
-
-
-def test_bins_of_times_that_are_too_far_apart() -> None:
-    """What is outside counts in the first or the last bin, also where the difference takes 65 bits."""
-    times = np.array([LONG_MIN, -1, 0, 99, 100, 299, 300, LONG_MAX], np.int64)
-    assert Bins(start_ms=1, width_ms=100, count=3).of(times).tolist() == [0, 0, 0, 0, 0, 2, 2, 2]
-    assert Bins(start_ms=-5, width_ms=100, count=3).of(times).tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
-    widest = Bins(start_ms=0, width_ms=-(-LONG_MAX // 60), count=60)
-    assert widest.of(times).tolist() == [0] * 7 + [59]
 
 
 def test_a_map_that_holds_no_key_takes_a_pass_for_each() -> None:

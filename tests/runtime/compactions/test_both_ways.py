@@ -17,10 +17,10 @@ from siltstone.base.clock import ManualClock
 from siltstone.commands import clean as cleaning
 from siltstone.commands import review
 from siltstone.compaction.engine import InProcessEngine
-from siltstone.compaction.explain import KEPT_BY_LEDGER
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine
 from siltstone.compaction.ledger.work import CompactionReport, CompactionWork
 from siltstone.compaction.report import CLEANED
+from siltstone.compaction.statistics import KEPT_BY_LEDGER
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.partition import PartitionLog
 from siltstone.runtime.compactions import ERROR, NOT_RUN, SUCCESS, Compactions

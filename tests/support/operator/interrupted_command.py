@@ -30,17 +30,17 @@ def held(task: Callable[..., Any], marker: str) -> Callable[..., Any]:
 
 
 def while_java_starts(marker: str) -> None:
-    """The scripts that start Java have been started."""
-    from pyspark import java_gateway
+    """Java has been started."""
+    from siltstone.spark import java
 
-    popen: Any = java_gateway.Popen  # type: ignore[attr-defined]
+    start: Any = java.start
 
     def started(*given: Any, **named: Any) -> Any:
-        process = popen(*given, **named)
+        process = start(*given, **named)
         Path(marker).touch()
         return process
 
-    java_gateway.Popen = started  # type: ignore[attr-defined]
+    java.start = started  # type: ignore[assignment]
 
 
 def while_spark_starts(marker: str) -> None:
@@ -98,10 +98,10 @@ def hold(module: Any, name: str, marker: str) -> None:
 
 
 def at_task(stage: str, marker: str) -> None:
-    """``extract_task``, …: of the cleaner, or of ``explain`` or the compaction."""
-    from siltstone.spark import clean, compact, explain
+    """``extract_task``, …: of the cleaner, which ``explain`` runs as well, or of the compaction."""
+    from siltstone.spark import clean, compact
 
-    module = {"observe_task": explain, "compact_whole_task": compact}.get(stage, clean)
+    module = compact if stage == "compact_whole_task" else clean
     if stage != "clean_whole_task":
         spread()
     hold(module, stage, marker)

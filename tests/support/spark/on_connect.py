@@ -20,21 +20,20 @@ import siltstone as st
 from siltstone.commands import review
 from siltstone.compaction import explain as explaining
 from siltstone.spark import read as reading
+from siltstone.spark.clean import SparkEngine
 from siltstone.spark.executors import workers_of
-from siltstone.spark.explain import SparkObserver
 from siltstone.spark.verify import SparkChecker
 
 
 def reviewed(session: SparkSession, before: Path, after: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """What ``explain`` and ``verify`` say."""
     workers = workers_of(session)
-    observer = SparkObserver(session, workers)
-    runner = review.Runner(engine=observer.engine(), observer=observer)
+    engine = SparkEngine(session, tasks=workers)
     asked = review.ExplainRequest(directories=[before], **settings)
-    told = review.explain(asked, runner=lambda: runner)
+    told = review.explain(asked, engine=lambda: engine)
     explaining.WHOLE_LOG_BYTES = 0
-    spread = review.explain(asked, runner=lambda: runner)
-    second = review.explain(replace(asked, directories=[after], force=True), runner=lambda: runner)
+    spread = review.explain(asked, engine=lambda: engine)
+    second = review.explain(replace(asked, directories=[after], force=True), engine=lambda: engine)
     request = review.VerifyRequest(before=before, after=after, **settings)
     verdict = review.verify(request, checker=SparkChecker(session, workers))
     explained = {"explain": told.to_json(), "spread": spread.to_json(), "second": second.to_json()}

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from siltstone.spark import class_archive
-from siltstone.spark.session import java_command
+from siltstone.spark.java import java_command
 from tests.support.golden_sets import REPOSITORY
 
 START_S, COMMAND_S = 60, 240

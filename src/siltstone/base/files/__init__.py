@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import glob
 import hashlib
 import mmap
 import os
@@ -247,6 +248,12 @@ def entries(directory: PathLike | int) -> list[Entry]:
             for item in listing
         ]
     return sorted(rows, key=lambda row: row.name)
+
+
+def matching(pattern: str) -> list[str]:
+    """The paths that a pattern of a shell (``*``, ``?``, ``[…]``) matches, sorted; what cannot be listed
+    matches nothing."""
+    return sorted(glob.glob(pattern))
 
 
 def list_all(directory: PathLike, *, may_vanish: tuple[str, ...] = ()) -> dict[str, FileStat]:

@@ -15,7 +15,7 @@ It answers to Kafka's ``CleanerThread`` and ``Cleaner.doClean``. The steps for o
     commit groups   swap the staged segments in                        (``Destination.commit_groups``)
     commit log      move the cleaner checkpoint                        (``Destination.commit_log``)
 
-What goes wrong with one log is said in its ``LogResult``, and the other logs are cleaned. After an
+If one log fails, its ``LogResult`` says why, and the other logs are cleaned all the same. After an
 interrupted run each log is consistent, with some of its groups swapped. The checkpoint moves last, so the
 next run cleans the same range again (``docs/decisions/0015-an-interrupted-run-starts-again.md``).
 """
@@ -35,8 +35,6 @@ from siltstone.base.errors import (
     CheckFailedError,
     DirectoryRefusedError,
     EngineError,
-    InvalidConfigError,
-    LedgerError,
     SiltstoneError,
 )
 from siltstone.base.interruption import CriticalSection
@@ -46,7 +44,7 @@ from siltstone.compaction.inplace.destination import Destination, SpaceBudget
 from siltstone.compaction.inplace.expiry import (
     count_records,
     fill_expiry,
-    find_expiry,
+    find_expiry_or_note,
     retention_applies,
     total_or_none,
 )
@@ -81,7 +79,9 @@ def check_retained_files(work: LogWork, merged: LogReport) -> list[RetainedFile]
     """
     files = sorted(merged.files, key=lambda file: file.group_index)
     if [file.group_index for file in files] != [group.index for group in work.groups]:
-        raise CheckFailedError("not each group has one file of retained offsets", path=work.name)
+        raise CheckFailedError(
+            "the files of retained offsets are not one for each segment group", path=work.name
+        )
     for file in files:
         _check_retained(
             work.name, file.group_index, merged.retained_counts.get(file.group_index, 0), file.count
@@ -105,20 +105,20 @@ def check_counts(planned: PlannedLog, log_report: LogReport, *, is_last_wave: bo
         )
     groups = [*planned.committed, *log_report.groups]
     if is_last_wave and len(groups) != len(work.groups):
-        raise CheckFailedError(f"{len(groups)} groups came back, not {len(work.groups)}", path=work.name)
+        reason = f"the log has {len(work.groups)} segment groups, but tasks reported on {len(groups)}"
+        raise CheckFailedError(reason, path=work.name)
     records = sum(group.counts.records_read for group in groups)
     if is_last_wave and records != log_report.extracted.records:
-        raise CheckFailedError(
-            f"the groups have {records} records, but {log_report.extracted.records} were extracted",
-            path=work.name,
-        )
+        extracted = log_report.extracted.records
+        reason = f"the tasks that rewrite read {records} records, but {extracted} were extracted"
+        raise CheckFailedError(reason, path=work.name)
 
 
 def _check_retained(name: str, group: int, merged: int, arrived: int) -> None:
     if merged != arrived:
         raise CheckFailedError(
-            f"{merged} retained offsets of group {group} were merged, but {arrived} arrived; "
-            "nothing of it was swapped",
+            f"the merge retained {merged} offsets of segment group {group}, but its task got {arrived}; "
+            "the group was not swapped",
             path=name,
         )
 
@@ -137,8 +137,8 @@ def fill_records_before(planned: PlannedLog, log_report: LogReport) -> None:
 def changes_something(work: LogWork, group: GroupReport) -> bool:
     """Does the rewritten group have fewer records, bytes or segments than before?
 
-    ``--stop-after`` stops a run only after such a change. A hard link to the old log is none, nor is a new
-    delete horizon: else repeated short runs would do no more than that, for ever.
+    ``--stop-after`` stops a run only after such a change. A hard link to the old log does not count, nor does
+    a new delete horizon: otherwise short runs, repeated, might never do anything else.
     """
     sources = work.sources(work.groups[group.group_index])
     return len(sources) > 1 or group.counts.discarded.total() > 0 or group.size < sources[0].size
@@ -198,8 +198,8 @@ class ExecutionMode(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionPlan:
-    """The mode of execution, the bytes that new segments may take at one time (``new_bytes_max``), and the
-    least bytes that the whole cleaning needs (``needed_bytes``)."""
+    """The mode of execution, the bytes that new segments may take at the same time (``new_bytes_max``), and
+    the least bytes that the whole cleaning needs (``needed_bytes``)."""
 
     mode: ExecutionMode
     new_bytes_max: int
@@ -268,13 +268,13 @@ def waves(work: LogWork, new_bytes_max: int, wave_bytes: int, workers: int) -> I
         yield wave
 
 
-# Several logs are swapped at one time, since a swap mostly waits for the disk.
+# Several logs are swapped at the same time, since a swap mostly waits for the disk.
 
 
 @contextlib.contextmanager
 def swap_pool(threads: int, critical: CriticalSection) -> Iterator[Callable[[Callable[[], object]], object]]:
-    """Yields a function that has its argument called in one of ``threads`` threads, or calls it here if that
-    is 1. The block waits for all calls at its end; ``critical`` defers an interrupt meanwhile.
+    """Yields a function that calls its argument in one of ``threads`` threads, or here if that is 1. The
+    block waits for all calls at its end; ``critical`` defers an interrupt meanwhile.
 
     After an interrupt, calls that have not begun are cancelled. Raises what a call raised.
     """
@@ -299,19 +299,21 @@ def swap_pool(threads: int, critical: CriticalSection) -> Iterator[Callable[[Cal
 WHOLE_LOG_BYTES = 64 << 20
 """The most bytes of a log that one task cleans, if its keys fit the memory."""
 _MANY_LARGE_LOGS_FACTOR = 4
-"""The limit is so many times larger if there is a log of that size for each worker."""
+"""If there is a log of more than ``WHOLE_LOG_BYTES`` for each worker, one task cleans logs of up to 4 times
+as many bytes."""
 _MANY_WORKERS, _MANY_WORKERS_FACTOR = 16, 16
-"""With at least so many workers it is so many times larger. One task rewrites the segment group of a log of
-1 GiB: if such logs were cleaned one after another, most workers would wait."""
+"""With at least 16 workers, and such a log for each, one task cleans logs of up to 16 times as many bytes. A
+log of 1 GiB has one segment group, which one task rewrites: if such logs were cleaned one after another, most
+workers would wait."""
 _LOGS_PER_WORKER = 4
-"""About how many logs of that size a job has for each worker: an interrupt costs a job."""
+"""How many logs of the largest size (16 times) a job may have for each worker: an interrupt loses the work
+of a job."""
 WAVE_BYTES = 1 << 30
 """The most bytes of old segments in a wave: the work that an interrupt may cost."""
 CHECKPOINT_NOT_MOVED = (
     "its segments are cleaned, but the run could not be finished: {reason}; "
     "where the cleaner checkpoint did not move, the next run cleans the log once more"
 )
-RETENTION_LEFT_OUT = "retention was left out: {error}"
 STOPPED_PARTLY = "stopped by --stop-after with {groups_done} of {total} groups done; run again to go on"
 STOPPED_BEFORE_LOG = "stopped by --stop-after before its turn; run again to go on"
 INTERRUPTED = "interrupted; what was swapped in stays, run again to clean the rest"
@@ -321,11 +323,11 @@ INTERRUPTED = "interrupted; what was swapped in stays, run again to clean the re
 class RunLimits:
     """The limits of a run.
 
-    ``max_extra_bytes``: of new files on disk at one time (None: a quarter of the free space).
-    ``stop_after_seconds``: after this time no log and no wave begins, if the run has changed anything.
-    ``whole_log_bytes``: one task cleans a log of up to this size; of up to four times this size (with many
-    workers, 16 times), if there is a log so large for each worker. ``wave_bytes``: a log of up to this size
-    is one job; a larger one is divided into waves of this size.
+    ``max_extra_bytes``: the most bytes of new files on disk at the same time (None: a quarter of the free
+    space). ``stop_after_seconds``: after this time no log and no wave begins, if the run has changed
+    anything. ``whole_log_bytes``: one task cleans a log of up to this size; of up to four times this size
+    (with many workers, 16 times), if there is such a large log for each worker. ``wave_bytes``: a log of up
+    to this size is one job; a larger one is divided into waves of this size.
     """
 
     max_extra_bytes: int | None = None
@@ -379,6 +381,7 @@ class Cleaner:
                 planned.append(plan)
             elif retention_applies(plan):
                 self._apply_retention(state, plan)
+        # The dirtiest log first, like Kafka's ``grabFilthiestCompactedLog``.
         planned.sort(key=lambda log: -(log.result.dirty_ratio or 0.0))
         try:
             self._clean_all(planned)
@@ -429,15 +432,16 @@ class Cleaner:
     def _max_for_one_task(self, planned: Sequence[PlannedLog]) -> int:
         """The largest log for one task. Larger logs are distributed one after another; if there is a larger
         one for each worker, cleaning each in one task keeps all workers busy, too."""
-        maximum = self._limits.whole_log_bytes
-        most, some = _MANY_WORKERS_FACTOR * maximum, _MANY_LARGE_LOGS_FACTOR * maximum
-        sizes = [log.work.size for log in planned if maximum < log.work.size <= most]
+        base_limit = self._limits.whole_log_bytes
+        raised_limit = _MANY_LARGE_LOGS_FACTOR * base_limit
+        many_workers_limit = _MANY_WORKERS_FACTOR * base_limit
+        sizes = [log.work.size for log in planned if base_limit < log.work.size <= many_workers_limit]
         workers = self._engine().workers if sizes else 0
-        if workers >= _MANY_WORKERS and max(sizes) > some and len(sizes) >= workers:
-            self._job_bytes = _LOGS_PER_WORKER * workers * most
-            return most
-        larger = sum(size <= some for size in sizes)
-        return some if larger and larger >= workers else maximum
+        if workers >= _MANY_WORKERS and max(sizes) > raised_limit and len(sizes) >= workers:
+            self._job_bytes = _LOGS_PER_WORKER * workers * many_workers_limit
+            return many_workers_limit
+        larger = sum(size <= raised_limit for size in sizes)
+        return raised_limit if larger and larger >= workers else base_limit
 
     def _choose_execution(self, planned: PlannedLog) -> ExecutionPlan | None:
         """Choose how to execute the log's cleaning with the space that is free now. None if there is too
@@ -463,20 +467,21 @@ class Cleaner:
         return None
 
     def _jobs(self, small: Sequence[PlannedLog]) -> Iterator[list[PlannedLog]]:
-        """Divide small logs into jobs: the new files of all logs of one job fit the space, and its logs
-        ``_job_bytes``."""
+        """Divide small logs into jobs. The new files of all logs of one job fit the free space, and the logs
+        themselves have at most ``_job_bytes``."""
         job: list[PlannedLog] = []
-        used = size = 0
+        new_bytes_of_job = size_of_job = 0
         for log in small:
             new_bytes, execution = new_file_bytes(log.work), self._choose_execution(log)
             if execution is None:
                 continue
-            is_large = self._job_bytes is not None and size + log.work.size > self._job_bytes
-            if job and (is_large or used + new_bytes > execution.new_bytes_max):
+            is_large = self._job_bytes is not None and size_of_job + log.work.size > self._job_bytes
+            if job and (is_large or new_bytes_of_job + new_bytes > execution.new_bytes_max):
                 yield job
-                job, used, size = [], 0, 0
+                job, new_bytes_of_job, size_of_job = [], 0, 0
             job.append(log)
-            used, size = used + new_bytes, size + log.work.size
+            new_bytes_of_job += new_bytes
+            size_of_job += log.work.size
         if job:
             yield job
 
@@ -549,7 +554,7 @@ class Cleaner:
             raise
 
     def _clean_in_waves(self, planned: PlannedLog, new_bytes_max: int, engine: Engine) -> None:
-        """Clean a log with new files of up to ``new_bytes_max`` at one time.
+        """Clean a log with new files of up to ``new_bytes_max`` at the same time.
 
         Kafka rewrites and swaps group by group, too (``Cleaner.doClean``), with one offset map for all.
         """
@@ -634,13 +639,11 @@ class Cleaner:
         try:
             if state.opened is not None:
                 return
-            expiry = find_expiry(state, result, self._options, planned)
+            expiry = find_expiry_or_note(state, result, self._options, planned)
             if expiry is not None:
                 with self._critical():
                     self._destination.delete_old_segments(state, expiry)
                 fill_expiry(result, expiry)
-        except (InvalidConfigError, LedgerError) as error:
-            result.notes.append(RETENTION_LEFT_OUT.format(error=error))
         except (SiltstoneError, OSError) as error:
             failure = failure_of(error)
             reason = f"old segments could not be deleted: {failure.reason}"
@@ -667,6 +670,7 @@ class Cleaner:
     def _report_progress(self) -> None:
         with self._progress_lock:
             self._logs_done += 1
+            # ``Progress`` takes bytes of one log. Under the name "logs" it gets numbers of logs instead.
             self._progress("logs", "done", self._logs_done, self._logs_total)
 
 

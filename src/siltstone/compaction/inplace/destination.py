@@ -39,7 +39,7 @@ from siltstone.log.replacement import (
 )
 
 _SWAP_THREADS = 4
-"""How many swaps run at one time; they mostly wait for the disk."""
+"""How many swaps run at the same time; they mostly wait for the disk."""
 REMOVED_STAGED = f"removed staged files of an earlier run ({STAGING})"
 
 
@@ -58,7 +58,7 @@ class SpaceBudget:
 class Destination:
     """Base class of destinations; by itself it writes nothing.
 
-    ``swap_threads``: how many logs ``commit_groups`` and ``commit_log`` serve at one time.
+    ``swap_threads``: how many logs ``commit_groups`` and ``commit_log`` serve at the same time.
     ``commits_groups_together``: ``commit_groups`` gets all groups of one engine result (a log or a wave) in
     one call, else one call for each group. ``survives_abort``: committed groups stay after ``abort_log``.
     """
@@ -313,6 +313,7 @@ class CleanedCopy(Destination):
         self._new_bases: dict[TopicPartition | None, set[int]] = defaultdict(set)
 
     def _folder(self, state: LogState) -> Path:
+        """The log's folder in the copy."""
         return self._partial_copy / state.path.name
 
     def staging(self, state: LogState) -> Path | None:
@@ -355,7 +356,7 @@ class CleanedCopy(Destination):
         self._checkpoints[topic_partition] = next_cleaner_checkpoint(planned)
 
     def delete_old_segments(self, state: LogState, expiry: Expiry) -> None:
-        """Do not copy these segments, and remove those of them that are new."""
+        """Note that these segments are not copied, and remove those of them that this run wrote."""
         self._bases_not_copied[state.topic_partition].update(expiry.bases)
         self._new_bases[state.topic_partition].difference_update(expiry.bases)
         for base in expiry.bases:
@@ -426,8 +427,8 @@ class CleanedCopy(Destination):
         files.sync_directory(target)
 
     def _names_to_copy(self) -> list[str]:
-        """The names of the files and folders to copy: all but the lock, and the cleaner checkpoint, which is
-        written anew. If only some partitions were opened, these."""
+        """The names of the files and folders to copy: all but the lock, symbolic links, and the cleaner
+        checkpoint, which is written anew. If only some partitions were opened, only their folders."""
         if self._source.is_partition_subset:
             return [path.name for path in self._source.partitions.values()]
         not_copied = (names.LOCK, names.CLEANER_CHECKPOINT)

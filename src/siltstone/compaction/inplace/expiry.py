@@ -23,7 +23,13 @@ import numpy as np
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX, ConfigSource, LogConfig
-from siltstone.base.errors import CorruptFileError, CorruptRecordError, SiltstoneError
+from siltstone.base.errors import (
+    CorruptFileError,
+    CorruptRecordError,
+    InvalidConfigError,
+    LedgerError,
+    SiltstoneError,
+)
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.layout import BatchHeaders
 from siltstone.compaction import report
@@ -32,6 +38,7 @@ from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import GroupReport
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.lookup import batch_headers
+from siltstone.log.names import CLUSTER_METADATA
 from siltstone.log.overflow import overflowed_segments
 from siltstone.log.replacement import swap_leftovers
 from siltstone.log.retention import SegmentMetadata, segments_to_delete
@@ -41,6 +48,7 @@ UNKNOWN_RETENTION = (
     "retention by time was left out: retention.ms is not set, and Kafka's default would delete {count} more "
     "of the oldest segments; pass --config retention.ms=MS, or the broker's settings with --broker-config"
 )
+RETENTION_LEFT_OUT = "retention was left out: {error}"
 
 
 def count_records(segment: Segment, end: int | None = None) -> int | None:
@@ -48,8 +56,9 @@ def count_records(segment: Segment, end: int | None = None) -> int | None:
     have no counts in their headers, so they are decoded.
 
     ``end``: the end offset of a segment that will be deleted. Then this raises CorruptFileError for a batch
-    with offsets outside [base, ``end``): the file of another segment is in this one's place, and must not be
-    deleted for this one's age. A damaged segment expires all the same, as in Kafka. Raises OSError.
+    with offsets outside [base offset, ``end``): the file of another segment is in this one's place, and must
+    not be deleted because this one is old. A damaged segment expires all the same, as in Kafka. Raises
+    OSError.
     """
     records, has_message_sets, path = 0, False, segment.path
     try:
@@ -117,12 +126,14 @@ class RemainingSegment:
 
 
 def remaining_segments(state: LogState, planned: PlannedLog | None) -> list[RemainingSegment]:
-    """The segments of a log that was cleaned (``planned``) or not; the active one last."""
+    """The segments of a log as they are now, the active one last. ``planned``: the log's cleaning, None
+    without one."""
     if planned is None:
         return list(map(RemainingSegment, state.segments()))
     remaining, work = [], planned.work
     for report_of_new in planned.committed:
         group = work.groups[report_of_new.group_index]
+        # The new segment has the modification time of the last old one (Kafka's ``Cleaner.cleanSegments``).
         source = work.segments[group.end_segment - 1]
         segment = replace(source, base_offset=group.base_offset, size=report_of_new.size)
         remaining.append(RemainingSegment(segment, report_of_new))
@@ -149,8 +160,8 @@ class Expiry:
 
 
 def would_change(state: LogState, options: PlanOptions) -> bool:
-    """Would a cleaning in place change this log, whose settings allow it? False for a log that would fail.
-    Nothing is changed here."""
+    """Would a cleaning in place change this log? False for a log that would fail. The caller has checked that
+    the log's settings allow a cleaning. This function changes nothing."""
     try:
         if swap_leftovers(state.path) or overflowed_segments(state.segments()):
             return True  # ``InPlace.recover`` comes first
@@ -185,7 +196,7 @@ def find_expiry(
     committed_below = checkpoints.committed_below(
         state.topic_partition, no_other_replica=options.high_watermark_is_end
     )
-    decide_by = functools.partial(
+    decide = functools.partial(
         segments_to_delete,
         _segment_metadata(remaining, needs_times=config.deletes),
         now_ms=options.now_ms,
@@ -194,18 +205,19 @@ def find_expiry(
         retain_from=LedgerStore(state.path).first_needed_offset() if config.deletes else None,
         retain_active_segment=True,
     )
-    decisions = decide_by(config=config)
+    decisions = decide(config=config)
     is_default_retention = state.config.setting("retention.ms").config_source is ConfigSource.DEFAULT_CONFIG
     if decisions and is_default_retention and not state.has_brokers_defaults:
-        without_time = decide_by(config=replace(config, retention_ms=-1))
+        without_time = decide(config=replace(config, retention_ms=-1))
         if len(without_time) < len(decisions):
             result.notes.append(UNKNOWN_RETENTION.format(count=len(decisions) - len(without_time)))
         decisions = without_time
     if not decisions:
         return None
     expired, retained = remaining[: len(decisions)], remaining[len(decisions) :]
-    counted = pairwise(remaining[: len(decisions) + 1])
-    counts = [entry.count_records(following.segment.base_offset) for entry, following in counted]
+    # Each expired segment ends where the next one begins. (There is one: the active segment stays.)
+    expired_with_next = pairwise(remaining[: len(decisions) + 1])
+    counts = [entry.count_records(following.segment.base_offset) for entry, following in expired_with_next]
     records_of_all = None
     if result.status != report.CLEANED:
         records_of_all = total_or_none([*counts, *(entry.count_records() for entry in retained)])
@@ -215,6 +227,40 @@ def find_expiry(
         records=total_or_none(counts),
         records_of_all=records_of_all,
     )
+
+
+def find_expiry_or_note(
+    state: LogState, result: LogResult, options: PlanOptions, planned: PlannedLog | None
+) -> Expiry | None:
+    """``find_expiry``; if wrong settings or a damaged ledger leave retention out, None, with a note."""
+    try:
+        return find_expiry(state, result, options, planned)
+    except (InvalidConfigError, LedgerError) as error:
+        result.notes.append(RETENTION_LEFT_OUT.format(error=error))
+        return None
+
+
+def expiry_without_cleaning(state: LogState, result: LogResult, options: PlanOptions) -> Expiry | None:
+    """What retention would remove of a log that is not cleaned; None for nothing. The result has the notes,
+    and is as after a cleaning where a cleaning applies retention. Raises SiltstoneError, OSError."""
+    if retention_applies(result):
+        expiry = find_expiry_or_note(state, result, options, None)
+        if expiry is not None:
+            fill_expiry(result, expiry)
+        return expiry
+    # A broker, or a program that serves the directory, applies retention to a log that only deletes.
+    if state.topic_partition.topic == CLUSTER_METADATA or state.refused is not None or state.config is None:
+        return None
+    if state.config.policies != ("delete",) or state.config.flag("remote.storage.enable"):
+        return None
+    try:
+        # As if cleaned: then only the records of expired segments are counted.
+        expiry = find_expiry(state, replace(result, status=report.CLEANED), options, None)
+    except (SiltstoneError, OSError):  # no failure of a log that is skipped
+        return None
+    if expiry is not None:
+        result.notes += [f"{note}; clean leaves it to the broker" for note in expiry_notes(expiry)]
+    return expiry
 
 
 def _segment_metadata(remaining: Sequence[RemainingSegment], *, needs_times: bool) -> list[SegmentMetadata]:

@@ -1,4 +1,5 @@
-"""``--keep-originals`` and ``undo``: a run keeps hard links to the files that it removes; undo restores them.
+"""``clean --keep-originals`` and ``undo``: a run keeps hard links to the files that it removes, and ``undo``
+restores them.
 
 ::
 
@@ -109,8 +110,9 @@ class Originals:
     def keep(self, planned: PlannedLog, group: Group, new_log: str) -> None:
         """Keep a group's files before its swap, durably.
 
-        They are kept as hard links. If ``new_log`` is itself a link to an old log, that one is copied: a
-        later truncation of the log would cut the kept file as well.
+        They are kept as hard links. If ``new_log`` is itself a link to an old log (a cleaning that retains
+        all records makes one), that file is copied: a later truncation of the log would cut the kept file as
+        well.
         """
         log, new = self._kept_log(planned.state), files.stat(new_log)
         sources = [segment.base_offset for segment in planned.work.sources(group)]
@@ -118,8 +120,8 @@ class Originals:
         self._write_undo_file(planned.state, log)
 
     def keep_expired(self, state: LogState, bases: Sequence[int]) -> None:
-        """Keep segments before retention deletes them, durably. Of new segments the originals are kept
-        already."""
+        """Keep the segments with base offsets ``bases`` before retention deletes them, durably. Those that
+        this run wrote are not kept: ``keep`` has kept their originals."""
         log = self._kept_log(state)
         swapped = {group.base_offset: group for group in log.groups}
         for base in bases:
@@ -229,6 +231,7 @@ def _read_undo_file(path: Path) -> KeptLog:
 
 
 def _is_kept_name(name: str) -> bool:
+    """Is it the name of a file of a segment? ``undo.json`` must not lead to any other file."""
     parsed = parse_segment_file(name)
     return parsed is not None and not parsed.suffix
 
@@ -260,7 +263,8 @@ class LogUndo:
         ``directory`` is locked by the caller.
         """
         if self.pending:
-            # First of all: after a crash, dirty records would be below the later checkpoint for ever.
+            # The checkpoint moves first. If a crash came between a restored group and a checkpoint that still
+            # is the later one, the restored records would count as clean, and would never be cleaned.
             directory.write_cleaner_checkpoint(self.log.topic_partition, self.log.checkpoint)
         for group in self.pending:
             self._restore_group(group)
@@ -291,7 +295,8 @@ class LogUndo:
 
 
 def check_log(folder: Path, log: KeptLog) -> LogUndo:
-    """Check a log that has no interrupted swap, and the files that were kept of it. Changes nothing.
+    """Check a log that has no interrupted swap, and the files that were kept of it: can it be undone? Changes
+    nothing.
 
     Raises DirectoryRefusedError if the log is not as the run left it, the kept files are damaged, or there is
     no space; CorruptRecordError for a damaged kept log, OSError.
@@ -302,13 +307,15 @@ def check_log(folder: Path, log: KeptLog) -> LogUndo:
     _refuse_incomplete(folder, log.groups)
     pending = [group for group in log.groups if not _is_in_place(folder, partition, group)]
     for group in pending:
-        if sizes.get(group.base_offset) not in {group.size, None if group.expired else group.size}:
-            path = partition / segment_file(group.base_offset, "log")
-            later, cleaned = _cleaned_since(folder, log)
+        size = sizes.get(group.base_offset)
+        is_deleted_by_retention = size is None and group.expired
+        if size != group.size and not is_deleted_by_retention:
+            later_run, explanation = _later_cleaning(folder, log)
+            undo_first = f"undo the later run first: siltstone undo {later_run}"
             raise DirectoryRefusedError(
-                f"the segment is not what the run left{cleaned}",
-                path=path,
-                advice=f"undo the later run first: siltstone undo {later}" if later else _CANNOT_BE_UNDONE,
+                f"the segment is not what the run left{explanation}",
+                path=partition / segment_file(group.base_offset, "log"),
+                advice=undo_first if later_run else _CANNOT_BE_UNDONE,
             )
     verified = {base: identity for group in pending for base, identity in _verify_files(folder, group)}
     if pending:
@@ -323,15 +330,19 @@ def refuse_changed(folder: Path, log: KeptLog) -> None:
         raise DirectoryRefusedError("the log is not there any more", path=log.path, advice=_CANNOT_BE_UNDONE)
     segments = list_segments(Path(log.path), require_owner=True)
     if not segments or (segments[-1].base_offset, segments[-1].size) != (log.active_base, log.active_size):
-        later, cleaned = _cleaned_since(folder, log)
-        reason = f"the log was appended to, rolled or truncated since the run{cleaned}"
-        advice = f"{_CANNOT_BE_UNDONE}; the later run is {later}" if later else _CANNOT_BE_UNDONE
+        later_run, explanation = _later_cleaning(folder, log)
+        reason = f"the log was appended to, rolled or truncated since the run{explanation}"
+        advice = f"{_CANNOT_BE_UNDONE}; the later run is {later_run}" if later_run else _CANNOT_BE_UNDONE
         raise DirectoryRefusedError(reason, path=log.path, advice=advice)
 
 
-def _cleaned_since(folder: Path, log: KeptLog) -> tuple[Path | None, str]:
-    """The newest run in the same KEEP that has cleaned the log since and was not undone; and words for it, or
-    for what the directory's history says of a run that kept nothing."""
+def _later_cleaning(folder: Path, log: KeptLog) -> tuple[Path | None, str]:
+    """Which cleaning has changed the log since the run that kept ``folder`` (KEEP/RUN/topic-N).
+
+    Returns the folder KEEP/RUN of the newest later run that was not undone, None if no such run kept the
+    log's files; and words for an error, empty if no later cleaning is known. A later run that kept nothing is
+    in the history of the log directory.
+    """
     kept_ns = files.stat(folder / UNDO_FILE).modified_ns
     later = []
     for entry in files.entries(folder.parent.parent):
@@ -388,9 +399,12 @@ def _refuse_little_space(folder: Path, partition: Path) -> None:
         reason = f"the folder is not on the file system of {partition} any more, so no hard link can be made"
         raise DirectoryRefusedError(reason, path=folder, advice="move the run's folder there")
     space = files.free_space(partition)
-    if space.free_bytes < MIN_FREE_BYTES or space.free_inodes == 0:
-        reason, advice = f"only {space.free_bytes} bytes are free there", f"free {MIN_FREE_BYTES} bytes"
-        raise DirectoryRefusedError(reason, path=partition, advice=advice)
+    if space.free_bytes < MIN_FREE_BYTES:
+        reason = f"only {space.free_bytes} bytes are free on its file system"
+        raise DirectoryRefusedError(reason, path=partition, advice=f"free {MIN_FREE_BYTES} bytes")
+    if space.free_inodes == 0:
+        reason = "no inode is free on its file system"
+        raise DirectoryRefusedError(reason, path=partition, advice="remove files")
 
 
 def undo_logs(
@@ -413,7 +427,7 @@ def undo_logs(
         interrupted = {log.path for _, log in kept if swap_leftovers(Path(log.path))}
         if dry_run and interrupted:
             reason = "a crash interrupted a swap, which undo finishes first"
-            advice = "run it without --dry-run; it still checks all logs before it puts one back"
+            advice = "run it without --dry-run; it still checks all logs before it restores one"
             raise DirectoryRefusedError(reason, path=min(interrupted), advice=advice)
         undos = {log.path: check_log(folder, log) for folder, log in kept if log.path not in interrupted}
         for folder, log in kept:
@@ -442,10 +456,13 @@ def _error_before_restoring(error: SiltstoneError | OSError, finished: Sequence[
     been interrupted were finished."""
     changed = _NOTHING_CHANGED
     if finished:
-        changed = "nothing was put back, but an interrupted swap was finished, as by a broker's start: "
+        changed = "nothing was restored, but an interrupted swap was finished, as by a broker's start: "
         changed += ", ".join(finished)
     if isinstance(error, OSError):
-        reason, advice = f"{error.strerror or error}; {changed}", "mend this, and run the command again"
+        reason, advice = (
+            f"{error.strerror or error}; {changed}",
+            "remove the cause, and run the command again",
+        )
         return DirectoryRefusedError(reason, path=error.filename, advice=advice)
     kind = type(error) if isinstance(error, DirectoryRefusedError) else DirectoryRefusedError
     reason = f"{error.reason}; {changed}"
@@ -458,7 +475,7 @@ def _error_while_restoring(error: Exception, undos: Sequence[LogUndo], path: str
     parts = [
         failure_of(error).reason,
         f"stopped at {undos[stopped_number].progress}",
-        f"put back: {', '.join(undo.progress for undo in undos[:stopped_number]) or 'no other log'}",
+        f"restored: {', '.join(undo.progress for undo in undos[:stopped_number]) or 'no other log'}",
         f"not begun: {', '.join(undo.log.path for undo in undos[stopped_number + 1 :]) or 'no other log'}",
     ]
     advice = "no log is damaged, run the command again to go on"
@@ -468,7 +485,8 @@ def _error_while_restoring(error: Exception, undos: Sequence[LogUndo], path: str
 def _is_in_place(folder: Path, partition: Path, group: KeptGroup) -> bool:
     """Are the originals in the partition, since the swap did not happen or was undone?
 
-    Where a segment kept all its records, the new log is the original; its indexes tell the two apart.
+    Where a segment kept all its records, its new ``.log`` is a hard link to the original; then its indexes,
+    which a cleaning always writes anew, show whether the swap happened.
     """
     log = segment_file(group.originals[0], "log")
     if not _is_same_file(folder / log, partition / log):

@@ -93,8 +93,8 @@ def find_horizons(
 
     ``batch_limit``: the most bytes that one batch may decompress to. Raises CorruptFileError, OSError.
     """
-    newest_in = {segment: _newest_horizon(segment) for segment in segments if segment.base_offset < end}
-    newest_by_segment = {segment: newest for segment, newest in newest_in.items() if newest is not None}
+    newest_or_none = {segment: _newest_horizon(segment) for segment in segments if segment.base_offset < end}
+    newest_by_segment = {segment: newest for segment, newest in newest_or_none.items() if newest is not None}
     newest = max(newest_by_segment.values(), default=None)
     if newest is None or newest > now_ms:
         return Horizons(newest_ms=newest)
@@ -305,7 +305,8 @@ def _refusal_by_settings(state: LogState) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LogInput:
-    """A log as planning has read it. ``config``: the settings of ``state`` that a log uses, as attributes."""
+    """What planning has read of a log. ``config``: the settings of ``state`` that a log uses, as
+    attributes."""
 
     state: LogState
     config: LogConfig
@@ -330,7 +331,7 @@ def plan_log(
     reason = refusal(state, segments)
     if reason is not None:
         return result.set_status(report.SKIPPED, reason)
-    read_topic_id(state.path)
+    read_topic_id(state.path)  # raises if ``partition.metadata`` is damaged, as a broker's start does
     committed_below = checkpoints.committed_below(
         state.topic_partition, no_other_replica=options.high_watermark_is_end
     )
@@ -430,7 +431,7 @@ def _range_to_clean(log: _LogInput, options: PlanOptions, result: LogResult) -> 
     status_and_reason = _ineligible(config, options, cleanable, is_one_segment=len(facts.segments) == 1)
     if status_and_reason is None:
         return cleanable
-    # Else the log is cleaned for its tombstones, if all delete horizons have passed.
+    # A log that these rules leave alone is cleaned for its tombstones, if all delete horizons have passed.
     batch_limit = config.max_decompressed_message_bytes
     horizons = find_horizons(log.segments, cleanable.clean_end, options.now_ms, batch_limit)
     if not horizons.is_due:

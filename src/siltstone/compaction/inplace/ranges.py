@@ -210,5 +210,5 @@ def kafka_buffer_bytes_for_keys(keys: int, load_factor: float) -> int:
 
 def kafka_passes(keys: int, map_keys: int) -> int:
     """How many times Kafka's cleaner would have to clean a log with so many distinct dirty keys, if its map
-    holds ``map_keys`` of them at one time."""
+    holds ``map_keys`` of them at the same time."""
     return max(1, math.ceil(keys / max(map_keys, 1)))

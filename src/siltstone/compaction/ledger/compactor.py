@@ -87,7 +87,7 @@ class CompactionEngine(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many tasks run at one time."""
+        """How many tasks run at the same time."""
 
     def compact(self, work: CompactionWork, in_one_task: bool) -> CompactionReport:
         """Compact new records, all ``in_one_task`` or distributed over all workers."""
@@ -127,7 +127,8 @@ def compact_in_process(
 
 
 class InProcessCompactionEngine:
-    """The engine without Spark: carries out one step after another. ``buckets``: of keys, at least."""
+    """The engine without Spark: carries out one step after another. ``buckets``: keys are divided into at
+    least so many, where a compaction is not done in one task."""
 
     workers = 1
 
@@ -145,7 +146,7 @@ class InProcessCompactionEngine:
     def merge_runs(self, work: CompactionWork) -> CompactionReport:
         """Merge the key indexes bucket by bucket, then the segments group by group."""
         report, attempt = CompactionReport(), next(self._attempts)
-        buckets = 1 << (self._buckets - 1).bit_length()
+        buckets = 1 << (self._buckets - 1).bit_length()  # the next power of two
         for bucket in range(buckets):
             report.add(merge_key_indexes(work, bucket, buckets, attempt))
         for group in work.groups:
@@ -200,6 +201,7 @@ _RUN_AGAIN = "run again; if it happens again, report it"
 def count_discarded(work: CompactionWork, report: CompactionReport) -> Discarded:
     """How many of the new records were discarded, by reason."""
     keyless = 0 if work.retain_null_key else report.extracted.keyless
+    # Of the retained records those without a key are all that were not discarded.
     retained_with_key = sum(report.retained.values()) - (report.extracted.keyless - keyless)
     return Discarded(
         superseded=report.extracted.keyed - retained_with_key - report.deleted_keys,
@@ -213,7 +215,7 @@ def _check_counts(
     work: CompactionWork, report: CompactionReport, counts: Iterable[tuple[Any, Any, str]]
 ) -> None:
     """Raises CompactionFailedError with the first failure that a step reported, and CheckFailedError if two
-    counts differ. ``counts``: (a count, another count, of what) each."""
+    counts differ. ``counts``: rows of (a count, the count that must equal it, what is counted)."""
     if (failure := report.first_failure()) is not None:
         raise CompactionFailedError(failure.reason, path=work.name)
     partitions = sum(len(part.counts) for part in report.key_index_parts)
@@ -247,7 +249,11 @@ def check_compaction(work: CompactionWork, report: CompactionReport) -> None:
     # Raises for an aborted transaction without an index entry; its result is not needed.
     combine_summaries(extracted.summaries, [work.first_offset], work.name)
     if discarded.superseded < report.late_keys:
-        reason = f"{report.late_keys} keys are late, but only {discarded.superseded} records are superseded"
+        # A late record counts as superseded: an older run has a record of its key with a larger timestamp.
+        reason = (
+            f"{report.late_keys} records are superseded by records of older runs, but the counts have only "
+            f"{discarded.superseded} superseded records"
+        )
         raise CheckFailedError(f"{reason}; the ledger is unchanged", path=work.name, advice=_RUN_AGAIN)
 
 

@@ -5,7 +5,8 @@ A key entry is an array of uint64 words (``compaction.keys``). The ledger has it
      word  0   bits 0–63 of the key's hash; the top ten of them are the number of the partition
            1   bits 64–127
            2   2 · offset, plus 1 if the record deletes the key (its value is null or empty)
-           3   timestamp (ms) with the sign bit flipped: unsigned words then sort as timestamps; only by time
+           3   timestamp (ms) with the sign bit flipped: unsigned words then sort as timestamps. Only where
+               the record with the largest timestamp is retained (order BY_TIME) and not the last one
 
 Entries are divided by hash into ``PARTITIONS`` partitions, in a task as in a key index file. (They have
 nothing to do with a topic's partitions.) A bucket is a range of them; there are 2ⁿ buckets. (Pulsar's
@@ -57,7 +58,8 @@ _ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
 def latest_entry_of_each_key(
     blobs: Sequence[EntryBlob], words: int, first: int = 0, partitions: int = PARTITIONS
 ) -> tuple[Words, Int64]:
-    """The latest entry of each key, by offset or (with a timestamp) by time. ``words``: of an entry.
+    """The latest entry of each key, by offset or (with a timestamp) by time. ``words``: how many an entry
+    has.
 
     Returns the entries in order of partition, and the bounds (int64[partitions + 1]) of the partitions in
     them. The blobs have ``partitions`` partitions, from number ``first`` on. Memory: twice what the entries
@@ -125,7 +127,7 @@ def look_up_older_entries(
 def _find_deletions(data: Bytes, key_start: Int32, key_size: Int32, deleted: Flags) -> None:
     """Set ``deleted`` for records whose value is null or empty. In a record the value's size follows the
     key."""
-    origin = data.ctypes.data
+    origin = data.ctypes.data  # ``next_varint`` reads from an address in memory
     end = origin + len(data)
     for i in range(len(key_start)):
         size, _ = next_varint(origin + key_start[i] + max(key_size[i], 0), end)

@@ -282,6 +282,7 @@ class Coalescer:
         self._keep_listed = keep_listed
         self._limit, self._batch_limit = limit, batch_limit
         self._state: Int64 = np.zeros(_STATE_FIELDS, np.int64)
+        # Memory for new batches before compression, for compressed ones, for decompressed source batches.
         self._out, self._packed, self._plain = Scratch(), Scratch(), Scratch()
         self._output = self._out.reserve(0)
         self.offsets: list[Int64] = []
@@ -305,7 +306,7 @@ class Coalescer:
     ) -> CleanedBatches | None:
         """Coalesce some batches, all of magic 2 or all older. ``path`` and ``origin`` are for errors.
 
-        Returns the new batches that are finished, valid until the next call; None if the given ones have no
+        Returns the new batches that are finished, valid until the next call; None if ``batches`` has no
         record to retain. Raises CheckFailedError for a listed offset without a record, CorruptRecordError.
         """
         if not len(batches):
@@ -393,7 +394,7 @@ class Coalescer:
         """Finish the last batch. Raises CheckFailedError if a listed offset had no record."""
         if self.matched != len(self._listed):
             raise CheckFailedError(
-                f"{len(self._listed)} offsets were listed, but {self.matched} have a record"
+                f"{len(self._listed)} offsets of records were looked for, but only {self.matched} were found"
             )
         rows = np.empty((1, _ROW_FIELDS), np.int64)
         self._state[ROWS] = 0

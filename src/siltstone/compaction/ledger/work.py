@@ -57,7 +57,7 @@ from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import windows
 from siltstone.log.transactions import TransactionScan
 
-MERGE_BYTES = 80
+MERGE_BYTES_PER_ENTRY = 80
 """Bytes of memory that a merge needs for a key entry, at most."""
 MAX_RUNS = 8
 """Runs of a ledger, at most: a compaction reads the key index of each, and a reader opens each directory."""
@@ -69,9 +69,10 @@ class CompactionSettings:
     """Settings of a compaction; sizes in bytes.
 
     ``staging``: the folder that tasks write into. ``segment_bytes``: the largest size of a new segment.
-    ``index_interval``: between index entries; ``index_bytes``: of an index. ``window_size``: how much of a
-    segment a task reads at a time. ``memory_bytes``: what a task may take for keys. ``batch_limit``: what one
-    batch may decompress to; each compaction sets it to the log's ``max.decompressed.message.bytes``.
+    ``index_interval``: of the segment, between two entries of its index; ``index_bytes``: the largest index.
+    ``window_size``: how much of a segment a task reads at a time. ``memory_bytes``: what a task may take for
+    keys. ``batch_limit``: the most that one batch may decompress to; each compaction sets it to the log's
+    ``max.decompressed.message.bytes``. ``max_runs``: how many runs a ledger may have.
     """
 
     staging: str = ""
@@ -174,10 +175,11 @@ class CompactionReport(Summable):
 
 
 def bucket_count(work: CompactionWork, at_least: int = 1) -> int:
-    """How many buckets of keys: a power of two, at most ``PARTITIONS``. Up to that number the merge of one
-    bucket fits a task's memory for keys."""
+    """How many buckets the keys are divided into, so that the merge of one bucket fits a task's memory for
+    keys: a power of two, at most ``PARTITIONS``."""
     wanted = max(
-        at_least, -(-(work.end_offset - work.first_offset) * MERGE_BYTES // work.settings.memory_bytes)
+        at_least,
+        -(-(work.end_offset - work.first_offset) * MERGE_BYTES_PER_ENTRY // work.settings.memory_bytes),
     )
     return min(PARTITIONS, 1 << (wanted - 1).bit_length())
 
@@ -264,13 +266,15 @@ def _select_records(
         inside = (columns.offset >= work.first_offset) & (columns.offset < work.end_offset)
     reached = (batches["last_offset"] >= work.first_offset) & (batches["base_offset"] < work.end_offset)
     extracted.size += int(batches["size"][reached].sum())
-    transactional = scan.follow(window.data, batches, path=path, origin=window.origin)
-    if transactional is None:
+    # Both bool, one a batch: (is of an aborted transaction, is a marker of a transaction without data). None
+    # if no batch is of a transaction.
+    aborted_and_empty = scan.follow(window.data, batches, path=path, origin=window.origin)
+    if aborted_and_empty is None:
         extracted.records += len(columns) if inside is None else int(np.count_nonzero(inside))
         return inside
     is_control = ((batches["attributes"] & CONTROL_BIT) != 0) & (batches["magic"] == 2)
     is_data = ~is_control[columns.batch] if inside is None else inside & ~is_control[columns.batch]
-    aborted_batches, _ = transactional
+    aborted_batches, _ = aborted_and_empty
     is_aborted = aborted_batches[columns.batch]
     extracted.records += int(np.count_nonzero(is_data))
     extracted.aborted += int(np.count_nonzero(is_data & is_aborted))
@@ -339,9 +343,12 @@ def offsets_by_group(groups: Sequence[Group], offsets: Int64) -> Iterator[tuple[
 # the time when the compaction began. If the file system has no hard links, the compaction reads the segments
 # themselves, and fails when one of them is renamed or removed.
 
-_LINKS_NOT_SUPPORTED = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES)
+_NO_LINK_ERRNOS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES)
+"""Errors of a file system that has no hard links, or allows no more of them for this file."""
 _MAX_TRIES = 20
+"""How often links are made anew because a segment was replaced meanwhile."""
 MIN_GROUP_BYTES, MAX_GROUP_BYTES = 32 << 20, 1 << 30
+"""The bytes of the sources of a group: a few groups for each worker, within these bounds."""
 
 
 def compactable_end(view: LogView) -> int:
@@ -416,7 +423,7 @@ def _link(segment: LiveSegment, folder: Path) -> Path:
     try:
         files.link(segment.path(), path)
     except OSError as error:
-        if error.errno not in _LINKS_NOT_SUPPORTED:
+        if error.errno not in _NO_LINK_ERRNOS:
             raise
         path = segment.path()
     # A swap may have renamed another file to this path since the view was taken.

@@ -1,0 +1,143 @@
+"""The daemon of Python workers, forked from a command's process while Java starts.
+
+::
+
+    command ─ imports what tasks need ─┬───────────────────► session ─► job
+                                       └─ fork: warms up, waits ──┐
+    Java, for the first job ─► python -m siltstone.spark.ahead ───┴─► it gets the pipes and the environment
+
+A daemon that Java starts imports everything again, and the first job waits for that longer than for a
+gigabyte to be cleaned. The process that Java starts in its place connects to the socket that ``VARIABLE``
+names, in a folder of this user, hands over to the fork, once, and ends when the fork ends. Without such a
+socket, or if anything fails before the hand-over, it becomes ``spark.daemon`` itself.
+
+A fork copies locks that other threads hold, and no threads. So there must be none but the one that waits for
+signals, which ends for the moment of the fork. The fork keeps no file of the command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import socket
+import struct
+import sys
+from typing import NoReturn
+
+from siltstone.base import interruption
+
+VARIABLE = "SILTSTONE_DAEMON"
+"""Names the socket of the fork, for the process that Java starts."""
+DAEMON = "siltstone.spark.daemon"
+WORKER = "pyspark.worker"
+"""The module of PySpark that runs tasks. Its other worker modules, which plan queries, are forked without
+imports."""
+_STANDARD_FILES = (0, 1, 2)
+_SIZE, _TAKEN = struct.Struct(">I"), b"1"
+_kept_open: list[socket.socket] = []
+"""Sockets whose other end tells a fork that this process has ended."""
+
+
+def fork(path: str) -> None:
+    """Fork the daemon once, with its socket at ``path``, if this is a command's process. Nothing happens if
+    it has other threads, or cannot."""
+    if _kept_open or not interruption.current().is_installed:
+        return
+    daemon = importlib.import_module(DAEMON)
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        if not daemon.import_all():
+            return
+        stack.enter_context(interruption.current().without_thread())
+        if daemon.thread_count() != 1:
+            return
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(path)
+        listener.listen(1)
+        ours, theirs = socket.socketpair()
+        stack.enter_context(theirs)
+        gc.collect()  # a later collection in the fork would close files by numbers that mean others there
+        if os.fork() == 0:
+            _be_daemon(listener, theirs)
+        _kept_open.append(ours)
+
+
+def _be_daemon(listener: socket.socket, command: socket.socket) -> NoReturn:
+    """The fork: it warms up, waits for the hand-over, and is the daemon then; it ends with the command."""
+    status = 1
+    try:
+        gc.freeze()
+        os.setpgid(0, 0)
+        interruption.current().uninstall()
+        _close_all_but(listener.fileno(), command.fileno())
+        daemon = importlib.import_module(DAEMON)
+        if daemon.warm_up():
+            readable, _, _ = select.select([listener, command], [], [])
+            if command not in readable:
+                connection, _ = listener.accept()
+                for closed in (listener, command):
+                    closed.close()
+                _take_over(connection)
+                daemon.serve()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    finally:
+        os._exit(status)
+
+
+def _close_all_but(*kept: int) -> None:
+    """Close the files of the command, except the standard ones and those."""
+    first = len(_STANDARD_FILES)
+    for number in sorted(kept):
+        os.closerange(first, number)
+        first = number + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+
+
+def _take_over(connection: socket.socket) -> None:
+    """Get arguments, environment, folder and standard files of the process that Java started."""
+    size, numbers, _, _ = socket.recv_fds(connection, _SIZE.size, len(_STANDARD_FILES))
+    for number, standard in zip(numbers, _STANDARD_FILES, strict=True):
+        os.dup2(number, standard)
+    _close_all_but(connection.fileno())
+    with connection.makefile("rb") as stream:
+        told = json.loads(stream.read(*_SIZE.unpack(size)))
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(n, "w" if n else "r", closefd=False) for n in _STANDARD_FILES
+    )
+    sys.argv[1:] = told["arguments"]
+    os.environ.clear()
+    os.environ.update(told["environment"])
+    os.chdir(told["folder"])
+    known = told["environment"].get("PYTHONPATH", "").split(os.pathsep)
+    sys.path += [entry for entry in known if entry and entry not in sys.path]
+    connection.sendall(_TAKEN)
+
+
+def _hand_over(path: str) -> bool:
+    """In the process that Java started: hand over to the fork, and wait until it ends; False if it has not
+    taken over."""
+    told = {"arguments": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd()}
+    data = json.dumps(told).encode()
+    taken = b""
+    with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
+        connection.connect(path)
+        socket.send_fds(connection, [_SIZE.pack(len(data))], _STANDARD_FILES)
+        connection.sendall(data)
+        taken = connection.recv(1)
+        connection.recv(1)
+    return taken == _TAKEN
+
+
+def main() -> None:
+    """Hand over to the fork, or become the daemon."""
+    path = os.environ.pop(VARIABLE, None)
+    if sys.argv[1:] != [WORKER] or path is None or not _hand_over(path):
+        importlib.import_module(DAEMON).main()
+
+
+if __name__ == "__main__":
+    main()

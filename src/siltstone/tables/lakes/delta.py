@@ -1,0 +1,256 @@
+"""Delta Lake tables, by deltalake (delta-rs).
+
+::
+
+    _delta_log/00000000000000000000.json …    one file a version: its files added and removed, and
+      txn        appId siltstone/TOPIC/buckets, siltstone/TOPIC/generation, and a number for each field of
+                 ``LogProgress``: siltstone/TOPIC-PARTITION/GENERATION/FIELD. Delta keeps transactions in its
+                 checkpoints, so no later commit loses them; with a generation, all before it are void
+      commitInfo siltstone: the same, to be read by people (``DESCRIBE HISTORY``)
+
+A commit may only make the version after the one that was read: with retries, delta-rs would take two exports
+that append the same offsets for writers that do not touch each other. Tables with features that change which
+rows a file has (deletion vectors, column mapping) are refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from siltstone.base import files
+from siltstone.base.clock import LATEST_MS, SystemClock
+from siltstone.base.errors import UsageError
+from siltstone.tables.lakes.table import (
+    BUCKET_COLUMN,
+    Change,
+    DataFile,
+    LogProgress,
+    TableShape,
+    changed,
+)
+
+try:
+    from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+    from deltalake.exceptions import CommitFailedError, DeltaError
+    from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+except ImportError as error:
+    raise ImportError(
+        "Delta tables need deltalake, which is not installed: pip install 'siltstone[delta]'",
+        name="deltalake",
+    ) from error
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(LogProgress))
+_COMMITS_ASKED = 100
+"""So many commits are searched for one that restored the table."""
+_PARTITION_COLUMNS = ["partition", BUCKET_COLUMN]
+_FEATURES = frozenset({"timestampNtz"})
+"""Of the reader's features those that leave a file's rows as they are in it."""
+
+
+class DeltaLake:
+    """The Delta table in the directory ``root``, or the one that a first commit makes there."""
+
+    def __init__(self, root: Path) -> None:
+        """Raises UsageError for a table with features that are not known here, what deltalake raises."""
+        self.root = root
+        has_log = files.is_directory(root / "_delta_log", follow=False)
+        is_table = has_log and DeltaTable.is_deltatable(os.fspath(root))
+        self._table = DeltaTable(os.fspath(root)) if is_table else None
+        if self._table is not None:
+            features = set(self._table.protocol().reader_features or ())
+            if features - _FEATURES or self._table.protocol().min_reader_version == 2:
+                names = ", ".join(sorted(features - _FEATURES)) or "columnMapping"
+                reason = f"another writer has given the table features that an export cannot keep: {names}"
+                raise UsageError(reason, path=root, advice="export to another target")
+
+    @property
+    def version(self) -> int | None:
+        """The version, None if there is no table yet."""
+        return None if self._table is None else self._table.version()
+
+    def buckets_of(self, topic: str) -> int | None:
+        """The number of key buckets; None if the table is not an export of this topic."""
+        return None if self._table is None else self._table.transaction_version(f"siltstone/{topic}/buckets")
+
+    def columns(self) -> pa.Schema:
+        """The table's columns, without the bucket."""
+        assert self._table is not None
+        fields = [
+            field for field in pa.schema(self._table.schema().to_arrow()) if field.name != BUCKET_COLUMN
+        ]
+        return pa.schema(fields)
+
+    def has_columns(self, columns: pa.Schema) -> bool:
+        """Are these the table's columns?"""
+        return bool(self.columns().equals(_as_in_delta(columns)))
+
+    def progress(self, topic: str, partitions: Sequence[int]) -> dict[int, LogProgress]:
+        """The progress of those of the partitions that are in the table."""
+        if self._table is None:
+            return {}
+        generation, found = self._generation(topic), {}
+        for number in partitions:
+            ids = [_app_id(topic, number, generation, name) for name in _FIELDS]
+            values = [at for at in map(self._table.transaction_version, ids) if at is not None]
+            if len(values) == len(_FIELDS):
+                found[number] = LogProgress(**dict(zip(_FIELDS, values, strict=True)))
+        return found
+
+    def _generation(self, topic: str) -> int:
+        """How often all rows were replaced. Raises UsageError if they were restored since the last export."""
+        assert self._table is not None
+        for commit in self._table.history(_COMMITS_ASKED):
+            if "siltstone" in commit:
+                break
+            if commit.get("operation") == "RESTORE":
+                reason = "the table was restored to an older version since the last export"
+                advice = "export with mode='overwrite', which replaces all rows"
+                raise UsageError(reason, path=self.root, advice=advice)
+        return self._table.transaction_version(f"siltstone/{topic}/generation") or 0
+
+    def data_files(self) -> list[DataFile]:
+        """All files of this version."""
+        assert self._table is not None
+        rows = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
+        return [
+            DataFile(
+                path=unquote(row["path"]),
+                partition=row.get("partition.partition", -1),
+                bucket=row.get(f"partition.{BUCKET_COLUMN}", -1),
+                records=row["num_records"] or 0,
+                size=row["size_bytes"],
+            )
+            for row in rows
+        ]
+
+    def file_schema(self, shape: TableShape) -> pa.Schema:
+        """The columns that data files have: not those of the partition. Raises UsageError."""
+        columns = _as_in_delta(shape.columns)
+        return pa.schema([field for field in columns if not shape.buckets or field.name != "partition"])
+
+    def commit(self, shape: TableShape, change: Change) -> int:
+        """Commit onto this version, and return the new one. Raises TableChangedError, DeltaError."""
+        schema, partition_by = shape.columns, []
+        if shape.buckets:
+            schema, partition_by = schema.append(pa.field(BUCKET_COLUMN, pa.int32())), _PARTITION_COLUMNS
+        now_ms, generation = SystemClock().now_ms(), 0
+        if self._table is not None:
+            generation = self._table.version() + 1 if change.replaces_all else self._generation(shape.topic)
+        added = [_add_action(self.root, shape, file, now_ms) for file in change.added]
+        properties = CommitProperties(
+            custom_metadata={"siltstone": json.dumps(_for_people(shape, change))},
+            max_commit_retries=0,
+            app_transactions=list(_transactions(shape, change, generation)),
+        )
+        delta_schema = Schema.from_arrow(schema)
+        try:
+            if self._table is None:
+                create_table_with_add_actions(
+                    os.fspath(self.root), delta_schema, added, "error", partition_by, shape.topic,
+                    commit_properties=properties,
+                )  # fmt: skip
+                return 0
+            removed = [_remove_action(shape, file, now_ms) for file in change.removed]
+            base = self._table.version()
+            self._table.create_write_transaction(
+                [*added, *removed], "append", delta_schema, partition_by, commit_properties=properties
+            )
+            return base + 1
+        except CommitFailedError:
+            raise changed(self.root) from None
+        except DeltaError as error:
+            if self._table is None and "already exists" in str(error):
+                raise changed(self.root) from None
+            raise
+
+
+def _as_in_delta(columns: pa.Schema) -> pa.Schema:
+    """The columns with the types that a Delta table gives them. Raises UsageError."""
+    try:
+        return pa.schema(Schema.from_arrow(columns).to_arrow())
+    except Exception as error:  # delta-rs raises errors of many kinds
+        reason = f"Delta has no type for a column: {str(error).splitlines()[0]}"
+        raise UsageError(reason, advice="use other types in the schema of decode") from None
+
+
+def _app_id(topic: str, partition: int, generation: int, field: str) -> str:
+    return f"siltstone/{topic}-{partition}/{generation}/{field}"
+
+
+def _transactions(shape: TableShape, change: Change, generation: int) -> Iterator[Transaction]:
+    yield Transaction(f"siltstone/{shape.topic}/buckets", shape.buckets)
+    yield Transaction(f"siltstone/{shape.topic}/generation", generation)
+    for partition, progress in change.progress.items():
+        for name in _FIELDS:
+            yield Transaction(_app_id(shape.topic, partition, generation, name), getattr(progress, name))
+
+
+def _for_people(shape: TableShape, change: Change) -> dict[str, object]:
+    logs = {str(number): dataclasses.asdict(progress) for number, progress in change.progress.items()}
+    return {"topic": shape.topic, "buckets": shape.buckets, "exported": logs}
+
+
+def _partition_values(shape: TableShape, file: DataFile) -> dict[str, str | None]:
+    return {"partition": str(file.partition), BUCKET_COLUMN: str(file.bucket)} if shape.buckets else {}
+
+
+def _add_action(root: Path, shape: TableShape, file: DataFile, now_ms: int) -> AddAction:
+    return AddAction(
+        path=file.path,
+        size=file.size,
+        partition_values=_partition_values(shape, file),
+        modification_time=now_ms,
+        data_change=True,
+        stats=json.dumps(_statistics(root / file.path, file.records)),
+    )
+
+
+def _remove_action(shape: TableShape, file: DataFile, now_ms: int) -> RemoveAction:
+    return RemoveAction(file.path, True, now_ms, file.size, _partition_values(shape, file))
+
+
+def _statistics(path: Path, records: int) -> dict[str, object]:
+    """Delta's statistics of a file: how many records, and the smallest and largest offset and time."""
+    least: dict[str, object] = {}
+    most: dict[str, object] = {}
+    bounds = _bounds(path, ("offset", "timestamp"))
+    if "offset" in bounds:
+        least["offset"], most["offset"] = bounds["offset"]
+    if "timestamp" in bounds:
+        low, high = bounds["timestamp"]
+        times = _iso_time(low, up=False), _iso_time(high, up=True)
+        if None not in times:
+            least["timestamp"], most["timestamp"] = times
+    return {"numRecords": records, "minValues": least, "maxValues": most}
+
+
+def _bounds(path: Path, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """The smallest and the largest value of columns of 64-bit numbers, by the file's footer."""
+    footer = pq.read_metadata(pa.py_buffer(files.map_file(path)))
+    bounds: dict[str, tuple[int, int]] = {}
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            values, name = column.statistics, column.path_in_schema
+            if name in names and values is not None and values.has_min_max:
+                low, high = bounds.get(name, (values.min_raw, values.max_raw))
+                bounds[name] = min(low, values.min_raw), max(high, values.max_raw)
+    return bounds
+
+
+def _iso_time(microseconds: int, *, up: bool) -> str | None:
+    """A time as Delta has it in statistics: rounded to milliseconds, so that the bound holds; None beyond the
+    years that it can have."""
+    time_ms = -(-microseconds // 1000) if up else microseconds // 1000
+    if not 0 <= time_ms <= LATEST_MS:
+        return None
+    seconds, milliseconds = divmod(time_ms, 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03}Z"

@@ -1,0 +1,148 @@
+"""Carries an export into a table out, in this process; ``spark.export`` runs the same steps in tasks.
+
+::
+
+    begin ─► LakePlan ─► tasks: append_split, or new_rows and merge_bucket ─► finish: one commit
+                                                                          └─► abandon: files removed
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Container, Sequence
+from pathlib import Path
+
+from siltstone.base import files
+from siltstone.base.errors import EngineError, TableChangedError
+from siltstone.tables.export import Export, ExportedFile, in_threads, part_name, write_parquet
+from siltstone.tables.lakes.buckets import Spill, WrittenBucket, encode_rows, in_files, merge_bucket, new_rows
+from siltstone.tables.lakes.plan import LakePlan, removed_files
+from siltstone.tables.lakes.table import DATA, Change, DataFile, LakeTable
+from siltstone.tables.splits import TaskSplit
+from siltstone.tables.table import plan, read_split
+
+
+def begin(lake: LakePlan) -> None:
+    """Make the folder of data files. Raises OSError."""
+    files.make_directory(Path(lake.root) / DATA, parents=True)
+
+
+def append_split(lake: LakePlan, number: int, split: TaskSplit) -> ExportedFile | None:
+    """``view=log``: write the rows of a split into a file; None, and no file, if there are none.
+
+    Raises what ``read_split`` raises, OSError."""
+    assert lake.options is not None
+    batches = (
+        in_files(lake, {name: batch.column(name) for name in lake.file_schema.names})
+        for batch in read_split(split, lake.options)
+        if len(batch)
+    )
+    first = next(batches, None)
+    if first is None:
+        return None
+    path = Path(lake.root) / DATA / part_name(number, lake.run)
+    return write_parquet(path, lake.file_schema, lake.compression, itertools.chain([first], batches))
+
+
+def finish(table: LakeTable, lake: LakePlan, written: Sequence[ExportedFile | WrittenBucket]) -> Export:
+    """Commit what the tasks have written, if anything has changed.
+
+    Raises EngineError if a file is not as it was reported; TableChangedError, OSError, what the format's
+    library raises."""
+    buckets = [report for report in written if isinstance(report, WrittenBucket)]
+    added = [_data_file(report) for report in written if isinstance(report, ExportedFile)]
+    added += [_data_file(bucket.file, bucket) for bucket in buckets if bucket.file is not None]
+    _check_files(lake, added)
+    _remove_files(lake, kept={Path(file.path).name for file in added})
+    removed = removed_files(
+        lake,
+        changed={(bucket.partition, bucket.bucket) for bucket in buckets if bucket.is_changed},
+        seen={(bucket.partition, bucket.bucket) for bucket in buckets},
+    )
+    version = table.version
+    if added or removed or lake.progress or version is None:
+        files.sync_directory(Path(lake.root) / DATA)
+        try:
+            version = table.commit(
+                lake.shape,
+                Change(
+                    added=added,
+                    removed=removed,
+                    progress=lake.progress,
+                    replaces_all=lake.replaces_all,
+                ),
+            )
+        except TableChangedError:
+            abandon(lake)
+            raise
+        # After another error the commit may be there all the same: its files stay.
+    return Export(
+        target=lake.root,
+        records=sum(file.records for file in added),
+        files=len(added),
+        size=sum(file.size for file in added),
+        version=version,
+    )
+
+
+def _data_file(file: ExportedFile, bucket: WrittenBucket | None = None) -> DataFile:
+    return DataFile(
+        path=f"{DATA}/{file.name}",
+        partition=-1 if bucket is None else bucket.partition,
+        bucket=-1 if bucket is None else bucket.bucket,
+        records=file.records,
+        size=file.size,
+    )
+
+
+def _check_files(lake: LakePlan, added: Sequence[DataFile]) -> None:
+    present = files.list_files(Path(lake.root) / DATA) if added else {}
+    for file in added:
+        name = Path(file.path).name
+        if name not in present or present[name].size != file.size:
+            reason = f"a task has written {name}, which is not here as it was reported"
+            raise EngineError(reason, path=lake.root, advice="export to storage that all executors share")
+
+
+def _remove_files(lake: LakePlan, kept: Container[str] = ()) -> None:
+    """Remove this run's files, except the ``kept`` ones: those of attempts that were not reported."""
+    folder = Path(lake.root) / DATA
+    for name in files.list_files(folder):
+        if name.startswith(f"part-{lake.run}") and name not in kept:
+            files.unlink(folder / name)
+
+
+def abandon(lake: LakePlan) -> None:
+    """Remove what was written, before a commit; an error is not raised, since another one is on its way."""
+    with contextlib.suppress(OSError):
+        _remove_files(lake)
+
+
+def export_in_process(table: LakeTable, lake: LakePlan) -> Export:
+    """Plan, read, write and commit in this process, on all cores. Raises what these raise."""
+    begin(lake)
+    try:
+        splits = [] if lake.options is None else plan(lake.options)
+        written = _append(lake, splits) if not lake.shape.buckets else _merge(lake, splits)
+    except BaseException:
+        abandon(lake)
+        raise
+    return finish(table, lake, written)
+
+
+def _append(lake: LakePlan, splits: Sequence[TaskSplit]) -> list[ExportedFile]:
+    tasks = enumerate(splits)
+    written = in_threads(lambda task: append_split(lake, *task), list(tasks))
+    return [file for file in written if file is not None]
+
+
+def _merge(lake: LakePlan, splits: Sequence[TaskSplit]) -> list[WrittenBucket]:
+    with contextlib.closing(Spill()) as spill:
+
+        def extract(split: TaskSplit) -> None:
+            for target, rows in new_rows(lake, [split]):
+                spill.add(target, encode_rows(rows))
+
+        in_threads(extract, splits)
+        return in_threads(lambda target: merge_bucket(lake, target, spill.take(target)), spill.targets())

@@ -1,0 +1,134 @@
+"""What Delta and Iceberg tables have in common: the progress of each log, data files, and the one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from siltstone.base import files
+from siltstone.base.errors import TableChangedError, UsageError
+
+DATA = "data"
+"""The folder of data files in a table's directory."""
+BUCKET_COLUMN = "bucket"
+"""A Delta table's column with the key bucket. (In Iceberg it is a partition's value only.)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogProgress:
+    """How far a log is in the table: ``end``, the first offset that it does not have.
+
+    ``topic_id``: 63 bits of the topic's id, 0 without one; ``start``: the log start offset then;
+    ``leader_epoch``: of the record before ``end``, -1 if it is not known.
+    """
+
+    topic_id: int
+    start: int
+    end: int
+    leader_epoch: int
+
+
+Progress = Mapping[int, LogProgress]
+"""By partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A file of the table: ``path`` is absolute, or relative to the table's directory. ``partition`` and
+    ``bucket`` are -1 in a table of all records."""
+
+    path: str
+    partition: int = -1
+    bucket: int = -1
+    records: int = 0
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableShape:
+    """What stays as it was when a table was created: its ``topic``, its ``columns`` (without the bucket), and
+    ``buckets``, the number of key buckets of each partition; 0: the table has all records."""
+
+    topic: str
+    columns: pa.Schema
+    buckets: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One commit: files that appear and disappear together, and the progress of logs from then on.
+    ``replaces_all``: no other log is in the table any more."""
+
+    added: Sequence[DataFile]
+    removed: Sequence[DataFile]
+    progress: Progress
+    replaces_all: bool = False
+
+
+class LakeTable(Protocol):
+    """A table as it was when it was opened, or one that its first commit makes."""
+
+    root: Path
+
+    @property
+    def version(self) -> int | None:
+        """The version, None if there is no table yet."""
+        ...
+
+    def buckets_of(self, topic: str) -> int | None:
+        """The number of key buckets; None if the table is not an export of this topic."""
+        ...
+
+    def columns(self) -> pa.Schema:
+        """The table's columns, without the bucket."""
+        ...
+
+    def has_columns(self, columns: pa.Schema) -> bool:
+        """Are these the table's columns?"""
+        ...
+
+    def progress(self, topic: str, partitions: Sequence[int]) -> dict[int, LogProgress]:
+        """The progress of those of the partitions that are in the table."""
+        ...
+
+    def data_files(self) -> list[DataFile]:
+        """All files of this version."""
+        ...
+
+    def file_schema(self, shape: TableShape) -> pa.Schema:
+        """The schema that data files are written with."""
+        ...
+
+    def commit(self, shape: TableShape, change: Change) -> int:
+        """Commit onto this version, and return the new one. Raises TableChangedError."""
+        ...
+
+
+def changed(root: Path) -> TableChangedError:
+    """The error of an export that another one was faster than."""
+    return TableChangedError("another export or writer has committed to the table meanwhile", path=root)
+
+
+def refuse_other_directory(root: Path) -> None:
+    """Raises UsageError if there is something in a directory that is no table yet, other than what an
+    interrupted first export has left."""
+    if not files.is_link(root) and not files.exists(root):
+        return
+    advice = "pass another directory, or remove it yourself"
+    if not files.is_directory(root, follow=False):
+        raise UsageError("the target is no directory", path=root, advice=advice)
+    for entry in files.entries(root):
+        is_left = entry.name in _LEFT and files.is_directory(root / entry.name, follow=False)
+        if not is_left or not all(
+            file.name.endswith(_LEFT[entry.name]) for file in files.entries(root / entry.name)
+        ):
+            reason = "the target has other files than a table of this format"
+            raise UsageError(reason, path=root, advice=advice)
+
+
+_LEFT = {DATA: (".parquet", ".nonce"), "metadata": (".avro", ".new"), "_delta_log": (".tmp",)}
+"""By folder, how the names of files end that an interrupted first export leaves."""
