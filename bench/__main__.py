@@ -19,6 +19,7 @@ from rich.table import Table
 
 from bench import measure
 from bench.cleaning_load import measure_cleaning_load
+from bench.clusters import SideTimes, measure_clusters
 from bench.compacted import measure_compaction
 from bench.generate import Generated, generate
 from bench.measure import Times, WrongResultError
@@ -48,12 +49,23 @@ def _arguments() -> argparse.Namespace:
         choices=("cleaner", "log", "load", "compacted", "tables"),
         help="the cleaner, the log itself, appends while it is cleaned, compaction beside it, tables (all)",
     )
+    parser.add_argument(
+        "--executors",
+        type=_numbers,
+        default=(2,),
+        help="the cleaner on clusters of so many executors of one core, separated by commas; 0 for none (2)",
+    )
     parser.add_argument("--append-gb", type=int, default=10, help="GB of the long append (10)")
     parser.add_argument(
         "--kafka", action="store_true", help="tables: beside Spark's own source from a broker (needs Maven)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     return parser.parse_args()
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Numbers of executors, separated by commas."""
+    return tuple(sorted({number for number in map(int, text.split(",")) if number > 0}))
 
 
 def _engine() -> Engine:
@@ -94,6 +106,26 @@ def _table(made: Generated, found: Mapping[str, Times]) -> Table:
             f"{min(times.seconds):.3f}-{max(times.seconds):.3f}",
             f"{speed:.2f}",
             f"{made.plain_size / times.median / 1e9:.2f}" if whole else "",
+        )
+    return table
+
+
+def _cluster_table(made: Generated, sides: Mapping[str, SideTimes]) -> Table:
+    title = f"{made.codec}: {made.closed_size / 1e6:,.0f} MB, on clusters of executors of one core"
+    table = Table(title=title, title_justify="left", header_style="bold")
+    table.add_column("where")
+    headers = ("times", "median s", "min-max s", "times local (≤ 2)", "speed-up by executors (≥ 1.7)")
+    for name in headers:
+        table.add_column(name, justify="right")
+    for name, side in sides.items():
+        ratios = (side.slower_than_local, side.faster_than_fewest)
+        seconds = side.times.seconds
+        table.add_row(
+            name,
+            str(len(seconds)),
+            f"{side.times.median:.2f}",
+            f"{min(seconds):.2f}-{max(seconds):.2f}",
+            *("" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
         )
     return table
 
@@ -144,6 +176,11 @@ def main() -> int:
             document[codec] = {name: times.to_json() for name, times in found.items()}
             if not arguments.json:
                 console.print(_table(made, found))
+            if arguments.warm and arguments.executors:
+                sides = measure_clusters(folder, made, arguments.warm, arguments.executors)
+                document[codec]["clusters"] = {name: side.to_json() for name, side in sides.items()}
+                if not arguments.json:
+                    console.print(_cluster_table(made, sides))
     except WrongResultError as error:
         sys.stderr.write(f"bench: wrong result: {error}\n")
         return 1

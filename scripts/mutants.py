@@ -1,48 +1,66 @@
 """Measures the tests: changes one place of the source at a time, and runs tests until one of them fails.
 
-    .venv/bin/python scripts/mutants.py --count 200 --seed 1 --out mutants.jsonl
+    .venv/bin/python scripts/mutants.py --survey                                # ten minutes
+    .venv/bin/python scripts/mutants.py --count 200 --seed 22
     .venv/bin/python scripts/mutants.py --only src/siltstone/compaction/rewrite.py:120:15
-    .venv/bin/python scripts/mutants.py --count 200 --stages 2 --out quick.jsonl
-    .venv/bin/python scripts/mutants.py --again quick.jsonl --out survivors.jsonl
 
-Each mutant is made in a copy of the tree. Tests run in stages: those that import the module, those of its
-package, then all others. A mutant that passes all of them survives: a test is missing, or the change makes
-no difference, which a person has to decide. The output has one line of JSON a mutant. With ``--stages 2``
-the last stage, which takes minutes, is left out; ``--again`` runs all stages for the survivors of such a run.
+A survey runs the tests once, unchanged: which of them pass, which lines each of them runs, in what time
+(needs ``coverage``, of the extra dev). ``--survey tests/log/test_new.py`` adds tests to an earlier survey.
 
-With ``--coverage`` the first stage has the tests that run the changed line, the quickest first, and is the
-only one where there are any; for a line of a compiled kernel those that run another line of its module.
-To make the two files::
+For each mutant a process is forked, which runs the tests that the survey saw in the changed statement: those
+of files that import its module, then the others, the quickest first. Nothing is copied: the files stay as
+they are, and a test that starts a program of its own sees no change. A change in a function is made in the
+memory of a process that has collected all tests. One that matters when a module is imported is made by
+importing Siltstone afresh. Of kernels only the changed one and its callers are compiled again. The survey
+sees no line of a kernel: its tests are those of the lines that call it, directly or through other kernels.
 
-    pytest tests/base tests/log tests/compaction tests/golden … --cov=siltstone --cov-context=test \\
-        --durations=0 --durations-min=0.001 > durations.txt      # needs pytest-cov
-    .venv/bin/python scripts/mutants.py --count 200 --coverage .coverage --durations durations.txt
+A mutant that passes all of its tests survives: a test is missing, or the change makes no difference, which a
+person has to decide. The results have one line of JSON a mutant. At the end all tests that noticed something
+run once more without a change, in the same way; what one of them noticed counts only if it passes.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
+import functools
+import gc
+import importlib
+import importlib.machinery
+import itertools
 import json
 import os
 import random
+import resource
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import traceback
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, TextIO
+
+import numba.core.caching
+import pytest
+from numba.core.dispatcher import Dispatcher
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("base/records", "log", "compaction")
-STAGES = {
-    "base/records": ["tests/base/records", "tests/log", "tests/golden"],
-    "log": ["tests/log", "tests/golden", "tests/crash"],
-    "compaction": ["tests/compaction", "tests/golden", "tests/property"],
-}
+TESTS = [f"tests/{name}" for name in ("base/records", "log", "compaction", "golden", "property", "crash")]
+LOADED_BEFORE = ("hypothesis", "cramjam", "crc32c", "xxhash", "zstandard", "zlib_ng", "msgspec", "psutil")
+"""Libraries that a forked process need not import again."""
+CHOSEN = "not long and not spark"
+LOADED_WARNING = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
+MEMORY_MAX = 6 << 30
+"""Bytes: a changed size must not take the machine's memory."""
+FAILED_HERE = 70
+"""Exit status of a forked process after an error of this script."""
+
 _COMPARE = {
     "Lt": "<=",
     "LtE": "<",
@@ -123,141 +141,453 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
                 yield made(node.lineno, node.col_offset, node.end_col_offset, str(node.value + 1))
 
 
-def apply(mutant: Mutant, tree: Path) -> None:
-    """Write the changed file into a copy of the tree, without compiled kernels of the old one."""
-    path = tree / mutant.path
-    lines = path.read_bytes().split(b"\n")
+def changed_source(mutant: Mutant) -> bytes:
+    lines = (ROOT / mutant.path).read_bytes().split(b"\n")
     line = lines[mutant.line - 1]
     lines[mutant.line - 1] = line[: mutant.start] + mutant.after.encode() + line[mutant.end :]
-    changed = b"\n".join(lines)
-    ast.parse(changed)
-    path.write_bytes(changed)
-    if b"kernel" in changed:
-        for compiled in [*tree.rglob("*.nbi"), *tree.rglob("*.nbc")]:
-            compiled.unlink()
+    return b"\n".join(lines)
 
 
-class Covering:
-    """The tests that run a line, by a coverage file with a context for each test; the quickest first, up to
-    ``SECONDS`` in all."""
+def import_changed(mutant: Mutant) -> None:
+    """From now on this process imports the mutant's module with the change. Must come before Siltstone's
+    first import."""
+    code = compile(changed_source(mutant), ROOT / mutant.path, "exec", dont_inherit=True)
+    get_code = importlib.machinery.SourceFileLoader.get_code
 
-    SECONDS = 90.0
+    def get_code_or_changed(self: Any, fullname: str) -> types.CodeType | None:
+        return code if Path(self.path) == ROOT / mutant.path else get_code(self, fullname)
 
-    def __init__(self, coverage_file: str, durations: Path | None) -> None:
+    importlib.machinery.SourceFileLoader.get_code = get_code_or_changed  # type: ignore[method-assign]
+    # The machine code of a changed kernel must not replace that of the file.
+    numba.core.caching.Cache.save_overload = lambda *arguments: None
+
+
+def change_in_place(mutant: Mutant) -> None:
+    """Give each function of the mutant's module, which is imported, the code that it has with the change."""
+    path = str(ROOT / mutant.path)
+    codes = [compile(changed_source(mutant), path, "exec", dont_inherit=True)]
+    changed = {}
+    for code in codes:  # grows by the functions in functions and classes
+        changed[code.co_qualname, code.co_firstlineno] = code
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    for function in gc.get_objects():
+        if isinstance(function, types.FunctionType) and function.__code__.co_filename == path:
+            old = function.__code__
+            function.__code__ = changed[old.co_qualname, old.co_firstlineno]
+
+
+def compile_again(kernels: set[str]) -> None:
+    """Forget the machine code of these kernels, in memory and on disk."""
+    for kernel in gc.get_objects():
+        if isinstance(kernel, Dispatcher) and kernel.py_func.__name__ in kernels:
+            kernel._make_finalizer()()
+            kernel._reset_overloads()
+            kernel._cache = numba.core.caching.NullCache()
+
+
+class Survey:
+    """What each test runs: a folder with a coverage file and ``tests.json``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._times = folder / "tests.json"
+        tests = json.loads(self._times.read_text()) if self._times.exists() else {}
+        self.seconds: dict[str, float] = tests.get("seconds", {})
+        """CPU seconds of each test that passed."""
+        self.shared: dict[str, list[str]] = tests.get("shared", {})
+        """The fixtures of each test that it shares with others."""
+
+    def save(self) -> None:
+        self._times.write_text(json.dumps({"seconds": self.seconds, "shared": self.shared}))
+
+    def take(self, tests: Sequence[str]) -> None:
+        """Run tests, and add what they run."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        run_without_change(lambda scratch: run_pytest(tests, Surveyor(self), f"--basetemp={scratch}/pytest"))
+
+    def in_order(self, tests: Iterable[str]) -> list[str]:
+        """Those of the survey, the quickest first."""
+        known = [test for test in tests if test in self.seconds]
+        return sorted(known, key=lambda test: (self.seconds[test], test))
+
+    def within(self, tests: Sequence[str], seconds_max: float) -> list[str]:
+        """As many of the first as take so many seconds."""
+        ends = itertools.accumulate(self.seconds[test] for test in tests)
+        return [test for test, end in zip(tests, ends, strict=True) if end <= seconds_max]
+
+    @functools.cached_property
+    def _data(self) -> Any:
         from coverage import CoverageData
 
-        self._data = CoverageData(coverage_file)
-        self._data.read()
-        self._files = {name.rpartition("/src/")[2]: name for name in self._data.measured_files()}
-        self._seconds: dict[str, float] = {}
-        for line in durations.read_text(errors="replace").splitlines() if durations else ():
-            words = line.split(maxsplit=2)
-            if len(words) == 3 and words[1] in ("call", "setup") and words[0].endswith("s"):
-                self._seconds[words[2]] = self._seconds.get(words[2], 0.0) + float(words[0][:-1])
+        data = CoverageData(str(self.folder / "coverage"))
+        data.read()
+        return data
 
-    def tests_of(self, mutant: Mutant) -> list[str]:
-        """The tests' ids, none for a line that no test runs."""
-        name = self._files.get(mutant.path.removeprefix("src/"))
-        by_line = self._data.contexts_by_lineno(name) if name else {}
-        contexts = set(by_line.get(mutant.line, ())) - {""}
-        if not contexts:  # a kernel's line: the tests that run any other line of the module
-            contexts = {context for others in by_line.values() for context in others} - {""}
-        tests = sorted({context.partition("|")[0] for context in contexts}, key=self._time_of)
-        chosen, total = [], 0.0
-        for test in tests:
-            total += self._time_of(test)
-            if chosen and total > self.SECONDS:
-                break
-            chosen.append(test)
-        return chosen
+    @functools.cached_property
+    def _tests_by_fixture(self) -> dict[str, set[str]]:
+        users: dict[str, set[str]] = {}
+        for test, fixtures in self.shared.items():
+            for fixture in fixtures:
+                users.setdefault(fixture, set()).add(test)
+        return users
 
-    def _time_of(self, test: str) -> float:
-        return self._seconds.get(test, 0.001)
+    @functools.cache  # noqa: B019 (there is one survey)
+    def _contexts(self, path: str) -> dict[int, list[str]]:
+        return self._data.contexts_by_lineno(str(ROOT / path))
 
+    def tests_of(self, path: str, lines: Sequence[int] | None = None) -> set[str]:
+        """The tests that run one of the lines, or any line of the file."""
+        contexts = self._contexts_of(path, lines)
+        users = (self._tests_by_fixture.get(context, {context}) for context in contexts)
+        return {test for tests in users for test in tests if test in self.seconds}
 
-def stages_of(mutant: Mutant, covering: Covering | None = None) -> list[list[str]]:
-    """Tests in the order in which they are likely to notice the change, quick ones first: those that run the
-    line; or those of the room that import the module, the room's with golden data, all."""
-    tests = covering.tests_of(mutant) if covering else []
-    if tests:
-        return [tests]
-    package = next(name for name in PACKAGES if f"siltstone/{name}/" in mutant.path)
-    module = mutant.path.removeprefix("src/").removesuffix(".py").replace("/", ".")
-    room = STAGES[package][0]
-    near = [
-        test.relative_to(ROOT).as_posix()
-        for test in sorted((ROOT / room).rglob("test_*.py"), key=lambda path: path.stat().st_size)
-        if module in test.read_text()
-    ]
-    return [near, STAGES[package], ["tests"]]
+    def runs_at_import(self, path: str, lines: Sequence[int]) -> bool:
+        """Does one of the lines run outside of tests?"""
+        return "" in self._contexts_of(path, lines)
+
+    def _contexts_of(self, path: str, lines: Sequence[int] | None) -> set[str]:
+        by_line = self._contexts(path)
+        chosen = by_line if lines is None else by_line.keys() & set(lines)
+        return {context for line in chosen for context in by_line[line]}
 
 
-def judge(
-    mutant: Mutant, scratch: Path, timeout_s: float, stages: int, covering: Covering | None = None
-) -> dict[str, object]:
-    """Run the first ``stages`` in a copy of the tree: which test noticed the change, after what time."""
-    tree = Path(tempfile.mkdtemp(prefix="mutant-", dir=scratch))
-    began = time.monotonic()
-    try:
-        for name in ("src", "tests", "docs", "demo", "bench", "scripts"):
-            shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("out"))
-        for name in ("pyproject.toml", "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "Makefile"):
-            shutil.copy2(ROOT / name, tree / name)
-        apply(mutant, tree)
-        noticed = None
-        for tests in filter(None, stages_of(mutant, covering)[:stages]):
-            command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-            command += [
-                "--ignore=tests/kafka",
-                "--ignore=tests/test_structure.py",
-                f"--basetemp={tree}/pytest",
+class Surveyor:
+    """A pytest plugin that fills a survey."""
+
+    def __init__(self, survey: Survey) -> None:
+        from coverage import Coverage
+
+        os.environ["COVERAGE_CORE"] = "ctrace"
+        source = [str(ROOT / "src/siltstone"), str(ROOT / "tests")]
+        self._coverage = Coverage(str(survey.folder / "coverage"), config_file=False, source=source)
+        self._coverage.load()
+        self._survey = survey
+        self._coverage.start()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        began = cpu_seconds()
+        self._coverage.switch_context(item.nodeid)
+        self._survey.seconds[item.nodeid] = 0.0
+        result = yield
+        self._coverage.switch_context("")
+        if item.nodeid in self._survey.seconds:
+            self._survey.seconds[item.nodeid] = cpu_seconds() - began
+            self._survey.shared[item.nodeid] = [
+                fixture_name(definitions[-1])
+                for definitions in item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
+                if definitions[-1].scope != "function"
             ]
-            environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "CI": "true"}
-            with (tree / "out").open("wb") as out:
-                try:
-                    done = subprocess.run(
-                        command,
-                        cwd=tree,
-                        env=environment,
-                        stdout=out,
-                        stderr=out,
-                        timeout=timeout_s,
-                        check=False,
-                    )
-                    failed = done.returncode != 0
-                except subprocess.TimeoutExpired:
-                    failed = True
-            if failed:
-                lines = (tree / "out").read_text(errors="replace").splitlines()
-                noticed = next(
-                    (line for line in reversed(lines) if line.startswith(("FAILED", "ERROR"))), "timeout"
-                )
-                break
-        seconds = round(time.monotonic() - began, 1)
-        return {**asdict(mutant), "noticed": noticed, "seconds": seconds}
-    finally:
-        shutil.rmtree(tree, ignore_errors=True)
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Iterator[None]:
+        """What a shared fixture runs, all its tests run."""
+        if fixturedef.scope == "function":
+            return (yield)
+        self._coverage.switch_context(fixture_name(fixturedef))
+        try:
+            return (yield)
+        finally:
+            self._coverage.switch_context(request._pyfuncitem.nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if not report.passed:  # skipped, or failed without a change
+            self._survey.seconds.pop(report.nodeid, None)
+
+    def pytest_sessionfinish(self) -> None:
+        self._coverage.stop()
+        self._coverage.save()
+        self._survey.save()
 
 
-def main() -> None:
-    """Choose mutants at random, judge each, and write a line for each."""
+def fixture_name(definition: Any) -> str:
+    return f"{definition.baseid}::{definition.argname} (fixture)"
+
+
+def cpu_seconds() -> float:
+    return time.process_time() + resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+
+
+class Sources:
+    """Where the source uses a name: kernels leave no trace in a survey."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._uses: dict[str, set[tuple[str, int]]] = {}
+        self._defined_with: dict[str, set[str]] = {}
+        for path in paths:
+            self._add(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text()))
+
+    def _add(self, path: str, tree: ast.Module) -> None:
+        for name, line in names_in(tree):
+            self._uses.setdefault(name, set()).add((path, line))
+        for node in tree.body:
+            for used, _ in names_in(node):
+                self._defined_with.setdefault(used, set()).update(names_defined(node))
+
+    def uses_of(self, names: Sequence[str]) -> dict[str, set[int]]:
+        """The lines, by file, that use one of the names, or what is made with it."""
+        uses: dict[str, set[int]] = {}
+        for name in self.made_with(names):
+            for path, line in self._uses.get(name, ()):
+                uses.setdefault(path, set()).add(line)
+        return uses
+
+    def made_with(self, names: Sequence[str]) -> set[str]:
+        """The names, and those of kernels and constants that are made with one of them."""
+        reached, waiting = set(names), list(names)
+        while waiting:
+            new = self._defined_with.get(waiting.pop(), set()) - reached
+            reached |= new
+            waiting += new
+        return reached
+
+
+def names_in(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute):
+            yield (node.id if isinstance(node, ast.Name) else node.attr), node.end_lineno or 0
+
+
+def names_defined(node: ast.stmt) -> list[str]:
+    """What a statement of a module defines: constants, a kernel, a function that runs once."""
+    if isinstance(node, ast.FunctionDef):
+        return [node.name] if is_made_once(node) else []
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [
+        name.id for target in targets if target for name in ast.walk(target) if isinstance(name, ast.Name)
+    ]
+
+
+def is_made_once(node: ast.FunctionDef) -> bool:
+    """Is it a kernel, or a function that keeps its result?"""
+    return bool(decorators_of(node) & {"kernel", "inline_kernel", "cache", "lru_cache"})
+
+
+def decorators_of(node: ast.FunctionDef) -> set[str]:
+    return {name for decorator in node.decorator_list for name, _ in names_in(decorator)}
+
+
+def is_in_place(mutant: Mutant, survey: Survey) -> bool:
+    """Is it enough to change the code of a function after its module was imported?"""
+    functions = [
+        node
+        for node in ast.walk(ast.parse((ROOT / mutant.path).read_text()))
+        if isinstance(node, ast.FunctionDef) and node.body[0].lineno <= mutant.line <= (node.end_lineno or 0)
+    ]
+    keep_results = any(decorators_of(node) & {"cache", "lru_cache"} for node in functions)
+    return bool(functions) and not keep_results and not survey.runs_at_import(mutant.path, [mutant.line])
+
+
+def kernel_of(mutant: Mutant) -> list[str]:
+    """The name of the kernel that the change is in, if it is in one."""
+    return [
+        name
+        for node in ast.parse((ROOT / mutant.path).read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.lineno <= mutant.line <= (node.end_lineno or 0)
+        for name in names_defined(node)
+    ]
+
+
+def tests_for(mutant: Mutant, survey: Survey, sources: Sources) -> list[str]:
+    """The tests that run the changed statement, or use the kernel or constant that it belongs to; if there is
+    none, those that run its module. Those of files that import the module come first, else the quickest."""
+    tree = ast.parse((ROOT / mutant.path).read_text())
+    top = next(node for node in tree.body if first_line(node) <= mutant.line <= (node.end_lineno or 0))
+    tests: set[str] = set()
+    if isinstance(top, ast.FunctionDef | ast.ClassDef):
+        tests = survey.tests_of(mutant.path, lines_of_statement(tree, mutant.line))
+    for path, lines in sources.uses_of(names_defined(top)).items():
+        tests |= survey.tests_of(path, sorted(lines))
+    tests = tests or survey.tests_of(mutant.path)
+    module = mutant.path.removeprefix("src/").removesuffix(".py").replace("/", ".")
+    ordered = survey.in_order(tests)
+    return sorted(ordered, key=lambda test: module not in source_of(test.partition("::")[0]))
+
+
+@functools.cache
+def source_of(path: str) -> str:
+    return (ROOT / path).read_text()
+
+
+def first_line(node: ast.stmt) -> int:
+    return min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+
+
+def lines_of_statement(tree: ast.AST, line: int) -> range:
+    """The lines of the statement around a line, without the body of an ``if`` or the like."""
+    spans = [
+        range(node.lineno, (node.end_lineno or 0) + 1)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.expr) or (isinstance(node, ast.stmt) and not hasattr(node, "body"))
+    ]
+    return max((span for span in spans if line in span), key=len, default=range(line, line + 1))
+
+
+class Session:
+    """A pytest plugin that has all tests collected, calls a function, and runs in forked processes what that
+    function wants."""
+
+    def __init__(self, run: Callable[[Session], int], survey: Survey) -> None:
+        self._run, self._survey = run, survey
+        self._session: pytest.Session
+        self._scratch: Path
+        self.status = 0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self._session = session
+        self.status = self._run(self)
+        return True
+
+    def run(self, tests: Sequence[str], scratch: Path) -> int:
+        """Run tests in their order, until one fails: 0 or 1."""
+        with (scratch / "output").open("wb") as output:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(scratch)
+        os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(scratch / "hypothesis")
+        self._scratch = scratch
+        by_id = {item.nodeid: item for item in self._session.items}
+        items = [by_id[test] for test in tests if test in by_id]
+        for item, next_item in itertools.pairwise([*items, None]):
+            self._begin(item)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=next_item)
+            if self._session.testsfailed:
+                return 1
+        return 0
+
+    def _begin(self, item: pytest.Item) -> None:
+        """Say which test runs, and limit it: a loop without end may run in a kernel, where only the system
+        can stop it. CPU time is the same on a busy machine; a minute is for compiling."""
+        (self._scratch / "test").write_text(item.nodeid)
+        limit = time.process_time() + 60 + 20 * self._survey.seconds[item.nodeid]
+        resource.setrlimit(resource.RLIMIT_CPU, (int(limit), resource.RLIM_INFINITY))
+
+
+def run_pytest(paths: Iterable[str], plugin: object, *options: str) -> int:
+    arguments = ["-p", "no:cacheprovider", "-q", "-W", LOADED_WARNING, "-m", CHOSEN, *options, *paths]
+    return int(pytest.main(arguments, plugins=[plugin]))
+
+
+def files_of(tests: Sequence[str]) -> list[str]:
+    return sorted({test.partition("::")[0] for test in tests})
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A forked process that runs tests, in a process group of its own."""
+
+    pid: int
+    scratch: Path
+
+    @classmethod
+    def start(cls, run: Callable[[Path], int]) -> Child:
+        scratch = Path(tempfile.mkdtemp(prefix="mutant-"))
+        pid = os.fork()
+        if pid:
+            return cls(pid, scratch)
+        status = FAILED_HERE
+        try:
+            os.setpgid(0, 0)
+            resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX, resource.RLIM_INFINITY))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            status = run(scratch)
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(status)
+
+    def outcome(self, status: int) -> str | None:
+        """What ended it, by its wait status: None if all tests passed."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)  # what its tests left running
+        code = os.waitstatus_to_exitcode(status)
+        test = self.scratch / "test"
+        name = test.read_text() if test.exists() else ""
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        if code == 0:
+            return None
+        if code < 0:
+            return f"{name} ({signal.Signals(-code).name})"
+        if code in (FAILED_HERE, pytest.ExitCode.NO_TESTS_COLLECTED):
+            raise SystemExit("take the survey again: its tests cannot be run")
+        return name or "import"
+
+
+def run_without_change(run: Callable[[Path], int]) -> str | None:
+    child = Child.start(run)
+    return child.outcome(os.waitpid(child.pid, 0)[1])
+
+
+Run = Callable[[Mutant, Sequence[str], Path], int]
+"""Runs tests with a change, in a forked process that has a folder; returns 0 if they pass."""
+
+
+class Judge:
+    """Judges mutants, so many at a time, and writes their results."""
+
+    def __init__(self, survey: Survey, out: TextIO, seconds_max: float, workers: int) -> None:
+        self._survey, self._out, self._seconds_max, self._workers = survey, out, seconds_max, workers
+        sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+        self.sources = Sources(sorted(sources))
+        self.noticing: set[str] = set()
+        """The tests that noticed something."""
+
+    def judge(self, mutants: Sequence[Mutant], run: Run) -> None:
+        running: dict[int, tuple[Child, Mutant, int, int]] = {}
+        waiting = list(reversed(mutants))
+        while waiting or running:
+            while waiting and len(running) < self._workers:
+                mutant = waiting.pop()
+                tests = tests_for(mutant, self._survey, self.sources)
+                tried = self._survey.within(tests, self._seconds_max)
+                child = Child.start(functools.partial(run, mutant, tried) if tried else lambda _: 0)
+                running[child.pid] = child, mutant, len(tests), len(tried)
+            pid, status, usage = os.wait4(-1, 0)
+            child, mutant, reaching, tried_count = running.pop(pid)
+            self._report(
+                mutant,
+                noticed=child.outcome(status),
+                tests=reaching,
+                tried=tried_count,
+                cpu_s=round(usage.ru_utime + usage.ru_stime, 1),
+            )
+
+    def _report(self, mutant: Mutant, *, noticed: str | None, cpu_s: float, **counts: int) -> None:
+        result = {**asdict(mutant), "noticed": noticed, "cpu_s": cpu_s, **counts}
+        print(json.dumps(result), file=self._out, flush=True)
+        place = f"{mutant.path}:{mutant.line}: {mutant.before!r} -> {mutant.after!r}"
+        print(f"{place}: {noticed or 'SURVIVED'} ({cpu_s} s)", flush=True)
+        self.noticing.add((noticed or "").partition(" (SIG")[0])
+
+
+def run_imported(mutant: Mutant, tests: Sequence[str], survey: Survey, scratch: Path) -> int:
+    """Import everything with the change, and run tests."""
+    import_changed(mutant)
+    session = Session(lambda session: session.run(tests, scratch), survey)
+    return run_pytest(files_of(tests), session, "--capture=no", "--no-header") or session.status
+
+
+def parsed_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--folder", type=Path, default=ROOT / "mutants", help="where the survey is (mutants)")
+    parser.add_argument("--survey", nargs="*", help="run tests, all or some, and note what they run")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--skip", type=int, default=0, help="go on after so many of them")
     parser.add_argument("--only", help="PATH:LINE:COLUMN: only the changes that begin there")
-    parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"))
-    parser.add_argument("--timeout", type=float, default=1200, help="seconds a stage; longer is noticed")
-    parser.add_argument("--stages", type=int, default=3, help="how many stages of tests (3)")
-    parser.add_argument("--again", type=Path, help="judge the survivors in this output of an earlier run")
+    parser.add_argument("--again", type=Path, help="only the survivors in the results of an earlier run")
+    parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"), help="results (mutants.jsonl)")
+    parser.add_argument("--seconds", type=float, default=120, help="of tests for a mutant, at most (120)")
     parser.add_argument("--workers", type=int, default=1, help="mutants that are judged at a time (1)")
-    parser.add_argument("--coverage", help="a coverage file with a context for each test")
-    parser.add_argument("--durations", type=Path, help="pytest's output with --durations=0 of the same run")
-    chosen = parser.parse_args()
-    covering = Covering(chosen.coverage, chosen.durations) if chosen.coverage else None
-    found = [
+    return parser.parse_args()
+
+
+def chosen_mutants(chosen: argparse.Namespace) -> list[Mutant]:
+    every = [
         mutant
         for package in PACKAGES
         for path in sorted((ROOT / "src/siltstone" / package).rglob("*.py"))
@@ -265,22 +595,51 @@ def main() -> None:
     ]
     if chosen.again:
         results = [json.loads(line) for line in chosen.again.read_text().splitlines()]
-        survivors = {(each["path"], each["line"], each["start"]) for each in results if not each["noticed"]}
-        found = [each for each in found if (each.path, each.line, each.start) in survivors]
-    elif chosen.only:
-        found = [each for each in found if f"{each.path}:{each.line}:{each.start}" == chosen.only]
-    else:
-        random.Random(chosen.seed).shuffle(found)
-    with tempfile.TemporaryDirectory(prefix="mutants-") as scratch, chosen.out.open("a") as out:
+        survivors = {
+            (result["path"], result["line"], result["start"]) for result in results if not result["noticed"]
+        }
+        return [mutant for mutant in every if (mutant.path, mutant.line, mutant.start) in survivors]
+    if chosen.only:
+        return [mutant for mutant in every if f"{mutant.path}:{mutant.line}:{mutant.start}" == chosen.only]
+    random.Random(chosen.seed).shuffle(every)
+    return every[chosen.skip : chosen.count]
 
-        def report(mutant: Mutant) -> None:
-            result = judge(mutant, Path(scratch), chosen.timeout, chosen.stages, covering)
-            print(json.dumps(result), file=out, flush=True)
-            change = f"{mutant.before!r} -> {mutant.after!r}"
-            print(f"{mutant.path}:{mutant.line}: {change}: {result['noticed'] or 'SURVIVED'}", flush=True)
 
-        with ThreadPoolExecutor(chosen.workers) as pool:
-            list(pool.map(report, found[chosen.skip : chosen.count]))
+def main() -> None:
+    """Take a survey, or judge mutants, write a line for each, and try the tests that noticed them."""
+    chosen = parsed_arguments()
+    for library in LOADED_BEFORE:
+        importlib.import_module(library)
+    survey = Survey(chosen.folder)
+    if chosen.survey is not None:
+        survey.take(chosen.survey or TESTS)
+        return
+    mutants = chosen_mutants(chosen)
+    in_place = [mutant for mutant in mutants if is_in_place(mutant, survey)]
+    with chosen.out.open("a") as out:
+        judge = Judge(survey, out, chosen.seconds, chosen.workers)
+        judge.judge(
+            [] if os.environ.get("IN_PLACE") else [mutant for mutant in mutants if mutant not in in_place],
+            lambda mutant, tests, scratch: run_imported(mutant, tests, survey, scratch),
+        )
+        # From here on this process has Siltstone imported.
+        session = Session(functools.partial(judge_in_place, judge, in_place, survey), survey)
+        run_pytest(files_of(list(survey.seconds)), session, "--capture=no", "--no-header")
+
+
+def judge_in_place(judge: Judge, mutants: Sequence[Mutant], survey: Survey, session: Session) -> int:
+    """Judge mutants with all tests collected, then try without a change the tests that noticed something."""
+
+    def run(mutant: Mutant, tests: Sequence[str], scratch: Path) -> int:
+        change_in_place(mutant)
+        compile_again(judge.sources.made_with(kernel_of(mutant)))
+        return session.run(tests, scratch)
+
+    judge.judge(mutants, run)
+    tests = survey.in_order(judge.noticing)
+    failing = run_without_change(functools.partial(session.run, tests))
+    print(f"without a change {failing or 'no test'} fails, of the {len(tests)} that noticed something")
+    return 0
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ import psutil
 from bench.beside_kafka.figures import Results, break_even, markdown
 from bench.beside_kafka.producing import pristine
 from bench.beside_kafka.running import COLD, HOT, SIDES, OtherRecordsError, Plan, measure, say
-from bench.beside_kafka.siltstone_side import NotCleanedError
 from bench.beside_kafka.workloads import BREAK_EVEN, WORKLOADS, chosen
+from bench.session import NotCleanedError
 from siltstone.spark.settings import DEFAULT_MASTER
 from tests.support.kafka.jars import java, kafka_version
 

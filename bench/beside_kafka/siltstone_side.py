@@ -12,30 +12,21 @@ from pathlib import Path
 
 from bench.beside_kafka.observing import Observed, observe
 from bench.beside_kafka.workloads import MAIN, WARM_UP, Workload
+from bench.session import NotCleanedError, RunningSession, refuse_uncleaned
 
-END_TIMEOUT_S = 60.0
 ONE_SHOT, ONE_SHOT_PROCESS = "one-shot", "one-shot-process"
 
 
-class NotCleanedError(Exception):
-    """A cleaning did not do what it was asked for."""
-
-
 class Session:
-    """A process that holds an engine; ``spill``: Spark's local folder, ``master``: where it runs."""
+    """A session for a workload's twins; ``spill``: Spark's local folder, ``master``: where it runs."""
 
     def __init__(self, engine: str, workload: Workload, spill: Path, master: str) -> None:
-        spill.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "bench.beside_kafka.session", engine, str(spill), master]
         self._workload, self._spill = workload, spill
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_environment()
-        )
-        assert self._answer() == {"ready": True}
+        self._session = RunningSession(engine, spill, master)
 
     def close(self) -> None:
         """Let it end."""
-        self._process.communicate(timeout=END_TIMEOUT_S)
+        self._session.close()
 
     def warm_up(self, twin: Path) -> None:
         """Clean the twin's warm-up topic, in the way that the workload's own logs go."""
@@ -43,7 +34,7 @@ class Session:
 
     def clean(self, twin: Path) -> tuple[Observed, float]:
         """Clean the twin's ``bench``: what it took from outside, and its own seconds."""
-        with observe(self._process.pid, [twin, self._spill]) as observed:
+        with observe(self._session.pid, [twin, self._spill]) as observed:
             began = time.perf_counter()
             seconds = self._clean(twin, [MAIN])
             observed.wall = time.perf_counter() - began
@@ -51,20 +42,7 @@ class Session:
 
     def _clean(self, twin: Path, topics: Sequence[str], *, spread: bool = False) -> float:
         config = config_file(twin, self._workload, topics)
-        assert self._process.stdin is not None
-        asked = {"directory": str(twin), "config_file": str(config), "spread": spread}
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
-        answer = self._answer()
-        refuse_uncleaned([each for each in answer["logs"] if each[0] in topics])
-        return answer["seconds"]
-
-    def _answer(self) -> dict[str, object]:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                return json.loads(line)
-        raise NotCleanedError(f"the session ended with exit code {self._process.wait()}")
+        return self._session.clean(twin, config, topics, spread=spread)
 
 
 def one_shot(side: str, twin: Path, workload: Workload, master: str) -> tuple[Observed, float]:
@@ -97,15 +75,6 @@ def config_file(twin: Path, workload: Workload, topics: Sequence[str]) -> Path:
     path = twin.with_name("topics.config")
     path.write_text("\n".join(lines) + "\n")
     return path
-
-
-def refuse_uncleaned(logs: Sequence[Sequence[object]]) -> None:
-    """Raises NotCleanedError unless each was cleaned: topic, partition, status, reason."""
-    for topic, partition, status, reason in logs:
-        if status != "cleaned":
-            raise NotCleanedError(f"{topic}-{partition}: {status}: {reason}")
-    if not logs:
-        raise NotCleanedError("nothing was cleaned")
 
 
 def _environment() -> dict[str, str]:

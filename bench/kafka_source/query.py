@@ -1,8 +1,9 @@
 """Spark's Kafka source, asked from outside: ``python query.py BOOTSTRAP TOPIC JARS BROKER_PID``.
 
 It runs in the connector's own environment: it imports pyspark, psutil and nothing of this project. Each line
-on standard input is a number of partitions to read with (0: as Spark has it, one a topic partition), each
-line on standard output a JSON object: ``count``, ``seconds``, and ``processor``, Spark's and the broker's.
+on standard input is a JSON object: ``partitions`` to read with (0: as Spark has it, one a topic partition),
+and ``columns`` to select (none: all). Each line on standard output is one, too: ``count``, ``seconds``, and
+``processor``, Spark's and the broker's.
 """
 
 from __future__ import annotations
@@ -28,17 +29,20 @@ def main(bootstrap: str, topic: str, jars: str, broker: str) -> None:
     spark.sparkContext.setLogLevel("ERROR")
     print(json.dumps({"spark": spark.version}), flush=True)
     for line in sys.stdin:
-        print(json.dumps(_ask(spark, bootstrap, topic, int(line), int(broker))), flush=True)
+        print(json.dumps(_ask(spark, bootstrap, topic, int(broker), **json.loads(line))), flush=True)
     spark.stop()
 
 
-def _ask(spark: Any, bootstrap: str, topic: str, partitions: int, broker: int) -> dict[str, float]:
+def _ask(
+    spark: Any, bootstrap: str, topic: str, broker: int, partitions: int, columns: list[str]
+) -> dict[str, float]:
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap)
     reader = reader.option("subscribe", topic)
     if partitions:
         reader = reader.option("minPartitions", partitions)
     used, began = _used(broker), time.perf_counter()
-    (row,) = reader.load().selectExpr("count(*)", "sum(length(value))").collect()
+    frame = reader.load().select(*columns or "*")
+    (row,) = frame.selectExpr("count(*)", "sum(length(value))").collect()
     seconds = time.perf_counter() - began
     return {"count": row[0], "seconds": seconds, "processor": _used(broker) - used}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -36,12 +36,13 @@ class KafkaSource:
         self._records = records
         self.spark_version = str(self._answer()["spark"])
 
-    def run(self, partitions: int = 0) -> QueryTimes:
-        """Count and sum all values; ``partitions``: the source's ``minPartitions``, 0 for none.
+    def run(self, partitions: int = 0, columns: Sequence[str] = ()) -> QueryTimes:
+        """Count the records and sum up their values' lengths.
 
-        Raises WrongResultError where not all records were counted.
+        ``partitions``: the source's ``minPartitions``, 0 for none; ``columns``: what is selected, all by
+        default. Raises WrongResultError where not all records were counted.
         """
-        self._requests.write(f"{partitions}\n")
+        self._requests.write(json.dumps({"partitions": partitions, "columns": list(columns)}) + "\n")
         self._requests.flush()
         answer = self._answer()
         if answer["count"] != self._records:

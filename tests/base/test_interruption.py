@@ -232,6 +232,29 @@ def test_without_a_command_an_inner_section_defers_to_the_end_of_the_outer_one()
     assert len(reached) == 2
 
 
+@pytest.mark.parametrize("is_at_end", [False, True])
+def test_an_interrupt_between_two_handlers_leaves_none_of_a_section(
+    monkeypatch: pytest.MonkeyPatch, is_at_end: bool
+) -> None:
+    """SIGINT comes when one of the section's two handlers is set, or set back. A handler of the section that
+    stayed would swallow its signal for ever."""
+    before = [signal.getsignal(number) for number in interruption.SIGNALS]
+    set_handler, calls = signal.signal, list[int]()
+
+    def set_and_interrupt(number: int, handler: object) -> object:
+        calls.append(number)
+        returned = set_handler(number, handler)  # type: ignore[arg-type]
+        if len(calls) == (3 if is_at_end else 1):
+            raise KeyboardInterrupt
+        return returned
+
+    monkeypatch.setattr(signal, "signal", set_and_interrupt)
+    with pytest.raises(KeyboardInterrupt), InterruptHandler().critical():
+        assert is_at_end
+    monkeypatch.undo()
+    assert [signal.getsignal(number) for number in interruption.SIGNALS] == before
+
+
 def test_a_handler_that_python_does_not_know_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that C code has set: ``signal.getsignal`` returns None, which ``signal.signal`` refuses."""
     before = signal.getsignal(INT)

@@ -80,3 +80,8 @@ def test_a_file_of_offsets_is_refused_with_its_path_and_its_form(tmp_path: Path)
 def test_an_explanation_of_fewer_than_no_keys_is_refused(tmp_path: Path) -> None:
     with raises_error(UsageError, about="--top -1", advice="0"):
         explain(ExplainRequest(directories=[tmp_path], top=-1))
+
+
+def test_topics_are_listed_with_commas_as_in_kafka() -> None:
+    names = ["a", "ab", "b", "c"]
+    assert matching_topics(names, "a,b") == matching_topics(names, "'a, b'") == ["a", "b"]

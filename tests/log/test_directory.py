@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +18,7 @@ from siltstone.base import files
 from siltstone.base.errors import DirectoryLockedError, DirectoryRefusedError, NotALogDirectoryError
 from siltstone.log import directory as log_directory
 from siltstone.log.checkpoints import write_checkpoint
-from siltstone.log.directory import LogDirectory, require_one_broker
+from siltstone.log.directory import LogDirectory, open_directories, require_one_broker
 from siltstone.log.names import TopicPartition
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import one
@@ -80,6 +83,50 @@ def test_the_lock_is_held_until_the_directory_is_closed(root: Path) -> None:
         directory.properties()
         directory.write_cleaner_checkpoint(TopicPartition("topic", 0), 5)
         assert not can_lock(root / ".lock")
+    assert can_lock(root / ".lock")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="locks of an open file, with Linux's struct flock")
+def test_a_holder_that_the_system_does_not_name_is_another_process(root: Path) -> None:
+    """As from another container: ``F_GETLK`` has no process id for it, nor for a lock of an open file."""
+    (root / ".lock").touch()
+    with (root / ".lock").open("r+b") as file:
+        whole_file = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, whole_file)
+        with raises_error(DirectoryLockedError, path=root, about="another process holds .lock"):
+            LogDirectory.open(root)
+
+
+def test_partitions_are_listed_under_the_lock(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker may create one between the first listing and the lock."""
+    take_lock = LogDirectory._take_lock
+
+    def lock_late(directory: LogDirectory) -> None:
+        (root / "topic-1").mkdir()
+        take_lock(directory)
+
+    monkeypatch.setattr(LogDirectory, "_take_lock", lock_late)
+    (root / "meta.properties").touch()
+    with LogDirectory.open(root) as directory:
+        assert sorted(directory.partitions) == [TopicPartition("topic", 0), TopicPartition("topic", 1)]
+
+
+def test_a_directory_that_cannot_be_listed_under_its_lock_is_not_locked(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / ".lock").touch()
+    find_partitions, failed = log_directory._find_partitions, list[Path]()
+
+    def find_while_unlocked(path: Path) -> object:
+        if can_lock(root / ".lock"):
+            return find_partitions(path)
+        raise OSError(errno.EIO, "disk error", path)
+
+    monkeypatch.setattr(log_directory, "_find_partitions", find_while_unlocked)
+    assert open_directories([root], on_error=lambda path, _: failed.append(path)) == []
+    assert failed == [root] and can_lock(root / ".lock")
+    with pytest.raises(OSError, match="disk error"):
+        LogDirectory.open(root)
     assert can_lock(root / ".lock")
 
 

@@ -62,7 +62,7 @@ def twin(base: int, interval: int, room: int, rows: list[tuple[int, int, int]]) 
             largest, largest_offset = timestamp, last
         if since > interval and len(offsets) // 8 < room:
             offsets += struct.pack(">ii", last - base, position)
-            if largest > written:
+            if largest > written and len(times) // 12 < max((8 * room + 3) // 12 - 1, 0):
                 times += struct.pack(">qi", largest, largest_offset - base)
                 written = largest
             since = 0
@@ -95,6 +95,7 @@ def test_the_builder_writes_what_its_plain_twin_writes(
     built = builder.finish()
     assert (built["index"], built["timeindex"]) == twin(base, interval, room, rows)
     assert builder.largest_timestamp == max((row[1] for row in rows), default=-1)
+    assert len(built["timeindex"]) <= max(8 * room + 3, 12)
 
 
 def test_preallocated_zeros_are_ignored() -> None:

@@ -34,6 +34,11 @@ NAMES = [
     "leader-epoch-checkpoint",
     "leader-epoch-checkpoint.tmp",
     "partition.metadata",
+    "quorum-state",
+    "quorum-state.tmp",
+    f"{4:020d}-{1:010d}.checkpoint",
+    f"{4:020d}-{1:010d}.checkpoint.deleted",
+    f"{4:020d}-{1:010d}-5577006791947779410.checkpoint.part",
 ]
 FOLDERS = [".siltstone", ".compacted", ".siltstone-writes"]
 

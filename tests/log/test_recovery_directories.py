@@ -115,6 +115,17 @@ def test_checkpoints_say_what_was_found(tmp_path: Path) -> None:
     assert read_checkpoint(path / MARKS) == {("a", 0): 12, ("b", 0): 19, ("elsewhere", 1): 4}
 
 
+def test_a_log_without_a_recovery_point_is_recovered_from_its_first_record(tmp_path: Path) -> None:
+    (tmp_path / "log" / "a-0").mkdir(parents=True)
+    path = write(tmp_path / "log", topics="", clean=False)
+    for base in (0, 1):
+        write_segment(path / "a-0", base, one(base, "k", "v"))
+    damage(path / "a-0" / f"{0:020d}.log", at=-1)
+    (done,) = recover(path)
+    recovered = logs_of(done)["a"].recovered
+    assert recovered is not None and recovered.log_end_offset == 0
+
+
 def test_checkpoints_that_make_no_sense_are_taken_for_empty(tmp_path: Path) -> None:
     path = write(tmp_path / "log", clean=False)
     (path / POINTS).write_bytes(b"\xff\xfe")

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from siltstone.base import files
+from siltstone.base.config import LogConfig
 from siltstone.base.errors import CorruptRecordError, SourceChangedError
+from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import (
     Segment,
     first_batch_timestamp,
@@ -21,6 +23,8 @@ from siltstone.log.segments import (
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import Rec, batch, one
 from tests.support.errors import raises_error
+from tests.support.log.appending import append
+from tests.support.log.batches import TIME, sent
 
 
 def write(tmp_path: Path, data: bytes) -> Path:
@@ -169,3 +173,23 @@ def test_the_first_batchs_timestamp_and_the_number_of_records(tmp_path: Path) ->
     assert first_batch_timestamp(only_segment(partition)) == 108
     empty = logs.write_log(tmp_path / "empty", {0: []})
     assert first_batch_timestamp(only_segment(empty)) is None
+
+
+def live_segment(path: Path, first_time: int, **options: int) -> LiveSegment:
+    """The active segment of a log, with one record."""
+    segment = LiveSegment.create(path, 0, LogConfig(), now_ms=TIME, **options)
+    segment.append(append(sent(1, first_time=first_time), next_offset=0))
+    return segment
+
+
+def test_a_segment_rolls_earlier_by_its_jitter(tmp_path: Path) -> None:
+    """``LogSegment.shouldRoll``: segments of many logs that began together do not roll together."""
+    segment, config = live_segment(tmp_path, TIME, jitter_ms=300), LogConfig(segment_ms=1000)
+    assert not segment.must_roll(config, append(sent(1, first_time=TIME + 700)), TIME)
+    assert segment.must_roll(config, append(sent(1, first_time=TIME + 701)), TIME)
+
+
+@pytest.mark.parametrize(("time", "largest"), [(1, 1), (0, None), (-1, None)])
+def test_a_timestamp_counts_from_one_ms_on(tmp_path: Path, time: int, largest: int | None) -> None:
+    segment = live_segment(tmp_path, time)
+    assert segment.largest_timestamp == (segment.modified_ms if largest is None else largest)

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -17,7 +17,16 @@ from siltstone.spark import shipping
 from siltstone.spark.settings import REQUIRED
 from tests.support.golden_sets import REPOSITORY
 from tests.support.operator.staged import Staged, last_values, logs_in, no_leftovers, stage
-from tests.support.spark.fenced_on_cluster import HELD, KILLED, TWICE
+from tests.support.spark.fenced_on_cluster import (
+    EXECUTOR_DECOMMISSIONED,
+    HELD,
+    IDLE_BETWEEN,
+    IDLE_WITHIN,
+    KILLED,
+    LEFT,
+    TWICE,
+    WORKER_DECOMMISSIONED,
+)
 from tests.support.spark.standalone import BARE, INSTALLED, SMALL, Cluster, standalone_cluster, submit
 
 pytestmark = pytest.mark.spark
@@ -121,13 +130,13 @@ def test_a_programs_own_session_is_used_and_stays_as_it_is(
     assert logs_in(out) == logs_in(tmp_path / "here-out")
 
 
-def fenced(cluster: Cluster, staged: Staged, what: str, marks: Path, **settings: str) -> list[str]:
-    """The command of a cleaning to which something happens."""
+def fenced(cluster: Cluster, logs: Sequence[Staged], what: str, marks: Path, **settings: str) -> list[str]:
+    """The command of cleanings to which something happens, one after another."""
     marks.mkdir()
-    request = staged.request
-    given = {"directories": [str(staged.directory)], "topics": list(request.topics), "now_ms": request.now_ms}
-    given["config"] = list(request.config)
-    words = [what, cluster.master, json.dumps(given), json.dumps({**SMALL, **settings}), str(marks)]
+    request, directories = logs[0].request, [str(staged.directory) for staged in logs]
+    given = {"topics": list(request.topics), "now_ms": request.now_ms, "config": list(request.config)}
+    words = [what, cluster.master, json.dumps(directories), json.dumps(given)]
+    words += [json.dumps({**SMALL, **settings}), str(marks)]
     return [sys.executable, "-m", "tests.support.spark.fenced_on_cluster", *words]
 
 
@@ -149,11 +158,73 @@ def test_the_bytes_are_the_same_whatever_is_lost_or_done_twice(
     here, there = stage(golden, SET, tmp_path / "here"), stage(golden, SET, tmp_path / "there")
     here.clean_one()
     marks, settings = tmp_path / "marks", {**settings, "spark.sql.adaptive.enabled": adaptive}
-    said = json.loads(cluster.run(fenced(cluster, there, what, marks, **settings)))
+    (said,) = json.loads(cluster.run(fenced(cluster, [there], what, marks, **settings)))
     assert said["status"] == "cleaned", said
     assert len(list(marks.glob("0.*"))) > 1 if what == TWICE else (marks / "killed").exists()
     assert logs_in(there.directory) == logs_in(here.directory)
     no_leftovers(there.directory)
+
+
+DECOMMISSION = {"spark.decommission.enabled": "true"}
+MOVES_ROWS = {
+    **DECOMMISSION,
+    "spark.storage.decommission.enabled": "true",
+    "spark.storage.decommission.shuffleBlocks.enabled": "true",
+}
+"""An executor that leaves gives its rows to another one; by default they are lost, and made again."""
+DYNAMIC = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "0",
+    "spark.dynamicAllocation.initialExecutors": "2",
+    "spark.dynamicAllocation.maxExecutors": "2",
+    "spark.dynamicAllocation.executorIdleTimeout": "1s",
+    "spark.cores.max": "2",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # both are there before the first task
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+}
+TRACKED = {**DYNAMIC, "spark.dynamicAllocation.shuffleTracking.timeout": "1s"}
+UNTRACKED = {**DYNAMIC, **MOVES_ROWS, "spark.dynamicAllocation.shuffleTracking.enabled": "false"}
+LEAVING = [
+    (EXECUTOR_DECOMMISSIONED, DECOMMISSION),
+    (EXECUTOR_DECOMMISSIONED, MOVES_ROWS),
+    (IDLE_WITHIN, UNTRACKED),
+    (IDLE_BETWEEN, TRACKED),
+]
+
+
+def leaves(cluster: Cluster, golden: Path, folder: Path, what: str, settings: dict[str, str]) -> None:
+    """Clean two logs while executors leave: the same bytes as in this process."""
+    here = stage(golden, SET, folder / "here")
+    here.clean_one()
+    logs = [stage(golden, SET, folder / name) for name in ("there", "next")]
+    marks = folder / "marks"
+    said = json.loads(cluster.run(fenced(cluster, logs, what, marks, **settings)))
+    assert [result["status"] for result in said] == ["cleaned", "cleaned"], said
+    assert (marks / LEFT).exists(), "an executor has left"
+    for staged in logs:
+        assert logs_in(staged.directory) == logs_in(here.directory)
+        no_leftovers(staged.directory)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+@pytest.mark.parametrize(("what", "settings"), LEAVING)
+def test_the_bytes_are_the_same_when_executors_leave(
+    golden: Path, tmp_path: Path, cluster: Cluster, what: str, settings: dict[str, str], adaptive: str
+) -> None:
+    leaves(cluster, golden, tmp_path, what, {**settings, "spark.sql.adaptive.enabled": adaptive})
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+def test_the_bytes_are_the_same_when_a_worker_is_decommissioned(
+    golden: Path, tmp_path: Path, adaptive: str
+) -> None:
+    """It starts no executor any more, so the cluster is this test's own."""
+    (tmp_path / "cluster").mkdir()
+    settings = {**DECOMMISSION, "spark.sql.adaptive.enabled": adaptive}
+    with standalone_cluster(tmp_path / "cluster") as cluster:
+        leaves(cluster, golden, tmp_path, WORKER_DECOMMISSIONED, settings)
 
 
 @pytest.mark.long
@@ -165,7 +236,7 @@ def test_a_killed_driver_leaves_the_log_whole_and_the_next_one_cleans_it(
     values = last_values(there.partition)
     here.clean_one()
     marks = tmp_path / "marks"
-    command = fenced(cluster, there, HELD, marks)
+    command = fenced(cluster, [there], HELD, marks)
     environment = cluster.environment(INSTALLED)
     with subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE) as driver:
         while driver.poll() is None and not list(marks.iterdir()):

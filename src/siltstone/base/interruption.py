@@ -9,8 +9,8 @@
 
 The end of the process damages no log, not even by ``kill -9``: the next run, or the next start of a broker,
 completes a swap of segments that was cut off, or removes its files. But until then these files lie there, and
-the report does not count the swap. So swaps, and the removal of staged files, are critical sections. One that
-takes longer than the grace period is cut off.
+the cleaning's report omits the swap. So swaps, and the removal of files that were written but not swapped in,
+are critical sections. One that takes longer than the grace period is cut off.
 
 PySpark and numba may swallow a KeyboardInterrupt or raise another error in its place. So call ``check``
 before new work starts, and look at ``was_signalled`` before an error is reported as one. A second signal
@@ -28,7 +28,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 GRACE_SECONDS = 4.0
 """Time from the signal to ``os._exit``. It leaves the system one of the five seconds to end the process."""
@@ -103,8 +104,8 @@ class InterruptHandler:
     def critical(self) -> Iterator[None]:
         """In the main thread, a signal's KeyboardInterrupt is raised only at the end of the block.
 
-        A block that begins after the signal is a cleanup. It first waits until other processes have ended,
-        since they may still write the files that it removes.
+        After the signal only cleanups may enter (call ``check`` before new work). So the block first waits
+        until other processes have ended, since they may still write the files that it removes.
         """
         self.wait_for_callbacks()
         if threading.current_thread() is not threading.main_thread():
@@ -219,22 +220,30 @@ class _Deferring:
 def _deferred_signals() -> Iterator[None]:
     """For programs without an installed ``InterruptHandler``: raise KeyboardInterrupt at the end of the block
     if SIGINT or SIGTERM came in it. The program's own handlers are not called for these signals. A signal
-    that the program ignores stays ignored, and so does a handler that was not set by Python: it could not
-    be set again. A block within another one defers to the end of the outer one.
+    that the program ignores stays ignored. A handler that was not set by Python stays in place: Python could
+    not set it again. A block within another one defers to the end of the outer one.
     """
     deferring = _Deferring()
-    replaced = {number: signal.getsignal(number) for number in SIGNALS}
-    for number, handler in replaced.items():
-        if _is_replaceable(handler):
-            signal.signal(number, deferring)
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    replaced = {number: handler for number, handler in handlers.items() if _is_replaceable(handler)}
     try:
+        for number in replaced:
+            signal.signal(number, deferring)
         yield
     finally:
-        for number, handler in replaced.items():
-            if _is_replaceable(handler):
-                signal.signal(number, handler)
+        _set_handlers(replaced)
         if deferring.numbers:
             raise KeyboardInterrupt
+
+
+def _set_handlers(handlers: Mapping[signal.Signals, Any]) -> None:
+    """Set all of these handlers, even if a signal comes meanwhile and one that is set already raises."""
+    try:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    except BaseException:
+        _set_handlers(handlers)
+        raise
 
 
 def _is_replaceable(handler: object) -> bool:

@@ -200,7 +200,7 @@ def _change(directories: BrokerDirectories, action: str, flags: TopicsFlags) -> 
         return commands.add_partitions(
             directories, topic, flags.partitions, if_exists=flags.if_exists, **options
         )
-    config = commands.texts_of(flags.config, "--config")
+    config = commands.parse_assignments(flags.config, "--config")
     if directories.snapshot_before_creation().has_brokers_metadata:
         output.note("a broker will not know the topic: its topics are in its metadata log")
     options["if_not_exists"] = flags.if_not_exists

@@ -263,4 +263,4 @@ def _compact(
         outcome = str(error)
         return None
     finally:
-        attempt.ended(SystemClock().now_ms(), outcome)
+        attempt.finish(SystemClock().now_ms(), outcome)

@@ -31,7 +31,8 @@ from siltstone.runtime.topics import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDescription:
-    """One partition; ``size`` in bytes. ``failure``: why it cannot be read, or only in part.
+    """One partition. ``directory``: its log directory. ``size``: bytes of its ``.log`` files. ``failure``:
+    why it cannot be read, or why only in part.
 
     ``leader``, ``replicas``, ``isr``: ids of brokers, by the broker's metadata; None without it.
     ``compacted``: its compacted ledger, None without one.
@@ -63,14 +64,16 @@ class TopicChange:
 
 
 def matching_topics(names: Sequence[str], pattern: str | None, *, if_exists: bool = False) -> list[str]:
-    """The topic with this name, else those that match the regular expression, as in Kafka; None: all.
+    """The topic with this name, else those that match the regular expression; None: all.
 
+    A comma separates alternatives, as in Kafka's ``TopicFilter``. (Kafka takes also the name of a topic as an
+    expression.)
     Raises UsageError, and UnknownTopicError if none matches, unless ``if_exists``.
     """
     if pattern is None or pattern in names:
         return list(names) if pattern is None else [pattern]
     try:
-        expression = re.compile(pattern)
+        expression = re.compile(pattern.replace(",", "|").replace(" ", "").strip("\"'"))
     except re.error as error:
         reason = f"--topic {pattern}: neither a topic nor a regular expression ({error})"
         raise UsageError(reason, advice=LIST_TOPICS) from None
@@ -80,8 +83,8 @@ def matching_topics(names: Sequence[str], pattern: str | None, *, if_exists: boo
     return matched
 
 
-def texts_of(assignments: Sequence[str], flag: str) -> dict[str, str]:
-    """``key=value`` arguments as checked texts by name. Raises UsageError."""
+def parse_assignments(assignments: Sequence[str], flag: str) -> dict[str, str]:
+    """Parse and check ``key=value`` arguments: {name: value in its canonical form}. Raises UsageError."""
     parsed = parse_topic_config(assignments, flag)
     return {name: format_value(setting.value) for name, setting in parsed.items()}
 
@@ -188,7 +191,8 @@ def delete_topics(
             before = _deleted_directories(manager)
             for name in names:
                 manager.topics.delete(name)
-            # Nothing reads them under the lock, so they need not wait for file.delete.delay.ms.
+            # While this process holds the lock no broker has them open, so they need not wait for
+            # file.delete.delay.ms.
             for path in sorted(_deleted_directories(manager) - before):
                 files.remove_tree(path)
     return [
@@ -230,7 +234,10 @@ class EffectiveSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsChange:
-    """A topic's own settings, or a namespace's policies, before and after a change; ``topic``: its name."""
+    """A topic's own settings, or a namespace's policies, before and after a change.
+
+    ``topic``: the name of the topic, or ``tenant/namespace``.
+    """
 
     topic: str
     before: Mapping[str, str]
@@ -238,14 +245,14 @@ class SettingsChange:
 
 
 def settings_of_topic(config: Config, *, everything: bool) -> list[EffectiveSetting]:
-    """A topic's own settings, or all of its effective settings, by name."""
+    """A topic's own settings, or all of its effective settings, in the order of ``TOPIC_KEYS``."""
     settings = (_effective(config, key, of_topic=True) for key in TOPIC_KEYS)
     own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
     return [setting for setting in settings if everything or setting.source == own]
 
 
 def settings_of_broker(config: Config, *, everything: bool) -> list[EffectiveSetting]:
-    """The settings that were set for a broker, or all of its settings, by name."""
+    """The settings that were set for a broker, or all of its settings, sorted by name."""
     settings = [_effective(config, key, of_topic=False) for key in ALL_KEYS if key.broker_names]
     default = ConfigSource.DEFAULT_CONFIG.value
     shown = [setting for setting in settings if everything or setting.source != default]
@@ -304,7 +311,7 @@ def alter_settings(
 ) -> SettingsChange:
     """Set and remove settings of a topic, or policies of a Pulsar namespace. Raises UsageError,
     UnknownTopicError, InvalidConfigError."""
-    new_texts = texts_of(additions, "--add-config")
+    new_texts = parse_assignments(additions, "--add-config")
     snapshot = directories.snapshot()
     if of_namespace:
         refuse_bad_namespace(name)
@@ -331,7 +338,7 @@ def alter_settings(
 
 
 def settings_of_namespace(policies: Mapping[str, str]) -> list[EffectiveSetting]:
-    """A namespace's policies, by name."""
+    """A namespace's policies, sorted by name."""
     return [
         EffectiveSetting(name=name, value=text, source=NAMESPACE_SOURCE, synonyms=())
         for name, text in sorted(policies.items())

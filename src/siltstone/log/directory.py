@@ -4,9 +4,10 @@
 it raises DirectoryLockedError. The path of one partition's directory opens the log directory above it, with
 that partition only.
 
-An entry that is not a ``topic-N`` directory, or is a symbolic link, is ignored; ``passed_over`` lists it. Two
-paths may lead to the same directory, so paths are resolved, and device and inode identify a directory.
-``open_directories`` makes one object for each directory, with one lock and one cache of checkpoints.
+Files, symbolic links, and directories that are not ``topic-N`` are ignored; ``passed_over`` lists the links
+and directories. Two paths may lead to the same directory, so paths are resolved, and device and inode
+identify a directory. ``open_directories`` makes one object for each directory, with one lock and one cache of
+checkpoints.
 
 The rules for the entries of a partition directory (``partition_files``):
 
@@ -23,7 +24,9 @@ A broker checks none of this: it follows links.
 
 Kafka's loader ignores folders, and the directory's owner can create anything under the names of Siltstone's
 folders. So before such a folder is used or removed, ``has_siltstone_folder`` checks that it belongs to the
-owner of the partition directory, to root or to the user of this process.
+owner of the partition directory, to root or to the user of this process. That is a rule of its own: it says
+whether the folder's content may be trusted. A folder of root passes it, but a change of the log, which needs
+the rule above, is refused, as for any other file that the broker's user could not remove.
 """
 
 from __future__ import annotations
@@ -115,7 +118,7 @@ class LogDirectory(Closing):
             directory = cls(real)
             directory._list()
         if lock:
-            directory._take_lock()
+            directory._lock_and_list()
         return directory
 
     @classmethod
@@ -193,12 +196,22 @@ class LogDirectory(Closing):
                 advice=f"pass the log directories in it: {' '.join(below)}" if below else None,
             )
 
+    def _lock_and_list(self) -> None:
+        """Take the lock, and list the partitions again: before the lock a broker may have changed them. After
+        an error the directory is not locked."""
+        self._take_lock()
+        try:
+            self._list()
+        except BaseException:
+            self.close()
+            raise
+
     def _take_lock(self) -> None:
         try:
             self._lock = files.Lock(self.path / names.LOCK)
         except BlockingIOError:
             holder = files.lock_holder(self.path / names.LOCK)
-            holder_text = "another process" if holder is None else f"process {holder}"
+            holder_text = f"process {holder}" if holder else "another process"
             raise DirectoryLockedError(f"{holder_text} holds {names.LOCK}", path=self.path) from None
 
     @property
@@ -318,9 +331,8 @@ def open_directories(
         for directory in by_place.values():
             try:
                 if lock and (not dry_run or files.exists(directory.path / names.LOCK)):
+                    directory._lock_and_list()
                     stack.callback(directory.close)
-                    directory._take_lock()
-                    directory._list()  # again: before the lock a broker may have changed the partitions
                 directories.append(directory)
             except OSError as error:
                 if on_error is None:

@@ -17,9 +17,11 @@ offset is an offset minus the segment's base offset. An offset entry says at whi
 the batch with its offset starts. A time entry has the largest timestamp of the records up to its offset. A
 broker preallocates ``.index`` and ``.timeindex``, so zeros may follow the last entry.
 
-All of them can be rebuilt from the ``.log`` alone. ``IndexBuilder`` builds the entries that Kafka writes.
-When more than ``index.interval.bytes`` were written since the last entry, the next batch gets an offset
-entry, and a time entry if the largest timestamp has grown. At the end there is one more time entry.
+The first two can be rebuilt from the ``.log`` alone. A transaction index also needs the state of the
+producers at the segment's start, since a transaction may begin in an earlier segment. ``IndexBuilder`` builds
+the entries that Kafka writes. When more than ``index.interval.bytes`` were written since the last entry, the
+next batch gets an offset entry, and a time entry if the largest timestamp has grown. At the end there is one
+more time entry.
 
 Recovery rebuilds an index that its log contradicts; ``dump`` reports each wrong entry. Versions of Kafka
 write different entries. So an entry is wrong only if no version could have written it:
@@ -28,7 +30,7 @@ write different entries. So an entry is wrong only if no version could have writ
   later batch before the next entry's position: followers of Kafka 3, and message sets, have one entry for
   several batches that were appended together.
 * time entry: its timestamp must be the largest of the batch that has its offset. Kafka 4 writes the batch's
-  last offset, Kafka 2 the offset of the record with that timestamp.
+  last offset; Kafka 2, and a leader of Kafka 3, the offset of the record with that timestamp.
 
 The entries of a transaction index are checked here; ``transactions`` compares them with the markers.
 """
@@ -67,10 +69,16 @@ TRANSACTION_ENTRY = np.dtype(
 ENTRY_STRUCTS = {"index": struct.Struct(">ii"), "timeindex": struct.Struct(">qi")}
 """The formats of single entries, for reading one without an array."""
 LARGEST_RELATIVE_OFFSET = (1 << 31) - 1
-"""A relative offset is a positive int32."""
+"""A relative offset is a non-negative int32."""
 ENTRY_OF_KIND = {"index": OFFSET_ENTRY, "timeindex": TIME_ENTRY, "txnindex": TRANSACTION_ENTRY}
 
-_BYTES_SINCE_ENTRY, _LARGEST_TIMESTAMP, _LARGEST_OFFSET, _LAST_TIME_ENTRY, _POSITION = range(5)
+(
+    _BYTES_SINCE_ENTRY,
+    _LARGEST_TIMESTAMP,
+    _OFFSET_OF_LARGEST_TIMESTAMP,
+    _LAST_TIME_ENTRY,
+    _POSITION,
+) = range(5)
 """The elements of a builder's state: bytes since the last offset entry, the largest timestamp so far, the
 last offset of its batch, the last time entry's timestamp, the position of the next batch."""
 
@@ -101,30 +109,31 @@ def _index_batches(
     max_timestamp: Int64,
     size: Int64,
     interval: int,
-    entries_max: int,
+    offsets_max: int,
+    times_max: int,
     state: Int64,
     offsets: Int32,
     times: Int64,
 ) -> tuple[int, int]:
     """Add consecutive batches, each as Kafka's ``LogSegment.append`` adds one.
 
-    Writes at most ``entries_max`` offset entries to ``offsets`` and their time entries to ``times``, one row
-    for each entry; returns how many of each. Reads and updates ``state``, which the next call needs.
+    Writes at most ``offsets_max`` offset entries to ``offsets`` and ``times_max`` time entries to ``times``,
+    one row for each entry; returns how many of each. Reads and updates ``state``, which the next call needs.
     """
     offset_count = time_count = 0
     for i in range(len(size)):
         # The timestamp first: a time entry that is added below includes this batch.
         if max_timestamp[i] > state[_LARGEST_TIMESTAMP]:
             state[_LARGEST_TIMESTAMP] = max_timestamp[i]
-            state[_LARGEST_OFFSET] = last_offset[i]
-        if state[_BYTES_SINCE_ENTRY] > interval and offset_count < entries_max:
+            state[_OFFSET_OF_LARGEST_TIMESTAMP] = last_offset[i]
+        if state[_BYTES_SINCE_ENTRY] > interval and offset_count < offsets_max:
             offsets[offset_count, 0] = last_offset[i] - base_offset
             offsets[offset_count, 1] = state[_POSITION]
             offset_count += 1
             # As in ``TimeIndex.maybeAppend``: only if the largest timestamp has grown since the last entry.
-            if state[_LARGEST_TIMESTAMP] > state[_LAST_TIME_ENTRY]:
+            if state[_LARGEST_TIMESTAMP] > state[_LAST_TIME_ENTRY] and time_count < times_max:
                 times[time_count, 0] = state[_LARGEST_TIMESTAMP]
-                times[time_count, 1] = state[_LARGEST_OFFSET] - base_offset
+                times[time_count, 1] = state[_OFFSET_OF_LARGEST_TIMESTAMP] - base_offset
                 time_count += 1
                 state[_LAST_TIME_ENTRY] = state[_LARGEST_TIMESTAMP]
             state[_BYTES_SINCE_ENTRY] = 0
@@ -135,16 +144,18 @@ def _index_batches(
 
 
 class IndexBuilder:
-    """Builds a segment's offset index and time index from its batches, which are added by offset.
+    """Builds a segment's offset index and time index from its batches, which are added in order of offset.
 
-    ``interval`` is ``index.interval.bytes``; ``size_limit`` is ``segment.index.bytes``, after which an index
-    gets no more entries.
+    ``interval`` is ``index.interval.bytes``; ``size_limit`` is ``segment.index.bytes``, the largest size of
+    each file. A full index gets no more entries; in a time index there is always room for the last one.
     """
 
     def __init__(self, base_offset: int, interval: int, size_limit: int) -> None:
         self._base_offset = base_offset
         self._interval = interval
         self._offset_entries_left = size_limit // OFFSET_ENTRY.itemsize
+        # Kafka's ``TimeIndex.isFull``, too, leaves room for the entry that is added at the end.
+        self._time_entries_left = max(size_limit // TIME_ENTRY.itemsize - 1, 0)
         self._state = np.zeros(_POSITION + 1, np.int64)
         self._state[[_LARGEST_TIMESTAMP, _LAST_TIME_ENTRY]] = -1
         self._offsets: list[Int32] = []
@@ -166,6 +177,7 @@ class IndexBuilder:
             size,
             self._interval,
             self._offset_entries_left,
+            self._time_entries_left,
             self._state,
             offsets,
             times,
@@ -173,6 +185,7 @@ class IndexBuilder:
         self._offsets.append(offsets[:offset_count].copy())
         self._times.append(times[:time_count].copy())
         self._offset_entries_left -= offset_count
+        self._time_entries_left -= time_count
 
     def add_batches(self, batches: BatchHeaders) -> None:
         """Add batches by their headers."""
@@ -187,7 +200,7 @@ class IndexBuilder:
         offsets = np.concatenate([*self._offsets, np.empty((0, 2), np.int32)])
         times = np.concatenate([*self._times, np.empty((0, 2), np.int64)])
         if self._state[_LARGEST_TIMESTAMP] > self._state[_LAST_TIME_ENTRY]:
-            relative_offset = int(self._state[_LARGEST_OFFSET]) - self._base_offset
+            relative_offset = int(self._state[_OFFSET_OF_LARGEST_TIMESTAMP]) - self._base_offset
             last_entry = np.array([[self._state[_LARGEST_TIMESTAMP], relative_offset]], np.int64)
             times = np.concatenate([times, last_entry])
         entries = np.empty(len(times), TIME_ENTRY)
@@ -241,7 +254,7 @@ they may differ, since the files are renamed one by one."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedFile:
-    """A file of a log directory and what its name says.
+    """A file of a partition directory, by its path, and what its name says.
 
     ``kind``: what follows the base offset in the name, such as "index". ``base_offset``: -1 if the name has
     none. ``suffix``: ``CLEANED``, ``SWAP``, ``DELETED`` or "".
@@ -260,7 +273,7 @@ class NamedFile:
 
 
 def differs_from_log(index: NamedFile, log: str) -> bool:
-    """Is an offset or time index damaged, or has its ``log`` (a path) other batches? Raises OSError."""
+    """Is an offset or time index damaged, or does its ``log`` (a path) have other batches? Raises OSError."""
     entries, damage = entries_before_damage(files.read_bytes(index.path), index)
     if damage or any(sanity_check(index, entries)):
         return True

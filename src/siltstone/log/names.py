@@ -4,7 +4,7 @@
 
     topic-0/00000000000000000289.log            a segment's file: base offset in 20 digits, kind
     topic-0/00000000000000000289.log.cleaned    the same during a swap of segments: the suffix is its state
-    topic-0.8b3f…-delete                        the directory of a deleted topic, which is never changed
+    topic-0.8b3f…-delete                        a deleted partition, which Siltstone neither reads nor cleans
     00000000000000000155-0000000001.checkpoint  a snapshot of the metadata log: end offset, leader epoch
 """
 
@@ -48,24 +48,33 @@ LOCK = ".lock"
 POSITIONS = "siltstone-positions.json"
 """Positions of named consumers, in a partition directory (``log.positions``). Kafka's loader ignores it."""
 STAGING = ".siltstone"
-"""Siltstone's folder inside a partition directory; Kafka's loader ignores folders."""
+"""The folder inside a partition directory in which a cleaning writes new segments until their swap. Kafka's
+loader ignores folders."""
 COMPACTED = ".compacted"
 """The folder of compacted ledgers inside a partition directory; see ``log.ledger``."""
 STAGED_WRITES = ".siltstone-writes"
 """The folder inside a partition directory where a table's write waits for its commit; see ``tables.commit``.
 It is not inside ``STAGING``, because a cleaning removes all of that."""
 CLUSTER_METADATA = "__cluster_metadata"
+QUORUM_STATE = "quorum-state"
+"""The file in the directory of ``CLUSTER_METADATA`` with the controller's vote (KRaft)."""
 
 _SEGMENT_FILE = re.compile(
     r"^(\d{20})\.(log|index|timeindex|txnindex|snapshot)(\.cleaned|\.swap|\.deleted)?\Z", re.ASCII
 )
 _METADATA_SNAPSHOT = re.compile(r"^(\d{20})-(\d{10})\.checkpoint\Z", re.ASCII)
+# With a random number while it is written or fetched, and before it is removed (Kafka's ``Snapshots``).
+_TEMPORARY_METADATA_SNAPSHOT = re.compile(
+    r"^\d{20}-\d{10}(-\d+\.checkpoint\.part|\.checkpoint\.deleted)\Z", re.ASCII
+)
 _NAME_CACHE_SIZE = 1 << 13
 """How many parsed names are cached: a directory is listed several times, and partitions share names."""
 _INT32_MAX = (1 << 31) - 1
 # Kafka's ``Topic.validate`` allows 249 characters for a topic.
 _PARTITION = re.compile(r"^([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})\Z", re.ASCII)
-_LEFTOVER = re.compile(r"-(delete|future|stray)$")
+_NOT_SERVED = re.compile(r"-(delete|future|stray)$")
+"""The suffixes of directories that are no current replica: of a deleted topic, of a replica that moves to
+this log directory, of a replica that no longer belongs to the broker."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -127,9 +136,11 @@ def parse_metadata_snapshot(name: str) -> tuple[int, int] | None:
 def is_kafka_file(name: str) -> bool:
     """Is this the name of a file that Kafka writes in a partition directory, or its temporary name?"""
     name = name.removesuffix(TEMPORARY)
-    if name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA):
+    if name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, QUORUM_STATE):
         return True
-    return parse_segment_file(name) is not None or parse_metadata_snapshot(name) is not None
+    if parse_segment_file(name) is not None or parse_metadata_snapshot(name) is not None:
+        return True
+    return _TEMPORARY_METADATA_SNAPSHOT.match(name) is not None
 
 
 def segment_file(base_offset: int, kind: str, suffix: str = "") -> str:
@@ -140,12 +151,13 @@ def segment_file(base_offset: int, kind: str, suffix: str = "") -> str:
 def parse_partition(name: str) -> TopicPartition | None:
     """The topic and partition of a directory by its name; None if that is no legal ``topic-N``."""
     match = _PARTITION.match(name)
-    if match is None or _LEFTOVER.search(name) or match[1] in (".", "..") or int(match[2]) > _INT32_MAX:
+    # A directory that is not served has no digits at the end of its name.
+    if match is None or match[1] in (".", "..") or int(match[2]) > _INT32_MAX:
         return None
     return TopicPartition(match[1], int(match[2]))
 
 
 def ignore_reason(name: str) -> str:
     """Why a directory is ignored, if ``parse_partition`` returns None for its name."""
-    leftover = _LEFTOVER.search(name)
-    return f"left over from Kafka (-{leftover[1]})" if leftover else "no topic-N directory"
+    not_served = _NOT_SERVED.search(name)
+    return f"no current replica (-{not_served[1]})" if not_served else "no topic-N directory"

@@ -234,7 +234,8 @@ def validate_and_assign(
     leader_epoch: int,
     origin: Origin = Origin.CLIENT,
 ) -> ValidatedBatches:
-    """Check batches and write their offsets, from ``next_offset`` on, into ``data`` itself.
+    """Check batches and write their offsets, from ``next_offset`` on, into ``data``
+    itself, or into new bytes if they are recompressed.
 
     ``data`` is uint8, contiguous and writable. A client sends one batch; an incomplete one after it is left
     out. Other origins may send several batches. Replicated batches keep their offsets and leader epochs, and
@@ -254,7 +255,7 @@ def validate_and_assign(
     is_recompressed = config.compression_type != "producer"
     size_limit = 0 if is_recompressed else min(config.max_message_bytes, config.segment_bytes)
     # The common case first: one kernel call checks one uncompressed batch and writes its offsets. It returns
-    # 0 records for everything else, also for a batch that has to be refused.
+    # 0 records for all else: a batch to refuse; any batch with size limit 0, since it may be built anew.
     rows = np.empty(1, BATCH)
     checksum = _checksum_of_one_batch(data)
     record_count, first, last, largest = validate_single_batch(
@@ -393,6 +394,7 @@ def _incomplete_data_error(data: Bytes, end: int, outcome: ScanEnd) -> LogError:
     """The error for ``data`` that is not a sequence of whole batches; ``end``: where the last one ends."""
     if outcome == ScanEnd.CLEAN:
         return InvalidRecordError("no batch was sent", advice="send at least one record")
+    # A message of format v1 may be smaller than the scan's minimum; Kafka reports its format.
     if outcome == ScanEnd.BAD_SIZE and data[end + MAGIC_POSITION] == 1:
         return _fault_error(Fault.MAGIC, end)
     if outcome in (ScanEnd.BAD_SIZE, ScanEnd.BAD_MAGIC):
@@ -502,7 +504,7 @@ def _refuse_records(
 ) -> None:
     """Refuse the first valid batch with records that the topic does not accept; the error lists them.
 
-    A batch that claims log-append time is refused if the topic assigns that time, and if its largest
+    A batch that claims log-append time is refused if the topic assigns that time, or if its largest
     timestamp is -1 (none). If some records have a wrong timestamp and others have no key, the error is the
     one for timestamps.
     """

@@ -1,4 +1,5 @@
-"""The service that compacts open logs side by side, while they are written and read (Pulsar's broker).
+"""The service that compacts open logs into ledgers beside them, while the logs are written and read
+(Pulsar's broker).
 
 ::
 
@@ -76,10 +77,10 @@ _SUMMED = ("succeeded", "failed", "removed", "entries", "size", "read_bytes", "w
 class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The status of a log's compactions; ``status`` and ``last_error`` are Pulsar's.
 
-    ``began_ms``, ``ended_ms``: when the last compaction began and ended, None: never. ``succeeded``,
-    ``failed``: numbers of compactions. ``removed``: records that all of them discarded or superseded. The
-    other fields are of the last success: the ledger's ``entries`` and ``size`` in bytes, bytes read and
-    written, ``seconds``.
+    ``began_ms``: when the last compaction began, None: never. ``ended_ms``: when it ended, None also while it
+    runs and if its process died. ``succeeded``, ``failed``: numbers of compactions. ``removed``: records that
+    all of them discarded or superseded. The other fields are of the last success that had new records: the
+    ledger's ``entries`` (its records) and ``size`` in bytes, bytes read and written, ``seconds``.
     """
 
     status: Status = NOT_RUN
@@ -195,9 +196,9 @@ def topic_status(partitions: list[CompactionStatus]) -> CompactionStatus:
 
 
 class Attempt:
-    """A compaction in progress: the status file says RUNNING until ``ended``.
+    """A compaction in progress: the status file says RUNNING until ``finish``.
 
-    ``claim``: the claim on the log if it is open in this process. ``ended`` releases it, and the lock on the
+    ``claim``: the claim on the log if it is open in this process. ``finish`` releases it, and the lock on the
     file ``running``.
     """
 
@@ -222,7 +223,7 @@ class Attempt:
         with self._release:
             write_status(self.log.directory, self._before)
 
-    def ended(self, now_ms: int, outcome: CompactionResult | str) -> None:
+    def finish(self, now_ms: int, outcome: CompactionResult | str) -> None:
         """Write the status that ``outcome`` leads to (a result, or the reason of a failure), then release the
         lock and the claim.
 
@@ -289,7 +290,8 @@ def compact_log(
 
 
 def backlog_bytes(view: LogView, horizon: int | None) -> int:
-    """Bytes from the batch at ``horizon`` (None: never compacted) up to the high watermark, or to the last
+    """Bytes from the batch at ``horizon`` (the first offset that no compaction has read yet; None: never
+    compacted) up to the high watermark, or to the last
     stable offset if that is lower: no compaction reads beyond.
 
     Raises CorruptRecordError, OSError.
@@ -300,7 +302,8 @@ def backlog_bytes(view: LogView, horizon: int | None) -> int:
 
 
 def _position(view: LogView, offset: int) -> int:
-    """The position of the batch that holds ``offset``: bytes of all segments before it, and of its own."""
+    """Bytes of the log before the batch that holds ``offset``: all earlier segments, and the batch's position
+    in its own segment."""
     sizes = [view.size_of(index) for index in range(len(view.segments))]
     base_offsets = [segment.base_offset for segment in view.segments]
     index = max(bisect.bisect_right(base_offsets, offset) - 1, 0)
@@ -344,7 +347,8 @@ def compaction_threshold(
         if text is not None:
             return Threshold(size=int(text), source=NAMESPACE)
         return Threshold(size=setting.value, source=DEFAULT)
-    return Threshold(size=setting.value, source=TOPIC if setting.name == THRESHOLD_KEY else BROKER)
+    of_topic = setting.config_source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+    return Threshold(size=setting.value, source=TOPIC if of_topic else BROKER)
 
 
 # The metrics ``pulsar_compaction_*`` of every log that was ever compacted, from its status.
@@ -439,8 +443,8 @@ class Compactions(LogService[CompactionEngine]):
             attempts = list(self._attempts.values())
             self._is_checking = False  # the pool may have cancelled the check before it began
             self._condition.notify_all()
-        for attempt in attempts:
-            self._ended(attempt, INTERRUPTED)
+        for attempt in attempts:  # the pool has cancelled them before they began
+            self._withdraw(attempt)
 
     # Requests
 
@@ -585,6 +589,7 @@ class Compactions(LogService[CompactionEngine]):
         outcome: str | CompactionResult = INTERRUPTED
         try:
             _logger.info("Compaction of %s begins", log.topic_partition)
+            # A call through a proxy notices a lost engine, and the next compaction starts another one.
             compactor = TwoPhaseCompactor(EngineProxy(self._shared_engine).engine, clock=self._manager.clock)
             claim.check()
             settings = self._manager.topics.settings(log.topic_partition.topic)
@@ -597,14 +602,28 @@ class Compactions(LogService[CompactionEngine]):
             outcome = f"{type(error).__name__}: {error}"
             _logger.exception("Compaction of %s failed", log.topic_partition)
         finally:
-            self._ended(attempt, outcome)
+            self._finish(attempt, outcome)
         self._manager.upkeep.take_failed_offline()
 
-    def _ended(self, attempt: Attempt, outcome: str | CompactionResult) -> None:
+    def _withdraw(self, attempt: Attempt) -> None:
+        """End an attempt whose thread never began. If its status cannot be written, it will show as
+        interrupted."""
+        try:
+            attempt.withdraw()
+        except OSError as error:
+            _logger.warning(
+                "The status of the compaction of %s was not written: %s", attempt.log.topic_partition, error
+            )
+        finally:
+            with self._condition:
+                self._attempts.pop(attempt.log.topic_partition, None)
+                self._condition.notify_all()
+
+    def _finish(self, attempt: Attempt, outcome: str | CompactionResult) -> None:
         """End an attempt; ``outcome`` is the result, or the reason of a failure."""
         topic_partition, now_ms = attempt.log.topic_partition, self._manager.clock.now_ms()
         try:
-            attempt.ended(now_ms, outcome)
+            attempt.finish(now_ms, outcome)
         finally:
             with self._condition:
                 failures = self._backoffs.pop(topic_partition, _Backoff()).failures + 1

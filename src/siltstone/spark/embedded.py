@@ -1,5 +1,8 @@
 """The embedded cleaner and side-by-side compaction on Spark, for programs that open logs.
 
+Side-by-side compaction is Pulsar's: the log stays, and the last record of each key goes into a ledger beside
+it. ``st`` is the package; its functions with ``engine="spark"`` call those below.
+
 ::
 
     with st.open("/data/logs", mode="a", config=config) as logs:
@@ -47,7 +50,12 @@ class _Sessions:
     def start(self, create_engine: Callable[[SparkSession], StartedEngine]) -> StartedEngine:
         """An engine on the session of the process, which is started if there is none. Raises EngineError."""
         session, was_started_here = self._session()
-        engine = create_engine(session)
+        try:
+            engine = create_engine(session)
+        except BaseException:
+            if was_started_here:
+                stop_session(session)
+            raise
         if was_started_here:
             with self._lock:
                 self._own_sessions[id(engine)] = session
@@ -65,6 +73,7 @@ class _Sessions:
         """Stop the session of an engine that is lost or no longer used, if it was started for this engine."""
         with self._lock:
             session = self._own_sessions.pop(id(engine), None)
+        # None: the session is lost, but its Java process may still have to be ended.
         if session is not None and running_session() in (session, None):
             stop_session(session)
 

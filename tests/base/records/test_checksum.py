@@ -74,6 +74,18 @@ def test_the_instruction_agrees_at_every_length_and_start(count: int) -> None:
     assert [crc32c_of(array(data), start, end) for start, end in spans[:count]] == want
 
 
+@pytest.mark.skipif(not HAS_CRC32C, reason="this processor has no instruction for it")
+@pytest.mark.parametrize("shortest", [0, 1, 2])
+def test_three_side_by_side_stop_at_the_end_of_the_shortest(shortest: int) -> None:
+    """Whatever the arrays hold beyond the three."""
+    data = random.Random(9).randbytes(200)
+    ends = np.array([100, 100, 100, 200], INT64)
+    ends[shortest] = 9
+    out = np.empty(3, np.uint32)
+    crc32c_of_ranges(array(data), np.zeros(4, INT64)[:3], ends[:3], out)
+    assert out.tolist() == [twin.crc32c(data[:end]) for end in ends[:3].tolist()]
+
+
 @pytest.mark.parametrize("has_instruction", sorted({False, HAS_CRC32C}))
 def test_small_and_large_batches_have_the_same_checksums(
     monkeypatch: pytest.MonkeyPatch, has_instruction: bool

@@ -134,6 +134,12 @@ def test_a_wrong_size_before_a_snappy_block_is_refused() -> None:
             decompress(twin.SNAPPY, array(forged), Scratch(), 1 << 30)
 
 
+def test_a_snappy_size_that_does_not_end_within_its_block_is_unreadable() -> None:
+    data = array(b"before\x80\x80\x01\x01")
+    spans = RecordSpans(np.array([6]), np.array([8]), np.array([twin.SNAPPY]))
+    assert declared_sizes(data, spans)[0].tolist() == [UNREADABLE_SIZE]
+
+
 def test_unknown_codecs_and_empty_spans() -> None:
     assert declared(5, b"anything") == (UNREADABLE_SIZE, False)
     assert declared(twin.ZSTD, b"") == (0, True)

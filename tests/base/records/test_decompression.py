@@ -12,7 +12,13 @@ import zstandard
 
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records import codecs as codecs_module
-from siltstone.base.records.codecs import DECOMPRESSION_LIMIT_SETTING, DEFAULT_DECOMPRESSION_LIMIT, Scratch
+from siltstone.base.records.codecs import (
+    DECOMPRESSION_LIMIT_SETTING,
+    DEFAULT_DECOMPRESSION_LIMIT,
+    RecordSpans,
+    Scratch,
+    decompress_spans,
+)
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.decompression import decompress_batches, max_records, refuse_impossible_counts
 from siltstone.base.records.layout import BATCH, BATCH_OVERHEAD, BatchHeaders, Bytes
@@ -78,6 +84,16 @@ def test_libzstd_decompresses_every_batch_that_fits(monkeypatch: pytest.MonkeyPa
         == data
     )
     assert not calls
+
+
+def test_libzstd_does_not_grow_a_full_scratch() -> None:
+    frame = twin.compress(twin.ZSTD, b"records")
+    scratch = Scratch(capacity=8)
+    scratch.append(b"8 bytes.")
+    full = scratch.array()
+    spans = RecordSpans(np.array([0]), np.array([len(frame)]), np.array([twin.ZSTD]))
+    assert decompress_spans(array(frame), spans, 0, scratch, 1 << 20, np.zeros(1, np.int64)) == 0
+    assert np.shares_memory(scratch.array(), full)
 
 
 @pytest.mark.parametrize("capacity", [1, 1000, 1 << 22])

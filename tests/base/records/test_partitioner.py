@@ -56,5 +56,9 @@ def test_every_partition_gets_keys() -> None:
     assert min(counts) > 700
 
 
+def test_an_empty_key_is_a_key() -> None:
+    assert partition_for_key(b"", 1000) == (murmur2_twin(b"") & 0x7FFFFFFF) % 1000
+
+
 def test_the_sign_bit_does_not_count() -> None:
     assert partition_for_key(b"21", 10) == (-973932308 & 0x7FFFFFFF) % 10

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
 
-from siltstone.base.records.layout import BATCH, HEADER, codec_of
-from siltstone.base.records.scan import SCAN_REASON, Scan, ScanEnd, scan_batches
+from siltstone.base.records.layout import BATCH, HEADER, MIN_ENTRY_SIZE, codec_of
+from siltstone.base.records.scan import SCAN_REASON, Scan, ScanEnd, scan_batches, scan_headers
 from tests.support.records import twin
 from tests.support.records.arrays import array
 
@@ -164,6 +165,15 @@ def test_the_array_of_batch_headers_grows(count: int) -> None:
     assert (found.outcome, found.end) == (ScanEnd.CLEAN, len(data))
     assert found.batches["base_offset"].tolist() == list(range(count))
     assert found.batches["position"].tolist() == list(range(0, len(data), len(one)))
+
+
+def test_headers_take_memory_for_as_many_batches_as_the_bytes_may_hold() -> None:
+    window = np.zeros(1 << 20, np.uint8)
+    tracemalloc.start()
+    scan_headers(window, len(window))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < (len(window) // MIN_ENTRY_SIZE + 9) * BATCH.itemsize + (1 << 20)
 
 
 def test_a_window_inside_a_buffer() -> None:

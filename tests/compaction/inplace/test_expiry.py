@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from siltstone.base.config import LONG_MAX
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import DryRun, InPlace
+from siltstone.compaction.inplace.expiry import RemainingSegment
 from siltstone.compaction.inplace.originals import Originals, check_log, read_run
 from siltstone.compaction.inplace.planning import LogState, PlanOptions
 from siltstone.compaction.report import (
@@ -24,8 +26,10 @@ from siltstone.compaction.report import (
     UNCLEANABLE,
     LogResult,
 )
+from siltstone.compaction.staging import GroupReport
 from siltstone.log import replacement, retention
 from siltstone.log.directory import LogDirectory
+from siltstone.log.segments import Segment
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import DAY, NOW, Rec, batch
 from tests.support.golden_sets import load_case, partition_directory, stage_round, write_checkpoint
@@ -268,6 +272,22 @@ def test_an_interrupt_during_retention_leaves_a_cleaned_log_cleaned(
     (result,) = cleaner.results
     assert (result.status, result.cleaned_end_offset) == (CLEANED, 4)
     assert result.discarded.superseded == result.discarded.total() == 1
+
+
+def test_the_seconds_of_a_result_are_those_since_its_cleaning_began(tmp_path: Path) -> None:
+    """Retention's included. (The stopwatch is not asked how long that may be.)"""
+    write(tmp_path)
+    began = time.perf_counter()
+    result = clean(tmp_path)
+    assert 0 < result.seconds <= time.perf_counter() - began
+
+
+@pytest.mark.parametrize("largest", [None, -1, 0])
+def test_a_new_segment_without_timestamps_is_as_old_as_its_file(largest: int | None) -> None:
+    segment = Segment(directory="/log/a-0", base_offset=0, size=1, modified_ns=7_000_000)
+    new = GroupReport(group_index=0, largest_timestamp=largest)
+    assert RemainingSegment(segment, new).largest_timestamp() == 7
+    assert RemainingSegment(segment, replace(new, largest_timestamp=1)).largest_timestamp() == 1
 
 
 @pytest.mark.parametrize("checkpoint", [None, 4])

@@ -300,6 +300,24 @@ def test_the_status_outlives_a_restart(tmp_path: Path) -> None:
         assert seen(manager[USERS]) == [(1, "a", "2")]
 
 
+def test_closing_withdraws_compactions_that_have_not_begun(tmp_path: Path) -> None:
+    engine = Blocking()
+    with serving(tmp_path, lambda: engine, partitions=4) as (manager, compactions):
+        for number in range(4):
+            put(manager["users", number], ("a", "1"))
+        compactions.trigger("users")
+        assert engine.staged.wait(SOON)
+        closing = threading.Thread(target=lambda: compactions.close(abort=False))
+        closing.start()
+        while compactions._pool._work_queue.qsize() > 2 or not compactions._pool._shutdown:
+            closing.join(0.01)
+        engine.go_on.set()
+        closing.join(SOON)
+        statuses = [compactions.status(f"users-partition-{number}") for number in range(4)]
+    assert [status.status for status in statuses] == [SUCCESS, SUCCESS, NOT_RUN, NOT_RUN]
+    assert [status.failed for status in statuses] == [0, 0, 0, 0]
+
+
 def test_closing_ends_compactions_and_leaves_no_staged_files(tmp_path: Path) -> None:
     engine = Blocking()
     with serving(tmp_path, lambda: engine, partitions=4) as (manager, compactions):

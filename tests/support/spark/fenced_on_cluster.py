@@ -1,7 +1,20 @@
-"""A cleaning on a cluster that loses an executor, has a task go twice, or stands still; a script.
+"""A cleaning on a cluster to which something happens; a script.
 
-Arguments: what happens, the master, a log directory, its request and Spark's settings as JSON, a folder for
-marks. Prints one JSON document.
+::
+
+    killed                   an executor is killed
+    twice                    a task goes twice
+    held                     the cleaning stands still
+    executor decommissioned  the executor of the first merge gets SIGPWR
+    worker decommissioned    the worker of that executor does
+    idle within a job        an executor has nothing to do while the other one holds a task, and is removed
+    idle between jobs        all executors are removed between two cleanings
+
+Where an executor leaves, rewriting waits for that: the first attempt of task 0 goes on when an executor that
+has worked for the job has ended, and leaves the mark ``left``.
+
+Arguments: what happens, the master, log directories that are cleaned one after another, their request and
+Spark's settings as JSON, a folder for marks. Prints one JSON document.
 """
 
 from __future__ import annotations
@@ -10,22 +23,29 @@ import functools
 import json
 import os
 import secrets
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pyspark import TaskContext
+from pyspark.sql import SparkSession
 
 from siltstone.commands import clean as app
 from siltstone.spark import clean as pipeline
 from siltstone.spark.clean import SparkEngine
+from siltstone.spark.executors import task_slots
 from siltstone.spark.session import start_session
 from tests.support.spark.on_local_cluster import killing_its_executor
 
 KILLED, TWICE, HELD = "killed", "twice", "held"
-HELD_S, LONGER_S = 600, 20
+EXECUTOR_DECOMMISSIONED, WORKER_DECOMMISSIONED = "executor decommissioned", "worker decommissioned"
+IDLE_WITHIN, IDLE_BETWEEN = "idle within a job", "idle between jobs"
+LEFT = "left"
+HELD_S, LONGER_S, LEAVES_WITHIN_S = 600, 20, 90
 
 
 def marked(task: Callable[..., Any], marks: str, seconds: float) -> Callable[..., Any]:
@@ -34,8 +54,7 @@ def marked(task: Callable[..., Any], marks: str, seconds: float) -> Callable[...
 
     def marking(*given: Any) -> Iterator[Any]:
         rows = list(task(*given))
-        context = TaskContext.get()
-        number = context.partitionId() if context is not None else 0
+        number = _task_number()
         is_first = not list(Path(marks).glob("0.*"))
         Path(marks, f"{number}.{secrets.token_hex(4)}").touch()
         if number == 0 and is_first:
@@ -45,20 +64,91 @@ def marked(task: Callable[..., Any], marks: str, seconds: float) -> Callable[...
     return marking
 
 
-def main(what: str, master: str, request: str, settings: str, marks: str) -> None:
-    """Clean one log, spread over all workers."""
-    app.RunLimits = functools.partial(app.RunLimits, whole_log_bytes=0)  # type: ignore[misc,assignment]
-    task = pipeline.rewrite_task
+def _task_number() -> int:
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
+
+
+def _javas() -> list[psutil.Process]:
+    """In a task: the executor, and the worker of the cluster that has started it."""
+    return [process for process in psutil.Process().parents() if "java" in process.name()]
+
+
+def _is_first(marks: str, name: str) -> bool:
+    """Is this the first time? Leaves the mark."""
+    try:
+        os.close(os.open(os.path.join(marks, name), os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def working(task: Callable[..., Any], marks: str, decommissioned: int | None = None) -> Callable[..., Any]:
+    """A task that leaves a mark with its executor's process id. The first one of all then decommissions: the
+    executor (0) or its worker (1)."""
+
+    def marking(*given: Any) -> Iterator[Any]:
+        rows, javas = list(task(*given)), _javas()
+        Path(marks, f"executor.{javas[0].pid}").touch()
+        if decommissioned is not None and _is_first(marks, "decommissioned"):
+            os.kill(javas[decommissioned].pid, signal.SIGPWR)
+        yield from rows
+
+    return marking
+
+
+def waiting_for_one_to_leave(task: Callable[..., Any], marks: str) -> Callable[..., Any]:
+    """A task of which the first attempt of number 0 waits until an executor that has worked has ended."""
+
+    def waiting(*given: Any) -> Iterator[Any]:
+        if _task_number() == 0 and _is_first(marks, "waits"):
+            others = [int(path.suffix[1:]) for path in Path(marks).glob("executor.*")]
+            end = time.monotonic() + LEAVES_WITHIN_S
+            while time.monotonic() < end and all(map(psutil.pid_exists, others)):
+                time.sleep(0.1)
+            if not all(map(psutil.pid_exists, others)):
+                Path(marks, LEFT).touch()
+        yield from task(*given)
+
+    return waiting
+
+
+def wait_until_all_have_left(session: SparkSession, marks: str) -> None:
+    """Wait until no executor is there any more."""
+    end = time.monotonic() + LEAVES_WITHIN_S
+    while time.monotonic() < end and task_slots(session):
+        time.sleep(0.1)
+    if not task_slots(session):
+        Path(marks, LEFT).touch()
+
+
+def let_it_happen(what: str, marks: str) -> None:
+    """Replace the tasks of the pipeline by those to which it happens."""
     if what == KILLED:
-        pipeline.rewrite_task = killing_its_executor(task, os.path.join(marks, "killed"))
-    else:
-        pipeline.rewrite_task = marked(task, marks, LONGER_S if what == TWICE else HELD_S)
-    given = json.loads(request)
-    directories = [Path(path) for path in given.pop("directories")]
+        pipeline.rewrite_task = killing_its_executor(pipeline.rewrite_task, os.path.join(marks, "killed"))
+    elif what in (TWICE, HELD):
+        pipeline.rewrite_task = marked(pipeline.rewrite_task, marks, LONGER_S if what == TWICE else HELD_S)
+    elif what in (EXECUTOR_DECOMMISSIONED, WORKER_DECOMMISSIONED):
+        pipeline.merge_task = working(pipeline.merge_task, marks, int(what == WORKER_DECOMMISSIONED))
+        pipeline.rewrite_task = waiting_for_one_to_leave(pipeline.rewrite_task, marks)
+    elif what == IDLE_WITHIN:
+        pipeline.merge_task = working(pipeline.merge_task, marks)
+        pipeline.rewrite_task = waiting_for_one_to_leave(pipeline.rewrite_task, marks)
+
+
+def main(what: str, master: str, directories: str, request: str, settings: str, marks: str) -> None:
+    """Clean logs one after another, each spread over all workers."""
+    app.RunLimits = functools.partial(app.RunLimits, whole_log_bytes=0)  # type: ignore[misc,assignment]
+    let_it_happen(what, marks)
     session = start_session(master, settings=json.loads(settings))
-    asked = app.CleanRequest(directories=directories, in_place=True, **given)
-    (result,) = app.clean(asked, engine=lambda *given: SparkEngine(session, buckets=3)).results
-    sys.stdout.write(json.dumps({"status": result.status, "reason": result.reason}) + "\n")
+    said = []
+    for number, directory in enumerate(json.loads(directories)):
+        if number and what == IDLE_BETWEEN:
+            wait_until_all_have_left(session, marks)
+        asked = app.CleanRequest(directories=[Path(directory)], in_place=True, **json.loads(request))
+        (result,) = app.clean(asked, engine=lambda *given: SparkEngine(session, buckets=3)).results
+        said.append({"status": result.status, "reason": result.reason})
+    sys.stdout.write(json.dumps(said) + "\n")
 
 
 if __name__ == "__main__":

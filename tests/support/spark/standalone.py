@@ -1,8 +1,9 @@
-"""A standalone cluster of Spark: a master and two workers, each a process of its own.
+"""A standalone cluster of Spark: a master and workers of one core, each a process of its own.
 
 A worker has its own address, work directory, home and temporary folder, and executors inherit them. (Spark
 speculates only on another host.) Its environment has no Siltstone: a driver names the executors' Python,
-``INSTALLED`` or ``BARE``.
+``INSTALLED`` or ``BARE``. A worker that gets SIGPWR is decommissioned. The benchmark uses it, too
+(``bench/clusters.py``).
 """
 
 from __future__ import annotations
@@ -44,13 +45,10 @@ class Cluster:
         """A Python for executors: with Siltstone installed, or without."""
         return str(self.folder / f"python-{kind}")
 
-    def homes(self) -> list[Path]:
-        return [self.folder / name / "home" for name in ("one", "two")]
-
     def packages(self) -> list[str]:
         """The fingerprints of the packages that executors have unpacked."""
-        folders = [home / ".cache" / "siltstone" / "packages" for home in self.homes()]
-        return [path.name for folder in folders if folder.exists() for path in folder.iterdir()]
+        folders = self.folder.glob("worker-*/home/.cache/siltstone/packages")
+        return [path.name for folder in folders for path in folder.iterdir()]
 
     def environment(self, kind: str) -> dict[str, str]:
         """The environment of a driver."""
@@ -92,7 +90,7 @@ def _java(kind: str, words: Sequence[str], folder: Path, environment: Mapping[st
     """Start a master or worker."""
     jars = class_archive.SPARK_HOME / "jars"
     main = f"org.apache.spark.deploy.{kind}.{kind.capitalize()}"
-    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dspark.decommission.enabled=true"]
     command = [java_command(), *options, "-cp", f"{jars}/*", main, *words]
     with (folder / f"{kind}.log").open("wb") as log:
         return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
@@ -123,31 +121,38 @@ def _write_pythons(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def standalone_cluster(folder: Path) -> Iterator[Cluster]:
-    """A cluster of two workers with a core each, for the block."""
+def standalone_cluster(folder: Path, *, workers: int = 2, memory: str = "1g") -> Iterator[Cluster]:
+    """A cluster of so many workers, with a core and so much memory for executors each, for the block."""
     _write_pythons(folder)
-    ports = ["--port", "0", "--webui-port", "0", "--host"]
     base = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "XDG_CACHE_HOME")}
     (core,) = (class_archive.SPARK_HOME / "jars").glob("spark-core_*.jar")
     scala = core.name.split("_")[1].split("-")[0]  # as load-spark-env.sh says to a worker
     base |= {"SPARK_HOME": str(class_archive.SPARK_HOME), "SPARK_SCALA_VERSION": scala}
     with contextlib.ExitStack() as stack:
-        master = _java("master", [*ports, "127.0.0.1"], folder, base)
+        master = _java("master", [*_PORTS, "127.0.0.1"], folder, base)
         stack.callback(_stop, master)
         url = _said(master, folder / "master.log", r"Starting Spark master at (spark://\S+)")
-        workers = []
-        for name, host in (("one", "127.0.0.1"), ("two", "127.0.0.2")):
-            place = folder / name
-            for part in ("home", "tmp", "work"):
-                (place / part).mkdir(parents=True)
-            own = {"HOME": place / "home", "TMPDIR": place / "tmp", "SPARK_LOCAL_DIRS": place / "tmp"}
-            environment = {**base, **{key: str(at) for key, at in own.items()}, "SPARK_LOCAL_IP": host}
-            words = [*ports, host, "--cores", "1", "--memory", "1g", "--work-dir", str(place / "work"), url]
-            workers.append(_java("worker", words, place, environment))
-            stack.callback(_stop, workers[-1])
-        for worker, name in zip(workers, ("one", "two"), strict=True):
-            _said(worker, folder / name / "worker.log", "(Successfully registered with master)")
-        yield Cluster(master=url, folder=folder, workers=tuple(workers))
+        started = []
+        for number in range(1, workers + 1):
+            place, words = folder / f"worker-{number}", ["--cores", "1", "--memory", memory, url]
+            started.append(_worker(place, f"127.0.0.{number}", words, base))
+            stack.callback(_stop, started[-1])
+        for number, worker in enumerate(started, 1):
+            _said(worker, folder / f"worker-{number}" / "worker.log", "(Successfully registered with master)")
+        yield Cluster(master=url, folder=folder, workers=tuple(started))
+
+
+_PORTS = ("--port", "0", "--webui-port", "0", "--host")
+
+
+def _worker(place: Path, host: str, words: Sequence[str], base: Mapping[str, str]) -> Any:
+    """Start a worker in folders of its own."""
+    for part in ("home", "tmp", "work"):
+        (place / part).mkdir(parents=True)
+    own = {"HOME": place / "home", "TMPDIR": place / "tmp", "SPARK_LOCAL_DIRS": place / "tmp"}
+    environment = {**base, **{key: str(at) for key, at in own.items()}, "SPARK_LOCAL_IP": host}
+    where = ["--work-dir", str(place / "work")]
+    return _java("worker", [*_PORTS, host, *where, *words], place, environment)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

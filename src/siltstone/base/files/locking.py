@@ -1,8 +1,9 @@
 """Locks: the lock of a log directory, which brokers respect, and shared and exclusive locks on ledgers'
 files.
 
-``Lock`` is a POSIX record lock, as Java's ``FileChannel.lock`` takes them. ``Flock`` is ``flock(2)``: it
-belongs to an open file, so two readers in one process hold one each, and it ends with the process.
+``Lock`` is a POSIX record lock, as Java's ``FileChannel.lock`` takes them. It belongs to the process, and
+ends when the process closes any descriptor of the file. ``Flock`` is ``flock(2)``: it belongs to one open
+file, so two readers in one process hold one each. Both end with the process.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class Lock:
         _locked_files.add(self._identity)
 
     def release(self) -> None:
-        """Release the lock, once. A file that the lock created is removed first, as a broker does."""
+        """Release the lock, once. A file that the lock created is removed while the lock is still held. (A
+        broker unlocks first, and always removes the file.)"""
         with _locked_files_guard:
             if self._descriptor >= 0:
                 try:
@@ -86,7 +88,8 @@ def lock_holder(path: PathLike) -> int | None:
     """The process that holds a ``Lock`` on the file, None if none does. Nothing is locked, created or changed
     (``F_GETLK``).
 
-    None also where there is no such file, or it may not be read, or is no regular file.
+    0 where the system does not say which: a process outside of this one's container, or a lock that belongs
+    to an open file. None also where there is no such file, or it may not be read, or is no regular file.
     """
     with _locked_files_guard:
         try:
@@ -99,7 +102,7 @@ def lock_holder(path: PathLike) -> int | None:
             request = [0, 0, 0, 0, 0]  # from the start (whence 0, start 0) to the end of the file (length 0)
             request[_LOCK_TYPE_FIELD] = fcntl.F_WRLCK
             reply = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(*request)))
-    return None if reply[_LOCK_TYPE_FIELD] == fcntl.F_UNLCK else int(reply[_LOCK_PROCESS_FIELD])
+    return None if reply[_LOCK_TYPE_FIELD] == fcntl.F_UNLCK else max(int(reply[_LOCK_PROCESS_FIELD]), 0)
 
 
 def is_locked(path: PathLike) -> bool:
@@ -111,13 +114,13 @@ class Flock(OpenFile):
     """A ``flock(2)`` on an existing file: shared by many readers, or ``exclusive`` for the process that
     removes it.
 
-    Raises BlockingIOError if another process holds a lock that excludes this one, FileNotFoundError if the
-    file does not exist, or was removed before the lock was taken.
+    Raises BlockingIOError if another open file, of this process or another one, has a lock that excludes this
+    one, FileNotFoundError if the file does not exist, or was removed before the lock was taken.
     """
 
     def __init__(self, path: PathLike, *, exclusive: bool = False) -> None:
         self.path = os.fspath(path)
-        mode = os.O_RDWR if exclusive else os.O_RDONLY  # NFS demands it of an exclusive lock
+        mode = os.O_RDWR if exclusive else os.O_RDONLY  # NFS gives an exclusive lock only then
         self.descriptor = open_regular(path, mode)
         try:
             fcntl.flock(self.descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)

@@ -1,6 +1,9 @@
 """Keys of side-by-side compaction: entries of new records, the lookup of older runs' entries, key indexes.
 
-A key entry is an array of uint64 words (``compaction.keys``). The ledger has its own hash key::
+Side-by-side compaction is Pulsar's: the log stays, and the last record of each key goes into a ledger beside
+it. A run is the part of the ledger that one compaction wrote. Keys are hashed with SipHash-128 under a hash
+key of the ledger: a secret, which has nothing to do with a record's key. A key entry is an array of uint64
+words (``compaction.keys``)::
 
      word  0   bits 0–63 of the key's hash; the top ten of them are the number of the partition
            1   bits 64–127
@@ -113,7 +116,8 @@ def look_up_older_entries(
 
     Both are in order of partition, with the ``bounds`` of each partition. The older ones begin at partition
     ``first`` of the new ones. Returns the offsets of the older records that are superseded (int64, in any
-    order). Sets ``late`` (bool, one a new entry) where the older entry has the larger timestamp.
+    order). Sets ``late`` (bool, one for each new entry) where the older entry has the larger
+    timestamp: the new record loses and is not written.
     """
     superseded, table = np.empty(len(older), np.int64), new_hash_table(int(np.diff(bounds).max(initial=1)))
     count = _look_up_older_kernel(entries, bounds, table, older, older_bounds, first, late, superseded)
@@ -150,12 +154,13 @@ class EntryCollector:
         # Partitions differ in size, since hashes are random: 8 standard deviations above the mean are enough.
         mean = capacity // PARTITIONS
         per_partition = mean + 8 * math.isqrt(mean) + _MIN_CAPACITY
+        # Capacity 0: a full partition is not made larger.
         self._entries = ShardedEntries(PARTITIONS, per_partition, words=self._words, capacity=0, dedupes=True)
         self.emitted = 0
 
     def add(self, columns: KeyColumns, selected: Flags) -> Iterator[EntryBlob]:
-        """Add the ``selected`` records (bool, one a record), which must have keys. Yields the entries of
-        partitions that are full. With timestamps ``columns`` must be ``RecordColumns``.
+        """Add the ``selected`` records (bool, one for each record), which must have keys. Yields the entries
+        of partitions that are full. With timestamps ``columns`` must be ``RecordColumns``.
         """
         count = int(np.count_nonzero(selected))
         if not count:
@@ -221,8 +226,8 @@ class KeyIndexPart:
     """A part of a key index: the entries of a range of partitions, in a file of their own until
     ``assemble_key_index``.
 
-    ``counts``: entries of each partition from ``first`` on; ``checksums``: their CRC32C. ``path`` is "" where
-    there are none.
+    ``counts``: entries of each partition from ``first`` on; ``checksums``: their CRC32C. ``path`` is "" if
+    there are no entries.
     """
 
     first: int
