@@ -32,7 +32,7 @@ from siltstone.compaction.inplace.expiry import count_records
 from siltstone.compaction.inplace.planning import LogState, PlannedLog, PlanOptions, plan_log, staging_folder
 from siltstone.compaction.keys import EntryBlob, KeyCollector, merge_bucket
 from siltstone.compaction.staging import GroupReport, rewrite_group
-from siltstone.compaction.work import Extracted, extract, retained_by_group
+from siltstone.compaction.work import Extracted, extract, retained_by_range
 from siltstone.log.directory import LogDirectory
 from siltstone.log.segments import list_segments, windows
 
@@ -148,7 +148,8 @@ def warm(engine: Engine, folder: Path, made: Generated, repetitions: int) -> Tim
 
 
 @contextlib.contextmanager
-def _planned(folder: Path) -> Iterator[tuple[PlannedLog, InPlace]]:
+def planned_cleaning(folder: Path) -> Iterator[tuple[PlannedLog, InPlace]]:
+    """A cleaning of a fresh copy, planned and set up."""
     with fresh_copy(folder) as copy, LogDirectory.open(copy) as directory:
         state = state_of(directory)
         planned = plan_log(
@@ -164,7 +165,7 @@ def pieces(folder: Path, made: Generated) -> dict[str, Times]:
     """The stages one after another on one core, without Spark; the kernels by themselves."""
     times: dict[str, Times] = {}
     timed = _timed(times, made.closed_size)
-    with _planned(folder) as (planned, destination):
+    with planned_cleaning(folder) as (planned, destination):
         work, found = planned.work, Extracted()
         buckets = bucket_count(work, 2)
         blobs: list[EntryBlob] = timed(
@@ -176,8 +177,8 @@ def pieces(folder: Path, made: Generated) -> dict[str, Times]:
         merged = timed("merge", lambda: [_merge(blobs, bucket, buckets) for bucket in range(buckets)])
         retained: dict[int, list[np.ndarray[tuple[int], np.dtype[np.uint32]]]] = {}
         for each in merged:
-            for group, offsets in retained_by_group(work, each):
-                retained.setdefault(group, []).append(offsets)
+            for group_range, offsets in retained_by_range(work, each):
+                retained.setdefault(group_range.group, []).append(offsets)
         groups: list[GroupReport] = timed(
             "rewrite, fsync, check",
             lambda: [
@@ -188,7 +189,7 @@ def pieces(folder: Path, made: Generated) -> dict[str, Times]:
             ],
         )
         timed("swap, checkpoint", lambda: _swap(destination, planned, groups))
-    with _planned(folder) as (planned, _):
+    with planned_cleaning(folder) as (planned, _):
         _kernels(planned, times)
     return times
 

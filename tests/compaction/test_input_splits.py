@@ -20,7 +20,7 @@ from siltstone.compaction.work import (
     cut_near,
     extract,
     splits_by_task,
-    transaction_state_by_group,
+    transaction_state_by_range,
     whole_segments,
 )
 from siltstone.log.segments import Segment, list_segments, open_unchanged, windows
@@ -200,5 +200,5 @@ def test_transactions_that_run_over_cuts(tmp_path: Path) -> None:
             entries += sum(len(blob.entries) for blob in extract(work, run, 1, 1000, found))
         assert found.failure is None and found.records == offset
         assert entries == offset - 3
-        assert transaction_state_by_group(work, found) == {1: TransactionState(open_producers=(2,))}
+        assert transaction_state_by_range(work, found) == {base: TransactionState(open_producers=(2,))}
     assert len(runs) == 19

@@ -61,17 +61,17 @@ RETAINED = np.array([7, 1, 4, 0xFFFFFFF0], np.uint32)
 
 
 def test_winners_come_back_in_order(staged: LogWork, tmp_path: Path) -> None:
-    file = write_retained(staged, staged.groups[1], RETAINED, "a")
-    assert (file.group_index, file.count, file.failure) == (1, 4, None)
+    file = write_retained(staged, staged.ranges[1], RETAINED, "a")
+    assert (file.group_range.group, file.count, file.failure) == (1, 4, None)
     assert read_retained(tmp_path, file).tolist() == sorted(RETAINED.tolist())
-    none = write_retained(staged, staged.groups[2], RETAINED[:0], "a")
+    none = write_retained(staged, staged.ranges[2], RETAINED[:0], "a")
     assert (none.name, none.count) == ("", 0)
     assert len(read_retained(tmp_path, none)) == 0
     assert [each.name for each in tmp_path.iterdir()] == [file.name]
 
 
 def test_every_flipped_byte_and_every_cut_of_the_winners_is_seen(staged: LogWork, tmp_path: Path) -> None:
-    file = write_retained(staged, staged.groups[0], RETAINED, "a")
+    file = write_retained(staged, staged.ranges[0], RETAINED, "a")
     path = tmp_path / file.name
     data = path.read_bytes()
     changed = [data[:cut] for cut in range(len(data))] + [data + b"\0", data * 2]
@@ -84,7 +84,7 @@ def test_every_flipped_byte_and_every_cut_of_the_winners_is_seen(staged: LogWork
         path.write_bytes(each)
         with raises_error(CheckFailedError, path=path):
             read_retained(tmp_path, file)
-    report = rewrite_from_file(staged, staged.groups[0], file, "b")
+    report = rewrite_from_file(staged, file, "b").groups[0]
     assert report.failure is not None and report.failure.status == "failed"
     assert report.failure.details == ErrorDetails(
         code="CHECK_FAILED", path=str(path), advice=CheckFailedError.usual_advice
@@ -92,11 +92,11 @@ def test_every_flipped_byte_and_every_cut_of_the_winners_is_seen(staged: LogWork
 
 
 def test_an_attempt_never_touches_anothers_winners(staged: LogWork, tmp_path: Path) -> None:
-    file = write_retained(staged, staged.groups[0], RETAINED, "a")
-    again = write_retained(staged, staged.groups[0], RETAINED[:2], "a")
+    file = write_retained(staged, staged.ranges[0], RETAINED, "a")
+    again = write_retained(staged, staged.ranges[0], RETAINED[:2], "a")
     assert again.failure is not None and again.failure.status == "failed"
     assert read_retained(tmp_path, file).tolist() == sorted(RETAINED.tolist())
     gone = replace(staged, staging=str(tmp_path / "gone"))
-    late = write_retained(gone, staged.groups[0], RETAINED, "late")
+    late = write_retained(gone, gone.ranges[0], RETAINED, "late")
     assert late.failure is not None
     assert not (tmp_path / "gone").exists()

@@ -6,6 +6,7 @@ As in ``test_swap_crashes`` the n-th operation raises, or the tree is made anew 
 
 from __future__ import annotations
 
+import functools
 import random
 import shutil
 from collections import Counter
@@ -17,6 +18,7 @@ from siltstone.compaction.inplace.destination import REMOVED_STAGED
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
 from siltstone.log.replacement import finish_replacement
 from tests.support.cleaning import logs, waves
+from tests.support.cleaning.lives import cut_at_every_batch
 from tests.support.crash.disk import DROP, KEEP, Disk, Recording, crash_after, recorded
 from tests.support.crash.swapped import Table, check_names, table
 from tests.support.thoroughness import boundaries
@@ -26,19 +28,29 @@ pytestmark = pytest.mark.random
 Outcome = tuple[object, ...]
 
 
-def clean(path: Path, name: str = "1-first") -> list[str]:
+@pytest.fixture(params=[False, True], ids=["whole groups", "ranges"])
+def is_cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Are groups cut into ranges, one for each batch?"""
+    if request.param:
+        cut_at_every_batch(monkeypatch)
+    return bool(request.param)
+
+
+def clean(path: Path, name: str = "1-first", *, is_cut: bool = False) -> list[str]:
     """The run that is crashed, or the one after it; its notes."""
-    result = waves.run(path, name=name)
+    result = waves.run(path, name=name, engine=waves.Counting(workers=2 if is_cut else 1))
     assert result.status in (CLEANED, NOTHING_TO_DO), result
     return result.notes
 
 
-def record(path: Path) -> tuple[Recording, Table, Outcome]:
+def record(path: Path, *, is_cut: bool = False) -> tuple[Recording, Table, Outcome]:
     """The operations of an undisturbed run, what a reader sees, and what the run leaves."""
-    waves.write(path)
+    waves.write(path, single=is_cut)
     before = table(path / "topic-0")
     with recorded(path) as recording:
-        clean(path)
+        clean(path, is_cut=is_cut)
+    pieces = sum(step.operation[0] == "create" and ".piece" in step.operation[1] for step in recording.steps)
+    assert (pieces > waves.GROUPS) == is_cut
     assert table(path / "topic-0") == before
     return recording, before, waves.outcome(path)
 
@@ -61,14 +73,15 @@ def start_again(path: Path, before: Table, ended: Outcome, *, broker: bool) -> l
     return notes
 
 
-def test_every_operation_may_be_the_last(tmp_path: Path) -> None:
-    recording, before, ended = record(tmp_path / "undisturbed")
+def test_every_operation_may_be_the_last(tmp_path: Path, is_cut: bool) -> None:
+    recording, before, ended = record(tmp_path / "undisturbed", is_cut=is_cut)
     left: Counter[str] = Counter()
     whole = tmp_path / "undisturbed" / "topic-0"
     for count in boundaries(len(recording.steps), 3):
         path = tmp_path / str(count)
-        waves.write(path)
-        assert crash_after(count, lambda path=path: clean(path)) or count > len(recording.steps) - 3
+        waves.write(path, single=is_cut)
+        run = functools.partial(clean, path, is_cut=is_cut)
+        assert crash_after(count, run) or count > len(recording.steps) - 3
         swapped = sum(each in logs.logs_of(whole).items() for each in logs.logs_of(path / "topic-0").items())
         notes = start_again(path, before, ended, broker=count % 2 == 0)
         left[f"{swapped} segments as in the end"] += 1
@@ -107,8 +120,8 @@ def _first_swap(recording: Recording) -> int:
     return next(renames)
 
 
-def test_whatever_was_on_disk_by_then(tmp_path: Path) -> None:
-    recording, before, ended = record(tmp_path / "log")
+def test_whatever_was_on_disk_by_then(tmp_path: Path, is_cut: bool) -> None:
+    recording, before, ended = record(tmp_path / "log", is_cut=is_cut)
     for count in boundaries(len(recording.steps) + 1, 7):
         disk = Disk(recording, count)
         for variant in (KEEP, DROP, count, count + 1000):

@@ -13,7 +13,7 @@ from siltstone.compaction import engine as engine_module
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.rewrite import Offsets
 from siltstone.compaction.staging import GroupReport, LogReport, RetainedFile
-from siltstone.compaction.work import Extracted, Group, LogWork
+from siltstone.compaction.work import Extracted, GroupRange, LogWork
 from tests.support.operator.staged import SMALL_WAVES, Staged, listing, no_leftovers, stage
 
 Change = Callable[[LogReport], None]
@@ -36,12 +36,8 @@ class Tampering(InProcessEngine):
             self._change(done)
             yield done
 
-    def rewrite(
-        self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
-    ) -> list[GroupReport]:
-        wave = LogReport(
-            name=work.name, extracted=Extracted(), groups=super().rewrite(work, groups, retained)
-        )
+    def rewrite(self, work: LogWork, retained: Sequence[RetainedFile]) -> list[GroupReport]:
+        wave = LogReport(name=work.name, extracted=Extracted(), groups=super().rewrite(work, retained))
         self._change(wave)
         return wave.groups
 
@@ -117,15 +113,15 @@ def test_batches_in_another_order_are_not_swapped_in(staged: Staged) -> None:
 
 
 def change_retained(
-    monkeypatch: pytest.MonkeyPatch, number: int, change: Callable[[Group, Offsets], Offsets]
+    monkeypatch: pytest.MonkeyPatch, number: int, change: Callable[[GroupRange, Offsets], Offsets]
 ) -> None:
     """One group's task gets other retained offsets than were merged."""
-    rewrite = engine_module.rewrite_group
+    rewrite = engine_module.rewrite_range
 
-    def changed(work: LogWork, group: Group, retained: Offsets, *more: Any) -> GroupReport:
-        return rewrite(work, group, change(group, retained) if group.index == number else retained, *more)
+    def changed(work: LogWork, group: GroupRange, retained: Offsets, *more: Any) -> LogReport:
+        return rewrite(work, group, change(group, retained) if group.group == number else retained, *more)
 
-    monkeypatch.setattr(engine_module, "rewrite_group", changed)
+    monkeypatch.setattr(engine_module, "rewrite_range", changed)
 
 
 def lose_a_winner(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +145,7 @@ def test_retained_offsets_that_get_lost_are_noticed(
 def test_a_retained_offset_without_a_record_is_noticed(
     staged: Staged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def inventing(group: Group, retained: Offsets) -> Offsets:
+    def inventing(group: GroupRange, retained: Offsets) -> Offsets:
         odd = retained.copy()
         odd[0] = group.end_offset - group.base_offset + 5
         return odd

@@ -12,7 +12,7 @@ from siltstone.base.errors import DirectoryRefusedError
 from siltstone.commands import clean as app
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.staging import GroupReport, RetainedFile
-from siltstone.compaction.work import Group, LogWork
+from siltstone.compaction.work import LogWork
 from tests.support.operator.staged import (
     Staged,
     in_process,
@@ -118,11 +118,9 @@ class CountingWaves(InProcessEngine):
         super().__init__()
         self.waves = 0
 
-    def rewrite(
-        self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
-    ) -> list[GroupReport]:
+    def rewrite(self, work: LogWork, retained: Sequence[RetainedFile]) -> list[GroupReport]:
         self.waves += 1
-        return super().rewrite(work, groups, retained)
+        return super().rewrite(work, retained)
 
 
 def bytes_on_disk(directory: Path) -> int:

@@ -113,14 +113,14 @@ def test_an_unreadable_log_does_not_stop_the_others(
 def test_a_bug_in_a_task_fails_only_its_log(
     several: tuple[Path, app.CleanRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rewrite_segments = staging._GroupRewrite.rewrite_segments
+    rewrite_batches = staging._RangeRewrite.rewrite_batches
 
-    def failing(self: staging._GroupRewrite, sink: staging._SegmentWriter) -> bytes:
+    def failing(self: staging._RangeRewrite, sink: staging._SegmentWriter) -> bytes:
         if self._work.name == f"{BAD}-0":
             raise ZeroDivisionError("a bug")
-        return rewrite_segments(self, sink)
+        return rewrite_batches(self, sink)
 
-    monkeypatch.setattr(staging._GroupRewrite, "rewrite_segments", failing)
+    monkeypatch.setattr(staging._RangeRewrite, "rewrite_batches", failing)
     assert "ZeroDivisionError" in only_the_bad_one(by_topic(request=several[1]), "failed").reason
 
 

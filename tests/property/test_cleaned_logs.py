@@ -20,7 +20,7 @@ from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, LogResult
 from siltstone.compaction.work import InputSplit, LogWork, splits_by_task
 from tests.support import in_memory
 from tests.support.cleaning import judging, logs, oracle
-from tests.support.cleaning.lives import Life, Living, Round, lives, splits_of_any_size
+from tests.support.cleaning.lives import Life, Living, Round, cut_at_every_batch, lives, splits_of_any_size
 from tests.support.log.index_checks import check_indexes
 from tests.support.thoroughness import examples
 
@@ -33,8 +33,9 @@ def quick_disk() -> Iterator[None]:
         yield
 
 
-def live(life: Life, root: Path) -> None:
-    """Every round of a life, cleaned in one go and spread from the same state."""
+def live(life: Life, root: Path, *, cut: bool) -> None:
+    """Every round of a life, cleaned in one go and spread from the same state. ``cut``: its groups are cut
+    at every batch."""
     living = Living(root / "log", life)
     for number, round_ in enumerate(life.rounds):
         living.write(round_)
@@ -42,15 +43,24 @@ def live(life: Life, root: Path) -> None:
         copy = root / f"copy-{number}"
         shutil.copytree(living.root, copy)
         before = logs.tree(living.root)
-        result = clean(living, living.root, round_, 1, RunLimits())
+        result = clean(living, living.root, round_, InProcessEngine(), RunLimits())
         judge(living.partition, expected, result, before, living.rules(round_).log_start)
         limits = RunLimits(whole_log_bytes=0)
         if life.in_waves:
-            limits = logs.one_group_a_wave(copy, living.settings(round_), living.clock.now_ms())
+            config, now_ms = living.settings(round_), living.clock.now_ms()
+            limits = logs.one_group_a_wave(copy, config, now_ms, times=2 if cut else 1)
         with pytest.MonkeyPatch.context() as patch:
             splits_of_any_size(patch)
-            patch.setattr(LogWork, "splits", property(cut_up))
-            spread = clean(living, copy, round_, life.buckets, limits)
+            if cut:
+                cut_at_every_batch(patch)
+            else:
+                patch.setattr(LogWork, "splits", property(cut_up))
+            engine = InProcessEngine(
+                life.buckets,
+                min_clean_to_dirty_ratio=0 if life.buckets > 1 else 4,
+                workers=8 if cut else 1,
+            )
+            spread = clean(living, copy, round_, engine, limits)
         assert (spread.status, spread.discarded) == (result.status, result.discarded)
         assert logs.tree(copy) == logs.tree(living.root)
 
@@ -61,12 +71,12 @@ def cut_up(work: LogWork) -> list[InputSplit]:
     return [split for run in runs for split in run]
 
 
-def clean(living: Living, root: Path, round_: Round, buckets: int, limits: RunLimits) -> LogResult:
+def clean(living: Living, root: Path, round_: Round, engine: InProcessEngine, limits: RunLimits) -> LogResult:
     return logs.run(
         root,
         config=living.settings(round_),
         now_ms=living.clock.now_ms(),
-        engine=lambda: InProcessEngine(buckets, min_clean_to_dirty_ratio=0 if buckets > 1 else 4),
+        engine=lambda: engine,
         limits=limits,
     )
 
@@ -109,4 +119,13 @@ def _below(files: dict[str, bytes], folder: str, minimum: str = "") -> dict[str,
 @given(lives())
 def test_random_lives_of_logs(life: Life) -> None:
     with tempfile.TemporaryDirectory(dir=in_memory.FOLDER) as folder:
-        live(life, Path(folder))
+        live(life, Path(folder), cut=False)
+
+
+@settings(
+    max_examples=examples(200), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+@given(lives())
+def test_random_lives_of_logs_whose_groups_are_cut_at_every_batch(life: Life) -> None:
+    with tempfile.TemporaryDirectory(dir=in_memory.FOLDER) as folder:
+        live(life, Path(folder), cut=True)

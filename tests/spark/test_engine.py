@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from siltstone.base.errors import EngineError
 from siltstone.commands import clean as app
+from siltstone.compaction import work as work_module
 from siltstone.compaction.engine import InProcessEngine, bucket_count
 from siltstone.compaction.inplace import cleaner as cleaner_module
 from siltstone.compaction.inplace import cleaner as waves_module
@@ -90,11 +91,11 @@ class Interrupted(SparkEngine):
 
     left = 3
 
-    def rewrite(self, work: Any, groups: Any, retained: Any) -> Any:
-        self.left -= len(groups)
+    def rewrite(self, work: Any, retained: Any) -> Any:
+        self.left -= len({file.group_range.group for file in retained})
         if self.left < 0:
             raise KeyboardInterrupt
-        return super().rewrite(work, groups, retained)
+        return super().rewrite(work, retained)
 
 
 @pytest.mark.usefixtures("always_spread")
@@ -151,8 +152,8 @@ def test_memory_is_bounded_by_the_setting_not_by_the_keys(
 ) -> None:
     """So little memory that no bucket would hold all keys: the log is spread over many buckets."""
     counts: list[int] = []
-    merge_bytes = bucket_count.__globals__["MERGE_BYTES_PER_ENTRY"]
-    monkeypatch.setitem(bucket_count.__globals__, "MERGE_BYTES_PER_ENTRY", 400_000)
+    merge_bytes = work_module.MERGE_BYTES_PER_ENTRY
+    monkeypatch.setattr(work_module, "MERGE_BYTES_PER_ENTRY", 400_000)
 
     def counting(work: Any, at_least: int = 1) -> int:
         counts.append(bucket_count(work, at_least))

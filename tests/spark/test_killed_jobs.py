@@ -27,19 +27,21 @@ from siltstone.spark import verify
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.tasks import task_numbers
 from tests.support.cleaning import judging, logs, oracle
-from tests.support.cleaning.lives import Living
+from tests.support.cleaning.lives import Living, cut_at_every_batch
 from tests.support.cleaning.open_transactions import ROUND, committed, write
 from tests.support.failures import assert_failed
 from tests.support.operator.staged import stage_several
 
 pytestmark = pytest.mark.spark
 
-WHOLE, SPREAD, WAVES = "whole", "spread", "waves"
+WHOLE, SPREAD, RANGES, WAVES = "whole", "spread", "ranges", "waves"
 STAGES = [
     (WHOLE, "clean_whole_task", "killed"),
     (SPREAD, "extract_task", "killed"),
     (SPREAD, "merge_task", "killed"),
     (SPREAD, "rewrite_task", "raised"),
+    (RANGES, "rewrite_task", "killed"),
+    (RANGES, "join_task", "killed"),
     (WAVES, "gather_task", "killed"),
     (WAVES, "rewrite_from_files_task", "killed"),
 ]
@@ -62,7 +64,7 @@ def killed(task: Callable[..., Any], end: str) -> Callable[..., Any]:
 def limits_of(way: str, living: Living) -> RunLimits:
     if way == WAVES:
         return logs.one_group_a_wave(living.root, living.settings(ROUND), living.clock.now_ms())
-    return RunLimits(whole_log_bytes=0) if way == SPREAD else RunLimits()
+    return RunLimits(whole_log_bytes=0) if way in (SPREAD, RANGES) else RunLimits()
 
 
 def clean(living: Living, engine: Engine, limits: RunLimits) -> LogResult:
@@ -88,6 +90,8 @@ def test_the_log_stays_whole_and_the_next_run_cleans_it(
     expected = oracle.clean(living.partition, living.rules(ROUND))
     limits, before = limits_of(way, living), files_of(living)
     seen = committed(living.partition)
+    if way == RANGES:
+        cut_at_every_batch(monkeypatch)
     engine = SparkEngine(session, buckets=3, tasks=1 if way == WAVES else 3)
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, stage, killed(getattr(pipeline, stage), end))

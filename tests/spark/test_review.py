@@ -15,6 +15,7 @@ from siltstone.spark.clean import SparkEngine
 from siltstone.spark.executors import workers_of
 from siltstone.spark.verify import SparkChecker
 from tests.support import golden_sets
+from tests.support.cleaning.lives import cut_at_every_batch
 from tests.support.explaining import explain_request
 from tests.support.operator.staged import stage
 from tests.support.verify.editing import Spoiler
@@ -24,7 +25,16 @@ from tests.support.verify.staging import stage_pair
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize(("is_spread", "is_in_barrier"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(
+    ("is_spread", "is_in_barrier", "is_cut"),
+    [
+        (False, False, False),
+        (True, False, False),
+        (True, True, False),
+        (True, False, True),
+        (True, True, True),
+    ],
+)
 @pytest.mark.parametrize("name", ["txn", "mixed", "keyless"])
 def test_explanations_are_the_same(
     session: SparkSession,
@@ -34,11 +44,14 @@ def test_explanations_are_the_same(
     name: str,
     is_spread: bool,
     is_in_barrier: bool,
+    is_cut: bool,
 ) -> None:
     staged = stage(golden, name, tmp_path / "logs")
     here = review.explain(explain_request(staged, show_keys=True)).to_json()
     if is_spread:
         monkeypatch.setattr(explain, "WHOLE_LOG_BYTES", 0)
+    if is_cut:
+        cut_at_every_batch(monkeypatch)
     engine = SparkEngine(session, tasks=3, barrier_bytes=1 << 30 if is_in_barrier else -1)
     there = review.explain(explain_request(staged, show_keys=True), engine=lambda: engine).to_json()
     assert there == here

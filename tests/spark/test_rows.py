@@ -11,8 +11,8 @@ from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.keys import KeyIndexPart
 from siltstone.compaction.ledger.work import CompactionReport
 from siltstone.compaction.report import ErrorDetails, LogFailure, RecordCounts
-from siltstone.compaction.staging import GroupReport, LogReport, RetainedFile
-from siltstone.compaction.work import Extracted
+from siltstone.compaction.staging import GroupReport, LogReport, PieceReport, RetainedFile
+from siltstone.compaction.work import Extracted, GroupRange, InputSplit
 from siltstone.log.transactions import TransactionState
 from siltstone.spark import rows
 from siltstone.spark.exchange import entries_of, entries_row
@@ -45,6 +45,10 @@ def test_winners_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
         replace(sent[0], count=sent[0].count - 1).array(np.uint32)
 
 
+SPLIT = InputSplit(segment=1, start_position=9, end_position=20, first_offset=7, end_offset=8)
+GROUP_RANGE = GroupRange(group=3, task=2, splits=(SPLIT,))
+
+
 def test_reports() -> None:
     error = ErrorDetails(code="CORRUPT_FILE", path="/x/ü", position=1 << 40, advice='say "so"')
     failure = LogFailure(status="failed", reason='a "reason" with \n and ü', details=error)
@@ -69,10 +73,17 @@ def test_reports() -> None:
             name="a-0",
             dirty_keys_met=3,
             groups=[GroupReport(group_index=1, failure=failure)],
-            files=[RetainedFile(group_index=1)],
+            files=[RetainedFile(group_range=GROUP_RANGE)],
+            pieces=[
+                PieceReport(
+                    group=GroupReport(group_index=1), base_offset=7, path="/p", transaction_index=b"\0\xff"
+                )
+            ],
         ),
         RetainedFile(
-            group_index=3, transaction_state=TransactionState(open_producers=(1, 2)), failure=failure
+            group_range=GROUP_RANGE,
+            transaction_state=TransactionState(open_producers=(1, 2)),
+            failure=failure,
         ),
         CompactionReport(
             retained={3: 4},

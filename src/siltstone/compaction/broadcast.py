@@ -43,7 +43,7 @@ from siltstone.compaction.staging import LogReport, remove_staged, rewrite_with_
 from siltstone.compaction.work import (
     BatchSlice,
     Extracted,
-    Group,
+    GroupRange,
     InputSplit,
     LogWork,
     check_keyless,
@@ -294,39 +294,41 @@ def dirty_entries(work: LogWork, splits: Sequence[InputSplit], extracted: Extrac
     return [blob.copied() for blob in extract(work, splits, 1, capacity, extracted) if blob.is_dirty]
 
 
-def clean_group(
-    work: LogWork, group: Group, offset_map: OffsetMap, attempt: str, buffers: Buffers
+def clean_range(
+    work: LogWork, group_range: GroupRange, offset_map: OffsetMap, attempt: str, buffers: Buffers
 ) -> LogReport:
-    """Rewrite one group and look up its keys; the report is a part of the log's. Never raises: the report has
+    """Rewrite one range and look up its keys; the report is a part of the log's. Never raises: the report has
     the failure.
 
-    ``attempt``: a part of the staged files' names, another one for each attempt of a task. A group with
+    ``attempt``: a part of the staged files' names, another one for each attempt of a task. A range with
     transactions is not rewritten: its log needs a shuffle join.
     """
-    record_filter = OffsetMapFilter(work, offset_map, group.base_offset)
-    group_report = rewrite_with_filter(work, group, record_filter, attempt, buffers=buffers)
-    log_report = LogReport(name=work.name)
-    log_report.extracted.has_transactions = record_filter.has_transactions
-    if not record_filter.has_transactions:
-        log_report.extracted.records = group_report.counts.records_read
-        log_report.extracted.keyless = group_report.counts.discarded.keyless
-        log_report.extracted.failure = group_report.failure
-        log_report.dirty_keys_met, log_report.groups = record_filter.matched, [group_report]
-        log_report.retained_counts[group_report.group_index] = group_report.retained_count
+    record_filter = OffsetMapFilter(work, offset_map, group_range.base_offset)
+    log_report = rewrite_with_filter(work, group_range, record_filter, attempt, buffers=buffers)
+    if record_filter.has_transactions:
+        log_report = LogReport(name=work.name)
+        log_report.extracted.has_transactions = True
+        return log_report
+    (report,) = [*log_report.groups, *(piece.group for piece in log_report.pieces)]
+    log_report.extracted.records = report.counts.records_read
+    log_report.extracted.keyless = report.counts.discarded.keyless
+    log_report.extracted.failure = report.failure
+    log_report.dirty_keys_met = record_filter.matched
+    log_report.retained_counts[report.group_index] = report.retained_count
     return log_report
 
 
-def merge_group_reports(work: LogWork, dirty_keys: int, groups: Iterable[LogReport]) -> LogReport | None:
-    """Sum up the reports on a log's groups, and check that the last record of each of the ``dirty_keys`` keys
-    in the map was read. None if a group has transactions: all staged files are removed then, and the caller
+def merge_range_reports(work: LogWork, dirty_keys: int, parts: Iterable[LogReport]) -> LogReport | None:
+    """Sum up the reports on a log's ranges, and check that the last record of each of the ``dirty_keys`` keys
+    in the map was read. None if a range has transactions: all staged files are removed then, and the caller
     takes a shuffle join."""
     log_report = LogReport(name=work.name, dirty_keys=dirty_keys)
-    for group in groups:
-        log_report.add(group)
+    for part in parts:
+        log_report.add(part)
     extracted = log_report.extracted
     if extracted.has_transactions and extracted.failure is None:
-        for group_report in log_report.groups:
-            remove_staged(group_report)
+        for report in [*log_report.groups, *(piece.group for piece in log_report.pieces)]:
+            remove_staged(report)
         return None
     extracted.failure = extracted.failure or check_keyless(work, extracted)
     if extracted.failure is None and log_report.dirty_keys_met != dirty_keys:

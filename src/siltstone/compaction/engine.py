@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -22,6 +22,7 @@ from siltstone.base.codec_table import CODECS
 from siltstone.base.records.build import NewBatchHeader, Spans, build_batch, encode_headers
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.compaction import broadcast
+from siltstone.compaction.joining import join_log
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import (
@@ -29,20 +30,22 @@ from siltstone.compaction.staging import (
     LogReport,
     RetainedFile,
     rewrite_from_file,
-    rewrite_group,
+    rewrite_range,
     write_retained,
 )
 from siltstone.compaction.work import (
     Extracted,
     Group,
+    GroupRange,
     LogWork,
     RetentionRules,
     TaskLimits,
     check_keyless,
+    cut_groups,
     extract,
     merge_entries,
-    retained_by_group,
-    transaction_state_by_group,
+    retained_by_range,
+    transaction_state_by_range,
 )
 from siltstone.log.names import segment_file
 from siltstone.log.segments import list_segments
@@ -113,15 +116,13 @@ class Engine(Protocol):
     def clean_distributed(self, work: LogWork) -> LogReport:
         """Clean one log, distributed over all workers."""
 
-    def write_retained_offsets(self, work: LogWork) -> LogReport:
-        """For a log that is rewritten in waves: extract and merge its keys on all workers, and write the
-        retained offsets to a file for each group, in the staging folder."""
+    def write_retained_offsets(self, work: LogWork, waves: Sequence[Sequence[Group]]) -> LogReport:
+        """For a log that is rewritten in ``waves``: extract and merge its keys on all workers, and write the
+        retained offsets to a file for each range, in the staging folder."""
 
-    def rewrite(
-        self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
-    ) -> list[GroupReport]:
-        """Rewrite some ``groups`` of a log, a wave, after ``write_retained_offsets``; the reports are in
-        order. ``retained``: the files of all the log's groups."""
+    def rewrite(self, work: LogWork, retained: Sequence[RetainedFile]) -> list[GroupReport]:
+        """Rewrite some groups of a log, a wave, after ``write_retained_offsets``; the reports are in order.
+        ``retained``: the files of all ranges of these groups."""
 
 
 def bucket_count(work: LogWork, at_least: int = 1) -> int:
@@ -133,11 +134,6 @@ def bucket_count(work: LogWork, at_least: int = 1) -> int:
 def offset_span(work: LogWork) -> int:
     """The number of offsets of the log, which is at least the number of its records."""
     return work.end - work.segments[0].base_offset
-
-
-def wave_bytes(work: LogWork, groups: Iterable[Group]) -> int:
-    """The bytes of the segments of some groups."""
-    return sum(segment.size for group in groups for segment in work.sources(group))
 
 
 def entry_capacity(work: LogWork) -> int:
@@ -156,13 +152,27 @@ def fits_one_task(work: LogWork, byte_limit: int) -> bool:
     return work.size <= byte_limit and bucket_count(work) == 1
 
 
+def with_ranges(work: LogWork, waves: Sequence[Sequence[Group]], workers: int) -> LogWork:
+    """The work with its groups cut into ranges, where that is possible and worth it with so many
+    ``workers``. ``waves``: the groups that are rewritten at one time. (A dry run writes no pieces.)"""
+    has_space = work.may_cut_groups or work.staging is None
+    if not (has_space and work.may_cut) or work.has_message_sets:
+        return work
+    ranges: list[GroupRange] = []
+    for wave in waves:
+        first_task = 1 + max((group_range.task for group_range in ranges), default=-1)
+        ranges += cut_groups(work.segments, wave, workers, first_task)
+    is_cut = len(ranges) > len(work.groups)
+    return replace(work, cut_ranges=tuple(ranges)) if is_cut else work
+
+
 def clean_in_one_task(work: LogWork, attempt: str, buffers: Buffers | None = None) -> LogReport:
     """Clean a whole log in this process: by a broadcast join where that is faster, else by a merge of all
     keys. ``attempt``: a part of the staged files' names. A task may use one ``buffers`` for several logs."""
     began, buffers = time.perf_counter(), buffers or Buffers()
     log_report = broadcast_join(work, attempt, buffers)
     if log_report is None:
-        log_report = _MergedLog(work, 1).rewrite_groups(attempt, buffers)
+        log_report = MergedLog(work, 1).rewrite_ranges(attempt, buffers)
     log_report.seconds = time.perf_counter() - began
     return log_report
 
@@ -190,11 +200,11 @@ def _extract_buckets(
     return blobs, wanted
 
 
-class _MergedLog:
-    """The steps of a shuffle join in this process: extracts and merges a whole log, then rewrites its groups.
+class MergedLog:
+    """The steps of a shuffle join in this process: extracts and merges a whole log, then rewrites its ranges.
 
-    ``log_report``: the report so far. By index of the group: ``retained``, retained offsets less the group's
-    base, and ``transaction_states``, the transactions that are open where it starts.
+    ``log_report``: the report so far. By base offset of a range: ``retained``, retained offsets less that
+    base, and ``transaction_states``, the transactions that are open there.
     """
 
     def __init__(self, work: LogWork, buckets: int) -> None:
@@ -203,9 +213,9 @@ class _MergedLog:
         # 1. Extract: key entries by bucket, and summaries of transactions.
         blobs, held = _extract_buckets(work, range(buckets), buckets, extracted)
         # 2. Check what was extracted.
-        self.transaction_states = transaction_state_by_group(work, extracted)
+        self.transaction_states = transaction_state_by_range(work, extracted)
         extracted.failure = extracted.failure or check_keyless(work, extracted)
-        # 3. Merge bucket by bucket: retained offsets by group.
+        # 3. Merge bucket by bucket: retained offsets by range.
         while extracted.failure is None:
             for bucket in sorted(blobs):
                 self._merge(blobs.pop(bucket), bucket, buckets, parts)
@@ -214,40 +224,39 @@ class _MergedLog:
             again = Extracted()  # it counts the same records
             blobs, held = _extract_buckets(work, range(held.stop, buckets), buckets, again)
             extracted.failure = again.failure
-        self.retained = {group: np.concatenate(offsets) for group, offsets in parts.items()}
-        self.log_report.retained_counts = {group: len(offsets) for group, offsets in self.retained.items()}
+        self.retained = {base: np.concatenate(offsets) for base, offsets in parts.items()}
 
     def _merge(
         self, blobs: list[EntryBlob], bucket: int, buckets: int, parts: dict[int, list[Offsets]]
     ) -> None:
         merged = merge_entries(self._work, blobs, bucket, buckets, self.log_report.extracted)
         self.log_report.dirty_keys += merged.dirty_keys
-        for group, offsets in retained_by_group(self._work, merged):
-            parts.setdefault(group, []).append(offsets)
+        counts = self.log_report.retained_counts
+        for group_range, offsets in retained_by_range(self._work, merged):
+            parts.setdefault(group_range.base_offset, []).append(offsets)
+            counts[group_range.group] = counts.get(group_range.group, 0) + len(offsets)
 
     @property
     def has_keyless(self) -> bool:
         """Has the log records without a key?"""
         return self.log_report.extracted.keyless > 0
 
-    def input_of(self, group: Group) -> tuple[Offsets, TransactionState]:
-        """What the rewrite of a group needs: its retained offsets, and the transactions that are open where
+    def input_of(self, group_range: GroupRange) -> tuple[Offsets, TransactionState]:
+        """What the rewrite of a range needs: its retained offsets, and the transactions that are open where
         it starts."""
-        no_offsets = np.empty(0, np.uint32)
-        return self.retained.get(group.index, no_offsets), self.transaction_states.get(
-            group.index, NO_TRANSACTIONS
-        )
+        base, no_offsets = group_range.base_offset, np.empty(0, np.uint32)
+        return self.retained.get(base, no_offsets), self.transaction_states.get(base, NO_TRANSACTIONS)
 
-    def rewrite_groups(self, attempt: str, buffers: Buffers) -> LogReport:
-        """Rewrite the groups in order, up to the first that fails; returns the report on the log."""
+    def rewrite_ranges(self, attempt: str, buffers: Buffers) -> LogReport:
+        """Rewrite the ranges in order, up to the first that fails; returns the report on the log."""
         if self.log_report.extracted.failure is None:
-            for group in self._work.groups:
-                retained, transaction_state = self.input_of(group)
+            for group_range in self._work.ranges:
+                retained, transaction_state = self.input_of(group_range)
                 inputs = (retained, attempt, transaction_state, buffers)
-                self.log_report.groups.append(
-                    rewrite_group(self._work, group, *inputs, has_keyless=self.has_keyless)
+                self.log_report.add(
+                    rewrite_range(self._work, group_range, *inputs, has_keyless=self.has_keyless)
                 )
-                if self.log_report.groups[-1].failure is not None:
+                if self.log_report.failure is not None:
                     break
         return self.log_report
 
@@ -270,18 +279,19 @@ def broadcast_join(
     if log_report.extracted.has_transactions:
         return None
     offset_map = broadcast.OffsetMap.of(entries)
-    groups = [broadcast.clean_group(work, group, offset_map, attempt, buffers) for group in work.groups]
-    return broadcast.merge_group_reports(work, len(offset_map), groups)
+    parts = [
+        broadcast.clean_range(work, group_range, offset_map, attempt, buffers) for group_range in work.ranges
+    ]
+    return broadcast.merge_range_reports(work, len(offset_map), parts)
 
 
 class InProcessEngine:
     """Runs all steps in this process, one after another.
 
     ``buckets``: a merge has at least so many. ``min_clean_to_dirty_ratio``: see
-    ``broadcast.MIN_CLEAN_TO_DIRTY_RATIO``.
+    ``broadcast.MIN_CLEAN_TO_DIRTY_RATIO``. ``workers``: large groups are cut as for so many workers, which
+    only tests need.
     """
-
-    workers = 1
 
     def __init__(
         self,
@@ -289,10 +299,12 @@ class InProcessEngine:
         *,
         min_clean_to_dirty_ratio: float = broadcast.MIN_CLEAN_TO_DIRTY_RATIO,
         progress: Progress | None = None,
+        workers: int = 1,
     ) -> None:
         self._buckets = buckets
         self._min_clean_to_dirty_ratio = min_clean_to_dirty_ratio
         self._progress = progress
+        self.workers = workers
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """Clean one log after another. Also in another thread than the main one, no log begins after an
@@ -305,40 +317,44 @@ class InProcessEngine:
             yield done
 
     def clean_distributed(self, work: LogWork) -> LogReport:
-        """Clean by the steps of a distributed log: bucket by bucket, group by group."""
-        buffers = Buffers()
+        """Clean by the steps of a distributed log: bucket by bucket, range by range."""
+        buffers, work = Buffers(), with_ranges(work, [work.groups], self.workers)
         with report_progress(self._progress, work.name, work.size):
             done = broadcast_join(work, "0", buffers, self._min_clean_to_dirty_ratio)
-            return done if done is not None else self._merged(work).rewrite_groups("0", buffers)
+            if done is None:
+                done = self._merged(work).rewrite_ranges("0", buffers)
+            join_log(work, done, "0")
+        return done
 
-    def write_retained_offsets(self, work: LogWork) -> LogReport:
+    def write_retained_offsets(self, work: LogWork, waves: Sequence[Sequence[Group]]) -> LogReport:
         """Extract and merge, and write the retained offsets to files."""
+        work = with_ranges(work, waves, self.workers)
         with report_progress(self._progress, work.name, work.size):
             merged = self._merged(work)
         if merged.log_report.extracted.failure is None:
-            for group in work.groups:
-                retained, transaction_state = merged.input_of(group)
+            for group_range in work.ranges:
+                retained, transaction_state = merged.input_of(group_range)
                 inputs = (retained, "0", transaction_state)
                 merged.log_report.files.append(
-                    write_retained(work, group, *inputs, has_keyless=merged.has_keyless)
+                    write_retained(work, group_range, *inputs, has_keyless=merged.has_keyless)
                 )
         return merged.log_report
 
-    def rewrite(
-        self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
-    ) -> list[GroupReport]:
-        """Rewrite group by group, up to the first that fails."""
-        reports: list[GroupReport] = []
-        buffers = Buffers()
-        with report_progress(self._progress, work.name, wave_bytes(work, groups), is_rewriting=True):
-            for group in groups:
-                reports.append(rewrite_from_file(work, group, retained[group.index], "0", buffers))
-                if reports[-1].failure is not None:
+    def rewrite(self, work: LogWork, retained: Sequence[RetainedFile]) -> list[GroupReport]:
+        """Rewrite range by range, up to the first that fails."""
+        work = replace(work, cut_ranges=tuple(file.group_range for file in retained))
+        report, buffers = LogReport(name=work.name), Buffers()
+        size = sum(group_range.size for group_range in work.ranges)
+        with report_progress(self._progress, work.name, size, is_rewriting=True):
+            for file in retained:
+                report.add(rewrite_from_file(work, file, "0", buffers))
+                if report.failure is not None:
                     break
-        return reports
+            join_log(work, report, "0")
+        return report.groups
 
-    def _merged(self, work: LogWork) -> _MergedLog:
-        return _MergedLog(work, bucket_count(work, self._buckets))
+    def _merged(self, work: LogWork) -> MergedLog:
+        return MergedLog(work, bucket_count(work, self._buckets))
 
 
 # The warm-up log: a small log that is cleaned only to have every kernel of a cleaning compiled and loaded.

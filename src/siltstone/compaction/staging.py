@@ -4,6 +4,7 @@
 
     old segments ─► Rewriter ─► _SegmentWriter ─► RUN/BASE.ATTEMPT.log, .index, .timeindex, .txnindex
                                                       └─► StagedVerifier reads the log back, 8 MiB at a time
+    a part of a group ─► the same               ─► RUN/BASE.ATTEMPT.piece (``joining`` makes the segment)
 
 Kafka's ``Cleaner.cleanSegments`` writes ``.cleaned`` files. Here a task may be repeated, so each attempt has
 files of its own. A task creates them with O_EXCL in ``topic-N/.siltstone/RUN/`` and syncs them: a late
@@ -47,15 +48,18 @@ from siltstone.compaction.rewrite import (
 from siltstone.compaction.work import (
     Extracted,
     Group,
+    GroupRange,
+    InputSplit,
     LogWork,
     Throttler,
     batch_slices,
     check_ascending,
     decode_slices,
     throttled_windows,
+    whole_groups,
 )
 from siltstone.log.indexes import IndexBuilder
-from siltstone.log.segments import Window, open_unchanged, windows
+from siltstone.log.segments import Segment, Window, open_unchanged, windows
 from siltstone.log.transactions import NO_TRANSACTIONS, TransactionState
 
 # A second thread compresses and writes batches while the task's thread rewrites the next ones. Codecs and
@@ -95,28 +99,34 @@ _WRONG_OFFSETS = {
 
 
 class StagedVerifier:
-    """Verifies a staged segment: checksums, ascending offsets, that each is a retained offset, the indexes.
+    """Verifies a staged segment or piece: checksums, ascending offsets, that each is retained, the indexes.
 
-    ``path``: of the staged log. ``retained`` returns the offsets retained so far, less the group's base,
+    ``path``: of the staged log. ``retained`` returns the offsets retained so far, less the range's base,
     ascending. ``scratch``: memory to decompress into. ``size``: bytes that were verified, whole batches;
-    ``record_count``: the records in them. Raises CheckFailedError, CorruptFileError, OSError.
+    ``record_count``: the records in them; ``checksum``: the CRC32C of a piece's bytes. Raises
+    CheckFailedError, CorruptFileError, OSError.
     """
 
     def __init__(
-        self, work: LogWork, group: Group, path: str, retained: Callable[[], Offsets], scratch: Scratch
+        self,
+        work: LogWork,
+        group_range: GroupRange,
+        path: str,
+        retained: Callable[[], Offsets],
+        scratch: Scratch,
     ) -> None:
-        self._work, self._group, self._path, self._retained = work, group, path, retained
-        self._rebuilt_indexes = IndexBuilder(
-            group.base_offset, work.limits.index_interval_bytes, work.limits.index_bytes
-        )
+        self._work, self._range, self._path, self._retained = work, group_range, path, retained
+        self._rebuilt_indexes = index_builder(work, group_range.base_offset)
         self._scratch = scratch
-        self._next_offset, self._last_offset, self._matched = group.base_offset, group.base_offset - 1, 0
-        self.size = self.record_count = 0
+        self._is_piece = not group_range.is_whole(work.groups[group_range.group])
+        self._next_offset, self._matched = group_range.base_offset, 0
+        self._last_offset = group_range.base_offset - 1
+        self.size = self.record_count = self.checksum = 0
 
     def verify_up_to(self, size: int) -> int:
         """Verify up to byte ``size``, where a batch ends; returns how many bytes were read."""
         start, retained, path, limits = self.size, self._retained(), self._path, self._work.limits
-        base, offsets = self._group.base_offset, (self._next_offset, self._group.end_offset)
+        base, offsets = self._range.base_offset, (self._next_offset, self._range.end_offset)
         scratch, limit = self._scratch, limits.batch_limit
         with files.Reader(path) as reader:
             staged = self._indexed(windows(reader, start=start, end=size, window_size=limits.window_size))
@@ -142,9 +152,11 @@ class StagedVerifier:
         return size - start
 
     def _indexed(self, staged: Iterator[Window]) -> Iterator[Window]:
-        """The windows; builds the indexes of their batches again."""
+        """The windows; builds the indexes of their batches again, and continues the checksum."""
         for window in staged:
             self._rebuilt_indexes.add_batches(window.batches)
+            if self._is_piece:
+                self.checksum = crc32c(batch_bytes(window), self.checksum)
             yield window
 
     def finish(self, size: int, record_count: int, indexes: Mapping[str, bytes]) -> int:
@@ -168,7 +180,17 @@ class StagedVerifier:
         return read
 
 
-_COPY_BUFFER_BYTES = 4 << 20
+def batch_bytes(window: Window) -> memoryview:
+    """The bytes of a window's batches. (Behind them ``data`` may have a part of the next batch.)"""
+    last = window.batches[-1]
+    return window.data[: int(last["position"]) + int(last["size"])].data
+
+
+def index_builder(work: LogWork, base_offset: int) -> IndexBuilder:
+    """A builder of the indexes of a segment of the log."""
+    return IndexBuilder(base_offset, work.limits.index_interval_bytes, work.limits.index_bytes)
+
+
 _READ_BACK_BYTES = 8 << 20
 """The verifier reads the file when so many bytes were written since it last did."""
 _NO_LINK_ERRNOS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -195,49 +217,110 @@ class GroupReport:
     failure: LogFailure | None = None
 
 
-class _SegmentWriter:
-    """Writes a group's batches to the staged log at ``path`` (None: a dry run), and builds the indexes.
+@dataclass(slots=True, kw_only=True)
+class PieceReport:
+    """The report on the rewrite of a range that is a part of a group; ``base_offset``: the range's.
 
-    A group of one segment is not written as long as no batch changes. At the first change the writer copies
-    what came before; if nothing changes, the staged log becomes a hard link to the old one.
+    ``group``: as of a group that has only this range. The new bytes, ``group.size`` of them, begin at byte
+    ``position`` of the file at ``path``: the staged piece, or the old log if no batch changed; None in a dry
+    run. ``checksum``: their CRC32C, as they were read. ``transaction_index``: the range's part of the new
+    ``.txnindex``.
+    """
+
+    group: GroupReport
+    base_offset: int
+    path: str | None = None
+    position: int = 0
+    checksum: int = 0
+    transaction_index: bytes = b""
+
+    @property
+    def failure(self) -> LogFailure | None:
+        """What went wrong, None if nothing did."""
+        return self.group.failure
+
+
+PIECE = "piece"
+"""The suffix of a staged piece."""
+
+
+def can_link(work: LogWork, group: Group, path: Path) -> bool:
+    """May the staged log at ``path`` become a hard link to the old one, if nothing changes?
+
+    Only of a group of one segment, and only in the log's own directory (topic-N/.siltstone/RUN/file):
+    ``--out`` makes a copy of the log, which shares no file with it.
+    """
+    in_place = path.parent.parent.parent == Path(work.segments[group.first_segment].directory)
+    return in_place and group.end_segment == group.first_segment + 1
+
+
+def link_unchanged(source: Segment, path: str) -> bool:
+    """Make the staged log a hard link to the old one; returns False where no link can be made."""
+    try:
+        files.link(source.path, path)
+        open_unchanged(source, path).close()
+        return True
+    except OSError as error:
+        if error.errno not in _NO_LINK_ERRNOS:
+            raise
+        return False
+
+
+def refuse_over_2_gib(size: int, path: str) -> None:
+    """Raises CheckFailedError if a new segment of the group whose old log is ``path`` has too many bytes."""
+    if size > INT_MAX:
+        raise CheckFailedError(
+            "the new segment would exceed 2 GiB, the most that an index can address: message sets "
+            "(v0, v1) grow when they become batches",
+            path=path,
+            advice="clean with a smaller segment.bytes",
+        )
+
+
+class _SegmentWriter:
+    """Writes a range's batches to the staged log or piece at ``path`` (None: a dry run), and builds indexes.
+
+    A range of one segment is not written as long as no batch changes, if ``may_leave_unchanged``. At the
+    first change the writer copies what came before. If nothing changes, the staged log of a whole group
+    becomes a hard link to the old one, and a piece is a part of the old one.
     """
 
     def __init__(
         self,
         work: LogWork,
-        group: Group,
+        group_range: GroupRange,
         path: str | None,
         buffers: Buffers,
         verifier: StagedVerifier | None = None,
+        *,
+        may_leave_unchanged: bool = False,
     ) -> None:
         self.buffers = buffers
-        self._source, self._path = work.segments[group.first_segment], path
-        # A link only in the log's own directory (topic-N/.siltstone/RUN/file): ``--out`` makes a copy of the
-        # log, which shares no file with it.
-        is_in_place = path is not None and Path(path).parent.parent.parent == Path(self._source.directory)
-        self._is_unchanged = is_in_place and group.end_segment == group.first_segment + 1
+        self.source_split = group_range.splits[0]
+        self._source, self._path = work.segments[self.source_split.segment], path
+        self.is_unchanged = may_leave_unchanged and len(group_range.splits) == 1
         self._writer: files.Writer | None = None
-        if path is not None and not self._is_unchanged:
-            self._writer = files.Writer(path)
-        self.indexes = IndexBuilder(
-            group.base_offset, work.limits.index_interval_bytes, work.limits.index_bytes
-        )
+        self._is_piece = not group_range.is_whole(work.groups[group_range.group])
+        if not self.is_unchanged:
+            self._open()
+        self.indexes = index_builder(work, group_range.base_offset)
         self._verifier = verifier
         self._written = 0
-        self.size = 0
+        self.size = self.unchanged_checksum = 0
+
+    def _open(self) -> None:
+        """Create the file, unless it is a dry run. A piece is removed before long, so it is not synced."""
+        if self._path is not None:
+            self._writer = files.Writer(self._path, will_be_synced=not self._is_piece)
 
     def write(self, batches: CleanedBatches | PendingBatches) -> int:
         """Compress pending batches, and write; returns how many bytes."""
         output = batches.finished(self.buffers.compressed) if isinstance(batches, PendingBatches) else batches
-        if self.size + len(output.data) > INT_MAX:
-            raise CheckFailedError(
-                "the new segment would exceed 2 GiB, the most that an index can address: message sets "
-                "(v0, v1) grow when they become batches",
-                path=self._source.path,
-                advice="clean with a smaller segment.bytes",
-            )
-        if self._is_unchanged and not output.is_unchanged:
+        refuse_over_2_gib(self.size + len(output.data), self._source.path)
+        if self.is_unchanged and not output.is_unchanged:
             self._copy_unwritten()
+        elif self.is_unchanged and self._is_piece:
+            self.unchanged_checksum = crc32c(output.data.data, self.unchanged_checksum)
         if self._writer is not None and len(output.data):
             self._writer.write(output.data)
             self._written = self._writer.size
@@ -262,32 +345,25 @@ class _SegmentWriter:
 
     def _copy_unwritten(self) -> None:
         """Copy the batches so far from the old log: they were not written, since none had changed."""
-        assert self._path is not None
-        self._is_unchanged, self._writer = False, files.Writer(self._path)
+        self.is_unchanged = False
+        self._open()
+        assert self._writer is not None
         with open_unchanged(self._source) as reader:
-            buffer = np.empty(min(_COPY_BUFFER_BYTES, self.size), np.uint8)
-            while self._writer.size < self.size:
-                chunk = buffer[: self.size - self._writer.size]
-                if reader.read_into(chunk, self._writer.size) < len(chunk):
-                    raise SourceChangedError(
-                        "the segment was truncated while it was cleaned",
-                        path=self._source.path,
-                        advice="run again",
-                    )
-                self._writer.write(chunk)
+            start = self.source_split.start_position
+            if self._writer.copy(reader, start, self.size) < self.size:
+                raise SourceChangedError(
+                    "the segment was truncated while it was cleaned",
+                    path=self._source.path,
+                    advice="run again",
+                )
 
     def link(self) -> bool:
-        """Called after the last batch: if nothing changed, make the staged log a hard link to the old one.
-        Returns whether it is a link; where no link can be made, it is a copy."""
-        if self._is_unchanged and self._path is not None and self.size == self._source.size:
-            try:
-                files.link(self._source.path, self._path)
-                open_unchanged(self._source, self._path).close()
-                return True
-            except OSError as error:
-                if error.errno not in _NO_LINK_ERRNOS:
-                    raise
-        if self._is_unchanged:
+        """Called after the last batch of a group: if nothing changed, make the staged log a hard link to the
+        old one. Returns whether it is a link; where no link can be made, it is a copy."""
+        may_link = self.is_unchanged and self.size == self._source.size
+        if may_link and self._path is not None and link_unchanged(self._source, self._path):
+            return True
+        if self.is_unchanged:
             self._copy_unwritten()
         return False
 
@@ -309,42 +385,70 @@ def rewrite_group(
     *,
     has_keyless: bool = True,
 ) -> GroupReport:
-    """Write the group's new segment to staged files. ``retained``: the retained offsets, less the group's
-    base, in any order.
+    """``rewrite_range`` for a whole group; returns only its report."""
+    (group_range,) = whole_groups(work.segments, [group])
+    inputs = (retained, attempt, transaction_state, buffers)
+    return rewrite_range(work, group_range, *inputs, has_keyless=has_keyless).groups[0]
 
-    ``transaction_state``: the transactions that are open where the group starts. ``attempt`` is a part of the
-    files' names. A task may use one ``buffers`` for several groups. ``has_keyless``: the log may have records
+
+def rewrite_range(
+    work: LogWork,
+    group_range: GroupRange,
+    retained: Offsets,
+    attempt: str,
+    transaction_state: TransactionState = NO_TRANSACTIONS,
+    buffers: Buffers | None = None,
+    *,
+    has_keyless: bool = True,
+) -> LogReport:
+    """Write the new segment of a whole group, or the piece of a part of one, to staged files; the report is a
+    part of the log's. ``retained``: the retained offsets, less the range's base, in any order.
+
+    ``transaction_state``: the transactions that are open where the range starts. ``attempt`` is a part of the
+    files' names. A task may use one ``buffers`` for several ranges. ``has_keyless``: the log may have records
     without a key. (Without ``drop_keyless`` such a log is refused before.) Never raises for what is wrong
     with the log, the disk or the counts: the report has the failure, and the files of this attempt are
     removed.
     """
-    ascending = sort_offsets(retained, group.end_offset - group.base_offset)
+    ascending = sort_offsets(retained, group_range.end_offset - group_range.base_offset)
     has_keyless = has_keyless and work.rules.drop_keyless
-    record_filter = OffsetFilter(work, group.base_offset, ascending, has_keyless=has_keyless)
-    return rewrite_with_filter(work, group, record_filter, attempt, transaction_state, buffers)
+    record_filter = OffsetFilter(work, group_range.base_offset, ascending, has_keyless=has_keyless)
+    return rewrite_with_filter(work, group_range, record_filter, attempt, transaction_state, buffers)
 
 
 def rewrite_with_filter(
     work: LogWork,
-    group: Group,
+    group_range: GroupRange,
     record_filter: RecordFilter,
     attempt: str,
     transaction_state: TransactionState = NO_TRANSACTIONS,
     buffers: Buffers | None = None,
-) -> GroupReport:
-    """``rewrite_group`` for any record filter."""
-    rewrite = _GroupRewrite(work, group, record_filter, transaction_state, buffers or Buffers())
+) -> LogReport:
+    """``rewrite_range`` for any record filter."""
+    rewrite = _RangeRewrite(work, group_range, record_filter, transaction_state, buffers or Buffers())
     report = rewrite.report
+    part = _as_part(work, group_range, report)
+    stem = f"{group_range.base_offset:020d}.{attempt}"
     try:
         if work.staging is None:
-            rewrite.rewrite_segments(_SegmentWriter(work, group, None, rewrite.buffers))
+            rewrite.rewrite_batches(_SegmentWriter(work, group_range, None, rewrite.buffers))
+        elif part.pieces:
+            rewrite.stage_piece(part.pieces[0], Path(work.staging) / f"{stem}.{PIECE}")
         else:
-            rewrite.stage(Path(work.staging) / f"{group.base_offset:020d}.{attempt}")
+            rewrite.stage(Path(work.staging) / stem)
     except Exception as error:
         report.failure = failure_of(error)
         remove_staged(report)
     report.retained_count = len(record_filter.retained)
-    return report
+    return part
+
+
+def _as_part(work: LogWork, group_range: GroupRange, report: GroupReport) -> LogReport:
+    """The log's report with only the ``report`` on a range: a group, or a piece of one."""
+    if group_range.is_whole(work.groups[group_range.group]):
+        return LogReport(name=work.name, groups=[report])
+    piece = PieceReport(group=report, base_offset=group_range.base_offset)
+    return LogReport(name=work.name, pieces=[piece])
 
 
 def remove_staged(report: GroupReport) -> None:
@@ -355,71 +459,120 @@ def remove_staged(report: GroupReport) -> None:
     report.staged = {}
 
 
-class _GroupRewrite:
-    """The rewrite of one group (Kafka's ``Cleaner.cleanSegments``); ``report`` is filled on the way."""
+def stage_indexes(
+    work: LogWork, group: Group, report: GroupReport, indexes: Mapping[str, bytes], *, is_link: bool
+) -> None:
+    """Write the indexes (by kind) beside the staged log, and sync all files. ``is_link``: the log is a hard
+    link to the old one.
+
+    The files get owner and mode of the group's first segment and the modification time of its last one, by
+    which retention deletes records without timestamps (Kafka does the same). A hard link has all that.
+    """
+    stem = report.staged["log"].removesuffix(".log")
+    for kind, data in indexes.items():
+        report.staged[kind] = f"{stem}.{kind}"
+        with files.Writer(report.staged[kind]) as writer:
+            writer.write(data)
+    for kind, path in report.staged.items():
+        if kind != "log" or not is_link:
+            files.copy_attributes(work.segments[group.first_segment].path, path)
+            files.set_modified(path, work.segments[group.end_segment - 1].modified_ns)
+    files.sync_files(report.staged.values())
+
+
+def finish_staged(report: GroupReport, indexes: Mapping[str, bytes]) -> None:
+    """Called when the staged log was verified: compare the index files with the ``indexes`` (by kind), and
+    report which file was verified: the swap reads the log again if its file has another identity. Raises
+    CheckFailedError."""
+    for kind, data in indexes.items():
+        if files.read_bytes(report.staged[kind]) != data:
+            raise CheckFailedError("the file is not the index that was written", path=report.staged[kind])
+    report.identity = list(files.stat(report.staged["log"]).identity)
+
+
+class _RangeRewrite:
+    """The rewrite of one range (Kafka's ``Cleaner.cleanSegments``); ``report`` is filled on the way."""
 
     def __init__(
         self,
         work: LogWork,
-        group: Group,
+        group_range: GroupRange,
         record_filter: RecordFilter,
         transaction_state: TransactionState,
         buffers: Buffers,
     ) -> None:
-        self._work, self._group, self._filter, self._transaction_state = (
+        self._work, self._range, self._filter, self._transaction_state = (
             work,
-            group,
+            group_range,
             record_filter,
             transaction_state,
         )
-        self.buffers, self.report = buffers, GroupReport(group_index=group.index)
+        self.buffers, self.report = buffers, GroupReport(group_index=group_range.group)
+
+    def _verifier(self, path: str) -> StagedVerifier:
+        return StagedVerifier(
+            self._work, self._range, path, lambda: self._filter.retained, self.buffers.verified
+        )
 
     def stage(self, stem: Path) -> None:
-        """Write the new segment and its indexes to files named ``stem``, sync and verify them."""
-        work, group, report, log = self._work, self._group, self.report, f"{stem}.log"
+        """Write the new segment of a whole group and its indexes to files named ``stem``, sync and verify
+        them."""
+        work, report, log = self._work, self.report, f"{stem}.log"
+        group = work.groups[self._range.group]
         report.staged["log"] = log
-        verifier = StagedVerifier(work, group, log, lambda: self._filter.retained, self.buffers.verified)
-        with _SegmentWriter(work, group, log, self.buffers, verifier) as segment_writer:
-            # 1. Write the log, then its indexes.
-            transaction_index = self.rewrite_segments(segment_writer)
+        verifier = self._verifier(log)
+        with _SegmentWriter(
+            work,
+            self._range,
+            log,
+            self.buffers,
+            verifier,
+            may_leave_unchanged=can_link(work, group, stem),
+        ) as segment_writer:
+            # 1. Write the log, then its indexes, and sync them.
+            transaction_index = self.rewrite_batches(segment_writer)
             indexes, is_link = segment_writer.indexes.finish(), segment_writer.link()
-            if transaction_index:
-                indexes["txnindex"] = transaction_index
-            for kind, data in indexes.items():
-                report.staged[kind] = f"{stem}.{kind}"
-                with files.Writer(report.staged[kind]) as writer:
-                    writer.write(data)
-            # 2. Give the files owner and mode of the group's first segment and the modification time of its
-            #    last one, by which retention deletes records without timestamps (Kafka does the same), and
-            #    sync them. A hard link has all that.
-            for kind, path in report.staged.items():
-                if kind != "log" or not is_link:
-                    files.copy_attributes(work.segments[group.first_segment].path, path)
-                    files.set_modified(path, work.segments[group.end_segment - 1].modified_ns)
-            files.sync_files(report.staged.values())
-            # 3. Verify the rest of the file, which is on the disk now. A hard link is the old log, of which
+            staged_indexes = {**indexes, **({"txnindex": transaction_index} if transaction_index else {})}
+            stage_indexes(work, group, report, staged_indexes, is_link=is_link)
+            # 2. Verify the rest of the file, which is on the disk now. A hard link is the old log, of which
             #    every batch was verified when it was read.
             if not is_link:
                 read = verifier.finish(report.size, report.counts.records_retained, indexes)
                 Throttler(work.limits.io_bytes_per_second).maybe_throttle(read)
                 segment_writer.drop_cached()
-        for kind, data in indexes.items():
-            if files.read_bytes(report.staged[kind]) != data:
-                raise CheckFailedError("the file is not the index that was written", path=report.staged[kind])
-        # 4. Report which file was verified: the swap reads the log again if its file has another identity.
-        report.identity = list(files.stat(log).identity)
+        finish_staged(report, staged_indexes)
 
-    def rewrite_segments(self, segment_writer: _SegmentWriter) -> bytes:
-        """Rewrite the group's segments into ``segment_writer``, one after another, and check the counts;
+    def stage_piece(self, piece: PieceReport, path: Path) -> None:
+        """Write the piece of a part of a group to ``path`` and verify it; if no batch changes, the piece is a
+        part of the old log, of which every batch was verified when it was read."""
+        work, report, staged = self._work, self.report, str(path)
+        report.staged[PIECE] = staged
+        verifier = self._verifier(staged)
+        with _SegmentWriter(
+            work, self._range, staged, self.buffers, verifier, may_leave_unchanged=True
+        ) as segment_writer:
+            piece.transaction_index = self.rewrite_batches(segment_writer)
+            if segment_writer.is_unchanged:
+                split = segment_writer.source_split
+                piece.path, piece.position = work.segments[split.segment].path, split.start_position
+                piece.checksum, report.staged = segment_writer.unchanged_checksum, {}
+                return
+            indexes = segment_writer.indexes.finish()
+            read = verifier.finish(report.size, report.counts.records_retained, indexes)
+            Throttler(work.limits.io_bytes_per_second).maybe_throttle(read)
+            piece.path, piece.checksum = staged, verifier.checksum
+
+    def rewrite_batches(self, segment_writer: _SegmentWriter) -> bytes:
+        """Rewrite the range's batches into ``segment_writer``, segment by segment, and check the counts;
         returns the new transaction index."""
-        work, group, report = self._work, self._group, self.report
+        work, group_range, report = self._work, self._range, self.report
         transactions = work.transaction_scan(self._transaction_state)
         rewriter = Rewriter(work, self._filter, transactions, self.buffers)
         with BackgroundWriter() as writer:
-            for number in range(group.first_segment, group.end_segment):
-                self._rewrite_segment(number, rewriter, segment_writer, writer)
-        path = work.segments[group.first_segment].path
-        transactions.refuse_missing_markers(group.base_offset, group.end_offset, path)
+            for split in group_range.splits:
+                self._rewrite_split(split, rewriter, segment_writer, writer)
+        path = work.segments[group_range.splits[0].segment].path
+        transactions.refuse_missing_markers(group_range.base_offset, group_range.end_offset, path)
         report.counts, report.size = rewriter.counts, segment_writer.size
         report.largest_timestamp = segment_writer.indexes.largest_timestamp
         self._filter.refuse_unmatched(work.name)
@@ -430,17 +583,22 @@ class _GroupRewrite:
             raise CheckFailedError(reason, path=work.name)
         return transactions.completed_index()
 
-    def _rewrite_segment(
-        self, number: int, rewriter: Rewriter, segment_writer: _SegmentWriter, writer: BackgroundWriter
+    def _rewrite_split(
+        self, split: InputSplit, rewriter: Rewriter, segment_writer: _SegmentWriter, writer: BackgroundWriter
     ) -> None:
-        """Rewrite segment ``number``: read a window, rewrite its batches slice by slice, write and verify."""
-        work, segment = self._work, self._work.segments[number]
-        throttler = Throttler(work.limits.io_bytes_per_second)
-        next_offset, end = work.offsets_of(number)
+        """Rewrite a split: read a window, rewrite its batches slice by slice, write and verify."""
+        work, segment = self._work, self._work.segments[split.segment]
+        throttler, span = (
+            Throttler(work.limits.io_bytes_per_second),
+            (split.start_position, split.end_position),
+        )
+        next_offset, end = split.first_offset, split.end_offset
         keeps_legacy_tombstones = work.rules.keeps_legacy_tombstones(segment.modified_ms)
         with open_unchanged(segment) as reader:
             # ``verify=False``: the rewriter verifies the checksums of the batches that it reads.
-            for window in throttled_windows(reader, work.limits.window_size, throttler, verify=False):
+            for window in throttled_windows(
+                reader, work.limits.window_size, throttler, span=span, verify=False
+            ):
                 next_offset = check_ascending(segment.path, window, next_offset, end)
                 for batch_slice in batch_slices(segment.path, window):
                     batches = rewriter.rewrite(batch_slice, keeps_legacy_tombstones=keeps_legacy_tombstones)
@@ -455,14 +613,14 @@ class _GroupRewrite:
         throttler.maybe_throttle(writer.wait())
 
 
-# Files for the retained offsets of groups, between the job that merges keys and those that rewrite in waves.
+# Files for the retained offsets of ranges, between the job that merges keys and those that rewrite in waves.
 #
 # ::
 #
-#     BASE.ATTEMPT.retained     uint32, little-endian, ascending: offsets less the group's base
+#     BASE.ATTEMPT.retained     uint32, little-endian, ascending: offsets less the range's base
 #
 # There is no header: count and CRC32C are in the task's report (``RetainedFile``). The file is not synced,
-# since only the run that wrote it reads it. A group without retained offsets has no file.
+# since only the run that wrote it reads it. A range without retained offsets has no file.
 
 RETAINED_OFFSET_BYTES = 4
 """The size of a retained offset in such a file."""
@@ -470,14 +628,14 @@ RETAINED_OFFSET_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetainedFile:
-    """The file of retained offsets of group number ``group_index``: its ``name`` in the run's folder (empty
-    for no file), the ``count`` of offsets, and their CRC32C (``checksum``).
+    """The file of retained offsets of a range: its ``name`` in the run's folder (empty for no file), the
+    ``count`` of offsets, and their CRC32C (``checksum``).
 
-    ``transaction_state``: the transactions that are open where the group starts. ``has_keyless``: the log has
+    ``transaction_state``: the transactions that are open where the range starts. ``has_keyless``: the log has
     records without a key.
     """
 
-    group_index: int
+    group_range: GroupRange
     name: str = ""
     count: int = 0
     checksum: int = 0
@@ -488,30 +646,30 @@ class RetainedFile:
 
 def write_retained(
     work: LogWork,
-    group: Group,
+    group_range: GroupRange,
     retained: Offsets,
     attempt: str,
     transaction_state: TransactionState = NO_TRANSACTIONS,
     *,
     has_keyless: bool = True,
 ) -> RetainedFile:
-    """Write a group's retained offsets, in any order, to this attempt's file. Never raises: the report has
+    """Write a range's retained offsets, in any order, to this attempt's file. Never raises: the report has
     the failure."""
     assert work.staging is not None
     if not len(retained):
         return RetainedFile(
-            group_index=group.index, transaction_state=transaction_state, has_keyless=has_keyless
+            group_range=group_range, transaction_state=transaction_state, has_keyless=has_keyless
         )
-    name = f"{group.base_offset:020d}.{attempt}.retained"
+    name = f"{group_range.base_offset:020d}.{attempt}.retained"
     path = Path(work.staging) / name
     try:
-        ascending = sort_offsets(retained, group.end_offset - group.base_offset)
+        ascending = sort_offsets(retained, group_range.end_offset - group_range.base_offset)
         data = ascending.astype("<u4", copy=False).view(np.uint8).data
         with files.Writer(path) as writer:
             writer.write(data)
             files.inherit_owner(path)
         return RetainedFile(
-            group_index=group.index,
+            group_range=group_range,
             name=name,
             count=len(retained),
             checksum=crc32c(data),
@@ -523,7 +681,7 @@ def write_retained(
         if not isinstance(error, FileExistsError):
             with contextlib.suppress(OSError):
                 files.unlink(path)
-        return RetainedFile(group_index=group.index, failure=failure_of(error))
+        return RetainedFile(group_range=group_range, failure=failure_of(error))
 
 
 def read_retained(folder: Path, file: RetainedFile) -> Offsets:
@@ -541,31 +699,33 @@ def read_retained(folder: Path, file: RetainedFile) -> Offsets:
 
 
 def rewrite_from_file(
-    work: LogWork, group: Group, file: RetainedFile, attempt: str, buffers: Buffers | None = None
-) -> GroupReport:
-    """``rewrite_group`` with the retained offsets of a file. Never raises: the report has the failure."""
-    assert work.staging is not None and file.group_index == group.index
+    work: LogWork, file: RetainedFile, attempt: str, buffers: Buffers | None = None
+) -> LogReport:
+    """``rewrite_range`` with the retained offsets of a file. Never raises: the report has the failure."""
+    assert work.staging is not None
     try:
         retained = read_retained(Path(work.staging), file)
     except Exception as error:
-        return GroupReport(group_index=group.index, failure=failure_of(error))
+        failed = GroupReport(group_index=file.group_range.group, failure=failure_of(error))
+        return _as_part(work, file.group_range, failed)
     inputs = (retained, attempt, file.transaction_state, buffers)
-    return rewrite_group(work, group, *inputs, has_keyless=file.has_keyless)
+    return rewrite_range(work, file.group_range, *inputs, has_keyless=file.has_keyless)
 
 
 @dataclass(slots=True, kw_only=True)
 class LogReport(Summable):
     """The report on one log, on one wave of its groups, or on what one task did for it: parts add up.
 
-    ``name``: of the log. ``files``: those of retained offsets, where the log is rewritten in waves.
-    ``retained_counts``: how many offsets the merge retains, by group. ``dirty_keys``: distinct keys of the
-    dirty section; ``dirty_keys_met``: those of which a broadcast join read the last record. ``seconds``: the
-    time of the work, where one task did all of it.
+    ``name``: of the log. ``pieces``: of groups that were cut, until they are joined. ``files``: those of
+    retained offsets, where the log is rewritten in waves. ``retained_counts``: how many offsets the merge
+    retains, by group. ``dirty_keys``: distinct keys of the dirty section; ``dirty_keys_met``: those of which
+    a broadcast join read the last record. ``seconds``: the time of the work, where one task did all of it.
     """
 
     name: str
     extracted: Extracted = field(default_factory=Extracted)
     groups: list[GroupReport] = field(default_factory=list)
+    pieces: list[PieceReport] = field(default_factory=list)
     files: list[RetainedFile] = field(default_factory=list)
     retained_counts: dict[int, int] = field(default_factory=dict)
     dirty_keys: int = 0
@@ -575,4 +735,4 @@ class LogReport(Summable):
     @property
     def failure(self) -> LogFailure | None:
         """The first failure, None without one."""
-        return first_failure((self.extracted, *self.files, *self.groups))
+        return first_failure((self.extracted, *self.files, *self.pieces, *self.groups))

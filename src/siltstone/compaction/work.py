@@ -4,10 +4,14 @@
 these steps over tasks; each takes plain data and returns plain data::
 
     extract                      input splits  ─► key entries by bucket, and the report on the splits
-    keys.merge_bucket            one bucket    ─► retained offsets; ``retained_by_group`` groups them
-    transaction_state_by_group   summaries of  ─► the transactions that are open where each group starts
+    keys.merge_bucket            one bucket    ─► retained offsets; ``retained_by_range`` groups them
+    transaction_state_by_range   summaries of  ─► the transactions that are open where each range starts
                                  all splits
-    staging.rewrite_group        one group     ─► a staged segment, verified
+    staging.rewrite_range        one range     ─► a staged segment or, of a part of a group, a piece of one
+    joining.join_pieces          a group's     ─► a staged segment
+                                 pieces
+
+A range is what one task rewrites: a segment group, or a part of a large one.
 
 A step does not raise for what is wrong with a log: its report has a ``LogFailure``, so that one bad log does
 not stop the other logs of a job. ``compaction.ledger`` reads its sources with ``decode_slices``, too.
@@ -345,6 +349,100 @@ def cut_near(segment: Segment, position: int) -> tuple[int, int] | None:
     return start, first
 
 
+# Ranges: what one task rewrites. A group becomes one file, so by itself it is the work of one task. Where
+# there are fewer large groups than workers, groups are cut into ranges, whose pieces are joined.
+#
+# ::
+#
+#     groups     |------------------------------|--------|      two workers, four tasks
+#     ranges     |----------|----------|--------|-|------|      task 1 has two ranges
+#     tasks           3          2          1         0
+#
+# Newer ranges have more retained records and take longer. So there are two tasks for each worker, and the
+# newest ranges come first: while a worker rewrites one of these, the others do the rest.
+#
+# A range begins where an input split begins: the summaries of the splits tell which transactions are open
+# there, and a wrong cut is detected when the keys are extracted.
+
+MIN_CUT_BYTES = 128 << 20
+"""Groups are cut into ranges only if the largest one has so many bytes: joining costs Spark a stage."""
+_MIN_SHARES = 2
+"""And only if that one has so many times a worker's share of all bytes: else few workers would wait for
+it."""
+_TASKS_PER_WORKER = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRange:
+    """Consecutive batches of group number ``group``, by their ``splits``; task number ``task`` rewrites them.
+
+    No two waves of a log have the same numbers. A job with fewer tasks takes them modulo their number."""
+
+    group: int
+    task: int
+    splits: tuple[InputSplit, ...]
+
+    @property
+    def base_offset(self) -> int:
+        """The first offset that it may hold. No two ranges of a log have the same."""
+        return self.splits[0].first_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last one that it may hold."""
+        return self.splits[-1].end_offset
+
+    @property
+    def size(self) -> int:
+        """Its bytes in the old segments."""
+        return sum(split.end_position - split.start_position for split in self.splits)
+
+    def is_whole(self, group: Group) -> bool:
+        """Is it all of its group?"""
+        return (self.base_offset, self.end_offset) == (group.base_offset, group.end_offset)
+
+
+def whole_groups(
+    segments: Sequence[Segment], groups: Sequence[Group], first_task: int = 0
+) -> list[GroupRange]:
+    """A range for each group, with a task of its own from ``first_task`` on."""
+    return [
+        GroupRange(
+            group=group.index,
+            task=task,
+            splits=tuple(
+                replace(split, segment=group.first_segment + split.segment)
+                for split in whole_segments(
+                    segments[group.first_segment : group.end_segment], group.end_offset
+                )
+            ),
+        )
+        for task, group in enumerate(groups, first_task)
+    ]
+
+
+def cut_groups(
+    segments: Sequence[Segment], groups: Sequence[Group], workers: int, first_task: int = 0
+) -> list[GroupRange]:
+    """The ranges of some neighbouring groups, for tasks of about as many bytes each, whose numbers begin at
+    ``first_task``; whole groups where that is not worth it."""
+    first, end = groups[0].first_segment, groups[-1].end_segment
+    sizes = [segment.size for segment in segments]
+    largest = max(sum(sizes[group.first_segment : group.end_segment]) for group in groups)
+    if largest < MIN_CUT_BYTES or largest * workers < _MIN_SHARES * sum(sizes[first:end]):
+        return whole_groups(segments, groups, first_task)
+    group_of = [group.index for group in groups for _ in range(group.first_segment, group.end_segment)]
+    splits_of_tasks = splits_by_task(
+        segments[first:end], groups[-1].end_offset, _TASKS_PER_WORKER * workers, may_cut=True
+    )
+    ranges, last_task = list[GroupRange](), first_task + len(splits_of_tasks) - 1
+    for number, splits in enumerate(splits_of_tasks):
+        for group, of_group in itertools.groupby(splits, lambda split: group_of[split.segment]):
+            moved = tuple(replace(split, segment=first + split.segment) for split in of_group)
+            ranges.append(GroupRange(group=group, task=last_task - number, splits=moved))
+    return ranges
+
+
 # ``log.cleaner.io.max.bytes.per.second``: each task reads and writes no faster than its share of it (Kafka's
 # ``Throttler``).
 
@@ -466,7 +564,9 @@ class LogWork:
     ``txnindex_entries``: the bytes of all the log's ``.txnindex`` files, also those above ``end``.
     ``segments_above``: the segments from ``end`` on; they may hold the markers of transactions that began
     below. ``has_message_sets``: one of ``segments`` begins with v0 or v1. ``may_cut``: an input split may be
-    a part of a segment. ``statistics``: what is counted on the way; None for nothing.
+    a part of a segment. ``may_cut_groups``: there is space for the pieces of groups beside the new segments.
+    ``cut_ranges``: the log's ranges if a group was cut, else none. ``statistics``: what is counted on the
+    way; None for nothing.
     """
 
     name: str
@@ -482,7 +582,14 @@ class LogWork:
     segments_above: tuple[Segment, ...] = ()
     has_message_sets: bool = False
     may_cut: bool = True
+    may_cut_groups: bool = False
+    cut_ranges: tuple[GroupRange, ...] = ()
     statistics: StatisticsOptions | None = None
+
+    @property
+    def ranges(self) -> Sequence[GroupRange]:
+        """What tasks rewrite: whole groups, unless some were cut; by offset."""
+        return self.cut_ranges or whole_groups(self.segments, self.groups)
 
     @property
     def entry_words(self) -> int:
@@ -510,8 +617,9 @@ class LogWork:
 
     @property
     def splits(self) -> list[InputSplit]:
-        """One input split for each segment."""
-        return whole_segments(self.segments, self.end)
+        """One input split for each segment; none extends over a cut of a group."""
+        cut = [split for group_range in self.cut_ranges for split in group_range.splits]
+        return cut or whole_segments(self.segments, self.end)
 
     def offsets_of(self, segment: int) -> tuple[int, int]:
         """The offsets that segment number ``segment`` may hold: [its base, the next segment's base)."""
@@ -632,17 +740,18 @@ def merge_entries(
     return merged
 
 
-def retained_by_group(
+def retained_by_range(
     work: LogWork, retained: MergedBucket
-) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.uint32]]]]:
-    """A bucket's retained offsets by group: (the group's index, offsets less the group's base, unordered)."""
+) -> Iterator[tuple[GroupRange, np.ndarray[tuple[int], np.dtype[np.uint32]]]]:
+    """A bucket's retained offsets by range: (the range, offsets less the range's base, unordered)."""
+    ranges = work.ranges
     offsets, bounds = group_offsets(
-        retained.offsets, np.array([group.base_offset for group in work.groups], np.int64)
+        retained.offsets, np.array([group_range.base_offset for group_range in ranges], np.int64)
     )
-    for number, group in enumerate(work.groups):
-        of_group = offsets[bounds[number] : bounds[number + 1]]
-        if len(of_group):
-            yield group.index, of_group
+    for number, group_range in enumerate(ranges):
+        of_range = offsets[bounds[number] : bounds[number + 1]]
+        if len(of_range):
+            yield group_range, of_range
 
 
 def check_keyless(work: LogWork, extracted: Extracted) -> LogFailure | None:
@@ -652,22 +761,23 @@ def check_keyless(work: LogWork, extracted: Extracted) -> LogFailure | None:
     return None
 
 
-def transaction_state_by_group(work: LogWork, extracted: Extracted) -> dict[int, TransactionState]:
-    """The transactions that are open where each group starts, by the group's index; from the summaries of all
-    input splits. A group that is not in the result starts with no transaction open.
+def transaction_state_by_range(work: LogWork, extracted: Extracted) -> dict[int, TransactionState]:
+    """The transactions that are open where each range starts, by the range's base offset; from the summaries
+    of all input splits. A range that is not in the result starts with no transaction open.
 
     Takes the summaries out of ``extracted``. Sets its failure where they contradict each other or the
     ``.txnindex`` files, or where a transaction is open below ``end`` that planning did not know.
     """
     summaries, extracted.summaries = extracted.summaries, []
     try:
-        bases, directory = [group.base_offset for group in work.groups], work.segments[0].directory
-        state_by_group = combine_summaries(summaries, bases, directory)
+        bases = [group_range.base_offset for group_range in work.ranges]
+        directory = work.segments[0].directory
+        states = combine_summaries(summaries, bases, directory)
         # Planning ends the range below every transaction that is open in the log. So what these splits leave
         # open must end with a marker in the segments above.
         expected = expected_markers(summaries, parse_aborted(work.txnindex_entries), work.end)
         refuse_unexpected_markers(expected, work.end, work.segments_above, directory)
-        return state_by_group
+        return {bases[number]: state for number, state in states.items()}
     except Exception as error:
         extracted.failure = extracted.failure or failure_of(error)
         return {}

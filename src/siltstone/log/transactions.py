@@ -6,12 +6,13 @@ ABORT batch that ends it). A transaction is *empty* if a cleaning reads no data 
 it discards. The marker of an empty transaction gets a delete horizon (KIP-534). A cleaning after that time
 discards the marker.
 
-Kafka's cleaner reads a log in order, in one thread. Here different tasks rewrite the segment groups of a log,
-and a transaction may lie in several groups. So a task summarises the transactions of each input split, and
-``combine_summaries`` computes from all summaries the state that each group starts with::
+Kafka's cleaner reads a log in order, in one thread. Here different tasks rewrite the ranges of a log (segment
+groups, or parts of them), and a transaction may lie in several ranges. So a task summarises the transactions
+of each input split, and ``combine_summaries`` computes from all summaries the state that each range starts
+with::
 
-    input splits ── TransactionScan ──► summaries ── combine_summaries ──► one TransactionState a group
-    a group      ── TransactionScan, from its state on ──► aborted batches, empty markers, new .txnindex
+    input splits ── TransactionScan ──► summaries ── combine_summaries ──► one TransactionState a range
+    a range      ── TransactionScan, from its state on ──► aborted batches, empty markers, new .txnindex
 
 An index has no checksum, and a reader that trusts a wrong one loses committed data. Kafka does not check it.
 Here every entry is compared with the batches. A batch is *listed* if it lies in the range of an entry of its
@@ -139,7 +140,7 @@ class AbortedTransactions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionState:
-    """The state of a log's transactions at an offset: where a segment group or a read starts.
+    """The state of a log's transactions at an offset: where a range or a read starts.
 
     ``open_producers``: the ids of producers with data below the offset that no index lists as aborted, and
     whose marker comes later. ``aborts_with_data``: the offset of the marker of each aborted transaction with
@@ -439,9 +440,9 @@ class TransactionScan:
 def combine_summaries(
     summaries: Sequence[Int64], bases: Sequence[int], path: str = ""
 ) -> dict[int, TransactionState]:
-    """The state that each group starts with, by the group's number; groups without any state are left out.
+    """The state that each range starts with, by the range's number; ranges without any state are left out.
 
-    ``summaries``: of all input splits of the log, in any order. ``bases``: the groups' base offsets,
+    ``summaries``: of all input splits of the log, in any order. ``bases``: the ranges' base offsets,
     ascending; no split extends over one of them. Raises CorruptFileError, with ``path``, for a contradiction
     to the index between batches of different splits.
     """
@@ -456,18 +457,18 @@ def combine_summaries(
     has_open, has_data = np.zeros((2, len(ids)), np.bool_)
     split_offsets, starts = np.unique(rows[:, 0], return_index=True)
     ends, split = [*starts[1:].tolist(), len(rows)], 0
-    by_group: dict[int, TransactionState] = {}
-    for group, end_split in enumerate([*np.searchsorted(split_offsets, bases).tolist(), len(split_offsets)]):
+    by_range: dict[int, TransactionState] = {}
+    for number, end_split in enumerate([*np.searchsorted(split_offsets, bases).tolist(), len(split_offsets)]):
         for part in map(slice, starts[split:end_split], ends[split:end_split]):
             _apply_summary(rows[part, 1], id_rows[part], ids, has_open, has_data, path)
         split = end_split
-        if group < len(bases):
-            # The group does not read markers below its base.
-            markers = ids[has_data & (ids >= bases[group])]
-            by_group[group] = TransactionState(
+        if number < len(bases):
+            # The range does not read markers below its base.
+            markers = ids[has_data & (ids >= bases[number])]
+            by_range[number] = TransactionState(
                 open_producers=tuple(ids[has_open].tolist()), aborts_with_data=tuple(markers.tolist())
             )
-    return {group: state for group, state in by_group.items() if state != NO_TRANSACTIONS}
+    return {number: state for number, state in by_range.items() if state != NO_TRANSACTIONS}
 
 
 def expected_markers(

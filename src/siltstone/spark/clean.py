@@ -2,13 +2,15 @@
 
 ::
 
-    splits ─ extract ─► key entries ─ by bucket ─► merge ─► retained offsets ─ by group ─► rewrite ─► reports
+    splits ─ extract ─► key entries ─ by bucket ─► merge ─► retained offsets ─ by range ─► rewrite ─► reports
                                                                                     or ─► gather  ─► files
-    groups of a wave, with their files of retained offsets ─► rewrite ─► reports
+    ranges of a wave, with their files of retained offsets ─► rewrite ─► reports
+    reports of ranges that are parts of groups, after each rewrite ─ by group ─► join ─► reports
 
 One task cleans a small log, or several; all small logs of a run are a few jobs. A large log takes the stages
 above: in one job or, if its segment groups go in waves, in a job that gathers the retained offsets in files
-and then a job for each wave. A log with few dirty keys takes the broadcast join. ``jobs`` runs the stages of
+and then a job for each wave. Where groups are large and few, they are cut into ranges, and their pieces are
+joined in one more stage. A log with few dirty keys takes the broadcast join. ``jobs`` runs the stages of
 a job, with shuffles or in a barrier stage.
 
 The functions that run in tasks end in ``_task``. Their ``inputs`` are those of all tasks of the stage, as
@@ -22,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,7 +39,7 @@ from siltstone.compaction import broadcast
 from siltstone.compaction.broadcast import (
     MIN_CLEAN_TO_DIRTY_RATIO,
     dirty_splits,
-    merge_group_reports,
+    merge_range_reports,
     should_broadcast,
 )
 from siltstone.compaction.engine import (
@@ -45,8 +48,9 @@ from siltstone.compaction.engine import (
     entry_bytes,
     entry_capacity,
     offset_span,
-    wave_bytes,
+    with_ranges,
 )
+from siltstone.compaction.joining import join_pieces, remove_pieces
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.report import UNCLEANABLE, failure_of
 from siltstone.compaction.rewrite import Buffers, Offsets
@@ -54,24 +58,26 @@ from siltstone.compaction.staging import (
     RETAINED_OFFSET_BYTES,
     GroupReport,
     LogReport,
+    PieceReport,
     RetainedFile,
     remove_staged,
     rewrite_from_file,
-    rewrite_group,
+    rewrite_range,
     write_retained,
 )
 from siltstone.compaction.work import (
     Extracted,
     Group,
+    GroupRange,
     InputSplit,
     LogWork,
     are_cut,
     check_keyless,
     extract,
     merge_entries,
-    retained_by_group,
+    retained_by_range,
     splits_by_task,
-    transaction_state_by_group,
+    transaction_state_by_range,
 )
 from siltstone.log.transactions import NO_TRANSACTIONS, TransactionState
 from siltstone.spark import rows
@@ -85,6 +91,7 @@ from siltstone.spark.jobs import (
     attempt_name,
     run_in_barrier,
     run_jobs_overlapped,
+    run_with_shuffles,
 )
 from siltstone.spark.rows import ALL, Row, array_row, array_rows, report_of, report_row, rows_of
 from siltstone.spark.tasks import (
@@ -101,16 +108,16 @@ from siltstone.spark.tasks import (
 #
 # ::
 #
-#     barrier stage    dirty segments ─► entries, to every task ─► each builds the map, rewrites groups
-#     two jobs         dirty segments ─► entries ─► map on the driver, broadcast ─► groups rewritten
+#     barrier stage    dirty segments ─► entries, to every task ─► each builds the map, rewrites ranges
+#     two jobs         dirty segments ─► entries ─► map on the driver, broadcast ─► ranges rewritten
 #
-# In a barrier stage each worker begins with its own groups, and then takes groups that no worker has claimed.
+# In a barrier stage each worker begins with its own ranges, and then takes ranges that no worker has claimed.
 # ``compaction.broadcast`` does the work.
 
-Groups = Sequence[Sequence[int]]
-"""Neighbouring groups for each task, by their index in ``work.groups``."""
+Ranges = Sequence[Sequence[int]]
+"""Neighbouring ranges for each task, by their index in ``work.ranges``."""
 Claim = Callable[[int], bool]
-"""Claims a group for this worker; False if another worker has it."""
+"""Claims a range for this worker; False if another worker has it."""
 
 
 def dirty_task(
@@ -139,18 +146,18 @@ def _dirty_entries(arrived: Sequence[Row]) -> tuple[Extracted, list[EntryBlob]]:
 
 
 def shared_lookup_task(
-    work: LogWork, shared: Broadcast[broadcast.OffsetMap], inputs: Groups, batches: Batches
+    work: LogWork, shared: Broadcast[broadcast.OffsetMap], inputs: Ranges, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Rewrite neighbouring groups by the map that the driver has broadcast."""
+    """Rewrite neighbouring ranges by the map that the driver has broadcast."""
     for number in task_numbers(batches):
-        yield from _clean_groups_by_map(work, shared.value, inputs[number])
+        yield from _clean_ranges_by_map(work, shared.value, inputs[number])
 
 
-def lookup_task(work: LogWork, inputs: Groups, claim: Claim, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Build the offset map from the dirty entries that arrive, and rewrite the groups that ``claim`` grants.
+def lookup_task(work: LogWork, inputs: Ranges, claim: Claim, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Build the offset map from the dirty entries that arrive, and rewrite the ranges that ``claim`` grants.
 
-    The task begins with its own groups. Then it tries the groups of other tasks, the last ones first: each
-    task cleans its own groups in order, so it reaches those last. If reading failed or met transactions, the
+    The task begins with its own ranges. Then it tries the ranges of other tasks, the last ones first: each
+    task cleans its own ranges in order, so it reaches those last. If reading failed or met transactions, the
     task only reports that."""
     arrived = list(rows_of(batches))
     (index,) = (row.target for row in arrived if row.kind == rows.TRIGGER)
@@ -160,18 +167,18 @@ def lookup_task(work: LogWork, inputs: Groups, claim: Claim, batches: Batches) -
         return
     offset_map = broadcast.OffsetMap.of(entries)
     yield report_row(rows.MERGED, LogReport(name=work.name, dirty_keys=len(offset_map))).batch()
-    others = [group for groups in inputs if groups is not inputs[index] for group in groups]
-    yield from _clean_groups_by_map(work, offset_map, filter(claim, [*inputs[index], *reversed(others)]))
+    others = [number for ranges in inputs if ranges is not inputs[index] for number in ranges]
+    yield from _clean_ranges_by_map(work, offset_map, filter(claim, [*inputs[index], *reversed(others)]))
 
 
-def _clean_groups_by_map(
-    work: LogWork, offset_map: broadcast.OffsetMap, groups: Iterable[int]
+def _clean_ranges_by_map(
+    work: LogWork, offset_map: broadcast.OffsetMap, numbers: Iterable[int]
 ) -> Iterator[pa.RecordBatch]:
-    """Rewrite groups by the offset map; yields a report for each."""
-    buffers = Buffers()
-    for group in groups:
-        report = broadcast.clean_group(work, work.groups[group], offset_map, attempt_name(), buffers)
-        yield report_row(rows.JOINED, report, group).batch()
+    """Rewrite ranges by the offset map; yields a report for each."""
+    buffers, ranges = Buffers(), work.ranges
+    for number in numbers:
+        report = broadcast.clean_range(work, ranges[number], offset_map, attempt_name(), buffers)
+        yield report_row(rows.JOINED, report, ranges[number].group).batch()
 
 
 def _broadcast_join_report(work: LogWork, reports: Sequence[Row]) -> LogReport | None:
@@ -180,8 +187,8 @@ def _broadcast_join_report(work: LogWork, reports: Sequence[Row]) -> LogReport |
     if stopped is not None:
         return LogReport(name=work.name, extracted=stopped) if stopped.failure is not None else None
     keys = max(report_of(row, LogReport).dirty_keys for row in reports if row.kind == rows.MERGED)
-    groups = (report_of(row, LogReport) for row in reports if row.kind == rows.JOINED)
-    return merge_group_reports(work, keys, groups)
+    parts = (report_of(row, LogReport) for row in reports if row.kind == rows.JOINED)
+    return merge_range_reports(work, keys, parts)
 
 
 _EXTRACT_TASK_BYTES = 1 << 30
@@ -238,16 +245,19 @@ def extract_task(
 
 
 def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Merge the key entries of buckets into retained offsets by group; pass reports on.
+    """Merge the key entries of buckets into retained offsets by range; pass reports on.
 
-    The task of bucket 0 also computes the state of transactions in which each group starts, and tells each
-    group if the log has records without a key.
+    The task of bucket 0 also computes the state of transactions in which each range starts, and tells each
+    range if the log has records without a key. A row for a range goes to the range's task, and has the
+    range's base offset.
     """
     blobs: dict[int, list[EntryBlob]] = {}
     report, has_keyless = LogReport(name=work.name), False
     for row in rows_of(batches):
         if row.kind == rows.TRIGGER:
-            yield from (Row(target=group.index, kind=rows.RETAINED).batch() for group in work.groups)
+            for group_range in work.ranges:
+                base = group_range.base_offset
+                yield Row(target=group_range.task, kind=rows.RETAINED, base_offset=base).batch()
         elif row.kind == rows.REPORT:
             has_keyless |= report_of(row, LogReport).extracted.keyless > 0
             yield row.batch()
@@ -256,86 +266,122 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
         else:
             blob = entries_of(row, buckets, work.entry_words)
             blobs.setdefault(blob.bucket, []).append(blob)
-    for group, transaction_state in transaction_state_by_group(work, report.extracted).items():
-        yield report_row(rows.TRANSACTION_STATE, transaction_state, group).batch()
+    states = transaction_state_by_range(work, report.extracted)
+    for group_range in work.ranges if states else ():
+        base = group_range.base_offset
+        if base in states:
+            row = report_row(rows.TRANSACTION_STATE, states[base], group_range.task)
+            yield replace(row, base_offset=base).batch()
     if has_keyless:
-        yield from (Row(target=group.index, kind=rows.KEYLESS).batch() for group in work.groups)
+        tasks = {group_range.task for group_range in work.ranges}
+        yield from (Row(target=task, kind=rows.KEYLESS).batch() for task in sorted(tasks))
     for bucket in sorted(blobs):
         retained = merge_entries(work, blobs.pop(bucket), bucket, buckets, report.extracted)
         report.dirty_keys += retained.dirty_keys
-        for group, offsets in retained_by_group(work, retained):
+        for group_range, offsets in retained_by_range(work, retained):
+            group = group_range.group
             report.retained_counts[group] = report.retained_counts.get(group, 0) + len(offsets)
-            for row in array_rows(rows.RETAINED, group, offsets):
-                yield row.batch()
+            for row in array_rows(rows.RETAINED, group_range.task, offsets):
+                yield replace(row, base_offset=group_range.base_offset).batch()
     yield report_row(rows.REPORT, report).batch()
 
 
 def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Rewrite groups by the retained offsets that arrive; pass reports on.
+    """Rewrite ranges by the retained offsets that arrive; pass reports on.
 
-    A group without retained offsets has to be rewritten, too, so ``merge_task`` sends each group an empty
+    A range without retained offsets has to be rewritten, too, so ``merge_task`` sends each range an empty
     row.
     """
     buffers = Buffers()
 
     def rewrite(
-        group: Group, retained: Offsets, transaction_state: TransactionState, has_keyless: bool
+        group_range: GroupRange, retained: Offsets, transaction_state: TransactionState, has_keyless: bool
     ) -> LogReport:
         inputs = (retained, attempt_name(), transaction_state, buffers)
-        rewritten = rewrite_group(work, group, *inputs, has_keyless=has_keyless)
-        return LogReport(name=work.name, groups=[rewritten])
+        return rewrite_range(work, group_range, *inputs, has_keyless=has_keyless)
 
-    return _by_group(work, batches, rewrite)
+    return _by_range(work, batches, rewrite)
 
 
 def gather_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Write the retained offsets that arrive to a file for each group; pass reports on."""
+    """Write the retained offsets that arrive to a file for each range; pass reports on."""
 
     def gather(
-        group: Group, retained: Offsets, transaction_state: TransactionState, has_keyless: bool
+        group_range: GroupRange, retained: Offsets, transaction_state: TransactionState, has_keyless: bool
     ) -> LogReport:
         inputs = (retained, attempt_name(), transaction_state)
-        return LogReport(
-            name=work.name, files=[write_retained(work, group, *inputs, has_keyless=has_keyless)]
-        )
+        file = write_retained(work, group_range, *inputs, has_keyless=has_keyless)
+        return LogReport(name=work.name, files=[file])
 
-    return _by_group(work, batches, gather)
+    return _by_range(work, batches, gather)
 
 
-def _by_group(
-    work: LogWork, batches: Batches, clean: Callable[[Group, Offsets, TransactionState, bool], LogReport]
+def _by_range(
+    work: LogWork,
+    batches: Batches,
+    clean: Callable[[GroupRange, Offsets, TransactionState, bool], LogReport],
 ) -> Iterator[pa.RecordBatch]:
-    """Call ``clean`` with each group's retained offsets, the state of transactions in which it starts, and
+    """Call ``clean`` with each range's retained offsets, the state of transactions in which it starts, and
     whether the log has records without a key.
 
-    Yields the reports of ``clean``, and passes other rows on.
+    Yields the reports of ``clean``, for the task of the range's group, and passes other rows on.
     """
+    # By base offset of a range.
     retained: dict[int, list[Offsets]] = {}
     transaction_state: dict[int, TransactionState] = {}
     has_keyless = False
     for row in rows_of(batches):
         if row.kind == rows.RETAINED:
-            retained.setdefault(row.target, []).append(row.array(np.uint32).copy())
+            retained.setdefault(row.base_offset, []).append(row.array(np.uint32).copy())
         elif row.kind == rows.KEYLESS:
             has_keyless = True
         elif row.kind == rows.TRANSACTION_STATE:
-            transaction_state[row.target] = report_of(row, TransactionState)
+            transaction_state[row.base_offset] = report_of(row, TransactionState)
         else:
             yield row.batch()
-    for group in sorted(retained):
-        offsets, state = np.concatenate(retained.pop(group)), transaction_state.get(group, NO_TRANSACTIONS)
-        yield report_row(rows.REPORT, clean(work.groups[group], offsets, state, has_keyless)).batch()
+    for group_range in work.ranges:
+        base = group_range.base_offset
+        if base in retained:
+            offsets, state = np.concatenate(retained.pop(base)), transaction_state.get(base, NO_TRANSACTIONS)
+            report = clean(group_range, offsets, state, has_keyless)
+            yield report_row(rows.REPORT, report, group_range.group).batch()
 
 
 def rewrite_from_files_task(
-    work: LogWork, wave: Sequence[tuple[Group, RetainedFile]], batches: Batches
+    work: LogWork, inputs: Sequence[Sequence[RetainedFile]], batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Rewrite groups of a wave from their files of retained offsets."""
+    """Rewrite ranges of a wave from their files of retained offsets."""
     buffers = Buffers()
     for number in task_numbers(batches):
-        group, file = wave[number]
-        report = rewrite_from_file(work, group, file, attempt_name(), buffers)
-        yield report_row(rows.REPORT, report).batch()
+        for file in inputs[number]:
+            report = rewrite_from_file(work, file, attempt_name(), buffers)
+            yield report_row(rows.REPORT, report, file.group_range.group).batch()
+
+
+def join_task(work: LogWork, kind: str, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Join the pieces of groups; pass other reports on. ``kind``: of the rows with the reports on groups."""
+    pieces: dict[int, list[PieceReport]] = {}
+    for row in rows_of(batches):
+        report = report_of(row, LogReport) if row.kind == kind else None
+        if report is None or not report.pieces:
+            yield row.batch()
+            continue
+        for piece in report.pieces:
+            pieces.setdefault(piece.group.group_index, []).append(piece)
+        report.pieces = []
+        yield report_row(kind, report).batch()
+    for group in sorted(pieces):
+        joined = join_pieces(work, work.groups[group], pieces[group], attempt_name())
+        yield report_row(kind, LogReport(name=work.name, groups=[joined])).batch()
+
+
+def _with_join(work: LogWork, stages: Sequence[Stage], kind: str = rows.REPORT) -> list[Stage]:
+    """The stages, and one that joins pieces if groups were cut."""
+    if not work.cut_ranges:
+        return list(stages)
+    ranges_by_group = Counter(group_range.group for group_range in work.cut_ranges)
+    tasks = min(sum(count > 1 for count in ranges_by_group.values()), stages[-1].tasks)
+    return [*stages, Stage(function=join_task, arguments=(work, kind), tasks=tasks)]
 
 
 class SparkEngine(SparkWorkers):
@@ -409,8 +455,9 @@ class SparkEngine(SparkWorkers):
     def clean_distributed(self, work: LogWork) -> LogReport:
         """Clean one log on all workers."""
         workers = self.workers
-        report = self._clean_spread(work, workers)
-        if self._may_be_miscut(work, report.extracted, workers):
+        cut = with_ranges(work, [work.groups], workers)
+        report = self._clean_spread(cut, workers)
+        if self._may_be_miscut(cut, report.extracted, workers):
             for group in report.groups:
                 remove_staged(group)
             report = self._clean_spread(replace(work, may_cut=False), workers)
@@ -427,32 +474,36 @@ class SparkEngine(SparkWorkers):
         shuffle join."""
         # The broadcast join may need a SparkContext, which Spark Connect does not have.
         is_join_possible = not is_connect(self._session)
-        if should_broadcast(work, self._min_clean_to_dirty_ratio) and is_join_possible:
-            joined = self._broadcast_join(work, workers)
-            if joined is not None:
-                return joined
-        report = _summed_report(work, self._by_group(work, rewrite_task, workers))
+        try:
+            if should_broadcast(work, self._min_clean_to_dirty_ratio) and is_join_possible:
+                joined = self._broadcast_join(work, workers)
+                if joined is not None:
+                    return joined
+            report = _summed_report(work, self._by_range(work, rewrite_task, workers))
+        finally:
+            remove_pieces(work)
         report.groups.sort(key=lambda group: group.group_index)
         return report
 
     def _broadcast_join(self, work: LogWork, workers: int) -> LogReport | None:
         """Clean one log on all workers; None if it has transactions. Raises EngineError."""
         dirty = dirty_splits(work, workers) or [[]]
-        sizes = [sum(segment.size for segment in work.sources(group)) for group in work.groups]
+        sizes = [group_range.size for group_range in work.ranges]
         inputs = neighbours(sizes, min(len(sizes), workers))
         if self._uses_barrier(work.size):
             stages = (
                 Stage(function=dirty_task, arguments=(work, dirty, len(inputs)), tasks=len(dirty)),
                 Stage(function=lookup_task, arguments=(work, inputs), tasks=len(inputs), needs_claim=True),
             )
-            job = Job(stages=stages, title=work.name, staging=work.staging, size=work.size)
+            all_stages = _with_join(work, stages, rows.JOINED)
+            job = Job(stages=all_stages, title=work.name, staging=work.staging, size=work.size)
             reports = run_in_barrier(self._session, job, self._progress)
             if reports is not None:
                 return _broadcast_join_report(work, reports)
         return self._join_in_two_jobs(work, dirty, inputs)
 
     def _join_in_two_jobs(
-        self, work: LogWork, dirty: Sequence[Sequence[InputSplit]], inputs: Groups
+        self, work: LogWork, dirty: Sequence[Sequence[InputSplit]], inputs: Ranges
     ) -> LogReport | None:
         """The broadcast join in two jobs: the driver builds the map from the first one's entries, and
         broadcasts it for the second. None if the log has transactions."""
@@ -466,72 +517,73 @@ class SparkEngine(SparkWorkers):
         offset_map = broadcast.OffsetMap.of(entries)
         with engine_errors(work.name):
             shared = self._session.sparkContext.broadcast(offset_map)
+        stage = Stage(function=shared_lookup_task, arguments=(work, shared, inputs), tasks=len(inputs))
         try:
-            reports = self._run_numbered(
-                work.name,
-                len(inputs),
-                shared_lookup_task,
-                work,
-                shared,
-                inputs,
-                size=work.size,
-                is_rewriting=True,
-                staging=filter(None, [work.staging]),
-            )
+            reports = self._rewrite(work, stage, work.size, rows.JOINED)
         finally:
             with contextlib.suppress(Exception):  # Spark may be gone, and the broadcast with it.
                 shared.destroy()
-        return merge_group_reports(work, len(offset_map), (report_of(row, LogReport) for row in reports))
+        return merge_range_reports(work, len(offset_map), (report_of(row, LogReport) for row in reports))
 
-    def write_retained_offsets(self, work: LogWork) -> LogReport:
+    def write_retained_offsets(self, work: LogWork, waves: Sequence[Sequence[Group]]) -> LogReport:
         """Extract and merge the keys of one log on all workers, and write the retained offsets to a file for
-        each group."""
+        each range."""
         workers = self.workers
-        report = _summed_report(work, self._by_group(work, gather_task, workers))
-        if self._may_be_miscut(work, report.extracted, workers):
+        cut = with_ranges(work, waves, workers)
+        report = _summed_report(work, self._by_range(cut, gather_task, workers))
+        if self._may_be_miscut(cut, report.extracted, workers):
             uncut = replace(work, may_cut=False)
-            report = _summed_report(work, self._by_group(uncut, gather_task, workers))
+            report = _summed_report(work, self._by_range(uncut, gather_task, workers))
         return report
 
-    def rewrite(
-        self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
-    ) -> list[GroupReport]:
-        """Rewrite some groups from their files of retained offsets."""
-        wave = [(group, retained[group.index]) for group in groups]
-        tasks = _rewrite_task_count(work, groups, self.workers)
-        reports = self._run_numbered(
-            work.name,
-            len(wave),
-            rewrite_from_files_task,
-            work,
-            wave,
-            tasks=tasks,
-            size=wave_bytes(work, groups),
-            is_rewriting=True,
-            staging=filter(None, [work.staging]),
-        )
-        return sorted((report_of(row, GroupReport) for row in reports), key=lambda group: group.group_index)
+    def rewrite(self, work: LogWork, retained: Sequence[RetainedFile]) -> list[GroupReport]:
+        """Rewrite some groups from the files of retained offsets of their ranges."""
+        ranges = [file.group_range for file in retained]
+        if any(not group_range.is_whole(work.groups[group_range.group]) for group_range in ranges):
+            work = replace(work, cut_ranges=tuple(ranges))
+        tasks = _rewrite_task_count(work, ranges, self.workers)
+        inputs = [
+            [file for file in retained if file.group_range.task % tasks == task] for task in range(tasks)
+        ]
+        stage = Stage(function=rewrite_from_files_task, arguments=(work, inputs), tasks=tasks)
+        try:
+            reports = self._rewrite(work, stage, sum(group_range.size for group_range in ranges))
+        finally:
+            remove_pieces(work)
+        groups = [group for row in reports for group in report_of(row, LogReport).groups]
+        return sorted(groups, key=lambda group: group.group_index)
 
-    def _by_group(
+    def _rewrite(self, work: LogWork, stage: Stage, size: int, kind: str = rows.REPORT) -> list[Row]:
+        """Run a stage that rewrites ``size`` bytes, and join pieces; returns reports of this ``kind``."""
+        job = Job(stages=_with_join(work, [stage], kind), title=work.name, staging=work.staging, size=size)
+        return run_with_shuffles(self._session, job, self._progress, is_rewriting=True)
+
+    def _by_range(
         self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]], workers: int
     ) -> list[Row]:
-        """Run the stages extract, merge and ``task``, which gets retained offsets by group; returns
+        """Run the stages extract, merge and ``task``, which gets retained offsets by range; returns
         reports."""
         min_buckets = bucket_count(work, max(self._min_buckets, workers))
         all_entries = offset_span(work) * entry_bytes(work)
         buckets, tasks = merge_shape(min_buckets, workers, all_entries, work.limits.memory_bytes)
         buckets = smaller_buckets(buckets, tasks, all_entries)
-        inputs = self._splits_of_tasks(work, workers)
-        stages = (
+        inputs, is_rewriting = self._splits_of_tasks(work, workers), task is not gather_task
+        rewrite_tasks = _rewrite_task_count(work, work.ranges, workers, is_rewriting=is_rewriting)
+        stages = [
             Stage(function=extract_task, arguments=(work, inputs, buckets), tasks=len(inputs)),
             Stage(function=merge_task, arguments=(work, buckets), tasks=tasks),
-            Stage(function=task, arguments=(work,), tasks=_rewrite_task_count(work, work.groups, workers)),
-        )
-        return self._run(stages, work.name, work.staging, work.size)
+            Stage(function=task, arguments=(work,), tasks=rewrite_tasks),
+        ]
+        all_stages = _with_join(work, stages) if is_rewriting else stages
+        return self._run(all_stages, work.name, work.staging, work.size)
 
     def _splits_of_tasks(self, work: LogWork, workers: int) -> list[list[InputSplit]]:
-        """The input splits of each task that extracts entries."""
+        """The input splits of each task that extracts entries; no split extends over a cut of a group."""
         tasks = max(workers, math.ceil(work.size / _EXTRACT_TASK_BYTES))
+        if work.cut_ranges:
+            splits = work.splits
+            sizes = [split.end_position - split.start_position for split in splits]
+            return [[splits[number] for number in members] for members in neighbours(sizes, tasks)]
         return splits_by_task(
             work.segments, work.end, tasks, may_cut=work.may_cut and not work.has_message_sets
         )
@@ -566,12 +618,17 @@ class SharedEngines:
             return SparkEngine(self._session, barrier_bytes=self._barrier_bytes)
 
 
-def _rewrite_task_count(work: LogWork, groups: Sequence[Group], workers: int) -> int:
-    """How many tasks rewrite the groups. A task costs Spark some 80 ms, so there are as many as workers, or
-    more if the retained offsets of a task would take more than half of its memory."""
-    span = sum(group.end_offset - group.base_offset for group in groups)
+def _rewrite_task_count(
+    work: LogWork, ranges: Sequence[GroupRange], workers: int, *, is_rewriting: bool = True
+) -> int:
+    """How many tasks rewrite the ranges. A task costs Spark some 80 ms, so there are as many as workers, or
+    more if the retained offsets of a task would take more than half of its memory, or if groups are cut.
+    ``is_rewriting``: else they only write retained offsets."""
+    if work.cut_ranges and is_rewriting:
+        return len({group_range.task for group_range in ranges})
+    span = sum(group_range.end_offset - group_range.base_offset for group_range in ranges)
     minimum = math.ceil(2 * span * RETAINED_OFFSET_BYTES / work.limits.memory_bytes)
-    return min(len(groups), max(workers, minimum))
+    return min(len({group_range.task for group_range in ranges}), max(workers, minimum))
 
 
 def _concerns_all_logs(error: EngineError) -> bool:

@@ -211,14 +211,19 @@ def can_use_barrier(session: SparkSession, size: int, maximum: int = BARRIER_BYT
         return is_local(context.master or "") and not context.statusTracker().getActiveJobsIds()
 
 
-def run_with_shuffles(session: SparkSession, job: Job, progress: Progress | None) -> list[Row]:
+def run_with_shuffles(
+    session: SparkSession, job: Job, progress: Progress | None, *, is_rewriting: bool = False
+) -> list[Row]:
     """Run each stage as a Spark stage, with shuffles between them. Returns the reports. Raises EngineError.
 
     A row goes to the task ``target % tasks`` of the next stage, as in the exchange through files.
+    ``is_rewriting``: the job reads its bytes once, not twice (for the progress).
     """
     first, *others = job.stages
 
-    def frames(shared: Shared) -> DataFrame:
+    def frames(shared: Shared) -> DataFrame | RDD[bytes]:
+        if not others:
+            return only_stage(session, first.tasks, first.function, *first.arguments, shared=shared)
         frame = stage_over_numbers(session, first.tasks, first.function, *first.arguments, shared=shared)
         for stage_after in others:
             task = F.pmod(F.col("target"), F.lit(stage_after.tasks)).cast("int")
@@ -226,10 +231,11 @@ def run_with_shuffles(session: SparkSession, job: Job, progress: Progress | None
             frame = stage_over(rows, stage_after.function, *stage_after.arguments, shared=shared)
         return frame
 
-    done = bytes_by_tasks(session, sum(stage.tasks for stage in job.stages), 2 * job.size)
+    size = job.size if is_rewriting else 2 * job.size
+    done = bytes_by_tasks(session, sum(stage.tasks for stage in job.stages), size)
     with (
         shared_folders(session, one_per_log_directory(filter(None, [job.staging]))) as shared,
-        report_progress(progress, job.title, job.size, done),
+        report_progress(progress, job.title, job.size, done, is_rewriting=is_rewriting),
     ):
         return collect(session, lambda: frames(shared), job.title)
 

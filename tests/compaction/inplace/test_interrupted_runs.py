@@ -114,15 +114,14 @@ def test_a_log_that_fits_the_space_is_one_job(log: Path) -> None:
 
 def test_waves_hold_a_group_for_each_worker(log: Path) -> None:
     class Two(Counting):
-        workers = 2
         sizes: list[int]
 
-    engine = Two()
+    engine = Two(workers=2)
     engine.sizes = []
     before = engine.rewrite
-    engine.rewrite = lambda work, groups, retained: (  # type: ignore[method-assign]
-        engine.sizes.append(len(groups)),
-        before(work, groups, retained),
+    engine.rewrite = lambda work, retained: (  # type: ignore[method-assign]
+        engine.sizes.append(len(retained)),
+        before(work, retained),
     )[1]
     assert run(log, engine=engine).status == CLEANED
     assert engine.sizes == [2, 2, 1]

@@ -16,11 +16,14 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
+from siltstone.base import files
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import LogConfig
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.compaction import work as splits
+from siltstone.log.lookup import batch_headers
 from siltstone.log.partition import PartitionLog
+from siltstone.log.segments import Segment
 from siltstone.log.validation import Origin
 from tests.support.cleaning import oracle
 from tests.support.cleaning.logs import DAY, NOW, WHERE, Rec
@@ -298,6 +301,41 @@ class Living:
 
 
 def splits_of_any_size(patch: pytest.MonkeyPatch) -> None:
-    """Let tasks that extract cut segments wherever an index names a batch, however small they are."""
+    """Let tasks cut segments and groups wherever an index names a batch, however small they are."""
     patch.setattr(splits, "MIN_SPLIT_BYTES", 1)
+    patch.setattr(splits, "MIN_CUT_BYTES", 1)
     patch.setattr(splits, "_NEAR_BOUNDARY_DIVISOR", 1 << 30)
+
+
+def cut_at_every_batch(patch: pytest.MonkeyPatch) -> None:
+    """Let groups be cut into a range for every batch, however small they are."""
+    splits_of_any_size(patch)
+    patch.setattr(splits, "_MIN_SHARES", 0)
+    patch.setattr(splits, "splits_by_task", _each_batch)
+
+
+def _each_batch(
+    segments: Sequence[Segment], end: int, tasks: int, *, may_cut: bool
+) -> list[list[splits.InputSplit]]:
+    """A task for every batch, as if the index named each."""
+    cut = []
+    for split in splits.whole_segments(segments, end):
+        segment = segments[split.segment]
+        with files.Reader(segment.path) as reader:
+            headers = list(batch_headers(reader, end=segment.size))
+        starts, offsets = (
+            [number for part in headers for number in part[field].tolist()][1:]
+            for field in ("position", "base_offset")
+        )
+        for start, stop, first, last in zip(
+            [0, *starts],
+            [*starts, segment.size],
+            [split.first_offset, *offsets],
+            [*offsets, split.end_offset],
+            strict=True,
+        ):
+            part = replace(
+                split, start_position=start, end_position=stop, first_offset=first, end_offset=last
+            )
+            cut.append([part])
+    return cut

@@ -156,8 +156,10 @@ def run(
     return result
 
 
-def one_group_a_wave(path: Path, config: Mapping[str, object] | None = None, now_ms: int = NOW) -> RunLimits:
-    """Limits under which a log is spread, in waves of one group, with room for the largest."""
+def one_group_a_wave(
+    path: Path, config: Mapping[str, object] | None = None, now_ms: int = NOW, *, times: int = 1
+) -> RunLimits:
+    """Limits under which a log is spread, in waves of one group, with room for ``times`` the largest."""
     with LogDirectory.open(path) as directory:
         ((topic_partition, partition),) = directory.partitions.items()
         state = LogState(
@@ -169,7 +171,7 @@ def one_group_a_wave(path: Path, config: Mapping[str, object] | None = None, now
         return RunLimits(whole_log_bytes=0)
     work = found.work
     largest = max(new_file_bytes(work, group) for group in work.groups)
-    room = largest + shuffle_spill_bytes(work) + retained_file_bytes(work)
+    room = times * largest + shuffle_spill_bytes(work) + retained_file_bytes(work)
     return RunLimits(whole_log_bytes=0, max_extra_bytes=room, wave_bytes=1)
 
 

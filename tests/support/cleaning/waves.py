@@ -22,8 +22,9 @@ GROUPS = 5
 STAGING = Path("topic-0") / ".siltstone"
 
 
-def write(path: Path, *, checkpoint: int | None = None) -> Path:
-    """Five groups of one segment: each loses records, the second all of them; one has a tombstone."""
+def write(path: Path, *, checkpoint: int | None = None, single: bool = False) -> Path:
+    """Five groups of one segment: each loses records, the second all of them; one has a tombstone.
+    ``single``: each record is a batch."""
     rows = [
         [("a", "1"), ("b", "1"), ("only here", "1")],
         [("c", "1"), ("a", "2")],
@@ -39,7 +40,7 @@ def write(path: Path, *, checkpoint: int | None = None) -> Path:
             Rec(offset=base + i, key=key.encode(), value=None if value is None else value.encode())
             for i, (key, value) in enumerate(row)
         ]
-        segments[base] = [logs.batch(records)]
+        segments[base] = [logs.batch([record]) for record in records] if single else [logs.batch(records)]
         base += len(row)
     return logs.write_log(path, segments, checkpoint=checkpoint)
 
@@ -47,22 +48,20 @@ def write(path: Path, *, checkpoint: int | None = None) -> Path:
 class Counting(InProcessEngine):
     """Counts extractions and rewritten groups; ``stop`` is raised when that many groups were rewritten."""
 
-    def __init__(self, after: int = 1 << 30, stop: BaseException | None = None) -> None:
-        super().__init__(3)
+    def __init__(self, after: int = 1 << 30, stop: BaseException | None = None, workers: int = 1) -> None:
+        super().__init__(3, workers=workers)
         self.after, self.stop = after, stop
         self.gathered, self.rewritten = 0, 0
 
-    def write_retained_offsets(self, work: LogWork) -> LogReport:
+    def write_retained_offsets(self, work: LogWork, waves: Sequence[Sequence[Group]]) -> LogReport:
         self.gathered += 1
-        return super().write_retained_offsets(work)
+        return super().write_retained_offsets(work, waves)
 
-    def rewrite(
-        self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
-    ) -> list[GroupReport]:
+    def rewrite(self, work: LogWork, retained: Sequence[RetainedFile]) -> list[GroupReport]:
         if self.rewritten >= self.after and self.stop is not None:
             raise self.stop
-        self.rewritten += len(groups)
-        return super().rewrite(work, groups, retained)
+        self.rewritten += len({file.group_range.group for file in retained})
+        return super().rewrite(work, retained)
 
 
 def run(
@@ -107,6 +106,7 @@ def leave_files(path: Path) -> None:
     for base in (0, 3, 5, 8, 11):
         (folder / f"{base:020d}.0.retained").write_bytes(b"")
         (folder / f"{base:020d}.0.log").write_bytes(b"half a file")
+        (folder / f"{base:020d}.0.piece").write_bytes(b"half a piece")
 
 
 def outcome(path: Path) -> tuple[dict[int, bytes], dict[TopicPartition, int], bool]:

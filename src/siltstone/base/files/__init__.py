@@ -118,6 +118,8 @@ _WRITEBACK_BYTES = 8 << 20
 _RECENT_BYTES = 24 << 20
 """The last bytes of a file that grows, which are probably not on disk yet: dropping them would wait for the
 disk."""
+_COPY_BYTES = 8 << 20
+"""How many bytes of a file are copied at a time."""
 _EXTRA_READ_BYTES = 1 << 12
 """How much more than a file's size the first read asks for."""
 _REMOVAL_ROUNDS = 100
@@ -363,6 +365,19 @@ def bytes_read() -> int:
     return Reader.total_read
 
 
+def _copy_in_kernel(source: int, target: int, size: int, position: int) -> int | None:
+    """Copy up to ``size`` bytes from ``position`` on to the end of the open file ``target``; returns how
+    many. None where the system, or a file system, does not copy. Raises OSError."""
+    if not hasattr(os, "copy_file_range"):  # not Linux
+        return None
+    try:
+        return os.copy_file_range(source, target, size, position)
+    except OSError as error:
+        if error.errno in (*_UNSUPPORTED_ERRNOS, errno.EXDEV):
+            return None
+        raise
+
+
 class Writer(OpenFile):
     """A new file that is written from start to end; ``size`` is the number of bytes written so far.
 
@@ -387,6 +402,28 @@ class Writer(OpenFile):
             written = os.write(self.descriptor, view)
             self.size += written
             view = view[written:]
+        self._start_writeback()
+
+    def copy(self, reader: Reader, position: int, size: int) -> int:
+        """Append ``size`` bytes of another file from ``position`` on; returns how many: fewer only at its
+        end. Raises OSError.
+
+        The kernel copies, where both file systems allow it, or shares the blocks (``copy_file_range(2)``).
+        """
+        end = self.size + size
+        before_change("write", self.path)
+        while self.size < end:
+            step = min(end - self.size, _COPY_BYTES)
+            copied = _copy_in_kernel(reader.descriptor, self.descriptor, step, position)
+            if copied is None:
+                copied = os.write(self.descriptor, os.pread(reader.descriptor, step, position))
+            if copied == 0:
+                break
+            position, self.size = position + copied, self.size + copied
+            self._start_writeback()
+        return size - (end - self.size)
+
+    def _start_writeback(self) -> None:
         if self._will_be_synced and self.size - self._written_back >= _WRITEBACK_BYTES:
             start_writeback(self.descriptor, self._written_back, self.size - self._written_back)
             self._written_back = self.size

@@ -27,6 +27,7 @@ import enum
 import functools
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -73,19 +74,22 @@ from siltstone.compaction.work import Group, LogWork
 
 
 def check_retained_files(work: LogWork, merged: LogReport) -> list[RetainedFile]:
-    """The files of retained offsets, in order of groups. ``merged``: the engine's report on the merge.
+    """The files of retained offsets, by offset. ``merged``: the engine's report on the merge.
 
-    Raises CheckFailedError unless each group has one file, with as many offsets as the merge retained.
+    Raises CheckFailedError unless there is a file for each range of the log, and those of each group have as
+    many offsets as the merge retained.
     """
-    files = sorted(merged.files, key=lambda file: file.group_index)
-    if [file.group_index for file in files] != [group.index for group in work.groups]:
-        raise CheckFailedError(
-            "the files of retained offsets are not one for each segment group", path=work.name
-        )
+    files = sorted(merged.files, key=lambda file: file.group_range.base_offset)
+    starts = [file.group_range.base_offset for file in files]
+    ends = [file.group_range.end_offset for file in files]
+    if starts != [work.groups[0].base_offset, *ends[:-1]] or ends[-1] != work.groups[-1].end_offset:
+        raise CheckFailedError("not each range has one file of retained offsets", path=work.name)
+    arrived: Counter[int] = Counter()
     for file in files:
-        _check_retained(
-            work.name, file.group_index, merged.retained_counts.get(file.group_index, 0), file.count
-        )
+        arrived[file.group_range.group] += file.count
+    for group in work.groups:
+        merged_count = merged.retained_counts.get(group.index, 0)
+        _check_retained(work.name, group.index, merged_count, arrived[group.index])
     return files
 
 
@@ -184,6 +188,8 @@ MAX_GROWTH = 1.1
 of a batch, and some codecs compress worse than the producer's."""
 MAX_MESSAGE_SET_GROWTH = 2.7
 """The same for message sets (v0, v1), which may become batches of one small record each."""
+PIECES_FACTOR = 2
+"""So many times the bytes of its new files does a group take that is cut into ranges, with its pieces."""
 FILES_PER_GROUP = 8
 """Inodes that must be free for each group: more than its log, its indexes and its retained offsets take."""
 
@@ -266,6 +272,24 @@ def waves(work: LogWork, new_bytes_max: int, wave_bytes: int, workers: int) -> I
         wave.append(group)
     if wave:
         yield wave
+
+
+def plan_waves(
+    work: LogWork, new_bytes_max: int, wave_bytes: int, workers: int
+) -> tuple[list[list[Group]], bool]:
+    """(The waves of a log, whether there is space to cut their groups into ranges.)
+
+    The pieces of a cut group need as much space as its new segment. So waves are smaller where a wave would
+    not have a group for every other worker; elsewhere groups are not cut.
+    """
+    whole = list(waves(work, new_bytes_max, wave_bytes, workers))
+    with_pieces = list(waves(work, new_bytes_max // PIECES_FACTOR, wave_bytes, workers))
+    fits = all(
+        PIECES_FACTOR * sum(new_file_bytes(work, group) for group in wave) <= new_bytes_max
+        for wave in with_pieces
+    )
+    is_worth_it = with_pieces == whole or PIECES_FACTOR * max(map(len, whole)) <= workers
+    return (with_pieces, True) if fits and is_worth_it else (whole, False)
 
 
 # Several logs are swapped at the same time, since a swap mostly waits for the disk.
@@ -544,7 +568,10 @@ class Cleaner:
             if execution.mode is ExecutionMode.WAVES:
                 self._clean_in_waves(planned, execution.new_bytes_max, engine)
             else:
-                self._commit(planned, engine.clean_distributed(planned.work), is_last_wave=True)
+                work = planned.work
+                may_cut = PIECES_FACTOR * new_file_bytes(work) <= execution.new_bytes_max
+                log_report = engine.clean_distributed(replace(work, may_cut_groups=may_cut))
+                self._commit(planned, log_report, is_last_wave=True)
         except (SiltstoneError, OSError) as error:
             self._fail(planned, failure_of(error))
             _raise_if_no_engine(error)
@@ -559,17 +586,18 @@ class Cleaner:
         Kafka rewrites and swaps group by group, too (``Cleaner.doClean``), with one offset map for all.
         """
         # 1. Merge the keys of the whole log: which offsets a group retains depends on all dirty records. They
-        #    are written to a file for each group: after that, the old segments of a wave can be replaced
+        #    are written to a file for each range: after that, the old segments of a wave can be replaced
         #    before the next wave is read.
-        work = planned.work
-        merged = engine.write_retained_offsets(work)
+        waves, may_cut = plan_waves(planned.work, new_bytes_max, self._limits.wave_bytes, engine.workers)
+        work = replace(planned.work, may_cut_groups=may_cut)
+        merged = engine.write_retained_offsets(work, waves)
         if merged.failure is not None:
             self._fail(planned, merged.failure)
             return
         # 2. Check that the files of all groups are complete before a wave is swapped in.
         retained = check_retained_files(work, merged)
         groups_done, total = 0, len(work.groups)
-        for wave in waves(work, new_bytes_max, self._limits.wave_bytes, engine.workers):
+        for wave in waves:
             if self._is_time_up():
                 reason = STOPPED_PARTLY.format(groups_done=groups_done, total=total)
                 self._fail(planned, LogFailure(status=report.SKIPPED, reason=reason))
@@ -577,7 +605,9 @@ class Cleaner:
             # 3. Rewrite a wave, and swap it in. Waves ascend by offset, so a tombstone is not removed before
             #    the value that it deletes. Only the last wave moves the checkpoint.
             self._destination.check_not_aborted(planned)
-            log_report = replace(merged, groups=engine.rewrite(work, wave, retained))
+            of_wave = {group.index for group in wave}
+            files = [file for file in retained if file.group_range.group in of_wave]
+            log_report = replace(merged, groups=engine.rewrite(work, files))
             groups_done += len(wave)
             if not self._commit(planned, log_report, is_last_wave=groups_done == total):
                 return

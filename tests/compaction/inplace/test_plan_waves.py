@@ -1,0 +1,59 @@
+"""How the groups of a large log are divided into waves, and when there is space to cut them into ranges."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from siltstone.compaction.engine import warm_up_work
+from siltstone.compaction.inplace.cleaner import plan_waves
+from siltstone.compaction.work import Group, LogWork
+from siltstone.log.segments import Segment
+from tests.support.cleaning import logs
+
+SIZE, NEW = 1000, 1100
+"""Bytes of a group, and the most of its new files."""
+PLENTY = 1 << 40
+
+
+def work_of(tmp_path: Path, groups: int) -> LogWork:
+    """So many groups of one segment, which need not exist."""
+    logs.write_log(tmp_path, {0: [logs.one(0, "a")], 1: [logs.one(1, "b")]})
+    segments = tuple(
+        Segment(directory="/logs/topic-0", base_offset=number, size=SIZE, modified_ns=1)
+        for number in range(groups)
+    )
+    return replace(
+        warm_up_work(tmp_path / "topic-0", "staged"),
+        segments=segments,
+        groups=tuple(
+            Group(index=n, first_segment=n, end_segment=n + 1, base_offset=n, end_offset=n + 1)
+            for n in range(groups)
+        ),
+        end=groups,
+    )
+
+
+@pytest.mark.parametrize(
+    ("groups", "space", "workers", "expected", "may_cut"),
+    [
+        # With space for everything, groups may always be cut; only ``cut_groups`` decides.
+        (3, PLENTY, 8, [3], True),
+        (5, PLENTY, 2, [2, 2, 1], True),
+        # Space for six groups: waves of three with their pieces, if there is a worker for each half.
+        (6, 6 * NEW, 12, [3, 3], True),
+        (6, 6 * NEW, 11, [6], False),
+        # Space for one group, or for one and its piece.
+        (2, NEW, 8, [1, 1], False),
+        (2, 2 * NEW - 1, 8, [1, 1], False),
+        (2, 2 * NEW, 8, [1, 1], True),
+    ],
+)
+def test_waves(
+    tmp_path: Path, groups: int, space: int, workers: int, expected: list[int], may_cut: bool
+) -> None:
+    waves, found = plan_waves(work_of(tmp_path, groups), space, SIZE, workers)
+    assert ([len(wave) for wave in waves], found) == (expected, may_cut)
+    assert [group.index for wave in waves for group in wave] == list(range(groups))
