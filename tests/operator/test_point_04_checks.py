@@ -118,8 +118,9 @@ def change_retained(
     """One group's task gets other retained offsets than were merged."""
     rewrite = engine_module.rewrite_range
 
-    def changed(work: LogWork, group: GroupRange, retained: Offsets, *more: Any) -> LogReport:
-        return rewrite(work, group, change(group, retained) if group.group == number else retained, *more)
+    def changed(work: LogWork, group: GroupRange, retained: Offsets, *more: Any, **named: Any) -> LogReport:
+        offsets = change(group, retained) if group.group == number else retained
+        return rewrite(work, group, offsets, *more, **named)
 
     monkeypatch.setattr(engine_module, "rewrite_range", changed)
 
