@@ -31,7 +31,7 @@ from siltstone.compaction.inplace.destination import InPlace
 from siltstone.compaction.inplace.expiry import count_records
 from siltstone.compaction.inplace.planning import LogState, PlannedLog, PlanOptions, plan_log, staging_folder
 from siltstone.compaction.keys import EntryBlob, KeyCollector, merge_bucket
-from siltstone.compaction.staging import GroupReport, rewrite_group
+from siltstone.compaction.staging import GroupReport, rewrite_range
 from siltstone.compaction.work import Extracted, extract, retained_by_range
 from siltstone.log.directory import LogDirectory
 from siltstone.log.segments import list_segments, windows
@@ -182,10 +182,10 @@ def pieces(folder: Path, made: Generated) -> dict[str, Times]:
         groups: list[GroupReport] = timed(
             "rewrite, fsync, check",
             lambda: [
-                rewrite_group(
-                    work, group, np.concatenate([np.empty(0, np.uint32), *retained.get(group.index, [])]), "0"
-                )
-                for group in work.groups
+                rewrite_range(
+                    work, part, np.concatenate([np.empty(0, np.uint32), *retained.get(part.group, [])]), "0"
+                ).groups[0]
+                for part in work.ranges
             ],
         )
         timed("swap, checkpoint", lambda: _swap(destination, planned, groups))

@@ -14,7 +14,7 @@ from siltstone.base.config import INT_MAX
 from siltstone.compaction import work as splits
 from siltstone.compaction.engine import warm_up_work, with_ranges
 from siltstone.compaction.joining import join_pieces, remove_pieces
-from siltstone.compaction.staging import GroupReport, PieceReport, rewrite_group, rewrite_range
+from siltstone.compaction.staging import GroupReport, PieceReport, rewrite_range
 from siltstone.compaction.work import Group, GroupRange, LogWork, cut_groups, whole_groups
 from siltstone.log.segments import list_segments
 from tests.support.cleaning import logs
@@ -71,7 +71,8 @@ def names(work: LogWork) -> set[str]:
 @pytest.mark.parametrize("retained", [SOME, ALL, ALL[:0], ALL[-1:], ALL[7:33]])
 def test_the_joined_segment_is_the_one_that_one_task_writes(work: LogWork, retained: np.ndarray) -> None:
     assert len(work.ranges) == BATCHES
-    expected = rewrite_group(work, work.groups[0], retained, "whole")
+    (whole,) = whole_groups(work.segments, work.groups[:1])
+    (expected,) = rewrite_range(work, whole, retained, "whole").groups
     found = join_pieces(work, work.groups[0], list(reversed(pieces(work, retained))), "joined")
     assert contents(found) == contents(expected)
     same = {"staged": {}, "identity": []}

@@ -11,7 +11,7 @@ import pytest
 from siltstone.base import files
 from siltstone.commands import clean as app
 from siltstone.compaction.engine import InProcessEngine
-from siltstone.compaction.staging import LogReport, rewrite_group
+from siltstone.compaction.staging import LogReport, rewrite_range
 from siltstone.compaction.work import LogWork
 from tests.support.operator.staged import Staged, listing, no_leftovers, stage
 
@@ -66,7 +66,7 @@ def test_tasks_write_below_their_runs_folder_and_sync_before_they_report(staged:
 def test_a_late_attempt_changes_nothing_after_the_swap(staged: Staged) -> None:
     work = work_of(staged)
     after = listing(staged.directory)
-    report = rewrite_group(work, work.groups[0], retained(work, 0), "late")
+    report = rewrite_range(work, work.ranges[0], retained(work, 0), "late").groups[0]
     assert report.failure is not None and report.failure.status == "failed"
     assert listing(staged.directory) == after
 
@@ -76,7 +76,7 @@ def test_an_attempt_that_sees_a_changed_source_stops(staged: Staged) -> None:
     assert work.staging is not None
     Path(work.staging).mkdir(parents=True)
     after = listing(staged.directory)
-    report = rewrite_group(work, work.groups[0], retained(work, 0), "late")
+    report = rewrite_range(work, work.ranges[0], retained(work, 0), "late").groups[0]
     assert report.failure is not None and "changed since" in report.failure.reason
     assert listing(staged.directory) == after
 
@@ -91,12 +91,12 @@ def test_a_second_attempt_has_files_of_its_own(staged: Staged, tmp_path: Path) -
     Path(work.staging).mkdir(parents=True)
     before = listing(staged.directory)
     all_records = np.arange(work.groups[0].end_offset - work.groups[0].base_offset, dtype=np.uint32)
-    first = rewrite_group(work, work.groups[0], all_records, "a")
-    second = rewrite_group(work, work.groups[0], all_records, "b")
+    first = rewrite_range(work, work.ranges[0], all_records, "a").groups[0]
+    second = rewrite_range(work, work.ranges[0], all_records, "b").groups[0]
     assert first.failure is None and second.failure is None
     assert not set(first.staged.values()) & set(second.staged.values())
     mine = {path: Path(path).read_bytes() for path in first.staged.values()}
-    again = rewrite_group(work, work.groups[0], all_records, "a")
+    again = rewrite_range(work, work.ranges[0], all_records, "a").groups[0]
     assert again.failure is not None and "exists" in again.failure.reason
     for path, data in mine.items():
         if Path(path).exists():

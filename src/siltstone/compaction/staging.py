@@ -56,7 +56,6 @@ from siltstone.compaction.work import (
     check_ascending,
     decode_slices,
     throttled_windows,
-    whole_groups,
 )
 from siltstone.log.indexes import IndexBuilder
 from siltstone.log.segments import Segment, Window, open_unchanged, windows
@@ -373,22 +372,6 @@ class _SegmentWriter:
     def __exit__(self, *error: object) -> None:
         if self._writer is not None:
             self._writer.close()
-
-
-def rewrite_group(
-    work: LogWork,
-    group: Group,
-    retained: Offsets,
-    attempt: str,
-    transaction_state: TransactionState = NO_TRANSACTIONS,
-    buffers: Buffers | None = None,
-    *,
-    has_keyless: bool = True,
-) -> GroupReport:
-    """``rewrite_range`` for a whole group; returns only its report."""
-    (group_range,) = whole_groups(work.segments, [group])
-    inputs = (retained, attempt, transaction_state, buffers)
-    return rewrite_range(work, group_range, *inputs, has_keyless=has_keyless).groups[0]
 
 
 def rewrite_range(
