@@ -44,8 +44,9 @@ class _Sessions:
     def __init__(self, manager: LogManager, settings: Mapping[str, str] | None) -> None:
         self._manager, self._settings = manager, settings
         self._lock = threading.Lock()
-        # Sessions that were started here, by the ``id`` of their engine.
-        self._own_sessions: dict[int, SparkSession] = {}
+        # The engines whose session was started here, by ``id``. An engine is kept with its session, so that
+        # no other engine can get its id.
+        self._own_sessions: dict[int, tuple[object, SparkSession]] = {}
 
     def start(self, create_engine: Callable[[SparkSession], StartedEngine]) -> StartedEngine:
         """An engine on the session of the process, which is started if there is none. Raises EngineError."""
@@ -58,7 +59,7 @@ class _Sessions:
             raise
         if was_started_here:
             with self._lock:
-                self._own_sessions[id(engine)] = session
+                self._own_sessions[id(engine)] = engine, session
         return engine
 
     def _session(self) -> tuple[SparkSession, bool]:
@@ -72,7 +73,7 @@ class _Sessions:
     def stop(self, engine: object) -> None:
         """Stop the session of an engine that is lost or no longer used, if it was started for this engine."""
         with self._lock:
-            session = self._own_sessions.pop(id(engine), None)
+            _, session = self._own_sessions.pop(id(engine), (None, None))
         # None: the session is lost, but its Java process may still have to be ended.
         if session is not None and running_session() in (session, None):
             stop_session(session)
