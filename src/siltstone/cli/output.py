@@ -174,11 +174,9 @@ class RunProgress:
         self._console, self._clock, self._quiet = Console(stderr=True), clock, quiet
         self._line = self._console.status("", spinner="dots") if self._console.is_terminal else None
         self._logs = ""  # "3/14 logs · "
-        # The (log, stage) that is shown, when it began, and how many bytes were done then.
-        self._stage: tuple[str, str] = ("", "")
-        self._began = clock()
-        self._bytes_at_begin = 0
-        self._last_line_at = self._began
+        # By log: its stage, when that began, and how many bytes were done then.
+        self._stages: dict[str, tuple[str, float, int]] = {}
+        self._last_line_at = clock()
 
     def __enter__(self) -> Self:
         return self
@@ -192,10 +190,10 @@ class RunProgress:
         if stage == "done":
             self._logs = f"{done}/{total} logs · " if total > 1 else ""
             return
-        if (log, stage) != self._stage:
-            self._stage, self._began, self._bytes_at_begin = (log, stage), now, done
-        read, seconds = done - self._bytes_at_begin, now - self._began
-        self.show(self._logs + stage_text(f"{log} {stage}", done, total, read, seconds))
+        if log not in self._stages or self._stages[log][0] != stage:
+            self._stages[log] = (stage, now, done)
+        _, began, done_before = self._stages[log]
+        self.show(self._logs + stage_text(f"{log} {stage}", done, total, done - done_before, now - began))
 
     def show(self, line: str) -> None:
         """Show a line instead of the one before; off a terminal at most one a minute."""

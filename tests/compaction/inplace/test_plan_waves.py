@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.compaction.engine import warm_up_work
-from siltstone.compaction.inplace.cleaner import plan_waves
+from siltstone.compaction.inplace.execution import plan_waves
 from siltstone.compaction.work import Group, LogWork
 from siltstone.log.segments import Segment
 from tests.support.cleaning import logs

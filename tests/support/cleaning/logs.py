@@ -17,14 +17,9 @@ from siltstone.base.records.build import NewBatchHeader, Spans, build_batch, enc
 from siltstone.base.records.layout import HEADER
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from siltstone.compaction.engine import Engine, InProcessEngine
-from siltstone.compaction.inplace.cleaner import (
-    Cleaner,
-    RunLimits,
-    new_file_bytes,
-    retained_file_bytes,
-    shuffle_spill_bytes,
-)
+from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import Destination, InPlace
+from siltstone.compaction.inplace.execution import new_file_bytes, retained_file_bytes, shuffle_spill_bytes
 from siltstone.compaction.inplace.planning import LogState, PlannedLog, PlanOptions, plan_log
 from siltstone.compaction.report import LogResult
 from siltstone.log.directory import LogDirectory

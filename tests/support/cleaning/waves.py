@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from siltstone.compaction.engine import InProcessEngine
-from siltstone.compaction.inplace.cleaner import RunLimits
-from siltstone.compaction.inplace.destination import InPlace
+from siltstone.base.interruption import CriticalSection
+from siltstone.compaction.engine import Engine, InProcessEngine
+from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
+from siltstone.compaction.inplace.destination import Destination, InPlace
+from siltstone.compaction.inplace.planning import LogState, PlanOptions
 from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import GroupReport, LogReport, RetainedFile
 from siltstone.compaction.work import Group, LogWork
 from siltstone.log.checkpoints import read_checkpoint
+from siltstone.log.directory import LogDirectory
 from siltstone.log.names import TopicPartition
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import DAY, NOW, Rec
+from tests.support.golden_sets import write_checkpoint
 
 WAVES = RunLimits(whole_log_bytes=0, wave_bytes=1)
 CONFIG = {"segment.bytes": 1, "delete.retention.ms": DAY}
@@ -84,6 +90,44 @@ def run(
         now_ms=now_ms,
         **choices,
     )
+
+
+def write_logs(path: Path, count: int) -> None:
+    """A directory of so many such logs."""
+    write(path)
+    for number in range(1, count):
+        shutil.copytree(path / "topic-0", path / f"topic-{number}")
+    write_checkpoint(
+        path / "replication-offset-checkpoint", {("topic", number): 1 << 40 for number in range(count)}
+    )
+
+
+def run_all(
+    path: Path,
+    engine: Engine,
+    destination: Destination | None = None,
+    limits: RunLimits = WAVES,
+    *,
+    critical: CriticalSection = contextlib.nullcontext,
+    results: list[LogResult] | None = None,
+) -> list[LogResult]:
+    """Clean all logs of a directory; ``results`` gets the results also after an interrupt."""
+    with LogDirectory.open(path) as directory:
+        states = [
+            LogState(
+                topic_partition=topic_partition,
+                path=partition,
+                directory=directory,
+                config=logs.settings(CONFIG),
+            )
+            for topic_partition, partition in directory.partitions.items()
+        ]
+        cleaner = Cleaner(lambda: engine, destination or InPlace("run"), limits, critical=critical)
+        try:
+            return cleaner.run(states, PlanOptions(now_ms=NOW, force=True, drop_keyless=True))
+        finally:
+            if results is not None:
+                results += cleaner.results
 
 
 def interrupt(path: Path, after: int, stop: BaseException | None = None) -> None:

@@ -23,13 +23,12 @@ next run cleans the same range again (``docs/decisions/0015-an-interrupted-run-s
 from __future__ import annotations
 
 import contextlib
-import enum
 import functools
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 
 from siltstone.base.errors import (
@@ -40,8 +39,17 @@ from siltstone.base.errors import (
 )
 from siltstone.base.interruption import CriticalSection
 from siltstone.compaction import report
-from siltstone.compaction.engine import Engine, Progress, fits_one_task, offset_span
+from siltstone.compaction.engine import Engine, Progress
 from siltstone.compaction.inplace.destination import Destination, SpaceBudget
+from siltstone.compaction.inplace.execution import (
+    PIECES_FACTOR,
+    ExecutionMode,
+    ExecutionPlan,
+    execution_plan,
+    lack_of_space,
+    new_file_bytes,
+    plan_waves,
+)
 from siltstone.compaction.inplace.expiry import (
     count_records,
     fill_expiry,
@@ -58,10 +66,9 @@ from siltstone.compaction.inplace.planning import (
     plan_log,
 )
 from siltstone.compaction.inplace.ranges import kafka_map_keys, kafka_passes
-from siltstone.compaction.keys import ENTRY_BYTES
 from siltstone.compaction.report import LogFailure, LogResult, RecordCounts, failure_of
-from siltstone.compaction.staging import RETAINED_OFFSET_BYTES, GroupReport, LogReport, RetainedFile
-from siltstone.compaction.work import Group, LogWork
+from siltstone.compaction.staging import GroupReport, LogReport, RetainedFile
+from siltstone.compaction.work import LogWork
 
 # The checks of an engine's report before the swap. Different tasks count the same things; if two counts
 # differ, a record was lost on its way between tasks, and nothing is swapped.
@@ -172,126 +179,6 @@ def fill_result(planned: PlannedLog, log_report: LogReport) -> None:
     result.set_status(report.CLEANED, "")
 
 
-# How the cleaning of a log is executed, and the disk space that it needs.
-#
-# ::
-#
-#     ONE_TASK    the whole log in one task: its bytes and its keys fit one task
-#     ONE_JOB     distributed over all workers; all new files are on disk before the swap
-#     WAVES       distributed; the retained offsets are written to files, then one wave of groups after
-#                 another is rewritten and swapped in: only the new files of one wave are on disk
-#
-# Waves need less space than one job only if a swap frees the old segments (``SpaceBudget.frees_sources``).
-
-MAX_GROWTH = 1.1
-"""A group's new files have at most so many times its bytes: a new delete horizon changes the timestamp deltas
-of a batch, and some codecs compress worse than the producer's."""
-MAX_MESSAGE_SET_GROWTH = 2.7
-"""The same for message sets (v0, v1), which may become batches of one small record each."""
-PIECES_FACTOR = 2
-"""So many times the bytes of its new files does a group take that is cut into ranges, with its pieces."""
-FILES_PER_GROUP = 8
-"""Inodes that must be free for each group: more than its log, its indexes and its retained offsets take."""
-
-
-class ExecutionMode(enum.Enum):
-    """How the cleaning of a log is executed."""
-
-    ONE_TASK = enum.auto()
-    ONE_JOB = enum.auto()
-    WAVES = enum.auto()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionPlan:
-    """The mode of execution, the bytes that new segments may take at the same time (``new_bytes_max``), and
-    the least bytes that the whole cleaning needs (``needed_bytes``)."""
-
-    mode: ExecutionMode
-    new_bytes_max: int
-    needed_bytes: int
-
-
-def new_file_bytes(work: LogWork, group: Group | None = None) -> int:
-    """The most bytes of the new files of one group, or without it of all groups."""
-    segments = work.segments if group is None else work.sources(group)
-    growth = MAX_MESSAGE_SET_GROWTH if work.has_message_sets else MAX_GROWTH
-    return int(sum(segment.size for segment in segments) * growth)
-
-
-def shuffle_spill_bytes(work: LogWork) -> int:
-    """The most bytes of key entries that a shuffle may write to disk: one for each record. There are no more
-    records than offsets, nor than bytes."""
-    return ENTRY_BYTES * min(offset_span(work), work.size)
-
-
-def retained_file_bytes(work: LogWork) -> int:
-    """The most bytes of the files of retained offsets, which stay on disk until the last wave."""
-    return RETAINED_OFFSET_BYTES * min(offset_span(work), work.size)
-
-
-def execution_plan(work: LogWork, space: SpaceBudget, whole_log_bytes: int, wave_bytes: int) -> ExecutionPlan:
-    """Choose how to execute the cleaning of a log. ``whole_log_bytes``: the largest log for one task;
-    ``wave_bytes``: the largest log for one job, where waves need less space."""
-    new_bytes, spilled = new_file_bytes(work), shuffle_spill_bytes(work)
-    reserved = 0
-    if new_bytes <= space.size and fits_one_task(work, whole_log_bytes):
-        mode = ExecutionMode.ONE_TASK
-    elif not space.frees_sources or (work.size <= wave_bytes and new_bytes + spilled <= space.size):
-        mode, reserved = ExecutionMode.ONE_JOB, spilled
-    else:
-        mode, reserved = ExecutionMode.WAVES, spilled + retained_file_bytes(work)
-    # Where a swap frees the old segments, a wave may be one group: the largest one must fit.
-    largest_group = max((new_file_bytes(work, group) for group in work.groups), default=0)
-    if mode is ExecutionMode.WAVES and work.staging is None:  # a dry run has no files between its waves
-        mode = ExecutionMode.ONE_JOB
-    return ExecutionPlan(
-        mode=mode,
-        new_bytes_max=space.size - reserved,
-        needed_bytes=reserved + (largest_group if space.frees_sources else new_bytes),
-    )
-
-
-def waves(work: LogWork, new_bytes_max: int, wave_bytes: int, workers: int) -> Iterator[list[Group]]:
-    """Divide a log's groups into waves of neighbours, each of at least one group.
-
-    The new files of a wave fit ``new_bytes_max``. A wave ends at ``wave_bytes`` of old segments, which bounds
-    the work that an interrupt costs, but not before it has a group for each worker.
-    """
-    wave: list[Group] = []
-    source_bytes = new_bytes = 0
-    for group in work.groups:
-        source_bytes += sum(segment.size for segment in work.sources(group))
-        new_bytes += new_file_bytes(work, group)
-        is_large = source_bytes > wave_bytes and len(wave) >= workers
-        if wave and (is_large or new_bytes > new_bytes_max):
-            yield wave
-            wave = []
-            source_bytes = sum(segment.size for segment in work.sources(group))
-            new_bytes = new_file_bytes(work, group)
-        wave.append(group)
-    if wave:
-        yield wave
-
-
-def plan_waves(
-    work: LogWork, new_bytes_max: int, wave_bytes: int, workers: int
-) -> tuple[list[list[Group]], bool]:
-    """(The waves of a log, whether there is space to cut their groups into ranges.)
-
-    The pieces of a cut group need as much space as its new segment. So waves are smaller where a wave would
-    not have a group for every other worker; elsewhere groups are not cut.
-    """
-    whole = list(waves(work, new_bytes_max, wave_bytes, workers))
-    with_pieces = list(waves(work, new_bytes_max // PIECES_FACTOR, wave_bytes, workers))
-    fits = all(
-        PIECES_FACTOR * sum(new_file_bytes(work, group) for group in wave) <= new_bytes_max
-        for wave in with_pieces
-    )
-    is_worth_it = with_pieces == whole or PIECES_FACTOR * max(map(len, whole)) <= workers
-    return (with_pieces, True) if fits and is_worth_it else (whole, False)
-
-
 # Several logs are swapped at the same time, since a swap mostly waits for the disk.
 
 
@@ -332,6 +219,11 @@ workers would wait."""
 _LOGS_PER_WORKER = 4
 """How many logs of the largest size (16 times) a job may have for each worker: an interrupt loses the work
 of a job."""
+LARGE_LOG_BYTES_PER_WORKER = 128 << 20
+"""A worker that gets less of a large log than this mostly waits. Then several large logs are cleaned at the
+same time."""
+LARGE_LOGS_MAX = 16
+"""The most large logs at the same time: each has a thread of the driver, and an interrupt stops all."""
 WAVE_BYTES = 1 << 30
 """The most bytes of old segments in a wave: the work that an interrupt may cost."""
 CHECKPOINT_NOT_MOVED = (
@@ -389,6 +281,8 @@ class Cleaner:
         self._whole_log_bytes: int
         self._job_bytes: int | None = None
         self._has_changed_something = False
+        self._is_interrupted = False
+        self._commits = threading.Semaphore(destination.swap_threads)
         self._deadline = (
             None if limits.stop_after_seconds is None else time.monotonic() + limits.stop_after_seconds
         )
@@ -439,7 +333,7 @@ class Cleaner:
             return _unplanned(state).set_failure(failure_of(error))
 
     def _clean_all(self, planned: Sequence[PlannedLog]) -> None:
-        """Clean small logs first, many in one job; then the large ones, one after another."""
+        """Clean small logs first, many in one job; then the large ones."""
         self._logs_total, self._logs_done = len(planned), 0
         self._whole_log_bytes = self._max_for_one_task(planned)
         small: list[PlannedLog] = []
@@ -450,8 +344,48 @@ class Cleaner:
                 (small if execution.mode is ExecutionMode.ONE_TASK else large).append(log)
         for logs in self._jobs(small):
             self._clean_small_logs(logs)
+        self._clean_large_logs(large)
+
+    def _clean_large_logs(self, large: Sequence[PlannedLog]) -> None:
+        """Clean the large logs one after another or, where one of them cannot keep the workers busy, several
+        at the same time. Each of these gets its share of the space; those that need more come last, alone."""
+        at_once = self._large_logs_at_once(large)
+        together = [log for log in large if at_once > 1 and self._fits_share(log, at_once)]
+        if len(together) > 1:
+            self._clean_together(together, at_once)
         for log in large:
-            self._clean_large_log(log)
+            if len(together) < 2 or log not in together:
+                self._clean_large_log(log)
+
+    def _large_logs_at_once(self, large: Sequence[PlannedLog]) -> int:
+        """How many large logs of mean size give each worker ``LARGE_LOG_BYTES_PER_WORKER``; at least one."""
+        if len(large) < 2 or self._destination.swap_threads == 1:
+            return 1
+        mean_size = sum(log.work.size for log in large) // len(large)
+        at_once = self._engine().workers * LARGE_LOG_BYTES_PER_WORKER // max(mean_size, 1)
+        return max(1, min(at_once, len(large), LARGE_LOGS_MAX))
+
+    def _fits_share(self, planned: PlannedLog, shares: int) -> bool:
+        """Can the log be cleaned with one of so many equal shares of the space?"""
+        try:
+            execution, space = self._execution(planned, shares)
+        except OSError:
+            return False  # the log's own turn reports it
+        return lack_of_space(planned.work, execution, space) is None
+
+    def _clean_together(self, logs: Sequence[PlannedLog], at_once: int) -> None:
+        """Clean large logs in threads. After an interrupt, or without an engine, none begins another wave."""
+        pool = ThreadPoolExecutor(at_once, "large-log")
+        try:
+            calls = [pool.submit(self._clean_large_log, log, at_once) for log in logs]
+            for call in as_completed(calls):
+                call.result()
+        except BaseException:
+            self._is_interrupted = True
+            raise
+        finally:
+            with self._critical():
+                pool.shutdown(wait=True, cancel_futures=True)
 
     def _max_for_one_task(self, planned: Sequence[PlannedLog]) -> int:
         """The largest log for one task. Larger logs are distributed one after another; if there is a larger
@@ -467,23 +401,27 @@ class Cleaner:
         larger = sum(size <= raised_limit for size in sizes)
         return raised_limit if larger and larger >= workers else base_limit
 
-    def _choose_execution(self, planned: PlannedLog) -> ExecutionPlan | None:
-        """Choose how to execute the log's cleaning with the space that is free now. None if there is too
-        little: that is the log's failure."""
+    def _execution(self, planned: PlannedLog, shares: int) -> tuple[ExecutionPlan, SpaceBudget]:
+        """How to execute the log's cleaning with one of ``shares`` equal shares of the space that is free
+        now, and that share. Raises OSError."""
+        budget = self._destination.space_budget(planned.state, self._limits.max_extra_bytes)
+        inodes = None if budget.inodes is None else budget.inodes // shares
+        space = replace(budget, size=budget.size // shares, inodes=inodes)
+        limits = self._limits
+        return execution_plan(planned.work, space, self._whole_log_bytes, limits.wave_bytes), space
+
+    def _choose_execution(self, planned: PlannedLog, shares: int = 1) -> ExecutionPlan | None:
+        """Choose how to execute the log's cleaning (``_execution``). None if there is too little space: that
+        is the log's failure."""
         try:
-            space = self._destination.space_budget(planned.state, self._limits.max_extra_bytes)
+            execution, space = self._execution(planned, shares)
         except OSError as error:
             planned.result.set_failure(failure_of(error))
             return None
-        execution = execution_plan(planned.work, space, self._whole_log_bytes, self._limits.wave_bytes)
-        needed, inodes = execution.needed_bytes, FILES_PER_GROUP * len(planned.work.groups)
-        if needed > space.size:
-            reason = f"needs up to {needed} bytes more on disk, but only {max(space.size, 0)} are allowed"
-            advice = "free some, or raise --max-extra-bytes"
-        elif space.inodes is not None and space.inodes < inodes:
-            reason, advice = f"needs up to {inodes} inodes, but only {space.inodes} are free", "free some"
-        else:
+        lack = lack_of_space(planned.work, execution, space)
+        if lack is None:
             return execution
+        reason, advice = lack
         if planned.work.staging is None:
             reason = f"the run would be refused: {reason}"
         refusal = DirectoryRefusedError(reason, path=planned.state.path, advice=advice)
@@ -523,6 +461,13 @@ class Cleaner:
             log.result.set_status(report.SKIPPED, STOPPED_BEFORE_LOG)
         return True
 
+    def _stop_if_interrupted(self, planned: PlannedLog) -> bool:
+        """Was the run interrupted, while this log or another one was cleaned in a thread? Then the log's
+        result says so."""
+        if self._is_interrupted:
+            self._fail(planned, LogFailure(status=report.SKIPPED, reason=INTERRUPTED))
+        return self._is_interrupted
+
     def _clean_small_logs(self, job: Sequence[PlannedLog]) -> None:
         """Clean the logs of one job, each in one task, and commit each when its report comes."""
         if self._stop_if_time_is_up(job):
@@ -555,11 +500,12 @@ class Cleaner:
             self._fail(planned, failure_of(error))
             return False
 
-    def _clean_large_log(self, planned: PlannedLog) -> None:
-        """Clean one log on all workers, in one job or in waves."""
-        if self._stop_if_time_is_up([planned]):
+    def _clean_large_log(self, planned: PlannedLog, shares: int = 1) -> None:
+        """Clean one log on all workers, in one job or in waves, with one of ``shares`` shares of the
+        space."""
+        if self._stop_if_interrupted(planned) or self._stop_if_time_is_up([planned]):
             return
-        execution = self._choose_execution(planned)
+        execution = self._choose_execution(planned, shares)
         if execution is None or not self._set_up_log(planned):
             return
         try:
@@ -602,6 +548,8 @@ class Cleaner:
                 reason = STOPPED_PARTLY.format(groups_done=groups_done, total=total)
                 self._fail(planned, LogFailure(status=report.SKIPPED, reason=reason))
                 return
+            if self._stop_if_interrupted(planned):
+                return
             # 3. Rewrite a wave, and swap it in. Waves ascend by offset, so a tombstone is not removed before
             #    the value that it deletes. Only the last wave moves the checkpoint.
             self._destination.check_not_aborted(planned)
@@ -643,7 +591,7 @@ class Cleaner:
             swaps = [[group] for group in log_report.groups]
         for groups in swaps:
             # An interrupt waits: what is swapped in must be counted, and no swap may be half done.
-            with self._critical():
+            with self._commits, self._critical():
                 self._destination.commit_groups(planned, groups)
                 planned.committed.extend(groups)
             if any(changes_something(planned.work, group) for group in groups):
@@ -653,7 +601,7 @@ class Cleaner:
         """Move the checkpoint. Raises SiltstoneError, OSError; the OSError says that the segments are swapped
         in, if they stay so."""
         try:
-            with self._critical():
+            with self._commits, self._critical():
                 self._destination.commit_log(planned)
             self._has_changed_something = True
         except OSError as error:
@@ -671,7 +619,7 @@ class Cleaner:
                 return
             expiry = find_expiry_or_note(state, result, self._options, planned)
             if expiry is not None:
-                with self._critical():
+                with self._commits, self._critical():
                     self._destination.delete_old_segments(state, expiry)
                 fill_expiry(result, expiry)
         except (SiltstoneError, OSError) as error:

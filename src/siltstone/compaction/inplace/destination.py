@@ -177,6 +177,7 @@ class DryRun(Destination):
 
     def __init__(self, imitated: Destination | None = None) -> None:
         self._imitated = imitated
+        self.swap_threads = _SWAP_THREADS
 
     def space_budget(self, state: LogState, max_extra_bytes: int | None) -> SpaceBudget:
         """The space that the run would have."""
@@ -306,6 +307,7 @@ class CleanedCopy(Destination):
         self._source = source
         self._target = target
         self._partial_copy = target.with_name(f"{target.name}.partial-{run}")
+        self.swap_threads = _SWAP_THREADS
         self._checkpoints: dict[TopicPartition, int] = {}
         # Base offsets by partition: of old segments that were replaced or have expired, whose files are not
         # copied; and of new segments, which get the source's producer snapshots at their base offsets.
