@@ -199,14 +199,11 @@ def write_parquet(
     """Write and sync a new Parquet file. Raises what ``batches`` raises, OSError."""
     records = 0
     with files.Writer(path, permissions=0o666) as writer:
-        settings: dict[str, Any] = {
-            "compression": compression,
-            "use_dictionary": _leaves(schema, _DICTIONARIES),
-            "write_statistics": _leaves(schema, _STATISTICS),
-        }
-        sink = _Sink(writer)
-        with pq.ParquetWriter(pa.PythonFile(sink, mode="w"), schema, **settings) as parquet:
-            for group in _row_groups(batches):
+        sink, settings = _Sink(writer), column_settings(schema)
+        with pq.ParquetWriter(
+            pa.PythonFile(sink, mode="w"), schema, compression=compression, **settings
+        ) as parquet:
+            for group in row_groups(batches):
                 table = pa.Table.from_batches(group, schema)
                 parquet.write_table(table, row_group_size=max(len(table), 1))
                 records += len(table)
@@ -215,6 +212,14 @@ def write_parquet(
         files.inherit_owner(path)
         writer.sync()
         return ExportedFile(name=path.name, records=records, size=writer.size)
+
+
+def column_settings(schema: pa.Schema) -> dict[str, Any]:
+    """``ParquetWriter``'s arguments that say which columns have dictionaries and statistics."""
+    return {
+        "use_dictionary": _leaves(schema, _DICTIONARIES),
+        "write_statistics": _leaves(schema, _STATISTICS),
+    }
 
 
 def _leaves(schema: pa.Schema, names: Sequence[str]) -> list[str]:
@@ -239,7 +244,8 @@ def _leaf_paths(path: str, column_type: pa.DataType) -> Iterator[str]:
         yield path
 
 
-def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Batches together, of about ``ROW_GROUP_BYTES``."""
     group: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
