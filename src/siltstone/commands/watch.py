@@ -13,7 +13,7 @@ those in Siltstone's topic registry, or in the broker's metadata log, overridden
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -50,7 +50,6 @@ from siltstone.log.names import LOCK, STAGING, TopicPartition
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.replacement import swap_leftovers
 from siltstone.log.segments import Segment, list_segments
-from siltstone.runtime.manager import Sample
 from siltstone.runtime.served_directory import Uncleanable, read_uncleanable
 from siltstone.runtime.topics import TopicDescription
 
@@ -504,20 +503,3 @@ class _DirectoryWatch:
                 f"the last delete horizon passes in {duration_text((newest_ms - self._now_ms) / 1000)}",
             )
         return UP_TO_DATE, ""
-
-
-def prometheus_text(samples: Iterable[Sample]) -> bytes:
-    """``samples`` in Prometheus' text format: HELP and TYPE once a name, then its samples in order.
-    Needs ``siltstone[server]``."""
-    from prometheus_client import CollectorRegistry, Metric, generate_latest
-
-    families: dict[str, Metric] = {}
-    for sample in samples:
-        family = families.setdefault(sample.name, Metric(sample.name, sample.help, "gauge"))
-        family.add_sample(sample.name, dict(sample.labels), sample.value)
-
-    class Families(CollectorRegistry):
-        def collect(self) -> Iterable[Metric]:
-            return families.values()
-
-    return generate_latest(Families())

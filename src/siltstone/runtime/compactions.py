@@ -47,7 +47,8 @@ from siltstone.log.partition import PartitionLog
 from siltstone.log.read_only import ReadOnlyLog
 from siltstone.runtime.cleaning_states import Claim, Phase
 from siltstone.runtime.engines import EngineProxy, LogService
-from siltstone.runtime.manager import LogManager, Sample, gauges
+from siltstone.runtime.manager import LogManager
+from siltstone.runtime.metrics import Sample, samples_of
 from siltstone.runtime.topic_names import find_partitions, namespace_of, persistent_name
 
 # The status of a log's compactions, kept beside its ledger (Pulsar's ``LongRunningProcessStatus``).
@@ -494,7 +495,7 @@ class Compactions(LogService[CompactionEngine]):
             except OSError:
                 continue
             if status is not None and status.status != NOT_RUN:
-                samples += gauges(
+                samples += samples_of(
                     _gauge_values(status),
                     _HELP,
                     namespace=namespace_of(log.topic_partition.topic),

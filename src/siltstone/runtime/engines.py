@@ -20,7 +20,8 @@ from siltstone.base.closing import Closing
 from siltstone.base.errors import EngineError, SiltstoneError
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.cleaning_states import Claim, CleaningStates
-from siltstone.runtime.manager import LogManager, Sample
+from siltstone.runtime.manager import LogManager
+from siltstone.runtime.metrics import Sample
 
 EngineT = TypeVar("EngineT")
 _logger = logging.getLogger("siltstone.cleaner")

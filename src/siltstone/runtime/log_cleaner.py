@@ -72,9 +72,11 @@ from siltstone.log.partition import PartitionLog
 from siltstone.log.replacement import drop_cleaned, rename_to_cleaned
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import find_segment
+from siltstone.runtime.cleaner_metrics import CleanerMetrics, uncleanable_samples
 from siltstone.runtime.cleaning_states import NONE, Claim
 from siltstone.runtime.engines import EngineProxy, LogService
-from siltstone.runtime.manager import LogManager, Sample, gauges
+from siltstone.runtime.manager import LogManager
+from siltstone.runtime.metrics import Sample
 from siltstone.runtime.served_directory import ServedDirectory
 from siltstone.runtime.upkeep import Upkeep
 
@@ -295,7 +297,6 @@ class IntoOpenLogs(InPlace):
             self._upkeep.delete_old_segments_of(claimed.served, claimed.log)
 
 
-_CLEANER, _MANAGER = "kafka_log_logcleaner_", "kafka_log_logcleanermanager_"
 """Prefixes of the gauges of Kafka's ``LogCleaner`` and ``LogCleanerManager``."""
 
 
@@ -412,43 +413,6 @@ IO_PASSES = 3
 """A cleaning reads the bytes of a log for the keys, reads them again for the rewrite, and writes them."""
 
 
-# The gauges, with Kafka's names. A help that begins with "Unlike Kafka's" says where a dashboard made for
-# Kafka shows another number.
-
-UNCLEANABLE_COUNT = f"{_MANAGER}uncleanable_partitions_count"
-UNCLEANABLE_BYTES = f"{_MANAGER}uncleanable_bytes"
-
-_HELP = {
-    f"{_CLEANER}max_buffer_utilization_percent": (
-        "Unlike Kafka's: distinct dirty keys of the last round that cleaned a log, in percent of what "
-        "Kafka's map would hold with log.cleaner.dedupe.buffer.size. Siltstone has no such limit, so it may "
-        "be over 100."
-    ),
-    f"{_CLEANER}cleaner_recopy_percent": (
-        "Unlike Kafka's, of whole logs: bytes after over bytes before, in percent, of the last round that "
-        "cleaned a log, also before a restart."
-    ),
-    f"{_CLEANER}max_clean_time_secs": (
-        "Seconds that the slowest log took in the last round that cleaned a log, also before a restart."
-    ),
-    f"{_CLEANER}max_compaction_delay_secs": (
-        "By how many seconds the oldest dirty record is over max.compaction.lag.ms, the most of all logs."
-    ),
-    f"{_CLEANER}deadthreadcount": "Cleaner threads that should run and do not.",
-    f"{_MANAGER}max_dirty_percent": "The dirty ratio of the dirtiest log in the last round, in percent.",
-    f"{_MANAGER}time_since_last_run_ms": (
-        "Unlike Kafka's, which counts from the last check of the logs: ms since the last round with logs to "
-        "clean began, also before a restart; 0 if there was none."
-    ),
-    UNCLEANABLE_COUNT: (
-        "Partitions of the log directory that the cleaner skips. Unlike Kafka's, it survives restarts."
-    ),
-    UNCLEANABLE_BYTES: (
-        "Unlike Kafka's, which counts only what would be cleaned: bytes of the logs that the cleaner skips."
-    ),
-}
-
-
 MAX_RESULTS = 1000
 MAX_HORIZON_CHECKS_PER_ROUND = 64
 """Idle logs whose batch headers one round reads for delete horizons."""
@@ -477,15 +441,10 @@ class LogCleaner(LogService[Engine]):
         self._failures: dict[TopicPartition, int] = {}
         self._next_check_ms: dict[TopicPartition, int | None] = {}
         self._history = History()
-        # ``_results_lock`` guards what the gauges are computed from.
-        self._results_lock = threading.Lock()
-        self._cleanings: collections.deque[Cleaning] = collections.deque(maxlen=MAX_RESULTS)
-        self._last_round: list[Cleaning] = []
-        self._last_round_ms: int | None = None
-        self._max_dirty_ratio, self._max_delay_ms = 0.0, 0
         earlier = sorted(self._earlier_cleanings(), key=lambda cleaning: cleaning.began_ms)
-        for began_ms, cleanings in itertools.groupby(earlier, key=lambda cleaning: cleaning.began_ms):
-            self._record_results(began_ms, list(cleanings))
+        self._cleanings: collections.deque[Cleaning] = collections.deque(earlier, maxlen=MAX_RESULTS)
+        self._metrics = CleanerMetrics()
+        self._metrics.restore(earlier)
 
     # Start, settings, close
 
@@ -558,50 +517,27 @@ class LogCleaner(LogService[Engine]):
     @property
     def cleanings(self) -> list[Cleaning]:
         """The last ``MAX_RESULTS`` results, oldest first."""
-        with self._results_lock:
-            return list(self._cleanings)
+        return list(self._cleanings.copy())
 
     def metrics(self) -> dict[str, float]:
-        """The gauges by name; those that each directory has are added up."""
-        totals = dict.fromkeys(_HELP, 0.0)
+        """The values by name; those that have labels are added up."""
+        totals = dict[str, float]()
         for sample in self.samples():
-            totals[sample.name] += sample.value
+            totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
         return totals
 
     def samples(self) -> list[Sample]:
-        """The gauges of Kafka's ``LogCleaner`` and ``LogCleanerManager``, by the names that the usual
-        exporter rules give them. Each directory in service has its own gauges of uncleanable logs.
-
-        ``LogManager.samples`` includes them. ``_HELP`` says what each is, and where it differs from Kafka's.
-        """
-        config, now_ms = self._manager.config, self._manager.clock.now_ms()
-        with self._results_lock:
-            last, last_ms = [cleaning.result for cleaning in self._last_round], self._last_round_ms
-            dirty_ratio, delay_ms = self._max_dirty_ratio, self._max_delay_ms
-        before = sum(result.bytes_before for result in last)
-        after = sum(result.bytes_after for result in last)
-        keys = max((result.distinct_dirty_keys or 0 for result in last), default=0)
-        map_keys = kafka_map_keys(config)
+        """The cleaner's metrics (``cleaner_metrics``), and each directory's gauges of uncleanable logs.
+        ``LogManager.samples`` includes them."""
         live_threads = sum(thread.is_alive() for thread in self._threads.values())
         wanted_threads = self._wanted_threads if self._is_started else 0
-        values = {
-            f"{_CLEANER}max_buffer_utilization_percent": 100 * keys / max(map_keys, 1),
-            f"{_CLEANER}cleaner_recopy_percent": 100 * after / before if before else 0.0,
-            f"{_CLEANER}max_clean_time_secs": max((result.seconds for result in last), default=0.0),
-            f"{_CLEANER}max_compaction_delay_secs": delay_ms / 1000,
-            f"{_CLEANER}deadthreadcount": max(wanted_threads - live_threads, 0),
-            f"{_MANAGER}max_dirty_percent": 100 * dirty_ratio,
-            f"{_MANAGER}time_since_last_run_ms": 0 if last_ms is None else now_ms - last_ms,
-        }
-        samples = gauges(values, _HELP)
+        samples = self._metrics.samples(
+            self._manager.clock.now_ms(),
+            map_keys=kafka_map_keys(self._manager.config),
+            dead_threads=max(wanted_threads - live_threads, 0),
+        )
         for served in self._manager.serving():
-            size = sum(
-                served.logs[topic_partition].size
-                for topic_partition in served.uncleanable
-                if topic_partition in served.logs
-            )
-            values = {UNCLEANABLE_COUNT: len(served.uncleanable), UNCLEANABLE_BYTES: size}
-            samples += gauges(values, _HELP, logDirectory=str(served.path))
+            samples += uncleanable_samples(served)
         return samples
 
     def _earlier_cleanings(self) -> list[Cleaning]:
@@ -615,13 +551,6 @@ class LogCleaner(LogService[Engine]):
                 continue
             earlier += [cleaning for cleaning in listed if cleaning.result.topic_partition in served.logs]
         return earlier
-
-    def _record_results(self, began_ms: int, cleanings: Sequence[Cleaning]) -> None:
-        """Remember a round's results: the gauges are computed from them."""
-        with self._results_lock:
-            self._cleanings += cleanings
-            cleaned = [cleaning for cleaning in cleanings if cleaning.result.status == CLEANED]
-            self._last_round, self._last_round_ms = cleaned or self._last_round, began_ms
 
     def _append_history(self, cleanings: Iterable[Cleaning], *, engine_failed: bool) -> None:
         """Add a round's cleanings and failures to the histories on disk. Failures are left out if the engine
@@ -674,7 +603,8 @@ class LogCleaner(LogService[Engine]):
             for claimed in claimed_logs:
                 claimed.claim.done()
         cleanings = [Cleaning(began_ms=began_ms, result=result) for result in results]
-        self._record_results(began_ms, cleanings)
+        self._cleanings.extend(cleanings)
+        self._metrics.cleaned(cleanings, is_engine_up=engine.failure is None)
         self._append_history(cleanings, engine_failed=engine.failure is not None)
         # A cleaned log is checked again when the delete horizons that this cleaning has set are over. A log
         # whose cleaning was aborted or failed is checked after the backoff: if it was chosen for its
@@ -811,12 +741,13 @@ class LogCleaner(LogService[Engine]):
         bytes_per_second = config.number("log.cleaner.io.max.bytes.per.second") / IO_PASSES
         # One thread chooses at a time: two would claim parts of the same choice.
         with self._choosing:
-            candidates = self._candidates(self._manager.clock.now_ms())
-            dirty_ratios = [candidate.cleanable_range.dirty_ratio for candidate in candidates]
-            delays_ms = [candidate.cleanable_range.overdue_ms for candidate in candidates]
-            with self._results_lock:
-                self._max_dirty_ratio = max(dirty_ratios, default=0.0)
-                self._max_delay_ms = max(delays_ms, default=0)
+            now_ms = self._manager.clock.now_ms()
+            candidates = self._candidates(now_ms)
+            self._metrics.looked(
+                now_ms,
+                [candidate.cleanable_range.dirty_ratio for candidate in candidates],
+                [candidate.cleanable_range.overdue_ms for candidate in candidates],
+            )
             chosen = choose_logs(
                 candidates,
                 self._failures,

@@ -34,9 +34,8 @@ import contextlib
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
@@ -68,6 +67,7 @@ from siltstone.log.read_only import (
     topic_views,
 )
 from siltstone.runtime.cleaning_states import CleaningStates
+from siltstone.runtime.metrics import Sample, samples_of
 from siltstone.runtime.producing import NewRecord, RecordMetadata, RecordProducer, SendOptions, Serializer
 from siltstone.runtime.served_directory import NO_DIRECTORY, OFFLINE, OPEN_AGAIN, ServedDirectory, Uncleanable
 from siltstone.runtime.topic_names import RandomBytes, deleted_directory, new_id, partition_metadata
@@ -78,34 +78,27 @@ if TYPE_CHECKING:
     from siltstone.runtime.engines import LogService
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """The value of one gauge, with its labels, as Prometheus has it. ``help`` describes the gauge."""
-
-    name: str
-    value: float
-    help: str
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-
-def gauges(values: Mapping[str, float], help_by_name: Mapping[str, str], **labels: str) -> list[Sample]:
-    """A sample for each of ``values`` (gauge name → value), all with the same labels."""
-    return [
-        Sample(name=name, value=value, help=help_by_name[name], labels=labels)
-        for name, value in values.items()
-    ]
-
-
 OFFLINE_COUNT = "kafka_log_logmanager_offlinelogdirectorycount"
 IS_OFFLINE = "kafka_log_logmanager_logdirectoryoffline"
+FREE_BYTES, USED_BYTES = "siltstone_directory_free_bytes", "siltstone_directory_used_bytes"
 _HELP = {
     OFFLINE_COUNT: "Log directories that are out of service.",
     IS_OFFLINE: "1 if the log directory is out of service, else 0.",
+    FREE_BYTES: "Bytes that are free on the log directory's file system.",
+    USED_BYTES: "Bytes of the .log files in the log directory.",
     "kafka_log_log_size": "Bytes of the log's .log files.",
     "kafka_log_log_numlogsegments": "Segments of the log.",
     "kafka_log_log_logstartoffset": "The first offset that may be read.",
     "kafka_log_log_logendoffset": "The offset that the next record gets.",
 }
+
+
+def _space_samples(served: ServedDirectory) -> list[Sample]:
+    """The space of a directory; none of what cannot be asked now."""
+    values = {USED_BYTES: sum(log.size for log in list(served.logs.values()))}
+    with contextlib.suppress(OSError):
+        values[FREE_BYTES] = files.free_space(served.path).free_bytes
+    return samples_of(values, _HELP, logDirectory=str(served.path))
 
 
 # Opening the log directories: each is locked, all must belong to one broker, and each has its identity in
@@ -718,9 +711,11 @@ class LogManager(Closing):
         """
         offline = self.offline
         directories = {**dict.fromkeys(offline, 1), **{served.path: 0 for served in self.serving()}}
-        samples = gauges({OFFLINE_COUNT: len(offline)}, _HELP)
+        samples = samples_of({OFFLINE_COUNT: len(offline)}, _HELP)
         for path, is_offline in sorted(directories.items()):
-            samples += gauges({IS_OFFLINE: is_offline}, _HELP, logDirectory=str(path))
+            samples += samples_of({IS_OFFLINE: is_offline}, _HELP, logDirectory=str(path))
+        for served in self.serving():
+            samples += _space_samples(served)
         for log in self.sorted_logs():
             view = log.view
             if log.offline is None:
@@ -731,7 +726,7 @@ class LogManager(Closing):
                     "kafka_log_log_logstartoffset": view.log_start_offset,
                     "kafka_log_log_logendoffset": view.log_end_offset,
                 }
-                samples += gauges(
+                samples += samples_of(
                     values,
                     _HELP,
                     topic=log.topic_partition.topic,

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as openmetrics_families,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from siltstone.base.clock import ManualClock
-from siltstone.commands.watch import prometheus_text
-from siltstone.compaction.engine import Engine
+from siltstone.base.errors import EngineError
+from siltstone.commands.metrics import openmetrics_text, prometheus_text
+from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.log.names import TopicPartition
-from siltstone.runtime.log_cleaner import UNCLEANABLE_BYTES, UNCLEANABLE_COUNT
-from siltstone.runtime.manager import LogManager, Sample
+from siltstone.runtime.cleaner_metrics import UNCLEANABLE_BYTES, UNCLEANABLE_COUNT
+from siltstone.runtime.log_cleaner import LogCleaner
+from siltstone.runtime.manager import LogManager
+from siltstone.runtime.metrics import Sample
 from tests.support.cleaning.serving import SOON, USERS, Blocking, in_background, joined, serving, write
 from tests.support.log.managed import NOW, opened
 
@@ -29,6 +37,12 @@ CLEANER_NAMES = {
     "kafka_log_logcleanermanager_time_since_last_run_ms",
     UNCLEANABLE_COUNT,
     UNCLEANABLE_BYTES,
+    "siltstone_cleaner_cleanings_total",
+    "siltstone_cleaner_removed_records_total",
+    "siltstone_cleaner_reclaimed_bytes_total",
+    "siltstone_cleaner_seconds",
+    "siltstone_cleaner_last_success_timestamp_seconds",
+    "siltstone_cleaner_engine_up",
 }
 
 
@@ -58,6 +72,8 @@ def test_all_names_are_kafkas_and_each_has_one_help(tmp_path: Path) -> None:
         directories = {
             "kafka_log_logmanager_offlinelogdirectorycount",
             "kafka_log_logmanager_logdirectoryoffline",
+            "siltstone_directory_free_bytes",
+            "siltstone_directory_used_bytes",
         }
         assert {each.name for each in found} == LOG_NAMES | CLEANER_NAMES | directories
         assert cleaner.metrics().keys() == CLEANER_NAMES
@@ -95,19 +111,77 @@ def test_uncleanable_is_counted_for_each_directory_and_offline_ones_apart(tmp_pa
         assert {each.labels["partition"] for each in found if each.name == "kafka_log_log_size"} == {"1"}
 
 
-def test_prometheus_reads_the_page_as_it_was_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("write_page", "parse"),
+    [(prometheus_text, text_string_to_metric_families), (openmetrics_text, openmetrics_families)],
+    ids=["prometheus", "openmetrics"],
+)
+def test_a_scraper_reads_the_page_as_it_was_measured(
+    tmp_path: Path,
+    write_page: Callable[[list[Sample]], bytes],
+    parse: Callable[[str], Iterable[Metric]],
+) -> None:
     with serving(tmp_path, partitions=2) as (manager, cleaner):
         write(manager[USERS], 60)
         cleaner.clean_once()
         found = manager.samples()
-    page = prometheus_text(found).decode()
-    families = {each.name: each for each in text_string_to_metric_families(page)}
-    read = [(s.name, sorted(s.labels.items()), s.value) for f in families.values() for s in f.samples]
-    measured = [(each.name, sorted(each.labels.items()), float(each.value)) for each in found]
-    assert sorted(read) == sorted(measured)
-    for each in found:
-        assert (families[each.name].type, families[each.name].documentation) == ("gauge", each.help)
+    page = write_page(found).decode()
+    families = {family.name: family for family in parse(page)}
+    read = {(s.name, *sorted(s.labels.items())): s.value for f in families.values() for s in f.samples}
+    for sample in found:
+        family = families[sample.name.removesuffix("_total")]
+        assert (family.type, family.documentation) == (sample.kind, sample.help)
+        if sample.kind == "histogram":
+            assert read[(f"{sample.name}_count",)] == read[(f"{sample.name}_bucket", ("le", "+Inf"))] == 1
+            assert read[(f"{sample.name}_sum",)] == sample.value
+        else:
+            assert read[(sample.name, *sorted(sample.labels.items()))] == sample.value
     assert page.count("# TYPE kafka_log_log_size ") == 1
+
+
+def test_the_cleaners_own_metrics_count_since_the_start(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    with serving(tmp_path, clock=clock) as (manager, cleaner):
+        write(manager[USERS], 60)
+        before = manager[USERS].size
+        (first,) = cleaner.clean_once()
+        write(manager[USERS], 60)
+        (second,) = cleaner.clean_once()
+        found = cleaner.samples()
+    removed = first.discarded.superseded + second.discarded.superseded
+    assert before > first.bytes_after and removed > 0
+    assert value(found, "siltstone_cleaner_cleanings_total", status="cleaned") == 2
+    assert value(found, "siltstone_cleaner_removed_records_total", reason="superseded") == removed
+    assert value(found, "siltstone_cleaner_removed_records_total", reason="tombstones") == 0
+    freed = sum(result.bytes_before - result.bytes_after for result in (first, second))
+    assert value(found, "siltstone_cleaner_reclaimed_bytes_total") == freed
+    assert value(found, "siltstone_cleaner_seconds") == pytest.approx(first.seconds + second.seconds)
+    last = value(found, "siltstone_cleaner_last_success_timestamp_seconds")
+    assert last == pytest.approx(NOW / 1000 + second.seconds, abs=0.002)
+    assert value(found, "siltstone_cleaner_engine_up") == 1
+    with serving(tmp_path, clock=clock) as (manager, cleaner):
+        found = cleaner.samples()
+        assert value(found, "siltstone_cleaner_cleanings_total", status="cleaned") == 0
+        assert value(found, "siltstone_cleaner_last_success_timestamp_seconds") == last
+
+
+def test_an_engine_that_does_not_start_is_down_until_it_does(tmp_path: Path) -> None:
+    starts = iter([EngineError("no Java"), InProcessEngine()])
+
+    def start() -> InProcessEngine:
+        engine = next(starts)
+        if isinstance(engine, EngineError):
+            raise engine
+        return engine
+
+    with serving(tmp_path) as (manager, _own):
+        cleaner = LogCleaner(manager, start)
+        write(manager[USERS], 60)
+        cleaner.clean_once()
+        assert value(cleaner.samples(), "siltstone_cleaner_engine_up") == 0
+        cleaner.clean_once()
+        assert value(cleaner.samples(), "siltstone_cleaner_engine_up") == 1
+        cleaner.close()
 
 
 def test_labels_are_quoted(tmp_path: Path) -> None:
