@@ -199,5 +199,7 @@ def test_keys_of_all_bits_in_a_large_map_are_found_and_no_others() -> None:
 def test_the_warm_up_joins_a_segment_that_begins_at_its_base_offset(tmp_path: Path) -> None:
     work = engine._broadcast_join_work(tmp_path / "log")
     for group in work.groups:
-        data = np.frombuffer((tmp_path / "log" / segment_file(group.base_offset, "log")).read_bytes(), np.uint8)
+        data = np.frombuffer(
+            (tmp_path / "log" / segment_file(group.base_offset, "log")).read_bytes(), np.uint8
+        )
         assert int(scan_batches(data).batches["base_offset"][0]) == group.base_offset < group.end_offset

@@ -153,7 +153,10 @@ def test_more_results_than_were_asked_for_are_refused() -> None:
 
 def test_without_a_number_that_was_asked_for_65536_results_are_decoded() -> None:
     results = [send(b"")] * 65_537
-    assert len(decode_multi_message_set_send(b"".join(encode_multi_message_set_send(results[1:]))).results) == 65_536
+    assert (
+        len(decode_multi_message_set_send(b"".join(encode_multi_message_set_send(results[1:]))).results)
+        == 65_536
+    )
     with raises_error(CorruptRecordError, about="65536 results"):
         decode_multi_message_set_send(b"".join(encode_multi_message_set_send(results)))
 
