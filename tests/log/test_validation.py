@@ -576,6 +576,6 @@ def test_a_wrong_checksum_is_placed_behind_a_right_message_set() -> None:
 
 
 def test_a_record_that_ends_before_its_headers_is_refused() -> None:
-    body = b"\0\0\0" + twin.varint(1) + b"k" + twin.varint(1) + b"v" + twin.varint(1)
+    body = b"\0\0\0" + twin.varint(1) + b"k" + twin.varint(30) + b"v" * 30 + twin.varint(1)
     with raises_error(InvalidRecordError):
         append(of_body(twin.varint(len(body)) + body))
