@@ -8,10 +8,11 @@
     came
         page = browse(topic, query, cursor=page.cursor, latest=latest)
 
-A request reads at most ``READ_BYTES`` or for ``READ_SECONDS``. It scans columns and makes objects only for
-the records of its page. Partitions are merged by time: the record that comes next is the one with the
-smallest (with ``newest_first``: the largest) timestamp among the next records of all partitions. The first
-page fixes the ends of the partitions, so going on ends although the log grows.
+A request reads at most ``READ_BYTES`` or for ``READ_SECONDS``, but a block of each partition always. It scans
+columns and makes objects only for the records of its page. Partitions are merged by time: the record that
+comes next is the one with the smallest (with ``newest_first``: the largest) timestamp among the next records
+of all partitions. The first page fixes the ends of the partitions, so going on ends although the log grows; a
+key whose last record comes after that end is not in later pages of the view *latest*.
 
 A cursor is opaque: base64 of these fields, big-endian, and refused for another topic or query::
 
@@ -422,10 +423,8 @@ class _Filter:
     def rows(self, polled: PolledRecords) -> Int64:
         """The rows of the records that the query asks for, ascending."""
         query, columns = self._query, polled.columns
-        if query.key is not None:
-            rows = rows_with_key(columns, query.key)
-        else:
-            rows = np.arange(len(columns))
+        key = query.key
+        rows = np.arange(len(columns)) if key is None else rows_with_key(columns, key)
         if query.only_tombstones:
             rows = rows[(columns.key_size[rows] >= 0) & (columns.value_size[rows] < 0)]
         if query.key_contains is not None and len(rows):
@@ -479,18 +478,21 @@ class _Scan:
         self._query, self._matching, self._budget, self._block_bytes = query, matching, budget, block_bytes
         self._matches: deque[_Match] = deque()
         self._reader: LogReader | CompactedReader | None = None
+        self._has_read = False
 
     def head(self) -> _Match | None:
-        """The next match; None at the end, or if the budget is over before one is found."""
-        while not self._matches and self.rest.low < self.rest.high and not self._budget.is_over:
+        """The next match; None at the end, or if the budget is over before one is found.
+
+        One read is always done, so each request comes further in every partition that it waits for.
+        """
+        while not self._matches and self.rest.low < self.rest.high:
+            if self._has_read and self._budget.is_over:
+                return None
+            self._has_read = True
             if self._query.is_newest_first:
                 self._read_block_before()
             else:
                 self._read_forward()
-        return self._matches[0] if self._matches else None
-
-    def known_head(self) -> _Match | None:
-        """The next match, if it was found."""
         return self._matches[0] if self._matches else None
 
     def take(self) -> None:
@@ -549,15 +551,16 @@ class _Scan:
         if self._query.view == "compacted":
             return CompactedReader(self.log, offsets.low, isolation=isolation, end=end, reset="earliest")
         low = min(max(offsets.low, self.log.log_start_offset), self.log.log_end_offset)
-        return LogReader(
+        reader = LogReader(
             self.log,
             low,
             isolation=isolation,
             end=end,
             reset="earliest",
             buffer_bytes=self._block_bytes,
-            control_records=self._query.control_records,
         )
+        reader.control_records = self._query.control_records
+        return reader
 
     def _poll(self, reader: LogReader | CompactedReader) -> PolledRecords | None:
         if isinstance(reader, CompactedReader):
@@ -682,21 +685,8 @@ def _read_page(
     finally:
         for scan in scans.values():
             scan.close()
-    if is_bounded and not taken and ranges == position.ranges:
-        # Not even the next record of each partition fits the bound. So that going on comes to an end, what was
-        # found is returned in the order of these.
-        heads = [(number, head) for number, scan in scans.items() if (head := scan.known_head())]
-        heads.sort(key=lambda item: _rank(*item, is_newest_first=query.is_newest_first))
-        for number, _ in heads[:limit]:
-            scans[number].take()
-        records = tuple(_record(topic, query, number, match) for number, match in heads[:limit])
-        ranges = {number: scan.left() for number, scan in scans.items()}
     left = position.records_left
     return _PageRead(records, _Position(ranges, None if left is None else left - len(records)), is_bounded)
-
-
-def _rank(number: int, match: _Match, *, is_newest_first: bool) -> tuple[int, int]:
-    return -match.timestamp if is_newest_first else match.timestamp, number
 
 
 def _merge(
@@ -709,13 +699,13 @@ def _merge(
     """
     heads: list[tuple[tuple[int, int], _Match]] = []
     taken: list[tuple[int, _Match]] = []
-    waiting = list(scans)
+    waiting, sign = list(scans), -1 if is_newest_first else 1
     while len(taken) < limit:
         for number in waiting:
             scan = scans[number]
             head = scan.head()
             if head is not None:
-                heapq.heappush(heads, (_rank(number, head, is_newest_first=is_newest_first), head))
+                heapq.heappush(heads, ((sign * head.timestamp, number), head))
             elif scan.rest.low < scan.rest.high:
                 return taken, True
         if not heads:

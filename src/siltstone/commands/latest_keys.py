@@ -20,7 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
-from siltstone.base.errors import UsageError
+from siltstone.base.errors import TooManyKeysError
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.layout import Int64, Words
 from siltstone.compaction.keys import hashes_of
@@ -44,10 +44,6 @@ class WorkBudget(Protocol):
     def is_over(self) -> bool:
         """Must the request come to its end?"""
         ...
-
-
-class TooManyKeysError(UsageError, code="TOO_MANY_KEYS", advice="clean the log first, or search for the key"):
-    """The keys above the cleaner checkpoint take more memory than the view *latest* may have."""
 
 
 class LatestKeys:
@@ -151,7 +147,7 @@ class LatestKeys:
         hashes, _ = hashes_of(columns, rows, self._hash_key)
         places = np.minimum(np.searchsorted(words, hashes), len(words) - 1)
         is_known = words[places] == hashes
-        return rows[~is_known | (offsets[places] == columns.offset[rows])]
+        return np.asarray(rows[~is_known | (offsets[places] == columns.offset[rows])])
 
 
 def _last_of_each(words: Words, offsets: Int64) -> tuple[Words, Int64]:

@@ -6,9 +6,9 @@
 
 A rule is a regular expression for the whole name of a topic, a colon, and ``key``, ``value`` or a JSON
 pointer (RFC 6901) into the value; ``*`` stands for every member or element at that place. Rules are divided
-by commas, so an expression has none; the part follows the last colon. A value that a pointer's rule applies
-to and that is no JSON is masked whole, since nobody can tell what is in it. A masked value is written anew:
-of a name that occurs twice in an object only the last value is left.
+by commas, so an expression has none; the part follows the last colon. If a pointer's rule applies to a value
+that is no JSON object or array, all of it is masked, since nobody can tell what is in it. A masked value is
+written anew: of a name that occurs twice in an object only the last value is left.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class MaskedParts:
             return value
         try:
             document = json.loads(value)
+            if not isinstance(document, dict | list):
+                return None  # perhaps JSON within a text
             for steps in self.pointers:
                 document = _masked(document, steps)
             return json.dumps(document, ensure_ascii=False).encode()

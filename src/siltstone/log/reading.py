@@ -83,7 +83,6 @@ class ReaderSettings(TypedDict, total=False):
     largest_batch_bytes: int
     limit: int | None
     verify: bool
-    control_records: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,8 +150,8 @@ class LogReader(RecordReader):
     "earliest" or "latest" one, or ("none") raise OffsetOutOfRangeError. ``end``: stop below this offset.
     ``buffer_bytes``: how much of the log one poll reads. It grows up to ``largest_batch_bytes``; a larger
     batch raises MessageTooLargeError. ``limit``: the bytes that one batch may decompress to, by default the
-    log's setting. ``verify``: check each batch's checksum. ``control_records``: return these, too.
-    ``bytes_read``: of the log's files, by all polls together.
+    log's setting. ``verify``: check each batch's checksum. Set ``control_records`` to be returned
+    these, too. ``bytes_read``: of the log's files, by all polls together.
     """
 
     def __init__(
@@ -167,7 +166,6 @@ class LogReader(RecordReader):
         largest_batch_bytes: int = LARGEST_BATCH,
         limit: int | None = None,
         verify: bool = True,
-        control_records: bool = False,
     ) -> None:
         if isolation not in (READ_COMMITTED, READ_UNCOMMITTED):
             advice = f"pass {READ_COMMITTED} or {READ_UNCOMMITTED}"
@@ -181,7 +179,7 @@ class LogReader(RecordReader):
         self._isolation, self._reset, self._end = isolation, reset, end
         self.buffer_bytes, self._largest = buffer_bytes, largest_batch_bytes
         self._limit, self._verify = limit, verify
-        self._shows_control, self.bytes_read = control_records, 0
+        self.control_records, self.bytes_read = False, 0
         self._resume_at: FetchPosition | None = None
         self._last_read = _LastRead()
         self.resets = 0
@@ -300,7 +298,7 @@ class LogReader(RecordReader):
 
         Raises CorruptFileError if a transaction index and the markers contradict each other.
         """
-        visible = ((batches["attributes"] & CONTROL_BIT) == 0) | (batches["magic"] < 2) | self._shows_control
+        visible = ((batches["attributes"] & CONTROL_BIT) == 0) | (batches["magic"] < 2) | self.control_records
         visible &= batches["last_offset"] >= self.offset
         visible &= batches["count"] != 0
         # The open transactions of the last read count only in the same segment. In a new segment of another
