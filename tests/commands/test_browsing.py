@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import random
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -384,6 +385,22 @@ def test_latest_counts_a_key_once_below_the_checkpoint(logs: list[PartitionLog])
     ]
 
 
+def test_a_checkpoint_beyond_the_end_is_ignored(logs: list[PartitionLog], records: dict[Place, Rec]) -> None:
+    topic = topic_of(logs, checkpoints=dict.fromkeys(range(3), 10_000))
+    found = read(topic, RecordQuery(view="latest", limit=500), latest=LatestViews())
+    assert places(found) == merged(latest_of(records))
+
+
+def test_latest_begins_anew_after_a_truncation(logs: list[PartitionLog], records: dict[Place, Rec]) -> None:
+    views, query = LatestViews(), RecordQuery(view="latest", limit=500)
+    read(topic_of(logs), query, latest=views)
+    logs[0].truncate_to(20)
+    there = {(0, record.offset) for record in logs[0].records()}  # a batch is truncated as a whole
+    assert 0 < len(there) <= 20
+    left = some(records, lambda place, _: place[0] or place in there)
+    assert places(read(topic_of(logs), query, latest=views)) == merged(latest_of(left))
+
+
 def test_the_latest_record_of_a_key_needs_no_keys(
     logs: list[PartitionLog], records: dict[Place, Rec]
 ) -> None:
@@ -483,6 +500,25 @@ def test_a_log_in_look_mode_is_looked_at_again_where_a_file_is_gone(
     assert page.records[0].offset == logs[0].view.segments[1].base_offset
 
 
+def test_pages_are_whole_while_another_thread_appends_and_rolls(logs: list[PartitionLog]) -> None:
+    stopped = threading.Event()
+
+    def append() -> None:
+        for number in range(400):
+            time = NOW + number
+            logs[0].append(of_records([Rec(offset=at, key=b"k", timestamp=time) for at in range(3)]))
+        stopped.set()
+
+    appending = threading.Thread(target=append)
+    appending.start()
+    while not stopped.is_set():
+        found = [record.offset for record in read(topic_of(logs), RecordQuery(last=40, limit=15))]
+        assert found == list(range(found[0], found[0] - len(found), -1)) if found else True
+        assert len(found) in (40, *range(0, 40, 3))
+    appending.join()
+    assert len(read(topic_of(logs), RecordQuery(limit=500))) == 1200
+
+
 # Masking
 
 
@@ -516,7 +552,7 @@ def test_a_value_is_downloaded_as_it_is(logs: list[PartitionLog]) -> None:
     )
     assert raw_value(topic_of(logs), 0, 0) == b"\0\xff"
     assert raw_value(topic_of(logs), 0, 1) is None
-    with pytest.raises(UsageError, match="no offset 2"):
+    with pytest.raises(UsageError, match="no record at offset 2"):
         raw_value(topic_of(logs), 0, 2)
 
 

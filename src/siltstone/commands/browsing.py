@@ -36,7 +36,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
@@ -65,6 +65,7 @@ from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.read_only import ReadableLog
 from siltstone.log.reading import LogReader, PolledRecords
 
+Result = TypeVar("Result")
 RecordsView = Literal["log", "latest", "compacted"]
 RECORDS_VIEWS: tuple[RecordsView, ...] = get_args(RecordsView)
 READ_BYTES, READ_SECONDS = 64 << 20, 1.0
@@ -256,17 +257,24 @@ def browse(
     """
     check_query(topic, query)
     budget = budget or Budget()
-    for attempt in range(_ATTEMPTS):
+    return _retried(topic, query, lambda logs: _browse(topic, query, logs, cursor, latest, budget))
+
+
+def _retried(
+    topic: BrowsedTopic, query: RecordQuery, work: Callable[[Mapping[int, ReadableLog]], Result]
+) -> Result:
+    """The result of work on the chosen logs; they are looked at again if a file is gone before it is opened.
+
+    Then another process has swapped or deleted the segment since the directory was listed.
+    """
+    for _ in range(_ATTEMPTS - 1):
         logs = _chosen_logs(topic, query)
         try:
-            return _browse(topic, query, logs, cursor, latest, budget)
+            return work(logs)
         except FileNotFoundError:
-            # Another process has swapped or deleted the segment since the directory was listed.
-            if attempt + 1 == _ATTEMPTS:
-                raise
             for log in logs.values():
                 log.refresh()
-    raise AssertionError
+    return work(_chosen_logs(topic, query))
 
 
 def check_query(topic: BrowsedTopic, query: RecordQuery) -> None:
@@ -549,7 +557,15 @@ class _Scan:
     def _open(self, offsets: _Range) -> LogReader | CompactedReader:
         isolation, end = self._query.isolation, offsets.high
         if self._query.view == "compacted":
-            return CompactedReader(self.log, offsets.low, isolation=isolation, end=end, reset="earliest")
+            # Checksums of a ledger are those of whole files: the first page verifies them, not every page.
+            return CompactedReader(
+                self.log,
+                offsets.low,
+                isolation=isolation,
+                end=end,
+                reset="earliest",
+                verify=offsets.low == 0,
+            )
         low = min(max(offsets.low, self.log.log_start_offset), self.log.log_end_offset)
         reader = LogReader(
             self.log,
@@ -776,17 +792,21 @@ def raw_value(topic: BrowsedTopic, partition: int, offset: int) -> bytes | None:
     Raises UsageError if there is no such record or all of the value is masked, and what ``browse`` raises.
     """
     query = RecordQuery(partitions=(partition,), start_offset=offset, end_offset=offset + 1, limit=1)
-    log = _chosen_logs(topic, query)[partition]
-    if not log.log_start_offset <= offset < log.high_watermark:
-        raise UsageError(f"partition {partition} has no offset {offset}", advice="ask for one that is shown")
-    polled = LogReader(log, offset, end=offset + 1).poll()
+    polled = _retried(topic, query, lambda logs: _record_at(logs[partition], offset))
     if polled is None:
-        raise UsageError(f"there is no record at offset {offset}", advice="a cleaning may have removed it")
+        reason = f"partition {partition} has no record at offset {offset}"
+        raise UsageError(reason, advice="it is not written yet, or a cleaning or retention has removed it")
     value = polled.columns.value(0)
     visible = topic.masked.masked_value(value)
     if value is not None and visible is None:
         raise UsageError("the value is masked", path="siltstone.http.mask", advice="ask who set the mask")
     return visible
+
+
+def _record_at(log: ReadableLog, offset: int) -> PolledRecords | None:
+    if not log.log_start_offset <= offset < log.high_watermark:
+        return None
+    return LogReader(log, offset, end=offset + 1).poll()
 
 
 HEARTBEAT_SECONDS = 15.0
@@ -851,11 +871,18 @@ async def _sleep(stopped: asyncio.Event, seconds: float) -> None:
 def _tail_step(
     topic: BrowsedTopic, query: RecordQuery, positions: dict[int, int] | None
 ) -> tuple[tuple[BrowsedRecord, ...], dict[int, int], tuple[PartitionProgress, ...]]:
-    """(the next records, from where to go on, what is left to read). ``positions``: None in the first
-    step."""
-    logs = _chosen_logs(topic, query)
-    for log in logs.values():
+    """(the next records, from where to go on, what is left). ``positions``: None in the first step."""
+    for log in _chosen_logs(topic, query).values():
         log.refresh()
+    read = _retried(topic, query, lambda logs: _read_new(topic, query, logs, positions))
+    ranges = read.position.ranges
+    left = {number: rest for number, rest in ranges.items() if rest.low < rest.high}
+    return read.records, {number: rest.low for number, rest in ranges.items()}, _progress(left)
+
+
+def _read_new(
+    topic: BrowsedTopic, query: RecordQuery, logs: Mapping[int, ReadableLog], positions: dict[int, int] | None
+) -> _PageRead:
     ends = {number: _readable_end(log.view, query.isolation) for number, log in logs.items()}
     if positions is None:
         from_start = query.start_offset is not None or query.start_ms is not None
@@ -865,7 +892,4 @@ def _tail_step(
     # A partition that is new, or was truncated.
     starts = {number: min(positions.get(number, 0), end) for number, end in ends.items()}
     position = _Position({number: _Range(starts[number], end) for number, end in ends.items()}, None)
-    read = _read_page(topic, query, logs, position, {}, Budget())
-    ranges = read.position.ranges
-    left = {number: rest for number, rest in ranges.items() if rest.low < rest.high}
-    return read.records, {number: rest.low for number, rest in ranges.items()}, _progress(left)
+    return _read_page(topic, query, logs, position, {}, Budget())

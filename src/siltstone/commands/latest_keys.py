@@ -61,7 +61,10 @@ class LatestKeys:
         self._restart()
 
     def _restart(self) -> None:
-        self.base = self.end = max(self._checkpoint, self._log.log_start_offset)
+        # A checkpoint beyond the end is not this log's (Kafka's cleaner begins at the log start then, too).
+        is_possible = self._checkpoint <= self._log.log_end_offset
+        self.base = max(self._checkpoint if is_possible else 0, self._log.log_start_offset)
+        self.end = self.base
         self._sorted: tuple[Words, Int64] = np.empty(0, np.uint64), np.empty(0, np.int64)
         self._pending: list[tuple[Words, Int64]] = []
         self._pending_count = 0
