@@ -190,11 +190,25 @@ class LatestViews:
                 known = log, LatestKeys(log, checkpoint, isolation, self._kept_bytes)
             self._kept[name] = known
             self._kept.move_to_end(name)
-            while (
-                len(self._kept) > 1 and sum(keys.size for _, keys in self._kept.values()) > self._kept_bytes
-            ):
-                self._kept.popitem(last=False)
+            self._drop_others(log.topic_partition.topic)
             return known[1]
+
+    def _drop_others(self, topic: str) -> None:
+        """Drop the keys of other topics, the oldest first, until those that are left fit the bound.
+
+        Raises TooManyKeysError if those of the topic alone do not.
+        """
+        size = sum(keys.size for _, keys in self._kept.values())
+        for name, (log, keys) in list(self._kept.items()):
+            if size > self._kept_bytes and log.topic_partition.topic != topic:
+                del self._kept[name]
+                size -= keys.size
+        if size > self._kept_bytes:
+            self._kept.clear()
+            reason = (
+                f"its partitions have over {self._kept_bytes // ENTRY_BYTES} keys above their checkpoints"
+            )
+            raise TooManyKeysError(reason, path=topic)
 
     def bring_up_to_date(self, keys: LatestKeys, budget: WorkBudget) -> bool:
         """Cover what was appended, within the budget; go on in the background where that is not enough.
