@@ -13,13 +13,13 @@ those in Siltstone's topic registry, or in the broker's metadata log, overridden
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from siltstone.base import files
 from siltstone.base.clock import Clock, duration_text
-from siltstone.base.config import LONG_MAX, ConfigSource, LogConfig, Setting, refuse_contradictions
+from siltstone.base.config import LONG_MAX, Config, ConfigSource, LogConfig, Setting, refuse_contradictions
 from siltstone.base.errors import (
     CorruptFileError,
     CorruptRecordError,
@@ -68,8 +68,9 @@ HORIZON_BYTES = 4 << 30
 class LogSnapshot:
     """A log's size in bytes, its number of segments, and the range that may be cleaned now.
 
-    ``horizons``: the delete horizons of the clean section, None if they were not read yet. ``is_due``: the
-    dirty ratio is high enough, or the oldest dirty record is older than the maximum lag.
+    ``horizons``: the delete horizons of the clean section, None if the log is due, so that they do not
+    matter, or if they were not read yet. ``is_due``: the dirty ratio is high enough, or the oldest dirty
+    record is older than the maximum lag.
     """
 
     size: int
@@ -86,8 +87,8 @@ UNCLEANABLE, UNREADABLE, CLEANING, DUE, TOMBSTONES, DIRTY, CHANGING, UP_TO_DATE,
 """The states of a log, the most urgent first.
 
 uncleanable: the cleaner skips it, for the reason; unreadable: it cannot be read; cleaning: a cleaner has
-staged files in it; due: dirty enough, over the maximum lag, or with tombstones that may be removed;
-tombstones: nothing is dirty, and the delete horizons of some tombstones have not passed; dirty: not dirty
+staged files in it; due: dirty enough, over the maximum lag, or dirty with tombstones that may all be removed;
+tombstones: nothing is dirty, but tombstones or markers have a delete horizon, passed or not; dirty: not dirty
 enough yet; changing: its files changed while they were read; up_to_date: nothing to clean; skipped: not
 compacted, or its settings are not known.
 """
@@ -211,6 +212,14 @@ class WatchSnapshot:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedTopic:
+    """A topic, and its settings or the reason why they are not known."""
+
+    description: TopicDescription
+    settings: Config | str
+
+
 READS_MAX = 3
 """How many times a log is read whose files change meanwhile."""
 METADATA_MS = 30_000
@@ -238,6 +247,8 @@ class Watch:
         self._metadata: tuple[int, Snapshot] | None = None
         """When a broker's metadata log was last read (ms), and the snapshot that read it."""
         self._has_snapshot = False
+        self.topics: Mapping[str, WatchedTopic] = {}
+        """The topics of the newest snapshot, by name."""
 
     def snapshot(self) -> WatchSnapshot:
         """All logs now. The first snapshot raises UsageError for a missing topic, SiltstoneError, OSError;
@@ -273,10 +284,14 @@ class Watch:
             for name in sorted({topic_partition.topic for topic_partition in paths})
         }
         logs, notes = list[WatchedLog](), list[str]()
+        self.topics = {
+            name: WatchedTopic(description=topic, settings=self._settings_of(snapshot, topic))
+            for name, topic in topics.items()
+        }
         for directory in snapshot.directories:
             watch = _DirectoryWatch(self, snapshot, directory, now_ms)
             logs += [
-                watch.log(topic_partition, topics[topic_partition.topic])
+                watch.log(topic_partition, self.topics[topic_partition.topic].settings)
                 for topic_partition in directory.partitions
                 if topic_partition in paths
             ]
@@ -302,8 +317,8 @@ class Watch:
             self._metadata = (now_ms, snapshot)
         return snapshot
 
-    def with_settings(self, snapshot: Snapshot, topic: TopicDescription, state: LogState) -> LogState:
-        """A log with its settings, or with the reason why they are not known."""
+    def _settings_of(self, snapshot: Snapshot, topic: TopicDescription) -> Config | str:
+        """A topic's settings, or the reason why they are not known."""
         # The settings of --config-file and --config, which override all others.
         passed = {**self._policies.by_topic.get(topic.name, {}), **self._policies.config}
         try:
@@ -313,10 +328,10 @@ class Watch:
                 config = snapshot.settings.broker.with_topic_layer(passed)
                 policy = config.setting("cleanup.policy")
                 if not passed or policy.config_source is ConfigSource.DEFAULT_CONFIG:
-                    return replace(state, refused=(snapshot.notes_on([topic]) or [POLICY_UNKNOWN])[-1])
-            return replace(state, config=refuse_contradictions(config))
+                    return (snapshot.notes_on([topic]) or [POLICY_UNKNOWN])[-1]
+            return refuse_contradictions(config)
         except UsageError as error:
-            return replace(state, refused=str(error))
+            return str(error)
 
     def log_snapshot(
         self, state: LogState, checkpoints: Checkpoints, now_ms: int, *, committed_below: int
@@ -356,6 +371,8 @@ class Watch:
         active, path = segments[-1], state.path
         base, identity = active.base_offset, (active.base_offset, active.inode)
         at_base = ProducerStates(base)
+        # A checkpoint above ``base`` would look as if it were outside the log, and be reset: then the true
+        # end is needed.
         if checkpoints.cleaner.get(state.topic_partition, 0) <= base:
             if self._without_open_transactions.get(path) == identity:
                 return at_base
@@ -411,13 +428,17 @@ class _DirectoryWatch:
             else:
                 self._failures[topic_partition] = cleaning
 
-    def log(self, topic_partition: TopicPartition, topic: TopicDescription) -> WatchedLog:
-        """One log; its state and reason say what failed."""
+    def log(self, topic_partition: TopicPartition, settings: Config | str) -> WatchedLog:
+        """One log with its topic's settings, or the reason why they are not known; its state and reason say
+        what failed."""
         path = self._directory.partitions[topic_partition]
-        without_settings = LogState(
-            topic_partition=topic_partition, path=path, directory=self._directory, config=None
+        state = LogState(
+            topic_partition=topic_partition,
+            path=path,
+            directory=self._directory,
+            config=settings if isinstance(settings, Config) else None,
+            refused=settings if isinstance(settings, str) else None,
         )
-        state = self._watch.with_settings(self._snapshot, topic, without_settings)
         unread = WatchedLog(
             topic_partition=topic_partition,
             directory=path,
@@ -502,4 +523,4 @@ class _DirectoryWatch:
                 TOMBSTONES,
                 f"the last delete horizon passes in {duration_text((newest_ms - self._now_ms) / 1000)}",
             )
-        return UP_TO_DATE, ""
+        return UP_TO_DATE, "" if horizons is not None else "its delete horizons are not read yet"
