@@ -14,7 +14,7 @@
     ├── CorruptFileError         a checkpoint, index, snapshot or metadata file is not in its format
     │   └── CorruptRecordError   a batch or record is not in Kafka's format
     ├── LedgerError              a file of a compacted ledger is missing or damaged
-    ├── CheckFailedError         a written segment, or a count, is wrong: nothing is swapped
+    ├── CheckFailedError         a written file, a count or the result of a cleaning is wrong
     ├── SourceChangedError       a source segment has changed since the cleaning was planned
     ├── UndoStoppedError         an undo stopped half-way: the message says which originals were restored
     ├── EngineError              Spark or Java is missing, or a job could not be run
@@ -184,7 +184,8 @@ class LedgerError(
 class CheckFailedError(
     SiltstoneError, code="CHECK_FAILED", advice="run the command again; if it fails again, report this error"
 ):
-    """A written segment, or a count of records, is wrong; nothing was swapped."""
+    """A check failed: of a staged file or a count (that file is not swapped in), of a new ledger (the cursor
+    has not moved), or of a whole cleaning by ``verify``."""
 
 
 class SourceChangedError(SiltstoneError, code="SOURCE_CHANGED", advice="run the command again"):

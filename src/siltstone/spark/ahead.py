@@ -34,8 +34,8 @@ VARIABLE = "SILTSTONE_DAEMON"
 """Names the socket of the fork, for the process that Java starts."""
 DAEMON = "siltstone.spark.daemon"
 WORKER = "pyspark.worker"
-"""The module of PySpark that runs tasks. Its other worker modules, which plan queries, are forked without
-imports."""
+"""The module of PySpark that runs tasks. For its other worker modules, which plan queries, nothing is handed
+over: ``daemon.main`` then runs PySpark's own daemon."""
 _STANDARD_FILES = (0, 1, 2)
 _SIZE, _TAKEN = struct.Struct(">I"), b"1"
 _kept_open: list[socket.socket] = []
@@ -66,7 +66,8 @@ def fork(path: str) -> None:
 
 
 def _be_daemon(listener: socket.socket, command: socket.socket) -> NoReturn:
-    """The fork: it warms up, waits for the hand-over, and is the daemon then; it ends with the command."""
+    """The fork: it warms up, waits for the hand-over, and is the daemon then. Until the hand-over it ends
+    with the command, afterwards when Java closes its standard input."""
     status = 1
     try:
         gc.freeze()
