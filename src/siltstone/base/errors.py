@@ -220,6 +220,31 @@ class CleaningAbortedError(SiltstoneError, code="CLEANING_ABORTED"):
     ``LogCleaningAbortedException``)."""
 
 
+# Errors of a server (``siltstone serve``).
+
+
+class BusyError(SiltstoneError, code="BUSY", advice="try again when some of the work has ended"):
+    """The server does as much as it may at one time."""
+
+
+class UnknownJobError(SiltstoneError, code="UNKNOWN_JOB", advice="list the jobs"):
+    """There is no such job, or no longer."""
+
+
+class JobCancelledError(SiltstoneError, code="JOB_CANCELLED"):
+    """Somebody has cancelled the job."""
+
+
+class ChangedMeanwhileError(
+    SiltstoneError, code="CHANGED_MEANWHILE", advice="look at the present state, and ask again"
+):
+    """What was to be changed is no longer what the caller has seen (HTTP's 412)."""
+
+
+class NotAllowedError(SiltstoneError, code="NOT_ALLOWED"):
+    """The user's role does not allow it, or the server changes nothing."""
+
+
 class LogError(SiltstoneError, code="UNKNOWN_SERVER_ERROR"):
     """A call on a log that is refused as Kafka refuses it.
 

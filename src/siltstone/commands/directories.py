@@ -173,6 +173,14 @@ class Snapshot:
         listed = () if self._is_partial else self.registry.topics
         return sorted({*listed, *(topic_partition.topic for topic_partition in self.partitions)})
 
+    @cached_property
+    def _by_topic(self) -> Mapping[str, Mapping[TopicPartition, Path]]:
+        """The partitions of each topic, and their directories."""
+        by_topic: dict[str, dict[TopicPartition, Path]] = {}
+        for topic_partition, path in self.partitions.items():
+            by_topic.setdefault(topic_partition.topic, {})[topic_partition] = path
+        return by_topic
+
     @property
     def _is_partial(self) -> bool:
         """Were only some partitions of a log directory named?"""
@@ -180,13 +188,10 @@ class Snapshot:
 
     def topic(self, name: str) -> TopicDescription:
         """One topic. Raises UnknownTopicError."""
-        entry, is_registered = self.registry.entry(name, self.partitions), name in self.registry.topics
+        here, is_registered = self._by_topic.get(name, {}), name in self.registry.topics
+        entry = self.registry.entry(name, here)
         if is_registered and self._is_partial:
-            numbers = sorted(
-                topic_partition.partition
-                for topic_partition in self.partitions
-                if topic_partition.topic == name
-            )
+            numbers = sorted(topic_partition.partition for topic_partition in here)
             entry = replace(entry, partitions=tuple(numbers))
         return entry.describe(name, is_registered=is_registered)
 

@@ -12,14 +12,15 @@ those in Siltstone's topic registry, or in the broker's metadata log, overridden
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from siltstone.base import files
 from siltstone.base.clock import Clock, duration_text
-from siltstone.base.config import LONG_MAX, ConfigSource, LogConfig, Setting, refuse_contradictions
+from siltstone.base.config import LONG_MAX, Config, ConfigSource, LogConfig, Setting, refuse_contradictions
 from siltstone.base.errors import (
     CorruptFileError,
     CorruptRecordError,
@@ -46,7 +47,7 @@ from siltstone.compaction.inplace.planning import (
 )
 from siltstone.compaction.report import CLEANED, Cleaning, read_cleanings
 from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, require_one_broker
-from siltstone.log.names import LOCK, STAGING, TopicPartition
+from siltstone.log.names import LOCK, STAGING, TopicPartition, parse_segment_file
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.replacement import swap_leftovers
 from siltstone.log.segments import Segment, list_segments
@@ -112,6 +113,18 @@ class WatchedLog:
     uncleanable: Uncleanable | None = None
     last_cleaning: Cleaning | None = None
     last_failure: Cleaning | None = None
+    listed: tuple[int, int] = (0, 0)
+    """Bytes and number of the ``.log`` files of a log without ``snapshot``, if they were asked for."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the log's segments."""
+        return self.listed[0] if self.snapshot is None else self.snapshot.size
+
+    @property
+    def segment_count(self) -> int:
+        """How many segments the log has."""
+        return self.listed[1] if self.snapshot is None else self.snapshot.segments
 
     @property
     def policy_text(self) -> str:
@@ -211,6 +224,14 @@ class WatchSnapshot:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedTopic:
+    """A topic, and its settings or the reason why they are not known."""
+
+    description: TopicDescription
+    settings: Config | str
+
+
 READS_MAX = 3
 """How many times a log is read whose files change meanwhile."""
 METADATA_MS = 30_000
@@ -220,14 +241,18 @@ METADATA_MS = 30_000
 class Watch:
     """Takes snapshots of ``paths``; costly results are kept from one snapshot to the next."""
 
-    def __init__(self, paths: Sequence[Path], options: LogOptions, clock: Clock) -> None:
-        """``options``: which logs, with which settings.
+    def __init__(
+        self, paths: Sequence[Path], options: LogOptions, clock: Clock, *, with_all_sizes: bool = False
+    ) -> None:
+        """``options``: which logs, with which settings. ``with_all_sizes``: also those of logs that are not
+        compacted.
 
         Raises UsageError for these, NotALogDirectoryError, CorruptFileError, OSError.
         """
         self._paths = tuple(paths)
         self._topics = tuple(options.topics)
         self._clock = clock
+        self.with_all_sizes = with_all_sizes
         self.no_other_replica = high_watermark_is_end(options.high_watermark)
         self._policies = gather_policies(open_directories(paths, lock=False), options)
         self._without_open_transactions: dict[Path, tuple[int, int]] = {}
@@ -238,6 +263,8 @@ class Watch:
         self._metadata: tuple[int, Snapshot] | None = None
         """When a broker's metadata log was last read (ms), and the snapshot that read it."""
         self._has_snapshot = False
+        self.topics: Mapping[str, WatchedTopic] = {}
+        """The topics of the newest snapshot, by name."""
 
     def snapshot(self) -> WatchSnapshot:
         """All logs now. The first snapshot raises UsageError for a missing topic, SiltstoneError, OSError;
@@ -273,10 +300,14 @@ class Watch:
             for name in sorted({topic_partition.topic for topic_partition in paths})
         }
         logs, notes = list[WatchedLog](), list[str]()
+        self.topics = {
+            name: WatchedTopic(description=topic, settings=self._settings_of(snapshot, topic))
+            for name, topic in topics.items()
+        }
         for directory in snapshot.directories:
             watch = _DirectoryWatch(self, snapshot, directory, now_ms)
             logs += [
-                watch.log(topic_partition, topics[topic_partition.topic])
+                watch.log(topic_partition, self.topics[topic_partition.topic].settings)
                 for topic_partition in directory.partitions
                 if topic_partition in paths
             ]
@@ -302,8 +333,8 @@ class Watch:
             self._metadata = (now_ms, snapshot)
         return snapshot
 
-    def with_settings(self, snapshot: Snapshot, topic: TopicDescription, state: LogState) -> LogState:
-        """A log with its settings, or with the reason why they are not known."""
+    def _settings_of(self, snapshot: Snapshot, topic: TopicDescription) -> Config | str:
+        """A topic's settings, or the reason why they are not known."""
         # The settings of --config-file and --config, which override all others.
         passed = {**self._policies.by_topic.get(topic.name, {}), **self._policies.config}
         try:
@@ -313,10 +344,10 @@ class Watch:
                 config = snapshot.settings.broker.with_topic_layer(passed)
                 policy = config.setting("cleanup.policy")
                 if not passed or policy.config_source is ConfigSource.DEFAULT_CONFIG:
-                    return replace(state, refused=(snapshot.notes_on([topic]) or [POLICY_UNKNOWN])[-1])
-            return replace(state, config=refuse_contradictions(config))
+                    return (snapshot.notes_on([topic]) or [POLICY_UNKNOWN])[-1]
+            return refuse_contradictions(config)
         except UsageError as error:
-            return replace(state, refused=str(error))
+            return str(error)
 
     def log_snapshot(
         self, state: LogState, checkpoints: Checkpoints, now_ms: int, *, committed_below: int
@@ -411,13 +442,30 @@ class _DirectoryWatch:
             else:
                 self._failures[topic_partition] = cleaning
 
-    def log(self, topic_partition: TopicPartition, topic: TopicDescription) -> WatchedLog:
-        """One log; its state and reason say what failed."""
+    def log(self, topic_partition: TopicPartition, settings: Config | str) -> WatchedLog:
+        """One log with its topic's settings, or the reason why they are not known; its state and reason say
+        what failed."""
+        watched = self._log(topic_partition, settings)
+        if watched.snapshot is not None or not self._watch.with_all_sizes:
+            return watched
+        with contextlib.suppress(SiltstoneError, OSError):
+            sizes = [
+                status.size
+                for name, status in files.list_files(watched.directory).items()
+                if (parsed := parse_segment_file(name)) is not None and parsed.kind == "log"
+            ]
+            return replace(watched, listed=(sum(sizes), len(sizes)))
+        return watched
+
+    def _log(self, topic_partition: TopicPartition, settings: Config | str) -> WatchedLog:
         path = self._directory.partitions[topic_partition]
-        without_settings = LogState(
-            topic_partition=topic_partition, path=path, directory=self._directory, config=None
+        state = LogState(
+            topic_partition=topic_partition,
+            path=path,
+            directory=self._directory,
+            config=settings if isinstance(settings, Config) else None,
+            refused=settings if isinstance(settings, str) else None,
         )
-        state = self._watch.with_settings(self._snapshot, topic, without_settings)
         unread = WatchedLog(
             topic_partition=topic_partition,
             directory=path,

@@ -1,0 +1,1 @@
+"""The console's pages: a module has a ``router``, which ``site.ROUTERS`` lists."""
