@@ -278,6 +278,13 @@ class Catalogue:
         row = self._row(topic)
         return [self.partition(number) for number in range(*self._first_rows[row : row + 2].tolist())]
 
+    def partition_of(self, topic_partition: TopicPartition) -> PartitionRow:
+        """One partition. Raises UnknownTopicError."""
+        for row in self.partitions_of(topic_partition.topic):
+            if row.topic_partition == topic_partition:
+                return row
+        raise UnknownTopicError("there is no such partition", path=str(topic_partition)[:256])
+
     def _row(self, topic: str) -> int:
         if topic not in self._row_of_topic:
             raise UnknownTopicError(f"there is no topic {topic[:256]!r}")

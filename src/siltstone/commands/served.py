@@ -167,6 +167,13 @@ class Served(Closing):
             return self.manager.topics.describe(topic)
         return self.snapshot().topic(topic)
 
+    def partition_count(self, topic: str) -> int | None:
+        """How many partitions a topic has, here and on other brokers; None if that is not known."""
+        if self.manager is not None:
+            return self.manager.partition_count(topic)
+        snapshot = self.snapshot()
+        return snapshot.partition_count(snapshot.topic(topic))
+
     def settings_of(self, topic: str) -> Config:
         """A topic's settings over the broker's. Raises UnknownTopicError, SiltstoneError, OSError."""
         if self.manager is not None:

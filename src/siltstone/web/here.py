@@ -7,6 +7,7 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 
 from siltstone.commands.changes import Actor
+from siltstone.commands.latest_keys import LatestViews
 from siltstone.commands.served import Served
 from siltstone.web.guards import user_of
 
@@ -22,5 +23,11 @@ def actor_of(request: Request) -> Actor:
     return Actor(user=user.name, address=user.address, way="http")
 
 
+def latest_of(request: Request) -> LatestViews:
+    """The last records of keys that this server keeps."""
+    return cast(LatestViews, request.app.state.latest)
+
+
 Here = Annotated[Served, Depends(served_of)]
 By = Annotated[Actor, Depends(actor_of)]
+Latest = Annotated[LatestViews, Depends(latest_of)]

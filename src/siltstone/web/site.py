@@ -14,17 +14,22 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp
 
+from siltstone.commands.latest_keys import LatestViews
 from siltstone.commands.served import Served
 from siltstone.web import errors
 from siltstone.web.guards import OPEN_PATHS, Guards, Rules
 from siltstone.web.identity import Role
 from siltstone.web.metrics import RequestCounts
 from siltstone.web.metrics import router as metrics
+from siltstone.web.pages import router as pages
 from siltstone.web.probes import router as probes
+from siltstone.web.rest.own import router as own
 
 ROUTERS: Sequence[APIRouter] = (
     probes,
     metrics,
+    own,
+    pages,
     # Add the routers of ``rest`` and ``pages`` here, a line each.
 )
 
@@ -32,7 +37,7 @@ ROUTERS: Sequence[APIRouter] = (
 def build_site(served: Served, rules: Rules) -> ASGIApp:
     """The application: give it to uvicorn, or to Starlette's TestClient."""
     app = FastAPI(title="Siltstone", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.served, app.state.counts = served, RequestCounts()
+    app.state.served, app.state.counts, app.state.latest = served, RequestCounts(), LatestViews()
     errors.install(app)
     for router in ROUTERS:
         app.include_router(router)
