@@ -15,7 +15,7 @@ import pytest
 
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import LogConfig
-from siltstone.base.errors import TooManyKeysError, UnknownTopicError, UsageError
+from siltstone.base.errors import CorruptRecordError, TooManyKeysError, UnknownTopicError, UsageError
 from siltstone.base.records.hashing import partition_for_key
 from siltstone.commands import browsing
 from siltstone.commands.browsing import (
@@ -32,14 +32,17 @@ from siltstone.commands.latest_keys import LatestKeys, LatestViews
 from siltstone.commands.masking import MaskedParts, Masking
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog, open_partition
-from siltstone.log.read_only import ReadOnlyLogs
+from siltstone.log.read_only import ReadableLog, ReadOnlyLogs
+from siltstone.log.reading import LogReader
 from tests.support.cleaning.logs import Rec
 from tests.support.cleaning.transactional import a_log
+from tests.support.golden_sets import case_names, legacy_names
 from tests.support.ledger.driving import compact
 from tests.support.ledger.oracle import Model
 from tests.support.log.batches import of_records
 from tests.support.log.offset_values import clean_two, fill
 from tests.support.log.offset_values import opened as opened_values
+from tests.support.log.views import view_of
 
 NOW = 1_800_000_000_000
 PARTITIONS = 3
@@ -431,6 +434,39 @@ def test_too_many_keys_are_an_error_that_says_so(logs: list[PartitionLog], recor
     assert raised.value.advice
 
 
+def test_the_keys_of_all_partitions_are_bounded_together_and_those_of_other_topics_go_first(
+    logs: list[PartitionLog], tmp_path: Path
+) -> None:
+    for log in logs:
+        log.append(of_records([Rec(offset=at, key=b"%d" % at) for at in range(4)]))
+    other = open_partition(tmp_path / "other-0", LogConfig(), ManualClock(NOW))
+    other.append(of_records([Rec(offset=at, key=b"%d" % at) for at in range(4)]))
+    query, views = RecordQuery(view="latest"), LatestViews(kept_bytes=12 * 16)
+    other_topic = BrowsedTopic(name="other", logs=lambda: [other], partition_count=1)
+    assert len(read(other_topic, query, latest=views)) == 4
+    assert len(read(topic_of(logs), query, latest=views)) == 12
+    assert len(read(topic_of(logs), query, latest=views)) == 12
+    small = LatestViews(kept_bytes=10 * 16)
+    with pytest.raises(TooManyKeysError, match="over 10 keys"):
+        for _ in range(2):
+            read(topic_of(logs), query, latest=small)
+
+
+def test_what_makes_the_background_work_fail_is_an_error_of_the_next_request(
+    logs: list[PartitionLog],
+) -> None:
+    waiting: list[Any] = []
+    fill_randomly(logs)
+    views = LatestViews(start=waiting.append)
+    query = RecordQuery(view="latest", partitions=(0,))
+    assert browse(topic_of(logs), query, latest=views, budget=Budget(read_bytes=1)).building is not None
+    path = logs[0].view.segments[1].path()
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    waiting[0]()
+    with pytest.raises(CorruptRecordError):
+        browse(topic_of(logs), query, latest=views)
+
+
 def test_compacted_reads_the_ledger_then_the_originals(tmp_path: Path) -> None:
     log = opened_values(tmp_path)
     for _ in range(4):
@@ -517,6 +553,25 @@ def test_pages_are_whole_while_another_thread_appends_and_rolls(logs: list[Parti
         assert len(found) in (40, *range(0, 40, 3))
     appending.join()
     assert len(read(topic_of(logs), RecordQuery(limit=500))) == 1200
+
+
+class Stored(ReadableLog):
+    """A log as it is stored, without the rest of its directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.view = directory, view_of(directory)
+        self.topic_partition = TopicPartition("users", 0)
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_logs_of_kafka_in_every_format_are_read_in_both_orders(golden: Path, newest_first: bool) -> None:
+    for name in [*legacy_names(golden), *case_names(golden)[::4]]:
+        log = Stored(golden / name / "before")
+        expected = [int(offset) for polled in LogReader(log) for offset in polled.columns.offset]
+        topic = BrowsedTopic(name="users", logs=lambda log=log: [log], partition_count=1)  # type: ignore[misc]
+        found = read(topic, RecordQuery(limit=100, newest_first=newest_first))
+        assert [record.offset for record in found] == expected[:: -1 if newest_first else 1], name
+        assert len({record.offset for record in found}) == len(found) > 0
 
 
 # Masking

@@ -31,6 +31,8 @@ from siltstone.log.reading import LogReader
 KEPT_BYTES = 256 << 20
 """Bytes of all key entries that are kept."""
 ENTRY_BYTES = 16
+_BUILT_AT_ONCE = 2
+"""Logs whose keys are built in the background at one time."""
 _MERGED_AT = 1 << 18
 """Entries that are collected before they are merged, at least."""
 
@@ -173,11 +175,14 @@ class LatestViews:
         self, kept_bytes: int = KEPT_BYTES, start: Callable[[Callable[[], None]], None] = _start_thread
     ) -> None:
         self._kept_bytes, self._start = kept_bytes, start
-        self._lock = threading.Lock()
+        self._lock, self._slots = threading.Lock(), threading.BoundedSemaphore(_BUILT_AT_ONCE)
         self._kept: OrderedDict[tuple[str, str], tuple[ReadableLog, LatestKeys]] = OrderedDict()
 
     def of(self, log: ReadableLog, checkpoint: int, isolation: str) -> LatestKeys:
-        """The keys of a log, perhaps not built yet. A log that was opened again is begun anew."""
+        """The keys of a log, perhaps not built yet. A log that was opened again is begun anew.
+
+        Raises TooManyKeysError.
+        """
         name = str(log.directory), isolation
         with self._lock:
             known = self._kept.get(name)
@@ -185,11 +190,25 @@ class LatestViews:
                 known = log, LatestKeys(log, checkpoint, isolation, self._kept_bytes)
             self._kept[name] = known
             self._kept.move_to_end(name)
-            while (
-                len(self._kept) > 1 and sum(keys.size for _, keys in self._kept.values()) > self._kept_bytes
-            ):
-                self._kept.popitem(last=False)
+            self._drop_others(log.topic_partition.topic)
             return known[1]
+
+    def _drop_others(self, topic: str) -> None:
+        """Drop the keys of other topics, the oldest first, until those that are left fit the bound.
+
+        Raises TooManyKeysError if those of the topic alone do not.
+        """
+        size = sum(keys.size for _, keys in self._kept.values())
+        for name, (log, keys) in list(self._kept.items()):
+            if size > self._kept_bytes and log.topic_partition.topic != topic:
+                del self._kept[name]
+                size -= keys.size
+        if size > self._kept_bytes:
+            self._kept.clear()
+            reason = (
+                f"its partitions have over {self._kept_bytes // ENTRY_BYTES} keys above their checkpoints"
+            )
+            raise TooManyKeysError(reason, path=topic)
 
     def bring_up_to_date(self, keys: LatestKeys, budget: WorkBudget) -> bool:
         """Cover what was appended, within the budget; go on in the background where that is not enough.
@@ -203,14 +222,14 @@ class LatestViews:
         if keys.advance(budget):
             return True
         keys.is_building = True
-        self._start(lambda: _build(keys))
+        self._start(lambda: self._build(keys))
         return keys.is_current() and not keys.is_building
 
-
-def _build(keys: LatestKeys) -> None:
-    try:
-        keys.advance()
-    except Exception as error:  # shown by the next request
-        keys.failure = error
-    finally:
-        keys.is_building = False
+    def _build(self, keys: LatestKeys) -> None:
+        try:
+            with self._slots:
+                keys.advance()
+        except Exception as error:  # shown by the next request
+            keys.failure = error
+        finally:
+            keys.is_building = False

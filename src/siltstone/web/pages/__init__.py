@@ -1,1 +1,11 @@
-"""The console's pages: a module has a ``router``, which ``site.ROUTERS`` lists."""
+"""The console: one module for the pages that belong together; ``rendering`` has the templates."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from siltstone.web.pages import broker, cleaner, overview, topics
+
+router = APIRouter()
+for pages in (overview, topics, cleaner, broker):
+    router.include_router(pages.router)

@@ -1,0 +1,120 @@
+"""Pages from templates: HTML by Jinja with autoescape, and the words for numbers and times.
+
+A page polls by htmx: the script asks for the same URL again and takes the part ``#live`` from the answer. The
+answer has an ``ETag``, so that nothing new is a 304. Without script the page is the same, and does not poll.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from fastapi import Request
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from starlette.responses import HTMLResponse, Response
+
+import siltstone
+from siltstone.base.clock import duration_text
+from siltstone.commands.explain_page import size_text
+from siltstone.commands.served import Served
+from siltstone.web.guards import user_of
+
+STATIC = Path(__file__).parent.parent / "static"
+THEMES = ("auto", "light", "dark")
+THEME_COOKIE = "siltstone-theme"
+NAVIGATION = (
+    ("overview", "Overview", "/ui/"),
+    ("topics", "Topics", "/ui/topics"),
+    ("cleaner", "Cleaner", "/ui/cleaner"),
+    ("broker", "Broker", "/ui/broker"),
+    ("directories", "Directories", "/ui/directories"),
+    ("groups", "Groups", "/ui/groups"),
+    ("changes", "Changes", "/ui/changes"),
+    ("jobs", "Jobs", "/ui/jobs"),
+)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("siltstone.web"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        size=_size, number=_number, time=_time, duration=_duration, path=_path, query=_query, percent=_percent
+    )
+    return environment
+
+
+def _size(value: int | None) -> str:
+    return "" if value is None else size_text(value)
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+def _time(value: int | None) -> str:
+    """A time in UTC; empty for none and for one outside of the calendar."""
+    if value is None:
+        return ""
+    try:
+        return f"{datetime.fromtimestamp(value / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return f"{value} ms"
+
+
+def _duration(value: int | None) -> str:
+    """A duration in ms, in words; −1 stands for no limit."""
+    if value is None:
+        return ""
+    return "unlimited" if value < 0 else duration_text(value / 1000)
+
+
+def _path(value: object) -> str:
+    """A part of a URL's path."""
+    return quote(str(value), safe="")
+
+
+def _query(values: dict[str, object], **changed: object) -> str:
+    """A query string with some values changed; empty ones are left out."""
+    merged = {**values, **changed}
+    return urlencode({name: value for name, value in merged.items() if value not in ("", None, False)})
+
+
+def page(request: Request, served: Served, template: str, **values: Any) -> Response:
+    """A page, or 304 if the browser has this very page."""
+    theme = request.cookies.get(THEME_COOKIE, THEMES[0])
+    html = (
+        _environment()
+        .get_template(template)
+        .render(
+            navigation=NAVIGATION,
+            version=siltstone.__version__,
+            served=served,
+            catalogue=served.catalogue,
+            age_ms=max(served.clock.now_ms() - served.catalogue.at_ms, 0),
+            user=user_of(request),
+            theme=theme if theme in THEMES else THEMES[0],
+            themes=THEMES,
+            here=request.url.path,
+            url=f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path,
+            **values,
+        )
+    )
+    tag = f'"{hashlib.sha256(html.encode()).hexdigest()[:32]}"'
+    headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Cookie"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return HTMLResponse(html, headers=headers)
