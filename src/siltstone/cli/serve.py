@@ -5,14 +5,17 @@ from __future__ import annotations
 import getpass
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from siltstone.base import interruption
 from siltstone.cli import output
 from siltstone.commands.engines import ENGINES
+
+if TYPE_CHECKING:
+    from siltstone.commands.served import ServeOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +65,7 @@ def serve(
     output.refuse_if(not flags.dir, "no log directory", "pass DIR, or --dir DIR")
     known = ", ".join(ENGINES)
     output.refuse_if(flags.engine not in ENGINES, f"--engine {flags.engine}: is none", f"pass {known}")
-    from siltstone.commands.served import ServeOptions, Served
-    from siltstone.web.running import WebServer
+    from siltstone.commands.served import ServeOptions
 
     options = ServeOptions(
         paths=tuple(flags.dir),
@@ -72,23 +74,32 @@ def serve(
         engine=flags.engine,  # type: ignore[arg-type]
     )
     try:
-        with Served(options) as served:
-            server = WebServer(served, flags.listen)
-            served.start()
-            server.start()
-            try:
-                for url in server.urls:
-                    output.write_lines(f"{'looking at' if flags.look else 'serving'} {url}/ui/")
-                sys.stdout.flush()
-                threading.Event().wait()
-            finally:
-                with interruption.current().critical():
-                    server.stop()
-                    served.close()
+        while _serve_until_restart(options, flags.listen):
+            output.note("restarting")
     except KeyboardInterrupt:
         handler = interruption.current()
         return 0 if handler.status == 128 + signal.SIGTERM else handler.status
     return 0
+
+
+def _serve_until_restart(options: ServeOptions, listen: Sequence[str]) -> bool:
+    """Serve until somebody asks for a restart. Raises KeyboardInterrupt after a signal."""
+    from siltstone.commands.served import Served
+    from siltstone.web.running import WebServer
+
+    with Served(options) as served:
+        server = WebServer(served, listen)
+        served.start()
+        server.start()
+        try:
+            for url in server.urls:
+                output.write_lines(f"{'looking at' if options.is_look else 'serving'} {url}/ui/")
+            sys.stdout.flush()
+            return served.restart_asked.wait()
+        finally:
+            with interruption.current().critical():
+                server.stop()
+                served.close()
 
 
 def _print_hash() -> int:

@@ -361,8 +361,8 @@ class TopicPage:
 
 
 SORTS = (
-    "name partitions policy retention_ms retention_bytes bytes dirty_bytes dirty_ratio records saved_bytes_7d "
-    "last_cleaning_ms state"
+    "name partitions policy retention_ms retention_bytes bytes dirty_bytes dirty_ratio records "
+    "saved_bytes_7d last_cleaning_ms state"
 ).split()
 """The columns by which a list of topics may be sorted."""
 

@@ -17,7 +17,7 @@ import json
 import secrets
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from siltstone.base import files
@@ -25,7 +25,7 @@ from siltstone.base.clock import Clock
 from siltstone.base.errors import StorageError
 
 CHANGES_FILE = "siltstone-changes.jsonl"
-INTENT, OUTCOME, DONE = "intent", "outcome", "done"
+INTENT, OUTCOME, DONE, INTERRUPTED = "intent", "outcome", "done", "interrupted"
 LOCAL_USER = "-"
 READ_BYTES = 4 << 20
 """The newest bytes of the file that are read to show changes."""
@@ -93,6 +93,27 @@ class ChangeLog:
 
         Raises StorageError, before the block begins, if the intent cannot be written; what the block raises.
         """
+        change_id = self.begin(actor, action, target, before=before, after=after)
+        outcome = INTERRUPTED
+        try:
+            yield
+            outcome = DONE
+        except Exception as error:
+            outcome = f"failed: {error}"
+            raise
+        finally:
+            self.end(change_id, outcome)
+
+    def begin(
+        self,
+        actor: Actor,
+        action: str,
+        target: str,
+        *,
+        before: Mapping[str, object] | None = None,
+        after: Mapping[str, object] | None = None,
+    ) -> str:
+        """Record an intent durably; its id. Raises StorageError."""
         change = Change(
             id=secrets.token_hex(8),
             at_ms=self._clock.now_ms(),
@@ -108,18 +129,15 @@ class ChangeLog:
         except OSError as error:
             reason = f"the change is not recorded, and so not made: {error.strerror or error}"
             raise StorageError(reason, path=self.path, advice=_AUDIT_ADVICE) from error
-        outcome = "interrupted"
-        try:
-            yield
-            outcome = DONE
-        except Exception as error:
-            outcome = f"failed: {error}"
-            raise
-        finally:
-            # The change is made or has failed; that its outcome cannot be written does not alter that.
-            with contextlib.suppress(OSError):
-                end = {"id": change.id, "at_ms": self._clock.now_ms(), "outcome": outcome}
-                self._append({"stage": OUTCOME, **end})
+        return change.id
+
+    def end(self, change_id: str, outcome: str) -> None:
+        """Record an outcome. The change is made or has failed: that the outcome cannot be written does not
+        alter that."""
+        with contextlib.suppress(OSError):
+            self._append(
+                {"stage": OUTCOME, "id": change_id, "at_ms": self._clock.now_ms(), "outcome": outcome}
+            )
 
     def _append(self, line: Mapping[str, object]) -> None:
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
@@ -147,25 +165,12 @@ class ChangeLog:
         for line in reversed(lines):
             parsed = _parse(line)
             if isinstance(parsed, Change):
-                changes.append(_with_outcome(parsed, outcomes.get(parsed.id)))
+                changes.append(replace(parsed, outcome=outcomes.get(parsed.id)))
                 if len(changes) == count:
                     break
             elif parsed is not None:
                 outcomes[parsed[0]] = parsed[1]
         return changes
-
-
-def _with_outcome(change: Change, outcome: str | None) -> Change:
-    return Change(
-        id=change.id,
-        at_ms=change.at_ms,
-        actor=change.actor,
-        action=change.action,
-        target=change.target,
-        before=change.before,
-        after=change.after,
-        outcome=outcome,
-    )
 
 
 def _parse(line: bytes) -> Change | tuple[str, str] | None:

@@ -20,8 +20,8 @@ from siltstone.base.closing import Closing
 from siltstone.base.config import Config
 from siltstone.base.errors import NotAllowedError
 from siltstone.commands.catalogue import Catalogue, Cataloguer, Facts
-from siltstone.commands.changes import ChangeLog
-from siltstone.commands.directories import BrokerDirectories, Snapshot
+from siltstone.commands.changes import DONE, ChangeLog
+from siltstone.commands.directories import Snapshot
 from siltstone.commands.engines import has_session
 from siltstone.commands.jobs import Jobs
 from siltstone.commands.library import EngineName, start_cleaner
@@ -73,6 +73,7 @@ class Served(Closing):
         self.cleaner: LogCleaner | None = None
         self.compactions: Compactions | None = None
         self.changes: ChangeLog | None = None
+        self.restart_asked = threading.Event()
         self._snapshot: tuple[int, Snapshot] | None = None
         self._snapshot_lock = threading.Lock()
         with contextlib.ExitStack() as stack:
@@ -84,7 +85,7 @@ class Served(Closing):
                 self.clock,
                 with_all_sizes=True,
             )
-            self.cataloguer = stack.enter_context(Cataloguer(watch, self.clock, facts=lambda: self.facts()))
+            self.cataloguer = stack.enter_context(Cataloguer(watch, self.clock, facts=self.facts))
             self.jobs = stack.enter_context(Jobs(self.clock))
             self._stack = stack.pop_all()
 
@@ -96,6 +97,9 @@ class Served(Closing):
         self.cleaner = start_cleaner(manager, engine=self.options.engine)
         self.compactions = _compactions(manager, uses_spark=has_session() or self.options.engine == "spark")
         self.changes = ChangeLog(manager.serving()[0].path, self.clock)
+        for change in self.changes.newest():
+            if change.action == "restart" and change.outcome is None:
+                self.changes.end(change.id, DONE)
 
     def start(self) -> None:
         """Start the threads: upkeep, compactions, the catalogue. (The cleaner's run since the opening.)"""
@@ -143,6 +147,18 @@ class Served(Closing):
         if self.changes is None:
             raise NotAllowedError("the directories are only looked at", advice=LOOK_ADVICE)
         return self.changes
+
+    def opened_cleaner(self) -> LogCleaner:
+        """The log cleaner. Raises NotAllowedError in look mode."""
+        if self.cleaner is None:
+            raise NotAllowedError("the directories are only looked at", advice=LOOK_ADVICE)
+        return self.cleaner
+
+    def opened_compactions(self) -> Compactions:
+        """The side-by-side compactions. Raises NotAllowedError in look mode."""
+        if self.compactions is None:
+            raise NotAllowedError("the directories are only looked at", advice=LOOK_ADVICE)
+        return self.compactions
 
     # Reading, the same in both modes
 

@@ -1,7 +1,8 @@
-"""Errors as answers: Confluent's ``{"error_code", "message"}``, Pulsar's ``{"reason"}``, the console's page.
+"""Errors as answers: Confluent's ``{"error_code", "message"}``, Pulsar's ``{"reason"}``, the console's
+page.
 
-A status has one meaning in all families: 400 malformed or refused, 401, 403, 404, 409 busy or locked, 412 changed
-meanwhile, 413, 415, 421, 428, 429, 500, 503.
+A status has one meaning in all families: 400 malformed or refused, 401, 403, 404, 409 busy or locked, 412
+changed meanwhile, 413, 415, 421, 428, 429, 500, 503.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""``/healthz``: the process answers; ``/readyz``: the directories were read, and at least one is in service."""
+"""``/healthz``: the process answers; ``/readyz``: the directories were read, and one at least is in
+service."""
 
 from __future__ import annotations
 
