@@ -6,14 +6,16 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
+from markupsafe import Markup
 from starlette.responses import Response
 
 from siltstone.base.config_table import TOPIC_KEYS
 from siltstone.base.errors import SiltstoneError
 from siltstone.commands import console
 from siltstone.commands.browsing import PAGE_RECORDS, RECORDS_VIEWS, RecordQuery, browse
-from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, Listing, list_topics
-from siltstone.commands.decoding import DECODERS, check_decoding
+from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, Listing, PartitionRow, list_topics
+from siltstone.commands.decoding import DECODINGS, check_decoding
+from siltstone.commands.segments import PartitionSegments
 from siltstone.commands.topics import settings_of_topic
 from siltstone.commands.watch import STATES
 from siltstone.web.guards import READER, VIEWER
@@ -67,12 +69,10 @@ def _topic_page(request: Request, served: Here, template: str, topic: str, tab: 
 
 
 @router.get("/{topic}", dependencies=[VIEWER])
-def segments(
-    request: Request, served: Here, topic: str, start: Annotated[int, Query(ge=0)] = 0
-) -> Response:
+def segments(request: Request, served: Here, topic: str, start: Annotated[int, Query(ge=0)] = 0) -> Response:
     """Each partition's segments, drawn, with the reason why it is not cleaned."""
     rows = served.catalogue.partitions_of(topic)
-    shown = []
+    shown = list[tuple[PartitionRow, PartitionSegments | None, Markup | None, str | None]]()
     for row in rows[start : start + PARTITIONS_SHOWN]:
         try:
             found = console.partition_segments(served, topic, row.topic_partition.partition)
@@ -132,7 +132,7 @@ def records(
         problem=problem,
         values=values,
         views=RECORDS_VIEWS,
-        decoders=DECODERS,
+        decodings=DECODINGS,
     )
 
 

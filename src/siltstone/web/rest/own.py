@@ -95,9 +95,7 @@ def topic_configs(served: Here, topic: str) -> Document:
 
 
 def _setting(setting: Any) -> Document:
-    synonyms = [
-        {"source": source, "name": name, "value": value} for source, name, value in setting.synonyms
-    ]
+    synonyms = [{"source": source, "name": name, "value": value} for source, name, value in setting.synonyms]
     return {"name": setting.name, "value": setting.value, "source": setting.source, "synonyms": synonyms}
 
 
@@ -224,5 +222,3 @@ def jobs(served: Here) -> Document:
 def job(served: Here, job_id: str) -> Document:
     """One job."""
     return served.jobs.get(job_id).to_json()
-
-
