@@ -95,6 +95,7 @@ def _query(values: dict[str, object], **changed: object) -> str:
 
 def page(request: Request, served: Served, template: str, **values: Any) -> Response:
     """A page, or 304 if the browser has this very page."""
+    read_at = _time(served.catalogue.at_ms)
     theme = request.cookies.get(THEME_COOKIE, THEMES[0])
     html = (
         _environment()
@@ -104,7 +105,7 @@ def page(request: Request, served: Served, template: str, **values: Any) -> Resp
             version=siltstone.__version__,
             served=served,
             catalogue=served.catalogue,
-            age_ms=max(served.clock.now_ms() - served.catalogue.at_ms, 0),
+            read_at=read_at,
             user=user_of(request),
             theme=theme if theme in THEMES else THEMES[0],
             themes=THEMES,
@@ -113,7 +114,8 @@ def page(request: Request, served: Served, template: str, **values: Any) -> Resp
             **values,
         )
     )
-    tag = f'"{hashlib.sha256(html.encode()).hexdigest()[:32]}"'
+    # A page on which only the time of the last look differs is the same page.
+    tag = f'"{hashlib.sha256(html.replace(read_at, "").encode()).hexdigest()[:32]}"'
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Cookie"}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
