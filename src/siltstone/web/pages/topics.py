@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from markupsafe import Markup
 from starlette.responses import Response
 
 from siltstone.base.config_table import TOPIC_KEYS
 from siltstone.base.errors import SiltstoneError
 from siltstone.commands import console
+from siltstone.commands.administration import topic_etag
 from siltstone.commands.browsing import PAGE_RECORDS, RECORDS_VIEWS, RecordQuery, browse
 from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, Listing, PartitionRow, list_topics
 from siltstone.commands.decoding import DECODINGS, check_decoding
@@ -25,6 +26,10 @@ from siltstone.web.strip import strip
 
 router = APIRouter(prefix="/ui/topics")
 PARTITIONS_SHOWN = 20
+DELETES = ("retention.ms", "retention.bytes", "cleanup.policy")
+"""Settings whose change may delete data: the topic's name has to be typed."""
+Problem = Annotated[str | None, Depends(lambda: None)]
+"""Why a form was refused: only ``actions`` passes it, never a request."""
 
 
 @router.get("", dependencies=[VIEWER])
@@ -39,6 +44,8 @@ def topics(
     internal: bool = False,
     start: Annotated[int, Query(ge=0)] = 0,
     count: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE_ROWS,
+    *,
+    problem: Problem = None,
 ) -> Response:
     """The topics."""
     listing = Listing(
@@ -56,6 +63,7 @@ def topics(
         request,
         served,
         "topics.html",
+        problem=problem,
         listing=listing,
         found=list_topics(served.catalogue, listing),
         values=values | {"internal": internal, "count": "" if count == PAGE_ROWS else count},
@@ -69,7 +77,14 @@ def _topic_page(request: Request, served: Here, template: str, topic: str, tab: 
 
 
 @router.get("/{topic}", dependencies=[VIEWER])
-def segments(request: Request, served: Here, topic: str, start: Annotated[int, Query(ge=0)] = 0) -> Response:
+def segments(
+    request: Request,
+    served: Here,
+    topic: str,
+    start: Annotated[int, Query(ge=0)] = 0,
+    *,
+    problem: Problem = None,
+) -> Response:
     """Each partition's segments, drawn, with the reason why it is not cleaned."""
     rows = served.catalogue.partitions_of(topic)
     shown = list[tuple[PartitionRow, PartitionSegments | None, Markup | None, str | None]]()
@@ -81,7 +96,15 @@ def segments(request: Request, served: Here, topic: str, start: Annotated[int, Q
             shown.append((row, None, None, str(error)))
     more = start + PARTITIONS_SHOWN if start + PARTITIONS_SHOWN < len(rows) else None
     return _topic_page(
-        request, served, "segments.html", topic, "segments", shown=shown, next_start=more, total=len(rows)
+        request,
+        served,
+        "segments.html",
+        topic,
+        "segments",
+        problem=problem,
+        shown=shown,
+        next_start=more,
+        total=len(rows),
     )
 
 
@@ -155,14 +178,24 @@ def _query(values: dict[str, Any]) -> RecordQuery:
 
 
 @router.get("/{topic}/configuration", dependencies=[VIEWER])
-def configuration(request: Request, served: Here, topic: str) -> Response:
+def configuration(request: Request, served: Here, topic: str, *, problem: Problem = None) -> Response:
     """The topic's settings, its own first."""
     settings = settings_of_topic(served.settings_of(topic), everything=True)
     own = served.describe(topic).config
     settings.sort(key=lambda setting: setting.name not in own)
     docs = {key.name: key for key in TOPIC_KEYS}
     return _topic_page(
-        request, served, "configuration.html", topic, "configuration", settings=settings, own=own, docs=docs
+        request,
+        served,
+        "configuration.html",
+        topic,
+        "configuration",
+        problem=problem,
+        settings=settings,
+        own=own,
+        docs=docs,
+        tag=topic_etag(served, topic),
+        deleting=DELETES,
     )
 
 
