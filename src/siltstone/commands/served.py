@@ -83,7 +83,7 @@ class Served(Closing):
                 options.paths,
                 LogOptions(broker_config=options.properties),
                 self.clock,
-                with_all_sizes=True,
+                for_catalogue=True,
             )
             self.cataloguer = stack.enter_context(Cataloguer(watch, self.clock, facts=self.facts))
             self.jobs = stack.enter_context(Jobs(self.clock))
