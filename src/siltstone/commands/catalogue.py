@@ -106,7 +106,7 @@ class PartitionRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class CatalogueTotals:
     """Sums over all logs; ``states`` counts logs."""
 
     topics: int = 0
@@ -119,7 +119,7 @@ class Totals:
 
     def to_json(self) -> dict[str, object]:
         """One object."""
-        return {name: getattr(self, name) for name in Totals.__slots__}
+        return {name: getattr(self, name) for name in CatalogueTotals.__slots__}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,12 +256,12 @@ class Catalogue:
         return edges.astype(np.int64)
 
     @cached_property
-    def totals(self) -> Totals:
+    def totals(self) -> CatalogueTotals:
         """Sums over all logs."""
         columns = self.partition_columns
         counts = np.bincount(columns["state"], minlength=len(STATES)).tolist()
         uncleanable = columns["state"] == _CODE[UNCLEANABLE]
-        return Totals(
+        return CatalogueTotals(
             topics=len(self.names),
             partitions=len(self.watched),
             bytes=int(columns["bytes"].sum()),

@@ -109,8 +109,15 @@ class Snapshot:
     ``directories``: in the order of ``paths``; ``partitions``: the partitions and their directories, without
     the broker's metadata and without deleted topics."""
 
-    def __init__(self, paths: Sequence[Path], broker: Config, before: Snapshot | None = None) -> None:
-        """``before``: an earlier snapshot, whose broker's metadata is used again.
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        broker: Config,
+        before: Snapshot | None = None,
+        directories: list[LogDirectory] | None = None,
+    ) -> None:
+        """``before``: an earlier snapshot, whose broker's metadata is used again; ``directories``: those of
+        ``paths`` if they were listed just now.
 
         Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError.
         """
@@ -118,7 +125,7 @@ class Snapshot:
             self._metadata = before._metadata
         self.paths = tuple(paths)
         self.broker = broker
-        self.directories = open_directories(paths, lock=False)
+        self.directories = open_directories(paths, lock=False) if directories is None else directories
         roots = {directory.path for directory in self.directories}
         self.registry: TopicRegistry = load_registry(roots)[0] if roots else NO_TOPICS
         self.partitions = {

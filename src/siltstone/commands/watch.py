@@ -276,7 +276,10 @@ class Watch:
         self._log_configs: dict[int, tuple[Config, LogConfig]] = {}
         """By id of the settings."""
         self.no_other_replica = high_watermark_is_end(options.high_watermark)
-        self._policies = gather_policies(open_directories(paths, lock=False), options)
+        listed = open_directories(paths, lock=False)
+        self._policies = gather_policies(listed, options)
+        self._listed: list[LogDirectory] | None = listed
+        """For the first snapshot: to list the directories takes long where there are many partitions."""
         self._without_open_transactions: dict[Path, tuple[int, int]] = {}
         """By log, (base offset, inode) of an active segment that no open transaction began before."""
         self._horizons_read: dict[Path, tuple[tuple[Segment, ...], int, Horizons]] = {}
@@ -385,7 +388,8 @@ class Watch:
         read_ms, with_metadata = self._metadata if self._metadata is not None else (0, None)
         is_recent = with_metadata is not None and now_ms - read_ms < METADATA_MS
         before = with_metadata if is_recent else None
-        snapshot = Snapshot(self._paths, self._policies.settings.broker, before)
+        listed, self._listed = self._listed, None
+        snapshot = Snapshot(self._paths, self._policies.settings.broker, before, listed)
         if before is None and snapshot.has_brokers_metadata:
             self._metadata = (now_ms, snapshot)
         return snapshot
