@@ -73,6 +73,7 @@ def test_names_are_not_case_sensitive_and_sparks_own_options_are_ignored() -> No
         ({"view": "newest"}, "view='newest'", "log or latest or compacted"),
         ({"tombstones": "keep"}, "tombstones=keep", "view=latest"),
         ({"badBatches": "quarantine", "view": "latest"}, "badBatches=quarantine", "view=log"),
+        ({"badBatches": "quarantine", "table": "consumerOffsets"}, "badBatches=quarantine", "table=records"),
         ({"minPartitions": "0"}, "minPartitions='0'", ">= 1"),
         ({"minPartitions": "few"}, "minPartitions='few'", ">= 1"),
         ({"failOnDataLoss": "yes"}, "failOnDataLoss='yes'", "true or false"),

@@ -4,6 +4,7 @@
 
     SiltstoneError
     ├── UsageError               wrong flags or values: the command line exits with 2
+    │   ├── TooManyKeysError     the view latest of a log would take more memory than it may have
     │   ├── UnknownKeywordError  (and TypeError) a keyword that a function does not have
     │   └── ReadOnlyError        (and AttributeError) a change of logs that are open for reading
     ├── NotALogDirectoryError    the path is no Kafka log or partition directory
@@ -101,6 +102,14 @@ class SiltstoneError(Exception):
 
 class UsageError(SiltstoneError, code="USAGE"):
     """Wrong flags, settings or values."""
+
+
+class TooManyKeysError(
+    UsageError,
+    code="TOO_MANY_KEYS",
+    advice="clean the log first: below its cleaner checkpoint a key takes no memory; or search for the key",
+):
+    """The keys above a log's cleaner checkpoint take more memory than the view *latest* may have."""
 
 
 class UnknownKeywordError(UsageError, TypeError, code="UNKNOWN_KEYWORD"):

@@ -170,9 +170,9 @@ class _DeclinedError(Exception):
 
 
 def _confirm(states: Sequence[LogState], options: PlanOptions, *, rolls: bool) -> None:
-    """Ask on a terminal whether all compacted logs are to be cleaned in place; there is no question if none
-    of them would change. ``rolls``: all of them are rolled first. Raises _DeclinedError for no, and
-    UsageError off a terminal."""
+    """Ask on a terminal whether all compacted logs are to be cleaned in place. There is no question if only
+    partition directories were named, or, on a terminal, if no log would change. ``rolls``: all of them are
+    rolled first. Raises _DeclinedError for no, and UsageError off a terminal."""
     selected = [state for state in states if state.may_be_cleaned]
     if not selected or all(state.directory.is_partition_subset for state in selected):
         return

@@ -69,9 +69,9 @@ HORIZON_BYTES = 4 << 30
 class LogSnapshot:
     """A log's size in bytes, its number of segments, and the range that may be cleaned now.
 
-    ``horizons``: the delete horizons of the clean section, None if they were not read yet. ``is_due``: the
-    dirty ratio is high enough, or the oldest dirty record is older than the maximum lag. ``active``: base
-    offset and bytes of the active segment.
+    ``horizons``: the delete horizons of the clean section, None if the log is due, so that they do not
+    matter, or if they were not read yet. ``is_due``: the dirty ratio is high enough, or the oldest dirty
+    record is older than the maximum lag. ``active``: base offset and bytes of the active segment.
     """
 
     size: int
@@ -89,8 +89,8 @@ UNCLEANABLE, UNREADABLE, CLEANING, DUE, TOMBSTONES, DIRTY, CHANGING, UP_TO_DATE,
 """The states of a log, the most urgent first.
 
 uncleanable: the cleaner skips it, for the reason; unreadable: it cannot be read; cleaning: a cleaner has
-staged files in it; due: dirty enough, over the maximum lag, or with tombstones that may be removed;
-tombstones: nothing is dirty, and the delete horizons of some tombstones have not passed; dirty: not dirty
+staged files in it; due: dirty enough, over the maximum lag, or dirty with tombstones that may all be removed;
+tombstones: nothing is dirty, but tombstones or markers have a delete horizon, passed or not; dirty: not dirty
 enough yet; changing: its files changed while they were read; up_to_date: nothing to clean; skipped: not
 compacted, or its settings are not known.
 """
@@ -495,6 +495,8 @@ class Watch:
         active, path = segments[-1], state.path
         base, identity = active.base_offset, (active.base_offset, active.inode)
         at_base = ProducerStates(base)
+        # A checkpoint above ``base`` would look as if it were outside the log, and be reset: then the true
+        # end is needed.
         if checkpoints.cleaner.get(state.topic_partition, 0) <= base:
             if self._without_open_transactions.get(path) == identity:
                 return at_base
@@ -708,4 +710,4 @@ class _DirectoryWatch:
                 TOMBSTONES,
                 f"the last delete horizon passes in {duration_text((newest_ms - self._now_ms) / 1000)}",
             )
-        return UP_TO_DATE, ""
+        return UP_TO_DATE, "" if horizons is not None else "its delete horizons are not read yet"

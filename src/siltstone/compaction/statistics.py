@@ -110,7 +110,8 @@ class LogStatistics(Summable):
     uncompressed records.
 
     ``counts``: by ``RECORD_KINDS`` and ``KEY_COUNTS``; ``sizes``: bytes by ``RECORD_KINDS``. ``discarded``,
-    ``discarded_sizes``: records and bytes that a cleaning would remove now, by reason. ``waiting``,
+    ``discarded_sizes``: records and bytes that a cleaning would remove now, by reason, without markers: only
+    the rewrite knows these. ``waiting``,
     ``waiting_sizes``: tombstones and their bytes by the delete horizon (ms) that they wait for, or by
     ``NOT_STAMPED`` or ``KEPT_BY_LEDGER``.
 
@@ -349,8 +350,9 @@ def _append_sums(
 def _merge_sums(
     sums: Words, bounds: Int64, table: Int32, superseded: Int64, tombstones: Int64, retained: Int64
 ) -> tuple[int, int]:
-    """Move one sum for each key to the front of ``sums``, and fill ``retained`` with the offsets that a
-    cleaning retains; returns (how many keys, how many offsets).
+    """Move one sum for each key to the front of ``sums``, and fill ``retained`` with the offsets of
+    the records that no later record supersedes, tombstones that may go among them: the rewrite removes these.
+    Returns (how many keys, how many offsets).
 
     Rows ``bounds[s]`` to ``bounds[s + 1]`` are shard s. Adds to ``superseded`` the bytes of superseded
     records by bin, and to ``tombstones`` the records and bytes of tombstones that go.
@@ -388,7 +390,8 @@ def _merge_sums(
             keys[key, 3] = (later & ~COUNTED_BIN_BITS) | (earlier & COUNTED_BIN_BITS)
             keys[key, 4] += shard[i, 4]
             keys[key, 5] += shard[i, 5]
-        # 4. The last record of a dirty key stays, unless it is a tombstone that may go.
+        # 4. The last record of a dirty key is retained. A tombstone that may go is counted here, and the
+        #    rewrite removes it.
         for k in range(np.uint64(count)):
             if keys[k, 2] & _ONE == _ONE:
                 retained[kept] = np.int64(keys[k, 2] >> _ONE)

@@ -150,7 +150,8 @@ class LogReader(RecordReader):
     "earliest" or "latest" one, or ("none") raise OffsetOutOfRangeError. ``end``: stop below this offset.
     ``buffer_bytes``: how much of the log one poll reads. It grows up to ``largest_batch_bytes``; a larger
     batch raises MessageTooLargeError. ``limit``: the bytes that one batch may decompress to, by default the
-    log's setting. ``verify``: check each batch's checksum.
+    log's setting. ``verify``: check each batch's checksum. Set ``control_records`` to be returned
+    these, too. ``bytes_read``: of the log's files, by all polls together.
     """
 
     def __init__(
@@ -178,6 +179,7 @@ class LogReader(RecordReader):
         self._isolation, self._reset, self._end = isolation, reset, end
         self.buffer_bytes, self._largest = buffer_bytes, largest_batch_bytes
         self._limit, self._verify = limit, verify
+        self.control_records, self.bytes_read = False, 0
         self._resume_at: FetchPosition | None = None
         self._last_read = _LastRead()
         self.resets = 0
@@ -210,6 +212,14 @@ class LogReader(RecordReader):
         that the markers contradict. ``offset`` is not changed by an error: to skip the batch, ``seek`` to the
         offset after it.
         """
+        while (polled := self.poll_once(max_bytes)) is not None:
+            if len(polled):
+                return polled
+        return None
+
+    def poll_once(self, max_bytes: int | None = None) -> PolledRecords | None:
+        """``poll`` by one read: the result is empty if none of the records read is for the caller. So whoever
+        bounds its work comes back although a long part of the log has only aborted records."""
         retries = 0
         while self._end is None or self.offset < self._end:
             resume_at, self._resume_at = self._resume_at, None
@@ -224,8 +234,7 @@ class LogReader(RecordReader):
                 if retries > _CORRUPT_READ_RETRIES_MAX or (resume_at is None and self._log.view is view):
                     raise
                 continue
-            if polled is None or len(polled):
-                return polled
+            return polled
         return None
 
     def _fetch(self, view: LogView, max_bytes: int, resume_at: FetchPosition | None) -> FetchResult:
@@ -245,6 +254,7 @@ class LogReader(RecordReader):
                 path=view.name,
                 advice="pass a larger largest_batch_bytes, or seek to the offset after the batch",
             )
+        self.bytes_read += fetched.size
         while self.buffer_bytes < fetched.first_batch_size:
             self.buffer_bytes = min(2 * self.buffer_bytes, self._largest)
         return fetched
@@ -288,7 +298,7 @@ class LogReader(RecordReader):
 
         Raises CorruptFileError if a transaction index and the markers contradict each other.
         """
-        visible = ((batches["attributes"] & CONTROL_BIT) == 0) | (batches["magic"] < 2)
+        visible = ((batches["attributes"] & CONTROL_BIT) == 0) | (batches["magic"] < 2) | self.control_records
         visible &= batches["last_offset"] >= self.offset
         visible &= batches["count"] != 0
         # The open transactions of the last read count only in the same segment. In a new segment of another

@@ -290,10 +290,11 @@ def _limits_by_partition(text: str, minimum: int, *, is_time: bool = False) -> O
 
 LOG_VIEW, LATEST_VIEW, COMPACTED_VIEW = VIEWS = ("log", "latest", "compacted")
 RECORDS_TABLE = "records"
-_OTHER_TABLES = (
-    "batches offsetIndex timeIndex transactionIndex producerSnapshots leaderEpochs checkpoints "
-    "consumerOffsets transactionState"
-).split()
+_FILE_TABLES = (
+    "batches offsetIndex timeIndex transactionIndex producerSnapshots leaderEpochs checkpoints".split()
+)
+_DECODED_TABLES = ["consumerOffsets", "transactionState"]
+_OTHER_TABLES = [*_FILE_TABLES, *_DECODED_TABLES]
 SET_PATH = "set it to a Kafka log directory, or to the directory of one partition"
 
 
@@ -408,6 +409,9 @@ def _refuse_contradictions(options: ReadOptions, is_streaming: bool) -> None:
     if options.quarantine_bad_batches and not is_log_view:
         reason = "badBatches=quarantine is for view=log: a bad batch may have the last value of a key"
         raise UsageError(reason, advice="set view=log")
+    if options.quarantine_bad_batches and options.table in map(str.lower, _DECODED_TABLES):
+        reason = f"badBatches=quarantine is not for table={options.table}, whose rows are decoded records"
+        raise UsageError(reason, advice="leave badBatches out, or read table=records")
     if options.include_batch_metadata and not (is_log_view and is_records_table):
         raise UsageError("includeBatchMetadata is for records with view=log", advice="leave it out")
     if not is_records_table and (options.columns is not None or options.include_headers or is_streaming):

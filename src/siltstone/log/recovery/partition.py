@@ -39,7 +39,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from siltstone.base import files
-from siltstone.base.config import LogConfig
+from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.log import names
 from siltstone.log.checkpoints import LeaderEpochs, encode_epochs, with_epoch
@@ -201,7 +201,7 @@ class ProducerSnapshots:
         Checksums are not checked. A segment with a damaged batch counts up to that batch. Raises OSError.
         """
         start, states = self._load_newest_snapshot(offset)
-        ends = [*(segment.base_offset for segment in segments[1:]), start + 1]
+        ends = [*(segment.base_offset for segment in segments[1:]), LONG_MAX]
         for segment, end in zip(segments, ends, strict=False):
             if segment.base_offset >= offset or start >= offset or end <= start:
                 continue
@@ -508,6 +508,8 @@ class _Recovery:
         scan = self._scan(number, states, skip_corrupt=True)
         self.damage += scan.skipped if scan.damage is None else (*scan.skipped, scan.damage)
         if self._check and scan.damage is None:
+            # An index may have more entries than the log has markers, since cleaning removes markers. But if
+            # some index contradicts its markers, none is trusted: each has to be exactly the log's.
             exact = self._indexes_contradict_markers
             invalid += wrong_indexes(segment, listing, scan.aborted, exact_transactions=exact)
         if invalid:

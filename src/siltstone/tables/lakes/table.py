@@ -131,4 +131,5 @@ def refuse_other_directory(root: Path) -> None:
 
 
 _LEFT = {DATA: (".parquet", ".nonce"), "metadata": (".avro", ".new"), "_delta_log": (".tmp",)}
-"""By folder, how the names of files end that an interrupted first export leaves."""
+"""By folder, how the names of files end that an interrupted first export leaves. ``.nonce``: a job's test
+whether executors share the folder (``spark.executors``)."""

@@ -1,0 +1,235 @@
+"""The last offset of each key above the cleaner checkpoint: what a page of the view *latest* asks.
+
+Below the checkpoint a key stands once, so a record there is the last of its key unless the key occurs above.
+Of a key a 64-bit half of its keyed hash is kept, and the offset: 16 bytes, sorted by hash. With 16 million
+keys, the most that fit, two keys of a log share a hash with a probability of 1 in 100,000; one of them would
+then be missing from the view.
+
+``LatestViews`` keeps them for the logs that were asked about, within a bound for all of them: the one that
+was not used for the longest time is dropped. They are built in the background and then brought up to date by
+requests.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from siltstone.base.errors import TooManyKeysError
+from siltstone.base.records.columns import RecordColumns
+from siltstone.base.records.layout import Int64, Words
+from siltstone.compaction.keys import hashes_of
+from siltstone.log.fetch import READ_COMMITTED
+from siltstone.log.read_only import ReadableLog
+from siltstone.log.reading import LogReader
+
+KEPT_BYTES = 256 << 20
+"""Bytes of all key entries that are kept."""
+ENTRY_BYTES = 16
+_BUILT_AT_ONCE = 2
+"""Logs whose keys are built in the background at one time."""
+_MERGED_AT = 1 << 18
+"""Entries that are collected before they are merged, at least."""
+
+
+class WorkBudget(Protocol):
+    """What bounds a request: ``browsing.Budget``."""
+
+    spent: int
+
+    @property
+    def is_over(self) -> bool:
+        """Must the request come to its end?"""
+        ...
+
+
+class LatestKeys:
+    """The last offsets of one log's keys between ``base`` (inclusive) and ``end`` (exclusive)."""
+
+    def __init__(
+        self, log: ReadableLog, checkpoint: int, isolation: str, kept_bytes: int = KEPT_BYTES
+    ) -> None:
+        self._log, self._isolation, self._kept_bytes = log, isolation, kept_bytes
+        self._checkpoint = checkpoint
+        self._hash_key = (np.uint64(secrets.randbits(64)), np.uint64(secrets.randbits(64)))
+        self.lock = threading.Lock()
+        self.is_building = False
+        self.failure: Exception | None = None
+        self._restart()
+
+    def _restart(self) -> None:
+        # A checkpoint beyond the end is not this log's (Kafka's cleaner begins at the log start then, too).
+        is_possible = self._checkpoint <= self._log.log_end_offset
+        self.base = max(self._checkpoint if is_possible else 0, self._log.log_start_offset)
+        self.end = self.base
+        self._sorted: tuple[Words, Int64] = np.empty(0, np.uint64), np.empty(0, np.int64)
+        self._pending: list[tuple[Words, Int64]] = []
+        self._pending_count = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the entries."""
+        return ENTRY_BYTES * len(self._sorted[0])
+
+    @property
+    def share(self) -> float:
+        """Which share of the offsets above the checkpoint is covered, 0 to 1."""
+        span = self.goal() - self.base
+        return 1.0 if span <= 0 else min((self.end - self.base) / span, 1.0)
+
+    def goal(self) -> int:
+        """The offset up to which the log can be covered now."""
+        view = self._log.view
+        return view.last_stable_offset if self._isolation == READ_COMMITTED else view.high_watermark
+
+    def is_current(self) -> bool:
+        """Is everything covered that can be read now?"""
+        return self.end >= self.goal()
+
+    def advance(self, budget: WorkBudget | None = None) -> bool:
+        """Cover what was appended since, within the budget. Returns whether all is covered now.
+
+        Raises TooManyKeysError, and what ``LogReader.poll`` raises.
+        """
+        with self.lock:
+            if self._log.log_end_offset < self.end:  # truncated
+                self._restart()
+            goal = self.goal()
+            reader = LogReader(
+                self._log,
+                max(self.end, self._log.log_start_offset),
+                isolation=self._isolation,
+                end=goal,
+                reset="earliest",
+            )
+            while not (budget is not None and budget.is_over):
+                before = reader.bytes_read
+                polled = reader.poll_once()
+                if polled is None:
+                    self.end = max(self.end, goal)
+                    break
+                if len(polled):
+                    self._add(polled.columns)
+                self.end = reader.offset
+                if budget is not None:
+                    budget.spent += reader.bytes_read - before
+            self._merge()
+            return self.end >= goal
+
+    def _add(self, columns: RecordColumns) -> None:
+        rows = np.flatnonzero(columns.key_size >= 0)
+        words, _ = hashes_of(columns, rows, self._hash_key)
+        self._pending.append(_last_of_each(words, columns.offset[rows]))
+        self._pending_count += len(self._pending[-1][0])
+        if self._pending_count >= max(_MERGED_AT, len(self._sorted[0]) // 2):
+            self._merge()
+
+    def _merge(self) -> None:
+        """Merge the pending entries, which are later, into the sorted ones."""
+        parts = [self._sorted, *self._pending]
+        if len(parts) == 1:
+            return
+        words, offsets = (np.concatenate(column) for column in zip(*parts, strict=True))
+        merged = _last_of_each(words, offsets)
+        self._pending, self._pending_count = [], 0
+        if ENTRY_BYTES * len(merged[0]) > self._kept_bytes:
+            self._restart()
+            reason = f"the log has over {self._kept_bytes // ENTRY_BYTES} keys above its cleaner checkpoint"
+            raise TooManyKeysError(reason, path=str(self._log.topic_partition))
+        self._sorted = merged
+
+    def latest_rows(self, columns: RecordColumns) -> Int64:
+        """The rows of records that are the last of their keys; those without a key are not."""
+        rows = np.flatnonzero(columns.key_size >= 0)
+        words, offsets = self._sorted
+        if not len(words):
+            return rows
+        hashes, _ = hashes_of(columns, rows, self._hash_key)
+        places = np.minimum(np.searchsorted(words, hashes), len(words) - 1)
+        is_known = words[places] == hashes
+        return np.asarray(rows[~is_known | (offsets[places] == columns.offset[rows])])
+
+
+def _last_of_each(words: Words, offsets: Int64) -> tuple[Words, Int64]:
+    """Entries sorted by word, of each word only the last one; a later entry has a higher offset."""
+    order = np.argsort(words, kind="stable")
+    words, offsets = words[order], offsets[order]
+    is_last = np.append(words[1:] != words[:-1], True)[: len(words)]
+    return words[is_last], offsets[is_last]
+
+
+def _start_thread(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="latest-keys", daemon=True).start()
+
+
+class LatestViews:
+    """The ``LatestKeys`` of logs. ``start``: runs work in the background, by default in a thread of its
+    own."""
+
+    def __init__(
+        self, kept_bytes: int = KEPT_BYTES, start: Callable[[Callable[[], None]], None] = _start_thread
+    ) -> None:
+        self._kept_bytes, self._start = kept_bytes, start
+        self._lock, self._slots = threading.Lock(), threading.BoundedSemaphore(_BUILT_AT_ONCE)
+        self._kept: OrderedDict[tuple[str, str], tuple[ReadableLog, LatestKeys]] = OrderedDict()
+
+    def of(self, log: ReadableLog, checkpoint: int, isolation: str) -> LatestKeys:
+        """The keys of a log, perhaps not built yet. A log that was opened again is begun anew.
+
+        Raises TooManyKeysError.
+        """
+        name = str(log.directory), isolation
+        with self._lock:
+            known = self._kept.get(name)
+            if known is None or known[0] is not log:
+                known = log, LatestKeys(log, checkpoint, isolation, self._kept_bytes)
+            self._kept[name] = known
+            self._kept.move_to_end(name)
+            self._drop_others(log.topic_partition.topic)
+            return known[1]
+
+    def _drop_others(self, topic: str) -> None:
+        """Drop the keys of other topics, the oldest first, until those that are left fit the bound.
+
+        Raises TooManyKeysError if those of the topic alone do not.
+        """
+        size = sum(keys.size for _, keys in self._kept.values())
+        for name, (log, keys) in list(self._kept.items()):
+            if size > self._kept_bytes and log.topic_partition.topic != topic:
+                del self._kept[name]
+                size -= keys.size
+        if size > self._kept_bytes:
+            self._kept.clear()
+            reason = (
+                f"its partitions have over {self._kept_bytes // ENTRY_BYTES} keys above their checkpoints"
+            )
+            raise TooManyKeysError(reason, path=topic)
+
+    def bring_up_to_date(self, keys: LatestKeys, budget: WorkBudget) -> bool:
+        """Cover what was appended, within the budget; go on in the background where that is not enough.
+        Returns whether the keys can be asked. Raises TooManyKeysError, and what made the background work
+        fail."""
+        if keys.failure is not None:
+            failure, keys.failure = keys.failure, None
+            raise failure
+        if keys.is_building:
+            return False
+        if keys.advance(budget):
+            return True
+        keys.is_building = True
+        self._start(lambda: self._build(keys))
+        return keys.is_current() and not keys.is_building
+
+    def _build(self, keys: LatestKeys) -> None:
+        try:
+            with self._slots:
+                keys.advance()
+        except Exception as error:  # shown by the next request
+            keys.failure = error
+        finally:
+            keys.is_building = False

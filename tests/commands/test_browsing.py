@@ -1,0 +1,662 @@
+"""Pages of records: against a plain list, in both orders, with every filter; cursors; tailing."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import LogConfig
+from siltstone.base.errors import CorruptRecordError, TooManyKeysError, UnknownTopicError, UsageError
+from siltstone.base.records.hashing import partition_for_key
+from siltstone.commands import browsing
+from siltstone.commands.browsing import (
+    BrowsedRecord,
+    BrowsedTopic,
+    Budget,
+    RecordQuery,
+    TailEvent,
+    browse,
+    raw_value,
+    tail,
+)
+from siltstone.commands.latest_keys import LatestKeys, LatestViews
+from siltstone.commands.masking import MaskedParts, Masking
+from siltstone.log.names import TopicPartition
+from siltstone.log.partition import PartitionLog, open_partition
+from siltstone.log.read_only import ReadableLog, ReadOnlyLogs
+from siltstone.log.reading import LogReader
+from tests.support.cleaning.logs import Rec
+from tests.support.cleaning.transactional import a_log
+from tests.support.golden_sets import case_names, legacy_names
+from tests.support.ledger.driving import compact
+from tests.support.ledger.oracle import Model
+from tests.support.log.batches import of_records
+from tests.support.log.offset_values import clean_two, fill
+from tests.support.log.offset_values import opened as opened_values
+from tests.support.log.views import view_of
+
+NOW = 1_800_000_000_000
+PARTITIONS = 3
+Place = tuple[int, int]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that small logs have many blocks."""
+    monkeypatch.setattr(browsing, "_BLOCK_BYTES", 600)
+    monkeypatch.setattr(browsing, "_SMALLEST_BLOCK", 600)
+
+
+def open_logs(directory: Path, count: int = PARTITIONS) -> list[PartitionLog]:
+    config = LogConfig(segment_bytes=2000, index_interval_bytes=200)
+    return [
+        open_partition(directory / f"users-{number}", config, ManualClock(NOW)) for number in range(count)
+    ]
+
+
+def fill_randomly(logs: list[PartitionLog], seed: int = 0, batches: int = 120) -> dict[Place, Rec]:
+    """Append random batches; the records by partition and offset."""
+    chosen, records = random.Random(seed), dict[Place, Rec]()
+    for time in range(batches):
+        number = chosen.randrange(len(logs))
+        first = logs[number].log_end_offset
+        batch = [
+            Rec(
+                offset=at,
+                key=chosen.choice([b"k%d" % chosen.randrange(9), b"k%d" % chosen.randrange(9), None, b""]),
+                value=chosen.choice([None, b"", b"value %d" % chosen.randrange(50), b"x" * 40]),
+                timestamp=NOW + 10 * time + chosen.randrange(30),
+                headers=((b"trace", b"%d" % at),) if at % 2 else (),
+            )
+            for at in range(chosen.randrange(1, 8))
+        ]
+        logs[number].append(of_records(batch))
+        records |= {(number, first + record.offset): record for record in batch}
+    return records
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> list[PartitionLog]:
+    return open_logs(tmp_path)
+
+
+@pytest.fixture
+def records(logs: list[PartitionLog]) -> dict[Place, Rec]:
+    return fill_randomly(logs)
+
+
+def topic_of(logs: list[Any], **fields: Any) -> BrowsedTopic:
+    return BrowsedTopic(name="users", logs=lambda: logs, partition_count=len(logs), **fields)
+
+
+def pages(topic: BrowsedTopic, query: RecordQuery, **options: Any) -> Iterator[browsing.RecordPage]:
+    cursor = None
+    for _ in range(1000):
+        page = browse(topic, query, cursor=cursor, **options)
+        yield page
+        cursor = page.cursor
+        if cursor is None:
+            return
+    raise AssertionError("going on does not come to an end")
+
+
+def read(topic: BrowsedTopic, query: RecordQuery, **options: Any) -> list[BrowsedRecord]:
+    return [record for page in pages(topic, query, **options) for record in page.records]
+
+
+def places(found: list[BrowsedRecord]) -> list[Place]:
+    return [(record.partition, record.offset) for record in found]
+
+
+def merged(records: dict[Place, Rec], *, newest_first: bool = False) -> list[Place]:
+    """The plain merge: again and again the partition whose next record is the first."""
+    queues: dict[int, list[Place]] = {}
+    for place in sorted(records, reverse=newest_first):
+        queues.setdefault(place[0], []).append(place)
+    sign, order = (-1 if newest_first else 1), []
+    while queues:
+        number = min(queues, key=lambda each: (sign * records[queues[each][0]].timestamp, each))
+        order.append(queues[number].pop(0))
+        if not queues[number]:
+            del queues[number]
+    return order
+
+
+def some(records: dict[Place, Rec], choose: Any) -> dict[Place, Rec]:
+    return {place: record for place, record in records.items() if choose(place, record)}
+
+
+@pytest.mark.parametrize("limit", [1, 7, 500])
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_all_partitions_are_merged_by_time_page_by_page(
+    logs: list[PartitionLog], records: dict[Place, Rec], limit: int, newest_first: bool
+) -> None:
+    assert all(len(log.view.segments) > 2 for log in logs)
+    query = RecordQuery(limit=limit, newest_first=newest_first)
+    assert places(read(topic_of(logs), query)) == merged(records, newest_first=newest_first)
+
+
+FILTERS: list[tuple[dict[str, Any], Any]] = [
+    ({"partitions": (1,)}, lambda place, _: place[0] == 1),
+    ({"start_offset": 11, "end_offset": 40}, lambda place, _: 11 <= place[1] < 40),
+    ({"key": b"k3", "any_partition": True}, lambda _, record: record.key == b"k3"),
+    ({"key": b"", "any_partition": True}, lambda _, record: record.key == b""),
+    ({"key": b"k3"}, lambda place, record: record.key == b"k3" and place[0] == partition_for_key(b"k3", 3)),
+    ({"key_contains": b"3"}, lambda _, record: b"3" in (record.key or b"")),
+    ({"value_contains": b"e 1"}, lambda _, record: b"e 1" in (record.value or b"")),
+    (
+        {"header_contains": b"1"},
+        lambda _, record: any(b"1" in name + b"|" + value for name, value in record.headers),
+    ),
+    ({"header_contains": b"\x0atrace"}, lambda *_: False),
+    ({"only_tombstones": True}, lambda _, record: record.key is not None and record.value is None),
+]
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize(("fields", "choose"), FILTERS, ids=lambda value: str(value)[:40])
+def test_a_filter_finds_what_a_plain_one_finds(
+    logs: list[PartitionLog],
+    records: dict[Place, Rec],
+    fields: dict[str, Any],
+    choose: Any,
+    newest_first: bool,
+) -> None:
+    query = RecordQuery(limit=4, newest_first=newest_first, **fields)
+    expected = merged(some(records, choose), newest_first=newest_first)
+    assert places(read(topic_of(logs), query)) == expected
+
+
+def test_a_time_begins_and_ends_where_the_time_index_says(
+    logs: list[PartitionLog], records: dict[Place, Rec]
+) -> None:
+    start, end = NOW + 150, NOW + 400
+    lows = {log.topic_partition.partition: log.offset_for_time(start) for log in logs}
+    highs = {log.topic_partition.partition: log.offset_for_time(end) for log in logs}
+    chosen = {
+        place: record
+        for place, record in records.items()
+        if lows[place[0]].offset <= place[1] < highs[place[0]].offset  # type: ignore[union-attr]
+    }
+    assert 0 < len(chosen) < len(records)
+    assert places(read(topic_of(logs), RecordQuery(start_ms=start, end_ms=end))) == merged(chosen)
+
+
+def test_the_last_records_come_newest_first_and_end_over_several_pages(
+    logs: list[PartitionLog], records: dict[Place, Rec]
+) -> None:
+    found = read(topic_of(logs), RecordQuery(last=10, limit=4))
+    assert places(found) == merged(records, newest_first=True)[:10]
+
+
+def test_a_key_is_found_newest_first(logs: list[PartitionLog], records: dict[Place, Rec]) -> None:
+    found = read(topic_of(logs), RecordQuery(key=b"k1", any_partition=True, partitions=(2,)))
+    assert found
+    assert [record.offset for record in found] == sorted((each.offset for each in found), reverse=True)
+
+
+def test_a_page_shows_what_the_record_has(logs: list[PartitionLog], records: dict[Place, Rec]) -> None:
+    for record in read(topic_of(logs), RecordQuery(limit=500)):
+        expected = records[record.partition, record.offset]
+        assert record.timestamp_ms == expected.timestamp
+        assert record.key.size == (None if expected.key is None else len(expected.key))
+        assert record.value.size == (None if expected.value is None else len(expected.value))
+        kinds = {None: "null" if expected.key is None else "tombstone", b"": "empty"}
+        assert record.value.kind == kinds.get(expected.value, "utf8")
+        assert [(name, value.text) for name, value in record.headers] == [
+            (name.decode(), (value or b"").decode()) for name, value in expected.headers
+        ]
+        assert record.to_json()["offset"] == record.offset
+
+
+def test_a_request_is_bounded_and_going_on_finds_everything(
+    logs: list[PartitionLog], records: dict[Place, Rec]
+) -> None:
+    query = RecordQuery(value_contains=b"value 7")
+    found, sizes, cursor = [], [], None
+    while True:
+        page = browse(topic_of(logs), query, cursor=cursor, budget=Budget(read_bytes=1))
+        found += places(list(page.records))
+        sizes.append(page.bytes_read)
+        cursor = page.cursor
+        if cursor is None:
+            break
+        assert page.is_bounded
+        assert page.left
+    whole = some(records, lambda _, record: b"value 7" in (record.value or b""))
+    assert sorted(found) == sorted(whole)
+    assert len(sizes) > 5
+    assert max(sizes) < 3000
+
+
+def test_a_page_ends_where_the_first_page_saw_the_end(
+    logs: list[PartitionLog], records: dict[Place, Rec]
+) -> None:
+    query = RecordQuery(limit=50)
+    first = browse(topic_of(logs), query)
+    logs[0].append(of_records([Rec(offset=0, key=b"new")]))
+    found, cursor = list(first.records), first.cursor
+    while cursor is not None:
+        page = browse(topic_of(logs), query, cursor=cursor)
+        found, cursor = found + list(page.records), page.cursor
+    assert places(found) == merged(records)
+
+
+# Cursors
+
+
+def test_a_cursor_of_another_query_or_topic_is_refused(
+    logs: list[PartitionLog], records: dict[Place, Rec]
+) -> None:
+    cursor = browse(topic_of(logs), RecordQuery(limit=2)).cursor
+    for topic, query in [
+        (topic_of(logs), RecordQuery(limit=2, key=b"a")),
+        (replace(topic_of(logs), name="other"), RecordQuery(limit=2)),
+    ]:
+        with pytest.raises(UsageError, match="another topic or query"):
+            browse(topic, query, cursor=cursor)
+    assert browse(topic_of(logs), RecordQuery(limit=9, key_decoding="hex"), cursor=cursor).records
+
+
+def hostile_cursors(good: str) -> list[str]:
+    data = base64.urlsafe_b64decode(good)
+
+    def text(changed: bytes) -> str:
+        return base64.urlsafe_b64encode(changed).decode()
+
+    head, ranges = data[:13], data[13:]
+    number, offsets = ranges[:4], ranges[4:20]
+    return [
+        "",
+        "%00",
+        "é",
+        "A" * (5 << 20),
+        text(data[:5]),
+        text(b"\x07" + data[1:]),
+        text(data[:1] + b"\0" * 8 + data[9:]),
+        text(data[:9] + b"\xff\xff\xff\x00" + data[13:]),
+        text(data + b"\0"),
+        text(head + ranges + ranges),
+        text(head + b"\x7f\xff\xff\xff" + offsets),
+        text(head + number + b"\xff" * 8 + offsets[8:]),
+        text(head + number + b"\x7f" + b"\xff" * 7 + b"\0" * 8),
+    ]
+
+
+def test_a_hostile_cursor_is_an_error_of_usage(logs: list[PartitionLog], records: dict[Place, Rec]) -> None:
+    query = RecordQuery(limit=2)
+    good = browse(topic_of(logs), query).cursor
+    assert good is not None
+    for cursor in hostile_cursors(good):
+        with pytest.raises(UsageError, match="the cursor is not valid") as raised:
+            browse(topic_of(logs), query, cursor=cursor)
+        assert raised.value.advice
+
+
+def test_a_cursor_beyond_the_log_reads_nothing(logs: list[PartitionLog], records: dict[Place, Rec]) -> None:
+    query = RecordQuery(limit=2, newest_first=True)
+    good = base64.urlsafe_b64decode(browse(topic_of(logs), query).cursor or "")
+    beyond = (
+        good[:13] + (0).to_bytes(4, "big") + (1 << 62).to_bytes(8, "big") + ((1 << 62) + 9).to_bytes(8, "big")
+    )
+    for each in (query,):
+        page = browse(topic_of(logs), each, cursor=base64.urlsafe_b64encode(beyond).decode())
+        assert not page.records
+        assert page.cursor is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"view": "other"},
+        {"isolation": "dirty"},
+        {"limit": 0},
+        {"limit": 501},
+        {"last": 0},
+        {"last": 1, "newest_first": False},
+        {"start_offset": 1, "start_ms": 1},
+        {"start_offset": -1},
+        {"end_ms": 1 << 62},
+        {"view": "compacted", "newest_first": True},
+        {"key_contains": b""},
+    ],
+    ids=str,
+)
+def test_a_query_that_is_not_possible_is_refused(logs: list[PartitionLog], fields: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as raised:
+        browse(topic_of(logs), RecordQuery(**fields))
+    assert raised.value.advice
+
+
+def test_a_partition_that_is_not_there_is_unknown(logs: list[PartitionLog]) -> None:
+    with pytest.raises(UnknownTopicError, match="no partition 7"):
+        browse(topic_of(logs), RecordQuery(partitions=(7,)))
+
+
+# Views
+
+
+def latest_of(records: dict[Place, Rec]) -> dict[Place, Rec]:
+    last = {(number, record.key): (number, at) for (number, at), record in sorted(records.items())}
+    return some(records, lambda place, record: record.key is not None and place in last.values())
+
+
+def run(work: Any) -> None:
+    work()
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_latest_has_the_last_record_of_each_key_also_after_appends(
+    logs: list[PartitionLog], records: dict[Place, Rec], newest_first: bool
+) -> None:
+    views, query = LatestViews(start=run), RecordQuery(view="latest", limit=5, newest_first=newest_first)
+    for _ in range(2):
+        expected = merged(latest_of(records), newest_first=newest_first)
+        assert places(read(topic_of(logs), query, latest=views)) == expected
+        before = {log.topic_partition.partition: log.log_end_offset for log in logs}
+        more = fill_randomly(logs, seed=5, batches=20)
+        assert all(place[1] >= before[place[0]] for place in more)
+        records |= more
+
+
+def test_latest_counts_a_key_once_below_the_checkpoint(logs: list[PartitionLog]) -> None:
+    """What was cleaned is not read for the keys: a key below the checkpoint stands once."""
+    old = [Rec(offset=at, key=b"k%d" % at, value=b"old" * 9, timestamp=NOW + at) for at in range(20)]
+    logs[0].append(of_records(old))
+    new = [Rec(offset=at, key=b"k%d" % (2 * at), value=b"new", timestamp=NOW + 50 + at) for at in range(5)]
+    logs[0].append(of_records(new))
+    topic = topic_of(logs, checkpoints={0: 20})
+    keys = LatestKeys(logs[0], 20, "read_uncommitted")
+    assert keys.advance()
+    assert keys.size == 5 * 16
+    found = read(topic, RecordQuery(view="latest", partitions=(0,)), latest=LatestViews())
+    assert [record.offset for record in found] == [at for at in range(20) if at not in range(0, 10, 2)] + [
+        20,
+        21,
+        22,
+        23,
+        24,
+    ]
+
+
+def test_a_checkpoint_beyond_the_end_is_ignored(logs: list[PartitionLog], records: dict[Place, Rec]) -> None:
+    topic = topic_of(logs, checkpoints=dict.fromkeys(range(3), 10_000))
+    found = read(topic, RecordQuery(view="latest", limit=500), latest=LatestViews())
+    assert places(found) == merged(latest_of(records))
+
+
+def test_latest_begins_anew_after_a_truncation(logs: list[PartitionLog], records: dict[Place, Rec]) -> None:
+    views, query = LatestViews(), RecordQuery(view="latest", limit=500)
+    read(topic_of(logs), query, latest=views)
+    logs[0].truncate_to(20)
+    there = {(0, record.offset) for record in logs[0].records()}  # a batch is truncated as a whole
+    assert 0 < len(there) <= 20
+    left = some(records, lambda place, _: place[0] or place in there)
+    assert places(read(topic_of(logs), query, latest=views)) == merged(latest_of(left))
+
+
+def test_the_latest_record_of_a_key_needs_no_keys(
+    logs: list[PartitionLog], records: dict[Place, Rec]
+) -> None:
+    query = RecordQuery(view="latest", key=b"k3", any_partition=True)
+    expected = some(latest_of(records), lambda _, record: record.key == b"k3")
+    assert places(read(topic_of(logs), query)) == merged(expected, newest_first=True)
+
+
+def test_latest_is_built_in_the_background(logs: list[PartitionLog], records: dict[Place, Rec]) -> None:
+    waiting: list[Any] = []
+    views, query = LatestViews(start=waiting.append), RecordQuery(view="latest", limit=500)
+    page = browse(topic_of(logs), query, latest=views, budget=Budget(read_bytes=1))
+    assert page.building is not None and page.building < 1
+    assert page.cursor is not None
+    assert not page.records
+    assert browse(topic_of(logs), query, latest=views, budget=Budget(read_bytes=1)).building is not None
+    for work in waiting:
+        work()
+    page = browse(topic_of(logs), query, latest=views, cursor=page.cursor)
+    assert page.building is None
+    assert places(list(page.records)) == merged(latest_of(records))
+
+
+def test_too_many_keys_are_an_error_that_says_so(logs: list[PartitionLog], records: dict[Place, Rec]) -> None:
+    views, query = LatestViews(kept_bytes=32), RecordQuery(view="latest")
+    with pytest.raises(TooManyKeysError, match="over 2 keys") as raised:
+        browse(topic_of(logs), query, latest=views)
+    assert raised.value.advice
+
+
+def test_the_keys_of_all_partitions_are_bounded_together_and_those_of_other_topics_go_first(
+    logs: list[PartitionLog], tmp_path: Path
+) -> None:
+    for log in logs:
+        log.append(of_records([Rec(offset=at, key=b"%d" % at) for at in range(4)]))
+    other = open_partition(tmp_path / "other-0", LogConfig(), ManualClock(NOW))
+    other.append(of_records([Rec(offset=at, key=b"%d" % at) for at in range(4)]))
+    query, views = RecordQuery(view="latest"), LatestViews(kept_bytes=12 * 16)
+    other_topic = BrowsedTopic(name="other", logs=lambda: [other], partition_count=1)
+    assert len(read(other_topic, query, latest=views)) == 4
+    assert len(read(topic_of(logs), query, latest=views)) == 12
+    assert len(read(topic_of(logs), query, latest=views)) == 12
+    small = LatestViews(kept_bytes=10 * 16)
+    with pytest.raises(TooManyKeysError, match="over 10 keys"):
+        for _ in range(2):
+            read(topic_of(logs), query, latest=small)
+
+
+def test_what_makes_the_background_work_fail_is_an_error_of_the_next_request(
+    logs: list[PartitionLog],
+) -> None:
+    waiting: list[Any] = []
+    fill_randomly(logs)
+    views = LatestViews(start=waiting.append)
+    query = RecordQuery(view="latest", partitions=(0,))
+    assert browse(topic_of(logs), query, latest=views, budget=Budget(read_bytes=1)).building is not None
+    path = logs[0].view.segments[1].path()
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    waiting[0]()
+    with pytest.raises(CorruptRecordError):
+        browse(topic_of(logs), query, latest=views)
+
+
+def test_compacted_reads_the_ledger_then_the_originals(tmp_path: Path) -> None:
+    log = opened_values(tmp_path)
+    for _ in range(4):
+        log.append(of_records([Rec(offset=at, key=b"k%d" % at, timestamp=NOW) for at in range(3)]))
+    compact(log, Model())
+    log.append(of_records([Rec(offset=0, key=b"k1", timestamp=NOW)]))
+    topic = BrowsedTopic(name="topic", logs=lambda: [log], partition_count=1)
+    found = read(topic, RecordQuery(view="compacted", limit=2))
+    assert [record.offset for record in found] == [9, 10, 11, 12]
+
+
+# Transactions, swaps, logs that are only read
+
+
+def offsets(path: Path, **fields: Any) -> list[int]:
+    logs = ReadOnlyLogs([path.parent])
+    log = logs[next(iter(logs))]
+    topic = BrowsedTopic(name="t", logs=lambda: [log], partition_count=1)
+    return [record.offset for record in read(topic, RecordQuery(limit=2, **fields))]
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_isolation_and_control_records(tmp_path: Path, newest_first: bool) -> None:
+    path = a_log(tmp_path)
+    markers = [2, 5, 7, 9, 11, 14, 16, 17, 18, 19]
+    data = [at for at in range(21) if at not in markers]
+    committed = [0, 6, 10, 12, 20]
+    turn = -1 if newest_first else 1
+    assert offsets(path, newest_first=newest_first)[::turn] == data
+    assert offsets(path, newest_first=newest_first, isolation="read_committed")[::turn] == committed
+    assert offsets(path, newest_first=newest_first, control_records=True)[::turn] == list(range(21))
+    logs = ReadOnlyLogs([path.parent])
+    log = logs[next(iter(logs))]
+    topic = BrowsedTopic(name="t", logs=lambda: [log], partition_count=1)
+    page = browse(topic, RecordQuery(control_records=True))
+    assert {record.offset: record.mark for record in page.records if record.mark} == {
+        at: "commit" if at in (2, 9, 16, 17) else "abort" for at in markers
+    }
+
+
+def test_pages_go_on_over_swaps(tmp_path: Path) -> None:
+    log = opened_values(tmp_path)
+    fill(log, 300)
+    topic = BrowsedTopic(name="topic", logs=lambda: [log], partition_count=1)
+    for newest_first in (False, True):
+        seen: list[BrowsedRecord] = []
+        for number, page in enumerate(pages(topic, RecordQuery(limit=20, newest_first=newest_first))):
+            seen += page.records
+            if number == 2:
+                clean_two(log, 1)
+        found = [record.offset for record in seen]
+        assert found == sorted(set(found), reverse=newest_first)
+        assert all(record.value.text == str(record.offset) for record in seen)
+        assert set(range(0, 300, 5)) <= set(found)
+
+
+def test_a_log_in_look_mode_is_looked_at_again_where_a_file_is_gone(
+    tmp_path: Path, logs: list[PartitionLog], records: dict[Place, Rec]
+) -> None:
+    looked = ReadOnlyLogs([tmp_path])[TopicPartition("users", 0)]
+    logs[0].delete_records(logs[0].view.segments[1].base_offset)
+    first = logs[0].view.segments[0]
+    for path in first.directory.glob(first.path().stem + ".*"):
+        path.unlink()
+    topic = BrowsedTopic(name="users", logs=lambda: [looked], partition_count=1)
+    page = browse(topic, RecordQuery(limit=1))
+    assert page.records[0].offset == logs[0].view.segments[1].base_offset
+
+
+def test_pages_are_whole_while_another_thread_appends_and_rolls(logs: list[PartitionLog]) -> None:
+    stopped = threading.Event()
+
+    def append() -> None:
+        for number in range(400):
+            time = NOW + number
+            logs[0].append(of_records([Rec(offset=at, key=b"k", timestamp=time) for at in range(3)]))
+        stopped.set()
+
+    appending = threading.Thread(target=append)
+    appending.start()
+    while not stopped.is_set():
+        found = [record.offset for record in read(topic_of(logs), RecordQuery(last=40, limit=15))]
+        assert found == list(range(found[0], found[0] - len(found), -1)) if found else True
+        assert len(found) in (40, *range(0, 40, 3))
+    appending.join()
+    assert len(read(topic_of(logs), RecordQuery(limit=500))) == 1200
+
+
+class Stored(ReadableLog):
+    """A log as it is stored, without the rest of its directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.view = directory, view_of(directory)
+        self.topic_partition = TopicPartition("users", 0)
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_logs_of_kafka_in_every_format_are_read_in_both_orders(golden: Path, newest_first: bool) -> None:
+    for name in [*legacy_names(golden), *case_names(golden)[::4]]:
+        log = Stored(golden / name / "before")
+        expected = [int(offset) for polled in LogReader(log) for offset in polled.columns.offset]
+        topic = BrowsedTopic(name="users", logs=lambda log=log: [log], partition_count=1)  # type: ignore[misc]
+        found = read(topic, RecordQuery(limit=100, newest_first=newest_first))
+        assert [record.offset for record in found] == expected[:: -1 if newest_first else 1], name
+        assert len({record.offset for record in found}) == len(found) > 0
+
+
+# Masking
+
+
+def test_what_is_masked_neither_leaves_nor_is_found(logs: list[PartitionLog]) -> None:
+    value = b'{"name": "alice", "card": {"number": "4000-1234"}}'
+    logs[0].append(
+        of_records([Rec(offset=0, key=b"alice", value=value), Rec(offset=1, key=b"b", value=b"4000")])
+    )
+    topic = topic_of(logs, masked=Masking.parse("us.*:/card/number,users:key").of_topic("users"))
+    page = browse(topic, RecordQuery())
+    text = str(page.to_json())
+    assert "4000" not in text
+    assert "alice" in text
+    assert [record.key.kind for record in page.records] == ["masked", "masked"]
+    assert page.records[1].value.kind == "masked"
+    assert page.records[1].value.size is None
+    assert not read(topic, RecordQuery(value_contains=b"4000"))
+    assert len(read(topic, RecordQuery(value_contains=b"alice"))) == 1
+    with pytest.raises(UsageError, match="masked"):
+        browse(topic, RecordQuery(key_contains=b"a"))
+    with pytest.raises(UsageError, match="masked"):
+        browse(replace(topic, masked=MaskedParts(value=True)), RecordQuery(value_contains=b"a"))
+    assert b"4000" not in (raw_value(topic, 0, 0) or b"")
+    with pytest.raises(UsageError, match="the value is masked"):
+        raw_value(topic, 0, 1)
+
+
+def test_a_value_is_downloaded_as_it_is(logs: list[PartitionLog]) -> None:
+    logs[0].append(
+        of_records([Rec(offset=0, key=b"a", value=b"\0\xff"), Rec(offset=1, key=b"a", value=None)])
+    )
+    assert raw_value(topic_of(logs), 0, 0) == b"\0\xff"
+    assert raw_value(topic_of(logs), 0, 1) is None
+    with pytest.raises(UsageError, match="no record at offset 2"):
+        raw_value(topic_of(logs), 0, 2)
+
+
+# New records
+
+
+def test_a_tail_gives_new_records_heartbeats_and_an_end(
+    logs: list[PartitionLog], records: dict[Place, Rec]
+) -> None:
+    async def follow() -> list[TailEvent]:
+        stopped, events = asyncio.Event(), list[TailEvent]()
+        async for event in tail(topic_of(logs), RecordQuery(limit=2), heartbeat_seconds=0.0, stopped=stopped):
+            events.append(event)
+            if len(events) == 1:
+                assert event.kind == "heartbeat"
+                logs[1].append(of_records([Rec(offset=at, key=b"n%d" % at) for at in range(5)]))
+            if event.records and event.records[-1].key.text == "n4":
+                stopped.set()
+        return events
+
+    events = asyncio.run(follow())
+    assert [record.key.text for event in events for record in event.records] == [f"n{at}" for at in range(5)]
+    assert events[1].left[0].high - events[1].left[0].low == 3
+    assert events[-1].kind == "end"
+
+
+def test_a_tail_from_an_offset_begins_there_and_ends_with_the_topic(logs: list[PartitionLog]) -> None:
+    logs[0].append(of_records([Rec(offset=at, key=b"n%d" % at) for at in range(5)]))
+    answers = [logs, logs]
+
+    def next_logs() -> list[PartitionLog]:
+        if not answers:
+            raise UnknownTopicError("there is no such topic")
+        return answers.pop()
+
+    topic = BrowsedTopic(name="users", logs=next_logs, partition_count=3)
+
+    async def follow() -> list[TailEvent]:
+        return [event async for event in tail(topic, RecordQuery(start_offset=3), heartbeat_seconds=0.0)]
+
+    events = asyncio.run(follow())
+    assert [record.offset for event in events for record in event.records] == [3, 4]
+    assert (events[-1].kind, events[-1].reason) == ("end", "there is no such topic")
+
+
+def test_a_tail_of_a_view_is_refused(logs: list[PartitionLog]) -> None:
+    async def follow() -> None:
+        async for _ in tail(topic_of(logs), RecordQuery(view="latest")):
+            pass
+
+    with pytest.raises(UsageError, match="order of the log"):
+        asyncio.run(follow())
