@@ -85,6 +85,8 @@ class Served(Closing):
                 self.clock,
                 for_catalogue=True,
             )
+            if not options.is_look:
+                watch.list_again()
             self.cataloguer = stack.enter_context(Cataloguer(watch, self.clock, facts=self.facts))
             self.jobs = stack.enter_context(Jobs(self.clock))
             self._stack = stack.pop_all()

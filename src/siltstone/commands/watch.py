@@ -291,6 +291,10 @@ class Watch:
         self.topics: Mapping[str, WatchedTopic] = {}
         """The topics of the newest snapshot, by name."""
 
+    def list_again(self) -> None:
+        """Let the first snapshot list the directories again: this process may change them before that."""
+        self._listed = None
+
     def snapshot(self) -> WatchSnapshot:
         """All logs now. The first snapshot raises UsageError for a missing topic, SiltstoneError, OSError;
         later ones have the ``error`` instead."""
