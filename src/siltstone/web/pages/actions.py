@@ -55,7 +55,7 @@ def create(
         administration.create_topic(served, by, name, int(partitions), parsed)
         served.cataloguer.refresh()
 
-    again = lambda problem: topics.topics(request, served, problem=problem)  # noqa: E731
+    again = lambda problem: topics.topics(request, served, topics.ShownTopics(), problem=problem)  # noqa: E731
     return _answer(f"/ui/topics/{path(name)}", act, again)
 
 

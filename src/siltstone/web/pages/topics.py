@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -13,15 +12,16 @@ from siltstone.base.config_table import TOPIC_KEYS
 from siltstone.base.errors import SiltstoneError
 from siltstone.commands import console
 from siltstone.commands.administration import topic_etag
-from siltstone.commands.browsing import PAGE_RECORDS, RECORDS_VIEWS, RecordQuery, browse
-from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, Listing, PartitionRow, list_topics
-from siltstone.commands.decoding import DECODINGS, check_decoding
+from siltstone.commands.browsing import RECORDS_VIEWS, browse
+from siltstone.commands.catalogue import PAGE_MAX, PartitionRow, list_topics
+from siltstone.commands.decoding import DECODINGS
 from siltstone.commands.segments import PartitionSegments
 from siltstone.commands.topics import settings_of_topic
 from siltstone.commands.watch import STATES
 from siltstone.web.guards import READER, VIEWER
 from siltstone.web.here import Here, Latest
 from siltstone.web.pages.rendering import page
+from siltstone.web.queries import RecordForm, TopicParameters
 from siltstone.web.strip import strip
 
 router = APIRouter(prefix="/ui/topics")
@@ -32,41 +32,26 @@ Problem = Annotated[str | None, Depends(lambda: None)]
 """Why a form was refused: only ``actions`` passes it, never a request."""
 
 
+class ShownTopics(TopicParameters):
+    """As the list is shown: without internal topics, unless they are asked for."""
+
+    internal: bool = False
+
+
 @router.get("", dependencies=[VIEWER])
 def topics(
-    request: Request,
-    served: Here,
-    sort: str = "name",
-    descending: bool = False,
-    contains: str = "",
-    policy: str = "",
-    state: str = "",
-    internal: bool = False,
-    start: Annotated[int, Query(ge=0)] = 0,
-    count: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE_ROWS,
-    *,
-    problem: Problem = None,
+    request: Request, served: Here, asked: Annotated[ShownTopics, Query()], *, problem: Problem = None
 ) -> Response:
     """The topics."""
-    listing = Listing(
-        sort=sort,
-        descending=descending,
-        contains=contains,
-        policy=policy,
-        state=state,
-        with_internal=internal,
-        start=start,
-        count=count,
-    )
-    values = {"sort": sort, "descending": descending, "contains": contains, "policy": policy, "state": state}
+    values = asked.model_dump(exclude={"start"}, exclude_defaults=True)
     return page(
         request,
         served,
         "topics.html",
         problem=problem,
-        listing=listing,
-        found=list_topics(served.catalogue, listing),
-        values=values | {"internal": internal, "count": "" if count == PAGE_ROWS else count},
+        listing=asked.listing(),
+        found=list_topics(served.catalogue, asked.listing()),
+        values=values,
         states=STATES,
     )
 
@@ -110,37 +95,13 @@ def segments(
 
 @router.get("/{topic}/records", dependencies=[READER])
 def records(
-    request: Request,
-    served: Here,
-    latest: Latest,
-    topic: str,
-    partition: str = "",
-    position: str = "last",
-    offset: str = "",
-    key: str = "",
-    contains: str = "",
-    tombstones: bool = False,
-    view: str = "log",
-    key_decoding: str = "auto",
-    value_decoding: str = "auto",
-    cursor: str = "",
+    request: Request, served: Here, latest: Latest, topic: str, asked: Annotated[RecordForm, Query()]
 ) -> Response:
     """Records: the last ones, those from an offset on, or those that are found."""
-    values: dict[str, Any] = {
-        "partition": partition,
-        "position": position,
-        "offset": offset,
-        "key": key,
-        "contains": contains,
-        "tombstones": tombstones,
-        "view": view,
-        "key_decoding": key_decoding,
-        "value_decoding": value_decoding,
-    }
     found, problem = None, None
     try:
-        query = _query(values)
-        found = browse(console.browsed_topic(served, topic), query, cursor=cursor or None, latest=latest)
+        browsed = console.browsed_topic(served, topic)
+        found = browse(browsed, asked.query(), cursor=asked.cursor or None, latest=latest)
     except ValueError:
         problem = "partition and offset are numbers"
     except SiltstoneError as error:
@@ -153,28 +114,10 @@ def records(
         "records",
         found=found,
         problem=problem,
-        values=values,
+        values=asked.model_dump(exclude={"cursor"}),
         views=RECORDS_VIEWS,
         decodings=DECODINGS,
     )
-
-
-def _query(values: dict[str, Any]) -> RecordQuery:
-    """The query of the page's form. Raises ValueError for a text that should be a number, UsageError."""
-    query = RecordQuery(
-        partitions=(int(values["partition"]),) if values["partition"] else None,
-        key=values["key"].encode() if values["key"] else None,
-        value_contains=values["contains"].encode() if values["contains"] else None,
-        only_tombstones=values["tombstones"],
-        view=values["view"],
-        key_decoding=check_decoding(values["key_decoding"]),
-        value_decoding=check_decoding(values["value_decoding"]),
-    )
-    if values["position"] == "offset" and values["offset"]:
-        return replace(query, start_offset=int(values["offset"]))
-    if values["position"] == "last" and query.view == "log" and query.key is None:
-        return replace(query, last=PAGE_RECORDS)
-    return query
 
 
 @router.get("/{topic}/configuration", dependencies=[VIEWER])
