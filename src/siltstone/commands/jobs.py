@@ -12,6 +12,7 @@ the process runs.
 
 from __future__ import annotations
 
+import concurrent.futures
 import logging
 import secrets
 import threading
@@ -148,6 +149,12 @@ class Jobs(Closing):
             if job_id not in self._jobs:
                 raise UnknownJobError(f"there is no job {job_id[:64]!r}")
             return self._jobs[job_id]
+
+    def wait(self, job_id: str, timeout: float | None = None) -> Job:
+        """The job when it has ended, or after ``timeout`` seconds. Raises UnknownJobError."""
+        self.get(job_id)
+        concurrent.futures.wait([self._futures[job_id]], timeout)
+        return self.get(job_id)
 
     def all(self) -> list[Job]:
         """All jobs that are remembered, the newest first."""

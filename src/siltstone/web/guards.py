@@ -141,8 +141,7 @@ class Guards:
                 raise
             await unexpected(path, error)(scope, receive, guarded_send)
         finally:
-            route = getattr(scope.get("route"), "path", "other")
-            self._count(route, scope["method"], status, time.perf_counter() - began)
+            self._count(_route_of(scope), scope["method"], status, time.perf_counter() - began)
 
     def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> tuple[int, int, str] | None:
         """(status, Confluent's number, message) of a request that is not let through. Sets the user."""
@@ -181,6 +180,12 @@ class Guards:
             return message
 
         return bounded
+
+
+def _route_of(scope: Scope) -> str:
+    """The path of the route with its parameters' names, "other" if none was found."""
+    context = scope.get("fastapi", {}).get("effective_route_context")
+    return getattr(context or scope.get("route"), "path", None) or "other"
 
 
 _TOO_LARGE = "the body is too large"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from fastapi import APIRouter, FastAPI
 from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute
+from fastapi.routing import iter_route_contexts
 from starlette.types import ASGIApp
 
 from siltstone.commands.latest_keys import LatestViews
@@ -41,19 +41,20 @@ def build_site(served: Served, rules: Rules) -> ASGIApp:
     errors.install(app)
     for router in ROUTERS:
         app.include_router(router)
-    for route, role in routes_with_roles(app):
-        assert role is not None or route.path in OPEN_PATHS, f"{route.path}: no role"
+    for path, _, role in routes_with_roles(app):
+        assert role is not None or path in OPEN_PATHS, f"{path}: no role"
     return Guards(app, rules, app.state.counts.count)
 
 
-def routes_with_roles(app: FastAPI) -> Iterator[tuple[APIRoute, Role | None]]:
-    """Each route of the application, and the role that it needs."""
-    for route in app.routes:
-        if isinstance(route, APIRoute):
-            yield route, role_of(route.dependant)
+def routes_with_roles(app: FastAPI) -> Iterator[tuple[str, frozenset[str], Role | None]]:
+    """(Path, methods, the role that is needed) of each route; files that are mounted need none."""
+    for route in iter_route_contexts(app.routes):
+        dependant = getattr(route, "dependant", None)
+        if dependant is not None:
+            yield route.path or "", frozenset(route.methods or ()), _role_of(dependant)
 
 
-def role_of(dependant: Dependant) -> Role | None:
+def _role_of(dependant: Dependant) -> Role | None:
     """The role that a route's dependencies ask for; None if none does."""
     roles = [
         role
