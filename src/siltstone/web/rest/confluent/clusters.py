@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
@@ -27,7 +29,7 @@ router = APIRouter(tags=["Confluent v3"])
 @router.get("/clusters", dependencies=[VIEWER], response_model=ResourceList)
 def list_clusters(here: OnlyCluster, page: Page) -> Document:
     """The cluster of this server."""
-    items = [(here.id, lambda: cluster_document(here))]
+    items = [(here.id, partial(cluster_document, here))]
     return listing("KafkaClusterList", f"{here.root}/clusters", items, page)
 
 
@@ -67,7 +69,7 @@ def _broker_document(cluster: Cluster) -> Document:
 @router.get(f"{CLUSTER_PATH}/brokers", dependencies=[VIEWER], response_model=ResourceList)
 def list_brokers(cluster: In, page: Page) -> Document:
     """This broker. The others of a cluster are not known here."""
-    items = [(cluster.broker_id, lambda: _broker_document(cluster))]
+    items = [(cluster.broker_id, partial(_broker_document, cluster))]
     return cluster.listing("KafkaBrokerList", ["brokers"], items, page)
 
 
@@ -87,7 +89,7 @@ def list_partition_replicas(cluster: In, broker_id: int, page: Page) -> Document
     """The partitions that this broker has."""
     refuse_other_broker(cluster, broker_id)
     items = [
-        ((topic, number), lambda at=(topic, number): replica_document(cluster, *at, broker_id))
+        ((topic, number), partial(replica_document, cluster, topic, number, broker_id))
         for topic in clusters_.topic_names(cluster.served)
         for number in clusters_.partitions_of(cluster.served, topic)
     ]

@@ -7,6 +7,7 @@ waits for a restart with 200 and ``{"restart_pending": [names]}``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from fastapi import APIRouter, HTTPException
@@ -108,7 +109,7 @@ def _topic_document(cluster: Cluster, topic: str, entry: clusters.ConfigEntry) -
 def list_all_topic_configs(cluster: In, page: Page) -> Document:
     """The settings of all topics."""
     items = [
-        ((topic, entry.setting.name), lambda at=(topic, entry): _topic_document(cluster, *at))
+        ((topic, entry.setting.name), partial(_topic_document, cluster, topic, entry))
         for topic in clusters.topic_names(cluster.served)
         for entry in clusters.topic_entries(cluster.served, topic)
     ]
@@ -119,9 +120,7 @@ def list_all_topic_configs(cluster: In, page: Page) -> Document:
 def list_topic_configs(cluster: In, topic_name: str, page: Page) -> Response:
     """A topic's effective settings, with its ETag."""
     entries = clusters.topic_entries(cluster.served, topic_name)
-    items = [
-        (each.setting.name, lambda each=each: _topic_document(cluster, topic_name, each)) for each in entries
-    ]
+    items = [(each.setting.name, partial(_topic_document, cluster, topic_name, each)) for each in entries]
     document = cluster.listing("KafkaTopicConfigList", ["topics", topic_name, "configs"], items, page)
     return JSONResponse(document, headers={"ETag": administration.topic_etag(cluster.served, topic_name)})
 
@@ -199,7 +198,7 @@ def list_broker_configs(cluster: In, broker_id: int, page: Page) -> Response:
     """All settings of the broker."""
     refuse_other_broker(cluster, broker_id)
     entries = clusters.broker_entries(cluster.served)
-    items = [(each.setting.name, lambda each=each: _broker_document(cluster, each)) for each in entries]
+    items = [(each.setting.name, partial(_broker_document, cluster, each)) for each in entries]
     parts = ["brokers", broker_id, "configs"]
     return _tagged(cluster, cluster.listing("KafkaBrokerConfigList", parts, items, page))
 
@@ -241,7 +240,7 @@ def reset_broker_config(cluster: In, by: By, broker_id: int, name: str, if_match
 def list_cluster_configs(cluster: In, page: Page) -> Response:
     """The settings that were set for the broker."""
     entries = clusters.broker_entries(cluster.served, everything=False)
-    items = [(each.setting.name, lambda each=each: _cluster_document(cluster, each)) for each in entries]
+    items = [(each.setting.name, partial(_cluster_document, cluster, each)) for each in entries]
     return _tagged(cluster, cluster.listing("KafkaClusterConfigList", ["broker-configs"], items, page))
 
 

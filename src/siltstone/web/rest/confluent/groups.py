@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import APIRouter, HTTPException
 
 from siltstone.base.errors import UnknownGroupError
@@ -53,7 +55,7 @@ def _group_document(cluster: Cluster, group: ConsumerGroup) -> Document:
 def list_groups(cluster: In, page: Page) -> Document:
     """All consumer groups."""
     found = console.groups(cluster.served)[0]
-    items = [(group.name, lambda group=group: _group_document(cluster, group)) for group in found]
+    items = [(group.name, partial(_group_document, cluster, group)) for group in found]
     return cluster.listing("KafkaConsumerGroupList", ["consumer-groups"], items, page)
 
 
@@ -88,8 +90,7 @@ def list_consumers(cluster: In, consumer_group_id: str, page: Page) -> Document:
     """The members of a group."""
     members = _group(cluster, consumer_group_id).members
     items = [
-        (each.member_id, lambda each=each: _consumer_document(cluster, consumer_group_id, each))
-        for each in members
+        (each.member_id, partial(_consumer_document, cluster, consumer_group_id, each)) for each in members
     ]
     parts = ["consumer-groups", consumer_group_id, "consumers"]
     return cluster.listing("KafkaConsumerList", parts, items, page)
@@ -124,8 +125,8 @@ def list_assignments(cluster: In, consumer_group_id: str, consumer_id: str, page
     items = [
         (
             (each.topic, each.partition),
-            lambda each=each: _assignment_document(
-                cluster, consumer_group_id, consumer_id, each.topic, each.partition
+            partial(
+                _assignment_document, cluster, consumer_group_id, consumer_id, each.topic, each.partition
             ),
         )
         for each in assigned
@@ -162,16 +163,14 @@ def list_lags(cluster: In, consumer_group_id: str, page: Page) -> Document:
     items = [
         (
             (each.topic_partition.topic, each.topic_partition.partition),
-            lambda each=each: _lag_document(cluster, group, each),
+            partial(_lag_document, cluster, group, each),
         )
         for each in group.offsets
     ]
     return cluster.listing("KafkaConsumerLagList", ["consumer-groups", group.name, "lags"], items, page)
 
 
-@router.get(
-    f"{GROUP}/lags/{{topic_name}}/partitions/{{partition_id}}", dependencies=[VIEWER], response_model=Resource
-)
+@router.get(LAG, dependencies=[VIEWER], response_model=Resource)
 def get_lag(cluster: In, consumer_group_id: str, topic_name: str, partition_id: int) -> Document:
     """The lag of a group in one partition."""
     group = _group(cluster, consumer_group_id)

@@ -86,11 +86,8 @@ def _bytes_of(part: Data | None, what: str) -> bytes | None:
     """A key's or a value's bytes. Raises _RefusedError."""
     if part is None:
         return None
-    if (
-        (part.type or "BINARY") not in TYPES
-        or part.model_extra
-        or (part.type is None and part.data is not None)
-    ):
+    is_null = part.type is None and part.data is None
+    if part.model_extra or not (is_null or part.type in TYPES):
         raise _RefusedError(42206, f"{what}: no schema registry here; the type is one of {', '.join(TYPES)}")
     if part.data is None:
         return None

@@ -113,9 +113,7 @@ class Cluster:
 
     def url(self, *parts: object) -> str:
         """The URL of a resource of the cluster."""
-        return "/".join(
-            (f"{self.root}/clusters/{quote(self.id, '')}", *(quote(str(part), "-:") for part in parts))
-        )
+        return "/".join((self.root, "clusters", *(quote(str(part), "") for part in (self.id, *parts))))
 
     def link(self, *parts: object) -> Document:
         """A link to it."""
@@ -123,24 +121,9 @@ class Cluster:
 
     def resource(self, kind: str, *parts: object, **members: object) -> Document:
         """A resource at the path of ``parts``: collection, name, collection, name … ."""
-        singular = {
-            "topics": "topic",
-            "partitions": "partition",
-            "replicas": "replica",
-            "configs": "config",
-            "brokers": "broker",
-            "broker-configs": "broker-config",
-            "consumer-groups": "consumer-group",
-            "consumers": "consumer",
-            "assignments": "assignment",
-            "lags": "lag",
-        }
-        named = (
-            f"{singular.get(str(part), part)}={parts[place + 1]}" if place + 1 < len(parts) else str(part)
-            for place, part in enumerate(parts)
-            if place % 2 == 0
-        )
-        name = "/".join(("crn:///kafka=" + self.id, *named))
+        pairs = list(zip(map(str, parts[::2]), parts[1::2], strict=False))
+        named = [f"{collection.removesuffix('s')}={name}" for collection, name in pairs]
+        name = "/".join((f"crn:///kafka={self.id}", *named, *map(str, parts[2 * len(pairs) :])))
         metadata = {"self": self.url(*parts), "resource_name": name}
         return {"kind": kind, "metadata": metadata, "cluster_id": self.id, **members}
 
@@ -149,9 +132,7 @@ class Cluster:
         return listing(kind, self.url(*parts), items, page)
 
 
-def listing(
-    kind: str, url: str, items: Iterable[tuple[Any, Callable[[], Document]]], page: Paging
-) -> Document:
+def listing(kind: str, url: str, items: Items, page: Paging) -> Document:
     """A list at ``url``; see ``Cluster.listing``."""
     rows, after = sorted(items, key=lambda item: item[0]), page.after()
     try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
 from fastapi import APIRouter, HTTPException
 from pydantic import Field
@@ -60,8 +61,10 @@ class NewCount(Body):
     partitions_count: Annotated[int, Field(ge=1, le=_KAFKA_INT)]
 
 
-def topic_document(cluster: Cluster, topic: str, count: int) -> Document:
-    """A ``KafkaTopic``."""
+def topic_document(cluster: Cluster, topic: str, planned: int | None = None) -> Document:
+    """A ``KafkaTopic``. ``planned``: the number of partitions of one that is not there yet. Raises
+    UnknownTopicError."""
+    count = len(clusters.partitions_of(cluster.served, topic)) if planned is None else planned
     return cluster.resource(
         "KafkaTopic",
         "topics",
@@ -80,19 +83,14 @@ def topic_document(cluster: Cluster, topic: str, count: int) -> Document:
 def _tagged(cluster: Cluster, topic: str, status: int = 200, **headers: str) -> Response:
     """A topic's document with its entity tag."""
     tag = administration.topic_etag(cluster.served, topic)
-    document = topic_document(cluster, topic, len(clusters.partitions_of(cluster.served, topic)))
-    return JSONResponse(document, status, headers={"ETag": tag, **headers})
+    return JSONResponse(topic_document(cluster, topic), status, headers={"ETag": tag, **headers})
 
 
 @router.get(TOPICS, dependencies=[VIEWER], response_model=ResourceList)
 def list_topics(cluster: In, page: Page) -> Document:
     """All topics."""
-    served = cluster.served
-
-    def item(topic: str) -> tuple[str, Any]:
-        return topic, lambda: topic_document(cluster, topic, len(clusters.partitions_of(served, topic)))
-
-    return cluster.listing("KafkaTopicList", ["topics"], map(item, clusters.topic_names(served)), page)
+    items = [(name, partial(topic_document, cluster, name)) for name in clusters.topic_names(cluster.served)]
+    return cluster.listing("KafkaTopicList", ["topics"], items, page)
 
 
 @router.post(
@@ -172,8 +170,16 @@ def replica_document(cluster: Cluster, topic: str, number: int, broker_id: int) 
 def list_partitions(cluster: In, topic_name: str, page: Page) -> Document:
     """A topic's partitions here."""
     numbers = clusters.partitions_of(cluster.served, topic_name)
-    items = [(each, lambda each=each: _partition_document(cluster, topic_name, each)) for each in numbers]
+    items = [(each, partial(_partition_document, cluster, topic_name, each)) for each in numbers]
     return cluster.listing("KafkaPartitionList", ["topics", topic_name, "partitions"], items, page)
+
+
+@router.get(f"{TOPIC}/partitions/-/reassignment", dependencies=[VIEWER], response_model=ResourceList)
+def list_reassignments(cluster: In, topic_name: str, page: Page) -> Document:
+    """The partitions whose replicas come or go: none here."""
+    clusters.partitions_of(cluster.served, topic_name)
+    parts = ["topics", topic_name, "partitions", "-", "reassignment"]
+    return cluster.listing("KafkaReassignmentList", parts, [], page)
 
 
 @router.get(PARTITION, dependencies=[VIEWER], response_model=Resource)
@@ -204,8 +210,7 @@ def list_replicas(cluster: In, topic_name: str, partition_id: int, page: Page) -
     found = clusters.replicas_of(cluster.served, topic_name, partition_id)
     parts = ["topics", topic_name, "partitions", partition_id, "replicas"]
     items = [
-        (each, lambda each=each: replica_document(cluster, topic_name, partition_id, each))
-        for each in found.replicas
+        (each, partial(replica_document, cluster, topic_name, partition_id, each)) for each in found.replicas
     ]
     return cluster.listing("KafkaReplicaList", parts, items, page)
 
