@@ -1,0 +1,99 @@
+"""``GET /api/v1/topics/{topic}/records:tail``: new records as an event stream, ``TAILS_MAX`` at once.
+
+Events are ``records`` (data: records, and what is left), ``heartbeat`` and ``end``. A slow reader holds no
+memory: the next records are read when it has taken the last ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+
+from siltstone.base.errors import BusyError
+from siltstone.commands import console
+from siltstone.commands.browsing import BrowsedTopic, RecordQuery, TailEvent, check_query, tail
+from siltstone.commands.decoding import check_decoding
+from siltstone.web.guards import READER
+from siltstone.web.here import Here
+
+router = APIRouter(prefix="/api/v1", tags=["Siltstone"])
+TAILS_MAX = 10
+
+
+class Tails:
+    """How many streams are open. Only used in the event loop."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def stream(self, topic: BrowsedTopic, query: RecordQuery) -> AsyncIterator[str]:
+        """The events as text; the place is free again when the reader has gone."""
+        try:
+            async for event in tail(topic, query):
+                yield _text(event)
+        finally:
+            self.count -= 1
+
+    def claim(self) -> None:
+        """Take one of the places. Raises BusyError."""
+        if self.count >= TAILS_MAX:
+            raise BusyError(
+                f"{self.count} readers follow topics already", advice="try again when one has ended"
+            )
+        self.count += 1
+
+
+def _text(event: TailEvent) -> str:
+    data = {
+        "records": [record.to_json() for record in event.records],
+        "left": [progress.to_json() for progress in event.left],
+        "reason": event.reason,
+    }
+    return f"event: {event.kind}\ndata: {json.dumps(data)}\n\n"
+
+
+def _query(
+    partition: Annotated[list[int] | None, Query()] = None,
+    offset: int | None = None,
+    from_ms: int | None = None,
+    key: str | None = None,
+    key_contains: str | None = None,
+    value_contains: str | None = None,
+    isolation: str = "read_uncommitted",
+    key_decoding: str = "auto",
+    value_decoding: str = "auto",
+) -> RecordQuery:
+    return RecordQuery(
+        partitions=None if partition is None else tuple(partition),
+        start_offset=offset,
+        start_ms=from_ms,
+        key=None if key is None else key.encode(),
+        key_contains=None if key_contains is None else key_contains.encode(),
+        value_contains=None if value_contains is None else value_contains.encode(),
+        isolation=isolation,
+        key_decoding=check_decoding(key_decoding),
+        value_decoding=check_decoding(value_decoding),
+    )
+
+
+@router.get(
+    "/topics/{topic}/records:tail",
+    dependencies=[READER],
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
+async def follow(
+    request: Request, served: Here, topic: str, query: Annotated[RecordQuery, Depends(_query)]
+) -> StreamingResponse:
+    """New records as they come; from ``offset`` or ``from_ms`` on, else from now."""
+    browsed = await run_in_threadpool(console.browsed_topic, served, topic)
+    await run_in_threadpool(check_query, browsed, query)
+    tails: Tails = request.app.state.tails
+    tails.claim()
+    headers = {"Cache-Control": "no-store"}
+    return StreamingResponse(tails.stream(browsed, query), media_type="text/event-stream", headers=headers)
