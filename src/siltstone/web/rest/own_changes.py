@@ -46,7 +46,7 @@ class TopicAlterations(_Body):
     validate_only: bool = False
 
 
-class CleanRequest(_Body):
+class CleaningOrder(_Body):
     """``force``: whatever the dirty ratio, and with the active segments; ``partitions``: empty for all."""
 
     force: bool = False
@@ -77,9 +77,9 @@ def _altered(
 
 
 @router.post("/topics/{topic}:clean", dependencies=[EDITOR], status_code=202)
-def clean(served: Here, by: By, topic: str, request: CleanRequest | None = None) -> Document:
+def clean(served: Here, by: By, topic: str, request: CleaningOrder | None = None) -> Document:
     """Clean a topic as a job."""
-    request = request or CleanRequest()
+    request = request or CleaningOrder()
     job = administration.clean_now(served, by, topic, request.partitions, force=request.force)
     return job.to_json()
 

@@ -14,10 +14,12 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from siltstone.base.errors import BusyError
+from siltstone.base.errors import BusyError, SiltstoneError
 from siltstone.commands import console
 from siltstone.commands.browsing import BrowsedTopic, RecordQuery, TailEvent, check_query, tail
+from siltstone.commands.cluster import partition_named
 from siltstone.commands.decoding import check_decoding
+from siltstone.commands.served import Served
 from siltstone.web.guards import READER
 from siltstone.web.here import Here
 
@@ -36,6 +38,8 @@ class Tails:
         try:
             async for event in tail(topic, query):
                 yield _text(event)
+        except SiltstoneError as error:
+            yield _text(TailEvent(kind="end", reason=str(error)))
         finally:
             self.count -= 1
 
@@ -81,6 +85,13 @@ def _query(
     )
 
 
+def _refuse_bad(served: Served, topic: BrowsedTopic, query: RecordQuery) -> None:
+    """Refuse now what a stream that has begun could only end with. Raises UsageError, UnknownTopicError."""
+    check_query(topic, query)
+    for partition in query.partitions or ():
+        partition_named(served, topic.name, partition)
+
+
 @router.get(
     "/topics/{topic}/records:tail",
     dependencies=[READER],
@@ -92,7 +103,7 @@ async def follow(
 ) -> StreamingResponse:
     """New records as they come; from ``offset`` or ``from_ms`` on, else from now."""
     browsed = await run_in_threadpool(console.browsed_topic, served, topic)
-    await run_in_threadpool(check_query, browsed, query)
+    await run_in_threadpool(_refuse_bad, served, browsed, query)
     tails: Tails = request.app.state.tails
     tails.claim()
     headers = {"Cache-Control": "no-store"}
