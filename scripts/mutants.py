@@ -51,7 +51,10 @@ from numba.core.dispatcher import Dispatcher
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("base/records", "log", "compaction")
-TESTS = [f"tests/{name}" for name in ("base/records", "log", "compaction", "golden", "property", "crash")]
+TESTS = [
+    f"tests/{name}"
+    for name in ("base/records", "log", "compaction", "golden", "property", "crash", "cli/test_dump.py")
+]
 LOADED_BEFORE = ("hypothesis", "cramjam", "crc32c", "xxhash", "zstandard", "zlib_ng", "msgspec", "psutil")
 """Libraries that a forked process need not import again."""
 CHOSEN = "not long and not spark"

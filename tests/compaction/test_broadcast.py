@@ -12,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from siltstone.base.records.control import end_transaction_marker
-from siltstone.compaction import broadcast
+from siltstone.base.records.scan import scan_batches
+from siltstone.compaction import broadcast, engine
 from siltstone.compaction.engine import InProcessEngine, warm_up_work
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.report import CLEANED, SKIPPED, LogResult
 from siltstone.compaction.work import LogWork
+from siltstone.log.names import segment_file
 from siltstone.log.segments import list_segments
 from tests.support.cleaning import logs
 from tests.support.cleaning.clean_and_dirty import write_clean_and_dirty
@@ -192,3 +194,12 @@ def test_keys_of_all_bits_in_a_large_map_are_found_and_no_others() -> None:
     assert keep.tolist() == [not i < 10_000 for i in range(60_000)]
     assert (met, missing) == (10_000, 10_000)
     assert found.look_up(low, high, offset, 1 << 62)[2] == 0
+
+
+def test_the_warm_up_joins_a_segment_that_begins_at_its_base_offset(tmp_path: Path) -> None:
+    work = engine._broadcast_join_work(tmp_path / "log")
+    for group in work.groups:
+        data = np.frombuffer(
+            (tmp_path / "log" / segment_file(group.base_offset, "log")).read_bytes(), np.uint8
+        )
+        assert int(scan_batches(data).batches["base_offset"][0]) == group.base_offset < group.end_offset

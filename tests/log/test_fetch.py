@@ -123,7 +123,7 @@ def test_special_times(tmp_path: Path) -> None:
     view = view_of(write_segments(tmp_path, {3: [one(3, "a"), one(4, "b")]}), log_start=4, high_watermark=4)
     earliest, latest = offset_for_time(view, EARLIEST_TIMESTAMP), offset_for_time(view, LATEST_TIMESTAMP)
     assert earliest and latest
-    assert (earliest.offset, earliest.timestamp, latest.offset) == (4, -1, 4)
+    assert (earliest.offset, earliest.timestamp, latest.offset, latest.timestamp) == (4, -1, 4, -1)
     found = offset_for_time(view._replace(high_watermark=5), MAX_TIMESTAMP)
     assert found and found.offset == 4
     empty = view_of(write_segments(tmp_path / "empty", {0: []}))

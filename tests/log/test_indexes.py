@@ -124,6 +124,16 @@ def test_entries_that_do_not_ascend_are_refused(kind: str, data: bytes) -> None:
     assert error.value.path == "some.index" and 0 <= error.value.position <= len(data)
 
 
+def test_an_entry_that_does_not_ascend_is_placed() -> None:
+    for kind, data, position in (
+        ("index", struct.pack(">iiiiii", 5, 100, 6, 200, 6, 300), 16),
+        ("timeindex", struct.pack(">qiqi", 9, 1, 8, 2), 12),
+    ):
+        with pytest.raises(CorruptFileError) as error:
+            read_entries(data, kind, "some.index")
+        assert error.value.position == position
+
+
 def test_the_reason_is_that_of_the_entry() -> None:
     with pytest.raises(CorruptFileError, match="relative_offset is negative") as error:
         read_entries(struct.pack(">iiii", -5, 100, -5, 200), "index")

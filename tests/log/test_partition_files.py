@@ -13,6 +13,8 @@ from siltstone.base import files
 from siltstone.base.errors import CorruptFileError, NotALogDirectoryError, UnsafeFileError
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import LogDirectory, partition_files, refuse_unsafe_files
+from siltstone.log.names import TopicPartition
+from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.replacement import finish_replacement
 from siltstone.log.segments import find_segment, list_segments
 from tests.support.cleaning import logs
@@ -202,3 +204,11 @@ def test_the_kinds_of_files(tmp_path: Path) -> None:
     found = files.list_all(tmp_path)
     kinds = [found[str(number)].kind for number in range(len(KINDS))]
     assert kinds == ["symbolic link", "symbolic link", "FIFO", "socket", "directory"]
+
+
+@pytest.mark.skipif(not is_root(), reason="needs root")
+def test_reading_does_not_require_that_files_belong_to_the_directorys_owner(
+    partition: Path, tmp_path: Path
+) -> None:
+    os.chown(partition / LOG, 12345, -1)
+    assert len(ReadOnlyLogs([partition]).get(TopicPartition("topic", 0)).view.segments) == 3

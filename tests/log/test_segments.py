@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from siltstone.base import files
@@ -20,6 +21,7 @@ from siltstone.log.segments import (
     open_unchanged,
     windows,
 )
+from siltstone.log.validation import Origin
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import Rec, batch, one
 from tests.support.errors import raises_error
@@ -193,3 +195,21 @@ def test_a_segment_rolls_earlier_by_its_jitter(tmp_path: Path) -> None:
 def test_a_timestamp_counts_from_one_ms_on(tmp_path: Path, time: int, largest: int | None) -> None:
     segment = live_segment(tmp_path, time)
     assert segment.largest_timestamp == (segment.modified_ms if largest is None else largest)
+
+
+def test_each_batch_of_an_append_gets_its_own_index_entry(tmp_path: Path) -> None:
+    segment = LiveSegment.create(tmp_path, 0, LogConfig(index_interval_bytes=0), now_ms=TIME)
+    batches = [one(0, "a"), one(1, "b"), one(2, "c")]
+    replicated = np.frombuffer(bytearray(b"".join(batches)), np.uint8)
+    segment.append(append(replicated, next_offset=0, origin=Origin.REPLICATION))
+    second, third = len(batches[0]), len(batches[0]) + len(batches[1])
+    assert [segment.offset_index.floor(offset) for offset in range(3)] == [None, (1, second), (2, third)]
+
+
+def test_the_age_of_a_segment_counts_from_its_first_batch_after_it_was_opened_again(tmp_path: Path) -> None:
+    live_segment(tmp_path, TIME)
+    segment = LiveSegment(only_segment(tmp_path), LogConfig(), created_ms=TIME)
+    segment.append(append(sent(1, first_time=TIME + 900), next_offset=1))
+    config = LogConfig(segment_ms=1000)
+    assert not segment.must_roll(config, append(sent(1, first_time=TIME + 1000)), TIME)
+    assert segment.must_roll(config, append(sent(1, first_time=TIME + 1001)), TIME)

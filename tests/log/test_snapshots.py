@@ -64,3 +64,11 @@ def test_every_flipped_bit_and_every_cut_is_noticed() -> None:
     for each in damaged:
         with pytest.raises(CorruptFileError):
             read_snapshot(each, "x.snapshot")
+
+
+def test_a_wrong_checksum_is_placed() -> None:
+    data = bytearray(write_snapshot([]))
+    data[-1] ^= 1
+    with pytest.raises(CorruptFileError, match="checksum") as error:
+        read_snapshot(bytes(data[:2] + b"\x00\x00\x00\x01" + data[6:]))
+    assert error.value.position == 2

@@ -25,6 +25,7 @@ from siltstone.base.records.scan import ScanEnd
 from siltstone.log import validation
 from siltstone.log.validation import NAMED_RECORDS_MAX, Origin
 from tests.support.cleaning.logs import Rec, records_in
+from tests.support.errors import raises_error
 from tests.support.log.appending import LARGE, append, assert_in_order, assert_refused
 from tests.support.log.batches import TIME, array, edited, of_body, of_records, record, sent
 from tests.support.records import twin
@@ -84,6 +85,12 @@ def test_keyless_records_pass_where_nothing_is_compacted() -> None:
     assert append(data, policies=("delete",)).record_count == 1
 
 
+def test_without_bounds_every_time_passes() -> None:
+    largest = (1 << 63) - 1
+    unbounded = {"message_timestamp_before_max_ms": largest, "message_timestamp_after_max_ms": largest}
+    assert append(sent(1, first_time=largest), **unbounded).max_timestamp == largest
+
+
 def test_times_at_the_bounds_pass() -> None:
     bounds = {"message_timestamp_before_max_ms": DAY, "message_timestamp_after_max_ms": 5}
     for moved in (-DAY, 5):
@@ -130,6 +137,7 @@ HEADERS: list[tuple[str, Callable[[], Bytes], Fault | ScanEnd]] = [
     ("last offset delta 7", lambda: edited(sent(3), 23, 7, 4), Fault.COUNT),
     ("control", lambda: sent(1, control=True), Fault.CONTROL),
     (Fault.SEQUENCE, lambda: sent(1, producer_id=3, producer_epoch=0), Fault.SEQUENCE),
+    ("producer id 0 without a sequence", lambda: sent(1, producer_id=0, producer_epoch=0), Fault.SEQUENCE),
     (
         "no epoch",
         lambda: sent(1, producer_id=3, base_sequence=0, transactional=True),
@@ -446,13 +454,14 @@ def test_a_batch_that_makes_no_sense_names_no_records() -> None:
 
 @pytest.mark.parametrize("codec", [0, 4])
 @pytest.mark.parametrize("moved", [-DAY - 1, 3_600_001])
-def test_a_timestamp_out_of_bounds(moved: int, codec: int) -> None:
-    records = [Rec(offset=i, key=b"k", timestamp=TIME + (moved if i == 1 else 0)) for i in range(3)]
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_a_timestamp_out_of_bounds(moved: int, codec: int, wrong: int) -> None:
+    records = [Rec(offset=i, key=b"k", timestamp=TIME + (moved if i == wrong else 0)) for i in range(3)]
     assert_refused(
         of_records(records, codec=codec),
         InvalidTimestampError,
-        "record 1 has a timestamp outside",
-        1,
+        f"record {wrong} has a timestamp outside",
+        wrong,
         message_timestamp_before_max_ms=DAY,
     )
 
@@ -556,3 +565,17 @@ def test_many_replicated_batches() -> None:
     data = np.concatenate([edited(sent(1), 0, 1000 + i, 8, sealed=False) for i in range(3000)])
     validated = append(data, origin=Origin.REPLICATION)
     assert len(validated.batches) == 3000 and validated.last_offset == 3999
+
+
+def test_a_wrong_checksum_is_placed_behind_a_right_message_set() -> None:
+    first = twin.message(1000, b"k", b"v", magic=0)
+    data = array(first + twin.message(1001, b"k", b"v", magic=1, timestamp=TIME))
+    data[-1] ^= 1
+    with raises_error(CorruptMessageError, position=len(first)):
+        append(data, origin=Origin.REPLICATION)
+
+
+def test_a_record_that_ends_before_its_headers_is_refused() -> None:
+    body = b"\0\0\0" + twin.varint(1) + b"k" + twin.varint(30) + b"v" * 30 + twin.varint(1)
+    with raises_error(InvalidRecordError):
+        append(of_body(twin.varint(len(body)) + body))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -53,3 +54,18 @@ def served(open_served: Callable[..., Served]) -> Served:
     served.opened().send("users", b"1", key=b"a", partition=0)
     served.cataloguer.refresh()
     return served
+
+
+@pytest.fixture
+def wait_for() -> Callable[[Callable[[], bool]], None]:
+    """Waits until something holds; fails after 20 seconds."""
+
+    def wait(holds: Callable[[], bool]) -> None:
+        pause = threading.Event()
+        for _ in range(2000):
+            if holds():
+                return
+            pause.wait(0.01)
+        raise AssertionError("it did not come")
+
+    return wait

@@ -217,7 +217,7 @@ BROKER_KEYS = (
     _broker_key("num.recovery.threads.per.data.dir", Kind.INT, 2, "Logs of one directory that are opened at the same time.", minimum=1, is_dynamic=True),
     _broker_key("producer.id.expiration.ms", Kind.INT, 86_400_000, "How long the state of an inactive producer is kept.", minimum=1, is_dynamic=True),
     _broker_key("producer.id.expiration.check.interval.ms", Kind.INT, 600_000, "How often expired producers are removed.", minimum=1),
-    _broker_key("siltstone.http.auth", Kind.STRING, "none", "Who may use the console and the REST API: everybody on this machine (none), the users of siltstone.http.users (basic), or whom a trusted proxy names (proxy).", choices=("none", "basic", "proxy"), kafka=_SERVE),
+    _broker_key("siltstone.http.auth", Kind.STRING, "none", "Who may use the server: all on this machine (none), users of siltstone.http.users (basic), whom a trusted proxy names (proxy).", choices=("none", "basic", "proxy"), kafka=_SERVE),
     _broker_key("siltstone.http.connections.max", Kind.INT, 256, "Connections to the console and the REST API at the same time.", minimum=1, kafka=_SERVE),
     _broker_key("siltstone.http.hosts", Kind.LIST, (), "Further names in the Host header that are answered; others get 421.", kafka=_SERVE),
     _broker_key("siltstone.http.insecure", Kind.BOOLEAN, False, "Whether an address other than loopback may be used without authentication or without TLS.", kafka=_SERVE),

@@ -22,6 +22,11 @@
     ├── TableChangedError        another writer has changed the table since an export into it began
     ├── CompactionFailedError    a side-by-side compaction failed: the ledger is unchanged
     ├── CompactionInProgressError  a second side-by-side compaction while one runs
+    ├── BusyError                a server does as much as it may at one time
+    ├── UnknownJobError          there is no such job, or no longer
+    ├── JobCancelledError        somebody has cancelled the job
+    ├── ChangedMeanwhileError    what was to be changed is no longer what the caller has seen
+    ├── NotAllowedError          the user's role does not allow it, or the server changes nothing
     ├── CleaningAbortedError     the cleaning of a log was aborted: nothing more is swapped
     └── LogError                 a refused call on a log, with Kafka's ``code`` and ``error_code``
         ├── OffsetOutOfRangeError               1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,10 @@ from siltstone.commands.engines import ENGINES
 
 if TYPE_CHECKING:
     from siltstone.commands.served import ServeOptions
+
+
+CLOSE_SECONDS = 60.0
+"""How long the logs may take to be closed after a signal; the next start recovers those that took longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,12 +76,12 @@ def serve(
         is_look=flags.look,
         engine=flags.engine,  # type: ignore[arg-type]
     )
+    interruption.current().allow(CLOSE_SECONDS)
     try:
         while _serve_until_restart(options, flags.listen):
             output.note("restarting")
     except KeyboardInterrupt:
-        handler = interruption.current()
-        return 0 if handler.status == 128 + signal.SIGTERM else handler.status
+        return interruption.current().status
     return 0
 
 

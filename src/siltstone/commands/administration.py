@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from siltstone.base.errors import ChangedMeanwhileError, UnknownTopicError
 from siltstone.commands.changes import Actor
-from siltstone.commands.jobs import Job, Progress
+from siltstone.commands.jobs import BackgroundJob, Progress
 from siltstone.commands.served import Served
 from siltstone.commands.topics import (
     SettingsChange,
@@ -190,7 +190,7 @@ def clean_now(
     partitions: Sequence[int] = (),
     *,
     force: bool = False,
-) -> Job:
+) -> BackgroundJob:
     """Clean a topic, or some of its partitions, as a job. ``force``: whatever the dirty ratio, and with the
     active segments, which are rolled first. Raises UnknownTopicError, UsageError, BusyError,
     SiltstoneError."""

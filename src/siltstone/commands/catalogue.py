@@ -8,7 +8,7 @@
 
 A request never waits for the files: it gets the newest catalogue with its age. The states are the nine of
 ``clean --watch``. While the directories are read for the first time, the rows that were not read yet are
-``skipped``, for the reason ``NOT_READ``.
+``skipped``, for the reason ``watch.NOT_READ``.
 
 A refresh reads a partition again only if its directory or its active segment has changed, its checkpoint has
 moved, its settings are other ones, or its state depends on the time.
@@ -16,6 +16,7 @@ moved, its settings are other ones, or its state depends on the time.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -32,13 +33,20 @@ from siltstone.base.closing import Closing
 from siltstone.base.config import Config
 from siltstone.base.errors import SiltstoneError, UnknownTopicError, UsageError
 from siltstone.commands.directories import INTERNAL_TOPICS
-from siltstone.commands.watch import SKIPPED, STATES, UNCLEANABLE, Watch, WatchedLog, WatchedTopic
+from siltstone.commands.watch import (
+    SKIPPED,
+    STATES,
+    UNCLEANABLE,
+    Watch,
+    WatchedLog,
+    WatchedTopic,
+    WatchSnapshot,
+)
 from siltstone.log.names import TopicPartition
 
 PAGE_ROWS, PAGE_MAX = 50, 500
 UNKNOWN = -1
 """In a column of numbers: not known."""
-NOT_READ = "not read yet"
 _CODE = {state: number for number, state in enumerate(STATES)}
 _logger = logging.getLogger("siltstone")
 Numbers = npt.NDArray[np.int64]
@@ -98,7 +106,7 @@ class PartitionRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class CatalogueTotals:
     """Sums over all logs; ``states`` counts logs."""
 
     topics: int = 0
@@ -111,7 +119,7 @@ class Totals:
 
     def to_json(self) -> dict[str, object]:
         """One object."""
-        return {name: getattr(self, name) for name in Totals.__slots__}
+        return {name: getattr(self, name) for name in CatalogueTotals.__slots__}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,12 +256,12 @@ class Catalogue:
         return edges.astype(np.int64)
 
     @cached_property
-    def totals(self) -> Totals:
+    def totals(self) -> CatalogueTotals:
         """Sums over all logs."""
         columns = self.partition_columns
         counts = np.bincount(columns["state"], minlength=len(STATES)).tolist()
         uncleanable = columns["state"] == _CODE[UNCLEANABLE]
-        return Totals(
+        return CatalogueTotals(
             topics=len(self.names),
             partitions=len(self.watched),
             bytes=int(columns["bytes"].sum()),
@@ -448,6 +456,8 @@ class Cataloguer(Closing):
         self._thread.start()
 
     def _work(self) -> None:
+        with contextlib.suppress(SiltstoneError, OSError):  # the refresh says what is wrong
+            self.outline()
         while not self._is_closed:
             self._wake.clear()
             self.refresh()
@@ -466,24 +476,32 @@ class Cataloguer(Closing):
             self.current = built
             return built
 
+    def outline(self) -> Catalogue:
+        """The names alone, which are there long before all files are read. Raises SiltstoneError, OSError."""
+        with self._lock:
+            self.current = self._of(self._watch.outline(), time.monotonic(), is_complete=False)
+            return self.current
+
     def _build(self, began: float) -> Catalogue:
-        at_ms, facts = self._clock.now_ms(), self._facts()
         snapshot = self._watch.snapshot()
         if snapshot.error is not None:
             raise UsageError(snapshot.error, advice="look at the directories")
-        built = Catalogue(
-            at_ms=at_ms,
-            watched=snapshot.logs,
-            topics=self._watch.topics,
-            facts=facts,
-            notes=snapshot.notes,
-            directories=snapshot.directories,
-            is_complete=True,
-            seconds=time.monotonic() - began,
-        )
+        built = self._of(snapshot, began, is_complete=True)
         # The columns are made here, in this thread, and not by the first request.
         _ = built.totals, built.topic_columns, built._first_rows
         return built
+
+    def _of(self, snapshot: WatchSnapshot, began: float, *, is_complete: bool) -> Catalogue:
+        return Catalogue(
+            at_ms=snapshot.at_ms,
+            watched=snapshot.logs,
+            topics=self._watch.topics,
+            facts=self._facts(),
+            notes=snapshot.notes,
+            directories=snapshot.directories,
+            is_complete=is_complete,
+            seconds=time.monotonic() - began,
+        )
 
     def refresh_soon(self) -> None:
         """Let the thread refresh now."""

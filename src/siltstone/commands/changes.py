@@ -43,7 +43,7 @@ class Actor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class AuditedChange:
     """One change, with its outcome: None while it runs, or if a crash interrupted it."""
 
     id: str
@@ -114,7 +114,7 @@ class ChangeLog:
         after: Mapping[str, object] | None = None,
     ) -> str:
         """Record an intent durably; its id. Raises StorageError."""
-        change = Change(
+        change = AuditedChange(
             id=secrets.token_hex(8),
             at_ms=self._clock.now_ms(),
             actor=actor,
@@ -151,7 +151,7 @@ class ChangeLog:
         with files.Reader(self.path) as reader:
             return reader.read(size - 1, 1) == b"\n"
 
-    def newest(self, count: int = 100) -> list[Change]:
+    def newest(self, count: int = 100) -> list[AuditedChange]:
         """The newest changes, the last one first; lines that are not of a change are left out. Raises
         OSError."""
         try:
@@ -161,10 +161,10 @@ class ChangeLog:
                 lines = reader.read(start, size - start).split(b"\n")
         except FileNotFoundError:
             return []
-        changes, outcomes = list[Change](), dict[str, str]()
+        changes, outcomes = list[AuditedChange](), dict[str, str]()
         for line in reversed(lines):
             parsed = _parse(line)
-            if isinstance(parsed, Change):
+            if isinstance(parsed, AuditedChange):
                 changes.append(replace(parsed, outcome=outcomes.get(parsed.id)))
                 if len(changes) == count:
                     break
@@ -173,13 +173,13 @@ class ChangeLog:
         return changes
 
 
-def _parse(line: bytes) -> Change | tuple[str, str] | None:
+def _parse(line: bytes) -> AuditedChange | tuple[str, str] | None:
     """An intent, (id, outcome), or None for any other line."""
     try:
         found = json.loads(line)
         if found["stage"] == OUTCOME:
             return str(found["id"]), str(found["outcome"])
-        return Change(
+        return AuditedChange(
             id=str(found["id"]),
             at_ms=int(found["at_ms"]),
             actor=Actor(user=str(found["user"]), address=str(found["address"]), way=str(found["way"])),

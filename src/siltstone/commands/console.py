@@ -12,7 +12,7 @@ from typing import Any
 from siltstone.base import files
 from siltstone.commands.browsing import BrowsedTopic
 from siltstone.commands.catalogue import PartitionRow
-from siltstone.commands.changes import Change
+from siltstone.commands.changes import AuditedChange
 from siltstone.commands.groups import ConsumerGroup, partitions_elsewhere, read_groups, with_log_ends
 from siltstone.commands.masking import Masking
 from siltstone.commands.savings import cleanings_of
@@ -116,6 +116,6 @@ def _free_bytes(path: str) -> int | None:
     return None
 
 
-def changes(served: Served, count: int) -> list[Change]:
+def changes(served: Served, count: int) -> list[AuditedChange]:
     """The audit log, the newest change first; empty where nothing is changed. Raises OSError."""
     return [] if served.changes is None else served.changes.newest(count)

@@ -32,7 +32,7 @@ _logger = logging.getLogger("siltstone")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class BackgroundJob:
     """A job at one moment. ``kind``: clean, explain, compact …; ``bytes_done`` of ``bytes_total``."""
 
     id: str
@@ -55,7 +55,7 @@ class Job:
 
     def to_json(self) -> dict[str, object]:
         """One object; unknown times are null."""
-        return {name: getattr(self, name) for name in Job.__slots__}
+        return {name: getattr(self, name) for name in BackgroundJob.__slots__}
 
 
 class Progress:
@@ -84,14 +84,14 @@ class Jobs(Closing):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, BackgroundJob] = {}
         self._futures: dict[str, Future[None]] = {}
         self._cancelled: set[str] = set()
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="siltstone-job")
 
-    def submit(self, kind: str, target: str, user: str, work: Work) -> Job:
+    def submit(self, kind: str, target: str, user: str, work: Work) -> BackgroundJob:
         """Queue a job. Raises BusyError if too many wait, or if the same job waits or runs."""
-        job = Job(
+        job = BackgroundJob(
             id=secrets.token_hex(8),
             kind=kind,
             target=target,
@@ -128,7 +128,7 @@ class Jobs(Closing):
         except (SiltstoneError, OSError) as error:
             self.change(job_id, state=FAILED, error=str(error))
         except Exception as error:
-            _logger.exception("Job %s failed", job_id)
+            _logger.exception("BackgroundJob %s failed", job_id)
             self.change(job_id, state=FAILED, error=f"{type(error).__name__}: {error}")
         finally:
             self.change(job_id, ended_ms=self._clock.now_ms())
@@ -143,25 +143,25 @@ class Jobs(Closing):
         """Has somebody cancelled it?"""
         return job_id in self._cancelled
 
-    def get(self, job_id: str) -> Job:
+    def get(self, job_id: str) -> BackgroundJob:
         """A job. Raises UnknownJobError."""
         with self._lock:
             if job_id not in self._jobs:
                 raise UnknownJobError(f"there is no job {job_id[:64]!r}")
             return self._jobs[job_id]
 
-    def wait(self, job_id: str, timeout: float | None = None) -> Job:
+    def wait(self, job_id: str, timeout: float | None = None) -> BackgroundJob:
         """The job when it has ended, or after ``timeout`` seconds. Raises UnknownJobError."""
         self.get(job_id)
         concurrent.futures.wait([self._futures[job_id]], timeout)
         return self.get(job_id)
 
-    def all(self) -> list[Job]:
+    def all(self) -> list[BackgroundJob]:
         """All jobs that are remembered, the newest first."""
         with self._lock:
             return list(reversed(self._jobs.values()))
 
-    def cancel(self, job_id: str) -> Job:
+    def cancel(self, job_id: str) -> BackgroundJob:
         """Cancel a job: one that waits at once, one that runs at its next check. Raises UnknownJobError."""
         job = self.get(job_id)
         if not job.has_ended:

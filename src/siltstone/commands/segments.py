@@ -13,7 +13,7 @@ is only looked at are shown alike.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from siltstone.base import files
@@ -30,6 +30,8 @@ from siltstone.commands.watch import (
     UNREADABLE,
     WatchedLog,
 )
+from siltstone.compaction.inplace.ranges import CleanableRange
+from siltstone.log.fetch import LogView
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import segment_file
 from siltstone.log.read_only import ReadableLog
@@ -121,40 +123,17 @@ def segments_of(
     listed: dict[str, files.FileStat] = {}
     with contextlib.suppress(OSError):  # the directory may be renamed or deleted meanwhile
         listed = files.list_files(log.directory)
-
-    def size_of(segment: LiveSegment, kind: str) -> int:
-        status = listed.get(segment_file(segment.base_offset, kind))
-        return 0 if status is None else status.size
-
     ends = [*(segment.base_offset for segment in view.segments[1:]), view.log_end_offset]
-    rows = []
-    for number, (segment, end) in enumerate(zip(view.segments, ends, strict=True)):
-        section = CLOSED
-        if number + 1 == len(view.segments):
-            section = ACTIVE
-        elif cleanable is not None:
-            section = _section(segment.base_offset, cleanable.first_dirty, cleanable.end)
-        first, largest = _times(segment) if times else (None, None)
-        rows.append(
-            SegmentRow(
-                base_offset=segment.base_offset,
-                end_offset=end,
-                size=view.size_of(number),
-                section=section,
-                first_timestamp_ms=first,
-                largest_timestamp_ms=largest,
-                modified_ms=segment.modified_ms,
-                offset_index_bytes=size_of(segment, "index"),
-                time_index_bytes=size_of(segment, "timeindex"),
-            )
-        )
     return PartitionSegments(
         topic=log.topic_partition.topic,
         partition=log.topic_partition.partition,
         directory=str(log.directory),
         state=watched.state,
         sentence=sentence_of(watched, config),
-        segments=rows,
+        segments=[
+            _segment_row(segment, end, view.size_of(number), _section(view, number, cleanable), listed, times)
+            for number, (segment, end) in enumerate(zip(view.segments, ends, strict=True))
+        ],
         marks=Marks(
             log_start=view.log_start_offset,
             cleaner_checkpoint=watched.checkpoint,
@@ -172,10 +151,37 @@ def segments_of(
     )
 
 
-def _section(base_offset: int, first_dirty: int, end: int) -> str:
-    if base_offset >= end:
+def _segment_row(
+    segment: LiveSegment, end: int, size: int, section: str, listed: Mapping[str, files.FileStat], times: bool
+) -> SegmentRow:
+    first, largest = _times(segment) if times else (None, None)
+
+    def size_of(kind: str) -> int:
+        status = listed.get(segment_file(segment.base_offset, kind))
+        return 0 if status is None else status.size
+
+    return SegmentRow(
+        base_offset=segment.base_offset,
+        end_offset=end,
+        size=size,
+        section=section,
+        first_timestamp_ms=first,
+        largest_timestamp_ms=largest,
+        modified_ms=segment.modified_ms,
+        offset_index_bytes=size_of("index"),
+        time_index_bytes=size_of("timeindex"),
+    )
+
+
+def _section(view: LogView, number: int, cleanable: CleanableRange | None) -> str:
+    if number + 1 == len(view.segments):
+        return ACTIVE
+    if cleanable is None:
+        return CLOSED
+    base_offset = view.segments[number].base_offset
+    if base_offset >= cleanable.end:
         return UNCLEANABLE_YET
-    return CLEAN if base_offset < first_dirty else DIRTY
+    return CLEAN if base_offset < cleanable.first_dirty else DIRTY
 
 
 def _times(segment: LiveSegment) -> tuple[int | None, int | None]:

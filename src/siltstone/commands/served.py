@@ -83,8 +83,10 @@ class Served(Closing):
                 options.paths,
                 LogOptions(broker_config=options.properties),
                 self.clock,
-                with_all_sizes=True,
+                for_catalogue=True,
             )
+            if not options.is_look:
+                watch.list_again()
             self.cataloguer = stack.enter_context(Cataloguer(watch, self.clock, facts=self.facts))
             self.jobs = stack.enter_context(Jobs(self.clock))
             self._stack = stack.pop_all()

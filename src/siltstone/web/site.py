@@ -49,6 +49,7 @@ def build_site(served: Served, rules: Rules) -> ASGIApp:
     """The application: give it to uvicorn, or to Starlette's TestClient."""
     app = FastAPI(title="Siltstone", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.served, app.state.counts, app.state.latest = served, RequestCounts(), LatestViews()
+    app.state.rules = rules
     app.state.tails = Tails()
     errors.install(app)
     for router in ROUTERS:

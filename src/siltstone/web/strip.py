@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from siltstone.commands.segments import SECTIONS, PartitionSegments, SegmentRow
 
@@ -23,6 +23,11 @@ BOXES_MAX = 200
 WIDTH, HEIGHT, _TOP, _BAR = 1000, 56, 18, 24
 _LEAST = 2.0
 """The width of the smallest box: an empty segment is seen, too."""
+_BOX = Markup('<rect class="section {}" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>')
+_MARK = Markup(
+    '<line class="mark" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/><text class="mark" x="{0}" y="{3}">{4}</text>'
+)
+_STRIP = Markup('<svg class="strip" viewBox="0 0 {} {}" role="img" preserveAspectRatio="none">{}</svg>')
 
 
 def strip(partition: PartitionSegments) -> Markup:
@@ -30,20 +35,14 @@ def strip(partition: PartitionSegments) -> Markup:
     boxes = _boxes(partition.segments)
     sizes = [sum(segment.size for segment in box) for box in boxes]
     widths = _widths(sizes)
-    parts = [_patterns(), Markup("<title>{}</title>").format(_title(partition))]
+    parts = [Markup("<title>{}</title>").format(_title(partition))]
     left = 0.0
     for box, size, width in zip(boxes, sizes, widths, strict=True):
         text = f"{box[0].section}: offsets {box[0].base_offset} to {box[-1].end_offset - 1}, {size} bytes"
-        parts.append(
-            Markup('<rect class="section {}" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>').format(
-                box[0].section, f"{left:.1f}", _TOP, f"{width:.1f}", _BAR, text
-            )
-        )
+        parts.append(_BOX.format(box[0].section, f"{left:.1f}", _TOP, f"{width:.1f}", _BAR, text))
         left += width
     parts += _marks(partition, boxes, widths)
-    return Markup('<svg class="strip" viewBox="0 0 {} {}" role="img" preserveAspectRatio="none">{}</svg>').format(
-        WIDTH, HEIGHT, Markup("").join(parts)
-    )
+    return _STRIP.format(WIDTH, HEIGHT, Markup("").join(parts))
 
 
 def _boxes(segments: Sequence[SegmentRow]) -> list[list[SegmentRow]]:
@@ -72,11 +71,7 @@ def _marks(
         if offset is None or not boxes:
             continue
         x = f"{_place(offset, boxes, widths):.1f}"
-        drawn.append(
-            Markup('<line class="mark" x1="{}" x2="{}" y1="{}" y2="{}"/><text class="mark" x="{}" y="{}">{}</text>').format(
-                x, x, _TOP - 4, _TOP + _BAR + 4, x, _TOP - 6, escape(name)
-            )
-        )
+        drawn.append(_MARK.format(x, _TOP - 4, _TOP + _BAR + 4, _TOP - 6, name))
     return drawn
 
 
@@ -98,13 +93,3 @@ def _title(partition: PartitionSegments) -> str:
         if (count := sum(segment.section == section for segment in partition.segments))
     ]
     return f"{partition.topic}-{partition.partition}: segments {', '.join(counts) or 'none'}"
-
-
-def _patterns() -> Markup:
-    """Each section has a pattern, not only a colour."""
-    return Markup(
-        '<defs><pattern id="p-dirty" width="6" height="6" patternUnits="userSpaceOnUse">'
-        '<path class="hatch" d="M0 6 L6 0"/></pattern>'
-        '<pattern id="p-uncleanable" width="6" height="6" patternUnits="userSpaceOnUse">'
-        '<circle class="dot" cx="3" cy="3" r="1"/></pattern></defs>'
-    )

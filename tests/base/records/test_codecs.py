@@ -320,3 +320,9 @@ def test_batches_compressed_together_equal_those_compressed_one_by_one(codec: in
     assert [bytes(each) for each in compress_all(codec, [memoryview(b"")])] == [
         bytes(compress(codec, memoryview(b"")))
     ]
+
+
+def test_a_scratch_doubles_when_it_grows() -> None:
+    scratch = Scratch(100)
+    scratch.append(bytes(101))
+    assert len(scratch._array) == 200

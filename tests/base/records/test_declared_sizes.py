@@ -144,3 +144,12 @@ def test_unknown_codecs_and_empty_spans() -> None:
     assert declared(5, b"anything") == (UNREADABLE_SIZE, False)
     assert declared(twin.ZSTD, b"") == (0, True)
     assert declared(twin.ZSTD, zlib.compress(b"no zstd at all")) == (UNREADABLE_SIZE, False)
+
+
+@pytest.mark.parametrize(("flag", "size"), [(1, 1), (2, 2), (3, 4)])
+def test_a_zstd_frame_with_a_dictionary_id_declares_its_size(flag: int, size: int) -> None:
+    packed = zstandard.ZstdCompressor().compress(b"text" * 1000)
+    # The id follows the descriptor and, unless the frame is a single segment, its window.
+    at = 5 + (1 - (packed[4] >> 5 & 1))
+    with_id = packed[:4] + bytes([packed[4] | flag]) + packed[5:at] + bytes(size) + packed[at:]
+    assert declared(twin.ZSTD, with_id) == declared(twin.ZSTD, packed) == (4000, True)

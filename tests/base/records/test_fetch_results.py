@@ -151,6 +151,16 @@ def test_more_results_than_were_asked_for_are_refused() -> None:
         decode_multi_message_set_send(frame, 2)
 
 
+def test_without_a_number_that_was_asked_for_65536_results_are_decoded() -> None:
+    results = [send(b"")] * 65_537
+    assert (
+        len(decode_multi_message_set_send(b"".join(encode_multi_message_set_send(results[1:]))).results)
+        == 65_536
+    )
+    with raises_error(CorruptRecordError, about="65536 results"):
+        decode_multi_message_set_send(b"".join(encode_multi_message_set_send(results)))
+
+
 @given(error_codes, st.lists(st.tuples(error_codes, st.binary(max_size=80)), max_size=6))
 def test_there_and_back(error_code: int, each: list[tuple[int, bytes]]) -> None:
     sends = [send(messages, code) for code, messages in each]

@@ -14,8 +14,10 @@ import pytest
 from siltstone.base.errors import EngineError
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace import cleaner
+from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.inplace.destination import CleanedCopy, DryRun, InPlace
 from siltstone.compaction.inplace.originals import Originals
+from siltstone.compaction.inplace.planning import PlannedLog
 from siltstone.compaction.report import CLEANED, FAILED, SKIPPED, LogResult
 from siltstone.compaction.staging import GroupReport, LogReport, RetainedFile
 from siltstone.compaction.work import Group, LogWork
@@ -205,3 +207,17 @@ def test_after_an_interrupt_no_wave_begins_and_each_log_is_whole(
     assert not list(directory.glob("*/.siltstone"))
     waves.run_all(directory, Meeting())
     assert everything(directory) == one_after_another[1]
+
+
+def test_a_copy_gets_all_groups_of_a_wave_in_one_call(directory: Path, tmp_path: Path) -> None:
+    class Counting(CleanedCopy):
+        calls = 0
+
+        def commit_groups(self, planned: PlannedLog, groups: Sequence[GroupReport]) -> None:
+            type(self).calls += 1
+            super().commit_groups(planned, groups)
+
+    with LogDirectory.open(directory_of_one(directory), lock=False) as source:
+        destination = Counting("run", source, tmp_path / "copy")
+        (result,) = waves.run_all(tmp_path / "first", InProcessEngine(1), destination, limits=RunLimits())
+    assert result.groups > 1 and Counting.calls == 1

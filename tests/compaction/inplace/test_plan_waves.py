@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from siltstone.compaction.engine import warm_up_work
-from siltstone.compaction.inplace.execution import plan_waves
+from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.compaction.inplace.destination import SpaceBudget
+from siltstone.compaction.inplace.execution import ExecutionMode, execution_plan, plan_waves
 from siltstone.compaction.work import Group, LogWork
 from siltstone.log.segments import Segment
 from tests.support.cleaning import logs
@@ -57,3 +59,24 @@ def test_waves(
     waves, found = plan_waves(work_of(tmp_path, groups), space, SIZE, workers)
     assert ([len(wave) for wave in waves], found) == (expected, may_cut)
     assert [group.index for wave in waves for group in wave] == list(range(groups))
+
+
+@pytest.mark.parametrize(
+    ("frees_sources", "wave_bytes", "mode"),
+    [
+        (True, 2 * SIZE, ExecutionMode.ONE_JOB),
+        (True, 2 * SIZE - 1, ExecutionMode.WAVES),
+        # A copy frees nothing, so waves would not need less space than one job.
+        (False, 2 * SIZE - 1, ExecutionMode.ONE_JOB),
+    ],
+)
+def test_waves_are_for_logs_whose_swaps_free_space(
+    tmp_path: Path, frees_sources: bool, wave_bytes: int, mode: ExecutionMode
+) -> None:
+    space = SpaceBudget(size=PLENTY, inodes=None, frees_sources=frees_sources)
+    work = replace(work_of(tmp_path, 2), staging=str(tmp_path))
+    assert execution_plan(work, space, 0, wave_bytes).mode is mode
+
+
+def test_a_wave_has_a_gibibyte_by_default() -> None:
+    assert RunLimits().wave_bytes == 1 << 30

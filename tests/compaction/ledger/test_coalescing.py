@@ -126,6 +126,14 @@ def test_a_batch_ends_when_it_is_full() -> None:
     assert [each.count for each in large] == [1, 1, 1]
 
 
+def test_a_record_joins_a_batch_that_it_fills_to_the_limit() -> None:
+    window = batch(recs(0)) + batch(recs(1))
+    (both,), _ = run([window], range(2))
+    # The limit is compared before the record's size, attributes and two deltas, a byte each, are written.
+    fitting = len(both.raw or b"") - 4
+    assert [len(run([window], range(2), limit=limit)[0]) for limit in (fitting, fitting - 1)] == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [

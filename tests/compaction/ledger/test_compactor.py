@@ -421,3 +421,12 @@ def test_what_lies_below_the_start_in_a_message_set_is_not_compacted(tmp_path: P
     partition = write_log(tmp_path, {0: entries, 4: [batch([Rec(offset=4, key=b"c")])]}, log_start=2)
     compact(opened(tmp_path), Model())
     assert [each.offset for each in in_ledger(partition)] == [2, 3, 4]
+
+
+def test_new_segments_are_by_default_like_those_of_a_log() -> None:
+    settings, config = CompactionSettings(), LogConfig()
+    assert (settings.segment_bytes, settings.index_interval, settings.index_bytes) == (
+        config.segment_bytes,
+        config.index_interval_bytes,
+        config.segment_index_bytes,
+    )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from siltstone.base.records.layout import Words
 from siltstone.compaction.keys import EntryBlob, deleted_of
 from siltstone.compaction.ledger import keys
-from siltstone.compaction.ledger.keys import PARTITIONS, look_up_older_entries
+from siltstone.compaction.ledger.keys import PARTITIONS, hash_key_check, look_up_older_entries
 from tests.support.ledger.entries import spread_entries
 
 PARTITION_SHIFT = 54
@@ -101,3 +101,8 @@ def test_older_entries_are_superseded_or_later_as_by_the_twin(
     ]
     assert marked.tolist() == late
     assert sorted(superseded.tolist()) == sorted(lost)
+
+
+def test_the_check_value_of_a_hash_key_is_the_hash_of_no_bytes() -> None:
+    """The first of SipHash's published vectors: key indexes of earlier versions are still recognized."""
+    assert hash_key_check((0x0706050403020100, 0x0F0E0D0C0B0A0908)) == 0xE6A825BA047F81A3

@@ -11,18 +11,20 @@ from siltstone.commands.savings import savings_by_day
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
 from siltstone.web.pages.rendering import page
+from siltstone.web.pages.topics import Problem
 
 router = APIRouter(prefix="/ui/cleaner")
 
 
 @router.get("", dependencies=[VIEWER])
-def cleaner(request: Request, served: Here) -> Response:
+def cleaner(request: Request, served: Here, *, problem: Problem = None) -> Response:
     """All of it on one page."""
     cleanings = console.cleanings(served)
     return page(
         request,
         served,
         "cleaner.html",
+        problem=problem,
         queue=dirtiest(served.catalogue, PAGE_ROWS),
         cleanings=cleanings[:PAGE_ROWS],
         uncleanable=console.uncleanable_rows(served),

@@ -17,7 +17,7 @@ from siltstone.web.here import Here
 from siltstone.web.pages.rendering import STATIC, THEME_COOKIE, THEMES, page
 
 router = APIRouter()
-_KINDS = {"console.css": "text/css", "htmx.min.js": "text/javascript", "console.js": "text/javascript"}
+_KINDS = {"console.css": "text/css", "htmx.min.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
 @router.get("/", dependencies=[VIEWER])

@@ -20,8 +20,9 @@ from starlette.responses import HTMLResponse, Response
 import siltstone
 from siltstone.base.clock import duration_text
 from siltstone.commands.explain_page import size_text
-from siltstone.commands.served import Served
+from siltstone.commands.served import LOOK_ADVICE, Served
 from siltstone.web.guards import user_of
+from siltstone.web.identity import Role
 
 STATIC = Path(__file__).parent.parent / "static"
 THEMES = ("auto", "light", "dark")
@@ -48,7 +49,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        size=_size, number=_number, time=_time, duration=_duration, path=_path, query=_query, percent=_percent
+        size=_size, number=_number, time=_time, duration=_duration, path=path, query=_query, percent=_percent
     )
     return environment
 
@@ -82,7 +83,7 @@ def _duration(value: int | None) -> str:
     return "unlimited" if value < 0 else duration_text(value / 1000)
 
 
-def _path(value: object) -> str:
+def path(value: object) -> str:
     """A part of a URL's path."""
     return quote(str(value), safe="")
 
@@ -93,8 +94,21 @@ def _query(values: dict[str, object], **changed: object) -> str:
     return urlencode({name: value for name, value in merged.items() if value not in ("", None, False)})
 
 
-def page(request: Request, served: Served, template: str, **values: Any) -> Response:
-    """A page, or 304 if the browser has this very page."""
+def _refusal(request: Request, served: Served, role: Role) -> str:
+    """Why the user may not do what needs ``role`` here; empty if they may."""
+    if served.is_look:
+        return f"look mode changes nothing: {LOOK_ADVICE}"
+    reason = request.app.state.rules.read_only_reason
+    if reason is not None:
+        return str(reason)
+    return "" if user_of(request).role >= role else f"this needs the role {role.name.lower()}"
+
+
+def page(
+    request: Request, served: Served, template: str, *, problem: str | None = None, **values: Any
+) -> Response:
+    """A page, or 304 if the browser has this very page. ``problem``: why what was asked for was refused."""
+    read_at = _time(served.catalogue.at_ms)
     theme = request.cookies.get(THEME_COOKIE, THEMES[0])
     html = (
         _environment()
@@ -104,8 +118,12 @@ def page(request: Request, served: Served, template: str, **values: Any) -> Resp
             version=siltstone.__version__,
             served=served,
             catalogue=served.catalogue,
-            age_ms=max(served.clock.now_ms() - served.catalogue.at_ms, 0),
+            read_at=read_at,
             user=user_of(request),
+            problem=problem,
+            refusals={role: _refusal(request, served, role) for role in (Role.EDITOR, Role.ADMIN)},
+            EDITOR=Role.EDITOR,
+            ADMIN=Role.ADMIN,
             theme=theme if theme in THEMES else THEMES[0],
             themes=THEMES,
             here=request.url.path,
@@ -113,7 +131,8 @@ def page(request: Request, served: Served, template: str, **values: Any) -> Resp
             **values,
         )
     )
-    tag = f'"{hashlib.sha256(html.encode()).hexdigest()[:32]}"'
+    # A page on which only the time of the last look differs is the same page.
+    tag = f'"{hashlib.sha256(html.replace(read_at, "").encode()).hexdigest()[:32]}"'
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Cookie"}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)

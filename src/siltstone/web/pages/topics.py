@@ -2,61 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
+from markupsafe import Markup
 from starlette.responses import Response
 
 from siltstone.base.config_table import TOPIC_KEYS
 from siltstone.base.errors import SiltstoneError
 from siltstone.commands import console
-from siltstone.commands.browsing import PAGE_RECORDS, RECORDS_VIEWS, RecordQuery, browse
-from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, Listing, list_topics
-from siltstone.commands.decoding import DECODERS, check_decoding
+from siltstone.commands.administration import topic_etag
+from siltstone.commands.browsing import RECORDS_VIEWS, browse
+from siltstone.commands.catalogue import PAGE_MAX, PartitionRow, list_topics
+from siltstone.commands.decoding import DECODINGS
+from siltstone.commands.segments import PartitionSegments
 from siltstone.commands.topics import settings_of_topic
 from siltstone.commands.watch import STATES
 from siltstone.web.guards import READER, VIEWER
 from siltstone.web.here import Here, Latest
 from siltstone.web.pages.rendering import page
+from siltstone.web.queries import RecordForm, TopicParameters
 from siltstone.web.strip import strip
 
 router = APIRouter(prefix="/ui/topics")
 PARTITIONS_SHOWN = 20
+DELETES = ("retention.ms", "retention.bytes", "cleanup.policy")
+"""Settings whose change may delete data: the topic's name has to be typed."""
+Problem = Annotated[str | None, Depends(lambda: None)]
+"""Why a form was refused: only ``actions`` passes it, never a request."""
+
+
+class ShownTopics(TopicParameters):
+    """As the list is shown: without internal topics, unless they are asked for."""
+
+    internal: bool = False
 
 
 @router.get("", dependencies=[VIEWER])
 def topics(
-    request: Request,
-    served: Here,
-    sort: str = "name",
-    descending: bool = False,
-    contains: str = "",
-    policy: str = "",
-    state: str = "",
-    internal: bool = False,
-    start: Annotated[int, Query(ge=0)] = 0,
-    count: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE_ROWS,
+    request: Request, served: Here, asked: Annotated[ShownTopics, Query()], *, problem: Problem = None
 ) -> Response:
     """The topics."""
-    listing = Listing(
-        sort=sort,
-        descending=descending,
-        contains=contains,
-        policy=policy,
-        state=state,
-        with_internal=internal,
-        start=start,
-        count=count,
-    )
-    values = {"sort": sort, "descending": descending, "contains": contains, "policy": policy, "state": state}
+    values = asked.model_dump(exclude={"start"}, exclude_defaults=True)
     return page(
         request,
         served,
         "topics.html",
-        listing=listing,
-        found=list_topics(served.catalogue, listing),
-        values=values | {"internal": internal, "count": "" if count == PAGE_ROWS else count},
+        problem=problem,
+        listing=asked.listing(),
+        found=list_topics(served.catalogue, asked.listing()),
+        values=values,
         states=STATES,
     )
 
@@ -68,11 +63,16 @@ def _topic_page(request: Request, served: Here, template: str, topic: str, tab: 
 
 @router.get("/{topic}", dependencies=[VIEWER])
 def segments(
-    request: Request, served: Here, topic: str, start: Annotated[int, Query(ge=0)] = 0
+    request: Request,
+    served: Here,
+    topic: str,
+    start: Annotated[int, Query(ge=0)] = 0,
+    *,
+    problem: Problem = None,
 ) -> Response:
     """Each partition's segments, drawn, with the reason why it is not cleaned."""
     rows = served.catalogue.partitions_of(topic)
-    shown = []
+    shown = list[tuple[PartitionRow, PartitionSegments | None, Markup | None, str | None]]()
     for row in rows[start : start + PARTITIONS_SHOWN]:
         try:
             found = console.partition_segments(served, topic, row.topic_partition.partition)
@@ -81,43 +81,27 @@ def segments(
             shown.append((row, None, None, str(error)))
     more = start + PARTITIONS_SHOWN if start + PARTITIONS_SHOWN < len(rows) else None
     return _topic_page(
-        request, served, "segments.html", topic, "segments", shown=shown, next_start=more, total=len(rows)
+        request,
+        served,
+        "segments.html",
+        topic,
+        "segments",
+        problem=problem,
+        shown=shown,
+        next_start=more,
+        total=len(rows),
     )
 
 
 @router.get("/{topic}/records", dependencies=[READER])
 def records(
-    request: Request,
-    served: Here,
-    latest: Latest,
-    topic: str,
-    partition: str = "",
-    position: str = "last",
-    offset: str = "",
-    key: str = "",
-    contains: str = "",
-    tombstones: bool = False,
-    view: str = "log",
-    key_decoding: str = "auto",
-    value_decoding: str = "auto",
-    cursor: str = "",
+    request: Request, served: Here, latest: Latest, topic: str, asked: Annotated[RecordForm, Query()]
 ) -> Response:
     """Records: the last ones, those from an offset on, or those that are found."""
-    values: dict[str, Any] = {
-        "partition": partition,
-        "position": position,
-        "offset": offset,
-        "key": key,
-        "contains": contains,
-        "tombstones": tombstones,
-        "view": view,
-        "key_decoding": key_decoding,
-        "value_decoding": value_decoding,
-    }
     found, problem = None, None
     try:
-        query = _query(values)
-        found = browse(console.browsed_topic(served, topic), query, cursor=cursor or None, latest=latest)
+        browsed = console.browsed_topic(served, topic)
+        found = browse(browsed, asked.query(), cursor=asked.cursor or None, latest=latest)
     except ValueError:
         problem = "partition and offset are numbers"
     except SiltstoneError as error:
@@ -130,39 +114,31 @@ def records(
         "records",
         found=found,
         problem=problem,
-        values=values,
+        values=asked.model_dump(exclude={"cursor"}),
         views=RECORDS_VIEWS,
-        decoders=DECODERS,
+        decodings=DECODINGS,
     )
-
-
-def _query(values: dict[str, Any]) -> RecordQuery:
-    """The query of the page's form. Raises ValueError for a text that should be a number, UsageError."""
-    query = RecordQuery(
-        partitions=(int(values["partition"]),) if values["partition"] else None,
-        key=values["key"].encode() if values["key"] else None,
-        value_contains=values["contains"].encode() if values["contains"] else None,
-        only_tombstones=values["tombstones"],
-        view=values["view"],
-        key_decoding=check_decoding(values["key_decoding"]),
-        value_decoding=check_decoding(values["value_decoding"]),
-    )
-    if values["position"] == "offset" and values["offset"]:
-        return replace(query, start_offset=int(values["offset"]))
-    if values["position"] == "last" and query.view == "log" and query.key is None:
-        return replace(query, last=PAGE_RECORDS)
-    return query
 
 
 @router.get("/{topic}/configuration", dependencies=[VIEWER])
-def configuration(request: Request, served: Here, topic: str) -> Response:
+def configuration(request: Request, served: Here, topic: str, *, problem: Problem = None) -> Response:
     """The topic's settings, its own first."""
     settings = settings_of_topic(served.settings_of(topic), everything=True)
     own = served.describe(topic).config
     settings.sort(key=lambda setting: setting.name not in own)
     docs = {key.name: key for key in TOPIC_KEYS}
     return _topic_page(
-        request, served, "configuration.html", topic, "configuration", settings=settings, own=own, docs=docs
+        request,
+        served,
+        "configuration.html",
+        topic,
+        "configuration",
+        problem=problem,
+        settings=settings,
+        own=own,
+        docs=docs,
+        tag=topic_etag(served, topic),
+        deleting=DELETES,
     )
 
 

@@ -8,25 +8,17 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from siltstone.commands import console
-from siltstone.commands.browsing import (
-    PAGE_RECORDS,
-    PAGE_RECORDS_MAX,
-    RecordQuery,
-    browse,
-    raw_value,
-)
-from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, Listing, dirtiest, list_topics
-from siltstone.commands.decoding import check_decoding
+from siltstone.commands.browsing import browse, raw_value
+from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, dirtiest, list_topics
 from siltstone.commands.savings import savings_by_day
 from siltstone.commands.topics import settings_of_broker, settings_of_topic
 from siltstone.web.guards import READER, VIEWER
 from siltstone.web.here import Here, Latest
+from siltstone.web.queries import RecordParameters, TopicParameters
 
 router = APIRouter(prefix="/api/v1")
 Document = dict[str, Any]
-Start = Annotated[int, Query(ge=0)]
 Count = Annotated[int, Query(ge=1, le=PAGE_MAX)]
-RecordCount = Annotated[int, Query(ge=1, le=PAGE_RECORDS_MAX)]
 
 
 @router.get("/overview", dependencies=[VIEWER])
@@ -44,29 +36,9 @@ def overview(served: Here) -> Document:
 
 
 @router.get("/topics", dependencies=[VIEWER])
-def topics(
-    served: Here,
-    sort: str = "name",
-    descending: bool = False,
-    contains: str = "",
-    policy: str = "",
-    state: str = "",
-    internal: bool = True,
-    start: Start = 0,
-    count: Count = PAGE_ROWS,
-) -> Document:
+def topics(served: Here, asked: Annotated[TopicParameters, Query()]) -> Document:
     """A page of topics."""
-    listing = Listing(
-        sort=sort,
-        descending=descending,
-        contains=contains,
-        policy=policy,
-        state=state,
-        with_internal=internal,
-        start=start,
-        count=count,
-    )
-    page = list_topics(served.catalogue, listing)
+    page = list_topics(served.catalogue, asked.listing())
     return {
         "at_ms": served.catalogue.at_ms,
         "topics": [row.to_json() for row in page.rows],
@@ -95,9 +67,7 @@ def topic_configs(served: Here, topic: str) -> Document:
 
 
 def _setting(setting: Any) -> Document:
-    synonyms = [
-        {"source": source, "name": name, "value": value} for source, name, value in setting.synonyms
-    ]
+    synonyms = [{"source": source, "name": name, "value": value} for source, name, value in setting.synonyms]
     return {"name": setting.name, "value": setting.value, "source": setting.source, "synonyms": synonyms}
 
 
@@ -109,48 +79,11 @@ def segments(served: Here, topic: str, partition: int) -> Document:
 
 @router.get("/topics/{topic}/records", dependencies=[READER])
 def records(
-    served: Here,
-    topic: str,
-    partition: Annotated[list[int] | None, Query()] = None,
-    offset: int | None = None,
-    from_ms: int | None = None,
-    until_ms: int | None = None,
-    last: int | None = None,
-    key: str | None = None,
-    key_contains: str | None = None,
-    value_contains: str | None = None,
-    tombstones: bool = False,
-    view: str = "log",
-    isolation: str = "read_uncommitted",
-    key_decoding: str = "auto",
-    value_decoding: str = "auto",
-    limit: RecordCount = PAGE_RECORDS,
-    cursor: str | None = None,
-    *,
-    latest: Latest,
+    served: Here, latest: Latest, topic: str, asked: Annotated[RecordParameters, Query()]
 ) -> Document:
     """A page of records: at most 64 MiB or a second of reading; ``cursor`` goes on."""
-    query = RecordQuery(
-        partitions=None if partition is None else tuple(partition),
-        start_offset=offset,
-        start_ms=from_ms,
-        end_ms=until_ms,
-        last=last,
-        key=_bytes(key),
-        key_contains=_bytes(key_contains),
-        value_contains=_bytes(value_contains),
-        only_tombstones=tombstones,
-        view=view,  # type: ignore[arg-type]
-        isolation=isolation,
-        limit=limit,
-        key_decoding=check_decoding(key_decoding),
-        value_decoding=check_decoding(value_decoding),
-    )
-    return browse(console.browsed_topic(served, topic), query, cursor=cursor, latest=latest).to_json()
-
-
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()
+    browsed = console.browsed_topic(served, topic)
+    return browse(browsed, asked.query(), cursor=asked.cursor, latest=latest).to_json()
 
 
 @router.get("/topics/{topic}/partitions/{partition}/records/{offset}/value", dependencies=[READER])
@@ -224,5 +157,3 @@ def jobs(served: Here) -> Document:
 def job(served: Here, job_id: str) -> Document:
     """One job."""
     return served.jobs.get(job_id).to_json()
-
-
