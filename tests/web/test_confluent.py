@@ -379,6 +379,15 @@ def test_a_batch_names_what_was_refused(ask: Ask, served: Served) -> None:
     refused(ask("POST", "topics/none/records:batch", json={"entries": entries}), 404, 40403)
 
 
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", "multipart/form-data"])
+def test_a_body_that_is_no_json_is_refused(ask: Ask, kind: str) -> None:
+    options: dict[str, Any] = {"content": b"{}", "headers": {"Content-Type": kind}}
+    refused(ask("POST", "topics/users/records", **options), 415, 415, "application/json")
+    refused(ask("POST", "topics", **options), 415, 415, "application/json")
+    options["headers"] = {"Content-Type": "application/vnd.kafka.json.v2+json"}
+    refused(ask("POST", "topics/users/records", **options), 400, 40002)
+
+
 # Consumer groups.
 
 

@@ -26,8 +26,9 @@ def client(served: Served) -> TestClient:
 
 
 def tag_of(client: TestClient) -> str:
-    (cluster,) = client.get("/v3/clusters").json()["data"]
-    return client.get(f"/v3/clusters/{cluster['cluster_id']}/topics/users").headers["etag"]
+    tags = {client.get(f"/api/v1/topics/users{path}").headers["etag"] for path in ("", "/configs")}
+    (tag,) = tags
+    return tag
 
 
 def test_settings_change_only_as_they_were_read(client: TestClient, served: Served) -> None:
@@ -183,3 +184,5 @@ def test_a_tail_of_no_topic(client: TestClient) -> None:
     assert client.get("/api/v1/topics/none/records:tail").status_code == 404
     assert client.get("/api/v1/topics/users/records:tail?partition=9").status_code == 404
     assert client.get("/api/v1/topics/users/records:tail?isolation=x").status_code == 400
+    assert client.get("/api/v1/topics/users/records:tail?cursor=x").status_code == 400
+    assert client.get("/api/v1/topics/users/records:tail?last=1").status_code == 400
