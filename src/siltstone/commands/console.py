@@ -18,6 +18,7 @@ from siltstone.commands.masking import Masking
 from siltstone.commands.savings import cleanings_of
 from siltstone.commands.segments import PartitionSegments, segments_of
 from siltstone.commands.served import Served
+from siltstone.commands.staying import Staying, why_it_stays
 from siltstone.compaction.report import Cleaning
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadableLog
@@ -48,6 +49,18 @@ def partition_segments(served: Served, topic: str, partition: int) -> PartitionS
     log = served.log(topic, partition)
     watched = served.catalogue.partition_of(TopicPartition(topic, partition)).watched
     return segments_of(log, watched, served.settings_of(topic))
+
+
+def why_record_stays(served: Served, topic: str, partition: int, offset: int) -> Staying:
+    """Why a record is still here. Raises UnknownTopicError, UsageError, SiltstoneError, OSError."""
+    return why_it_stays(
+        browsed_topic(served, topic),
+        served.log(topic, partition),
+        served.catalogue.partition_of(TopicPartition(topic, partition)).watched,
+        served.settings_of(topic),
+        offset,
+        served.clock.now_ms(),
+    )
 
 
 def uncleanable_rows(served: Served) -> list[PartitionRow]:

@@ -120,6 +120,22 @@ def records(
     )
 
 
+@router.get("/{topic}/why/{partition}/{offset}", dependencies=[READER])
+def why(request: Request, served: Here, topic: str, partition: int, offset: int) -> Response:
+    """Why a record is still here."""
+    staying = console.why_record_stays(served, topic, partition, offset)
+    return _topic_page(
+        request,
+        served,
+        "why.html",
+        topic,
+        "records",
+        staying=staying,
+        partition=partition,
+        offset=offset,
+    )
+
+
 @router.get("/{topic}/configuration", dependencies=[VIEWER])
 def configuration(request: Request, served: Here, topic: str, *, problem: Problem = None) -> Response:
     """The topic's settings, its own first."""

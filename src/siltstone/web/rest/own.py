@@ -99,6 +99,12 @@ def value(served: Here, topic: str, partition: int, offset: int) -> Response:
     return Response(data, media_type="application/octet-stream", headers=headers)
 
 
+@router.get("/topics/{topic}/partitions/{partition}/records/{offset}/why", dependencies=[READER])
+def why(served: Here, topic: str, partition: int, offset: int) -> Document:
+    """Why a record is still here, and what changes that."""
+    return console.why_record_stays(served, topic, partition, offset).to_json()
+
+
 @router.get("/cleaner/queue", dependencies=[VIEWER])
 def queue(served: Here) -> Document:
     """The dirty logs, the dirtiest first."""
