@@ -317,7 +317,7 @@ def test_one_record_is_produced(ask: Ask, served: Served) -> None:
     }
     (record,) = served.opened()["users", 1]
     assert (record.key, record.value) == ("ä".encode(), '{"a":[1,"ü"]}'.encode())
-    assert list(record.headers) == [("h", b"x"), ("n", None)]
+    assert list(record.headers) == [(b"h", b"x"), (b"n", None)]
     change = served.opened_changes().newest(1)[0]
     assert (change.action, change.target, dict(change.after)) == ("produce", "users", {"records": 1})
 
@@ -331,7 +331,7 @@ def test_one_record_is_produced(ask: Ask, served: Served) -> None:
         (b"\xff", 400, 400, "UTF-8"),
         (b"[]", 400, 400, ""),
         (b'{"key": {"type": "JSON", "data": NaN}}', 400, 400, "NaN"),
-        (b"[" * 100_000, 400, 400, "malformed JSON"),
+        pytest.param(b"[" * 100_000, 400, 400, "malformed JSON", id="deep"),
         (b'{"value": {"type": "AVRO", "data": 1}}', 422, 42206, "schema"),
         (b'{"value": {"data": 1}}', 422, 42206, "schema"),
         (b'{"value": {"type": "JSON", "data": 1, "schema_id": 7}}', 422, 42206, "schema"),
@@ -349,7 +349,7 @@ def test_a_bad_record_is_not_produced(
     ask: Ask, served: Served, body: bytes, status: int, number: int, text: str
 ) -> None:
     refused(ask("POST", "topics/users/records", content=body), status, number, text)
-    assert [log.log_end_offset for log in served.opened()["users"].logs] == [1, 0]
+    assert [log.log_end_offset for log in served.opened()["users"].logs()] == [1, 0]
 
 
 def test_concatenated_records_get_a_report_each(ask: Ask, served: Served) -> None:
@@ -377,6 +377,15 @@ def test_a_batch_names_what_was_refused(ask: Ask, served: Served) -> None:
     assert [(each["id"], each["error_code"]) for each in answer.json()["failures"]] == [("3", 42206)]
     refused(ask("POST", "topics/users/records:batch", json={"entries": []}), 400, 400, "entries")
     refused(ask("POST", "topics/none/records:batch", json={"entries": entries}), 404, 40403)
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", "multipart/form-data"])
+def test_a_body_that_is_no_json_is_refused(ask: Ask, kind: str) -> None:
+    options: dict[str, Any] = {"content": b"{}", "headers": {"Content-Type": kind}}
+    refused(ask("POST", "topics/users/records", **options), 415, 415, "application/json")
+    refused(ask("POST", "topics", **options), 415, 415, "application/json")
+    options["headers"] = {"Content-Type": "application/vnd.kafka.json.v2+json"}
+    refused(ask("POST", "topics/users/records", **options), 400, 40002)
 
 
 # Consumer groups.

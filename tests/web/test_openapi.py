@@ -96,11 +96,11 @@ def test_bad_input_is_refused_and_no_failure(client: TestClient, document: dict[
     for method, path, _ in operations(document):
         if path.endswith("records:tail"):
             continue  # "-" … are no topics, but a stream that is opened does not end
-        path = path.replace("{cluster_id}", cluster["cluster_id"])
+        here = path.replace("{cluster_id}", cluster["cluster_id"])
         for name in BAD_NAMES:
             for body in BAD_BODIES if method not in ("GET", "DELETE") and name == "-" else (None,):
                 options = {} if method in ("GET", "DELETE") else {"json": body}
-                answer = client.request(method, filled(path, name), **options)  # type: ignore[arg-type]
+                answer = client.request(method, filled(here, name), **options)  # type: ignore[arg-type]
                 assert answer.status_code < 500, (method, path, name, body, answer.text)
                 if answer.status_code >= 400:
                     assert set(answer.json()) in ({"error_code", "message"}, {"reason"})

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from starlette.testclient import TestClient
 
+from siltstone.base.errors import StorageError
 from siltstone.commands.served import Served
 from siltstone.web.rest.tail import TAILS_MAX
 from siltstone.web.running import WebServer
@@ -25,8 +26,9 @@ def client(served: Served) -> TestClient:
 
 
 def tag_of(client: TestClient) -> str:
-    (cluster,) = client.get("/v3/clusters").json()["data"]
-    return client.get(f"/v3/clusters/{cluster['cluster_id']}/topics/users").headers["etag"]
+    tags = {client.get(f"/api/v1/topics/users{path}").headers["etag"] for path in ("", "/configs")}
+    (tag,) = tags
+    return tag
 
 
 def test_settings_change_only_as_they_were_read(client: TestClient, served: Served) -> None:
@@ -112,12 +114,10 @@ def test_a_job_is_cancelled(client: TestClient, served: Served) -> None:
 
 
 @contextmanager
-def tailing(
-    server: WebServer, path: str = "/api/v1/topics/users/records:tail"
-) -> Iterator[http.client.HTTPResponse]:
+def tailing(server: WebServer, query: str = "") -> Iterator[http.client.HTTPResponse]:
     url = urlsplit(server.urls[0])
     connection = http.client.HTTPConnection(str(url.hostname), url.port, timeout=60)
-    connection.request("GET", path)
+    connection.request("GET", f"/api/v1/topics/users/records:tail{query}")
     try:
         yield connection.getresponse()
     finally:
@@ -140,7 +140,7 @@ def event(answer: http.client.HTTPResponse) -> tuple[str, dict[str, object]]:
 
 
 def test_a_tail_sees_new_records_until_the_topic_is_deleted(server: WebServer, served: Served) -> None:
-    with tailing(server, "/api/v1/topics/users/records:tail?offset=0&partition=0") as answer:
+    with tailing(server, "?offset=0&partition=0") as answer:
         assert answer.status == 200
         assert answer.headers["Content-Type"].startswith("text/event-stream")
         kind, data = event(answer)
@@ -151,6 +151,17 @@ def test_a_tail_sees_new_records_until_the_topic_is_deleted(server: WebServer, s
         served.opened().topics.delete("users")
         assert event(answer)[0] == "end"
         assert answer.read() == b""
+
+
+def test_a_tail_says_why_it_ends(server: WebServer, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(topic: str, partition: int) -> None:
+        raise StorageError("the directory is offline", path="logs")
+
+    with tailing(server) as answer:
+        monkeypatch.setattr(served, "log", offline)
+        kind, data = event(answer)
+        assert kind == "end"
+        assert "offline" in str(data["reason"])
 
 
 def test_only_so_many_tails_at_once(server: WebServer, served: Served) -> None:
@@ -171,5 +182,7 @@ def test_only_so_many_tails_at_once(server: WebServer, served: Served) -> None:
 
 def test_a_tail_of_no_topic(client: TestClient) -> None:
     assert client.get("/api/v1/topics/none/records:tail").status_code == 404
-    assert client.get("/api/v1/topics/users/records:tail?partition=9").status_code in (400, 404)
+    assert client.get("/api/v1/topics/users/records:tail?partition=9").status_code == 404
     assert client.get("/api/v1/topics/users/records:tail?isolation=x").status_code == 400
+    assert client.get("/api/v1/topics/users/records:tail?cursor=x").status_code == 400
+    assert client.get("/api/v1/topics/users/records:tail?last=1").status_code == 400

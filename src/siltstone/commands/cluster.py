@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from siltstone.base.config import ConfigSource, find_broker_key, find_topic_key
+from siltstone.base.config_table import TOPIC_KEYS
 from siltstone.base.errors import InvalidConfigError, SiltstoneError, UnknownTopicError
 from siltstone.commands.broker_settings import broker_etag, broker_settings, pending
 from siltstone.commands.served import Served
@@ -67,9 +68,9 @@ class PartitionReplicas:
     in_sync: Sequence[int]
 
 
-def replicas_of(served: Served, topic: str, partition: int) -> PartitionReplicas:
-    """By the broker's metadata, where directories are looked at that have it; else this broker alone. Raises
-    UnknownTopicError, SiltstoneError, OSError."""
+def replicas_of(served: Served, broker_id: int, topic: str, partition: int) -> PartitionReplicas:
+    """By the broker's metadata, where directories are looked at that have it; else this broker alone, whose
+    id is ``broker_id``. Raises UnknownTopicError, SiltstoneError, OSError."""
     topic_partition = partition_named(served, topic, partition)
     if served.manager is None:
         snapshot = served.snapshot()
@@ -77,8 +78,7 @@ def replicas_of(served: Served, topic: str, partition: int) -> PartitionReplicas
         if known.replicas is not None:
             leader = None if known.leader is None or known.leader < 0 else known.leader
             return PartitionReplicas(leader=leader, replicas=known.replicas, in_sync=known.isr or ())
-    here = cluster_identity(served).broker_id
-    return PartitionReplicas(leader=here, replicas=(here,), in_sync=(here,))
+    return PartitionReplicas(leader=broker_id, replicas=(broker_id,), in_sync=(broker_id,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +120,10 @@ class ConfigEntry:
     def is_default(self) -> bool:
         """Is it set nowhere?"""
         return self.setting.source == ConfigSource.DEFAULT_CONFIG.value
+
+
+TOPIC_SETTINGS = tuple(key.name for key in TOPIC_KEYS)
+"""The names of a topic's settings, in the order of ``topic_entries``."""
 
 
 def topic_entries(served: Served, topic: str) -> list[ConfigEntry]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, HTTPException
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from siltstone.base.errors import SiltstoneError
 from siltstone.commands import administration
@@ -17,36 +17,31 @@ from siltstone.commands.cluster import partition_named
 from siltstone.web.errors import status_of
 from siltstone.web.guards import EDITOR
 from siltstone.web.here import By, Here
+from siltstone.web.rest.bodies import JSON_ONLY, Body
 
-router = APIRouter(prefix="/api/v1", tags=["Siltstone"])
+router = APIRouter(prefix="/api/v1", tags=["Siltstone"], dependencies=[JSON_ONLY])
 Document = dict[str, Any]
 IfMatch = Annotated[str | None, Header(description="The ETag of what was read; * for anything")]
 TOPICS_MAX = 1000
 
 
-class _Body(BaseModel):
-    """A request's body: an unknown member is refused, so that none is silently ignored."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class TopicAlteration(_Body):
+class TopicAlteration(Body):
     """Settings of a topic to set, and to remove; ``if_match``: the topic's ETag, else the header counts."""
 
     topic: str
-    set: dict[str, str] = {}
+    set: dict[str, str] = Field(default_factory=dict)
     remove: tuple[str, ...] = ()
     if_match: str | None = None
 
 
-class TopicAlterations(_Body):
+class TopicAlterations(Body):
     """Changes of several topics: each is made or refused for itself."""
 
     topics: Annotated[list[TopicAlteration], Field(min_length=1, max_length=TOPICS_MAX)]
     validate_only: bool = False
 
 
-class CleanRequest(_Body):
+class CleaningOrder(Body):
     """``force``: whatever the dirty ratio, and with the active segments; ``partitions``: empty for all."""
 
     force: bool = False
@@ -77,9 +72,9 @@ def _altered(
 
 
 @router.post("/topics/{topic}:clean", dependencies=[EDITOR], status_code=202)
-def clean(served: Here, by: By, topic: str, request: CleanRequest | None = None) -> Document:
+def clean(served: Here, by: By, topic: str, request: CleaningOrder | None = None) -> Document:
     """Clean a topic as a job."""
-    request = request or CleanRequest()
+    request = request or CleaningOrder()
     job = administration.clean_now(served, by, topic, request.partitions, force=request.force)
     return job.to_json()
 

@@ -16,8 +16,9 @@ from siltstone.commands import administration, pulsar
 from siltstone.commands.cluster import partitions_of
 from siltstone.web.guards import EDITOR, VIEWER
 from siltstone.web.here import By, Here
+from siltstone.web.rest.bodies import JSON_ONLY
 
-router = APIRouter(prefix="/admin/v2", tags=["Pulsar"])
+router = APIRouter(prefix="/admin/v2", tags=["Pulsar"], dependencies=[JSON_ONLY])
 TOPIC = "/persistent/{tenant}/{namespace}/{topic}"
 NAMESPACE = "/namespaces/{tenant}/{namespace}/compactionThreshold"
 Document = dict[str, Any]

@@ -10,16 +10,18 @@ import json
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from siltstone.base.errors import BusyError
+from siltstone.base.errors import BusyError, SiltstoneError, UsageError
 from siltstone.commands import console
 from siltstone.commands.browsing import BrowsedTopic, RecordQuery, TailEvent, check_query, tail
-from siltstone.commands.decoding import check_decoding
+from siltstone.commands.cluster import partition_named
+from siltstone.commands.served import Served
 from siltstone.web.guards import READER
 from siltstone.web.here import Here
+from siltstone.web.queries import RecordParameters
 
 router = APIRouter(prefix="/api/v1", tags=["Siltstone"])
 TAILS_MAX = 10
@@ -36,6 +38,8 @@ class Tails:
         try:
             async for event in tail(topic, query):
                 yield _text(event)
+        except SiltstoneError as error:
+            yield _text(TailEvent(kind="end", reason=str(error)))
         finally:
             self.count -= 1
 
@@ -57,28 +61,15 @@ def _text(event: TailEvent) -> str:
     return f"event: {event.kind}\ndata: {json.dumps(data)}\n\n"
 
 
-def _query(
-    partition: Annotated[list[int] | None, Query()] = None,
-    offset: int | None = None,
-    from_ms: int | None = None,
-    key: str | None = None,
-    key_contains: str | None = None,
-    value_contains: str | None = None,
-    isolation: str = "read_uncommitted",
-    key_decoding: str = "auto",
-    value_decoding: str = "auto",
-) -> RecordQuery:
-    return RecordQuery(
-        partitions=None if partition is None else tuple(partition),
-        start_offset=offset,
-        start_ms=from_ms,
-        key=None if key is None else key.encode(),
-        key_contains=None if key_contains is None else key_contains.encode(),
-        value_contains=None if value_contains is None else value_contains.encode(),
-        isolation=isolation,
-        key_decoding=check_decoding(key_decoding),
-        value_decoding=check_decoding(value_decoding),
-    )
+def _checked(served: Served, topic: str, asked: RecordParameters) -> tuple[BrowsedTopic, RecordQuery]:
+    """Refuse now what a stream that has begun could only end with. Raises UsageError, UnknownTopicError."""
+    if asked.cursor is not None:
+        raise UsageError("a page's cursor is none of a stream", advice="leave cursor out, or pass offset")
+    browsed, query = console.browsed_topic(served, topic), asked.query()
+    check_query(browsed, query)
+    for partition in query.partitions or ():
+        partition_named(served, topic, partition)
+    return browsed, query
 
 
 @router.get(
@@ -88,11 +79,10 @@ def _query(
     responses={200: {"content": {"text/event-stream": {}}}},
 )
 async def follow(
-    request: Request, served: Here, topic: str, query: Annotated[RecordQuery, Depends(_query)]
+    request: Request, served: Here, topic: str, asked: Annotated[RecordParameters, Query()]
 ) -> StreamingResponse:
     """New records as they come; from ``offset`` or ``from_ms`` on, else from now."""
-    browsed = await run_in_threadpool(console.browsed_topic, served, topic)
-    await run_in_threadpool(check_query, browsed, query)
+    browsed, query = await run_in_threadpool(_checked, served, topic, asked)
     tails: Tails = request.app.state.tails
     tails.claim()
     headers = {"Cache-Control": "no-store"}

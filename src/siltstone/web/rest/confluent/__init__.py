@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
+from siltstone.web.rest.bodies import JSON_ONLY
 from siltstone.web.rest.confluent import clusters, configs, groups, records, topics
 
-router = APIRouter()
+router = APIRouter(dependencies=[JSON_ONLY])
 for _prefix in ("/v3", "/kafka/v3"):
     for _part in (clusters, configs, topics, records, groups):
         router.include_router(_part.router, prefix=_prefix, include_in_schema=_prefix == "/v3")

@@ -7,7 +7,7 @@ waits for a restart with 200 and ``{"restart_pending": [names]}``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 from fastapi import APIRouter, HTTPException
@@ -21,9 +21,9 @@ from siltstone.commands.broker_settings import alter_broker
 from siltstone.commands.changes import Actor
 from siltstone.web.guards import ADMIN, EDITOR, VIEWER
 from siltstone.web.here import By
+from siltstone.web.rest.bodies import Body
 from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
-    Body,
     Cluster,
     Document,
     IfMatch,
@@ -38,6 +38,15 @@ from siltstone.web.rest.confluent.topics import TOPIC, TOPICS
 router = APIRouter(tags=["Confluent v3"])
 BROKER_CONFIGS = f"{CLUSTER_PATH}/brokers/{{broker_id}}/configs"
 CLUSTER_CONFIGS = f"{CLUSTER_PATH}/broker-configs"
+
+
+class RestartPending(Body):
+    """The names of the settings that wait for a restart."""
+
+    restart_pending: list[str]
+
+
+_WAITS: Any = {"status_code": 204, "responses": {200: {"model": RestartPending}}}
 
 
 class NewValue(Body):
@@ -108,10 +117,15 @@ def _topic_document(cluster: Cluster, topic: str, entry: clusters.ConfigEntry) -
 @router.get(f"{TOPICS}/-/configs", dependencies=[VIEWER], response_model=ResourceList)
 def list_all_topic_configs(cluster: In, page: Page) -> Document:
     """The settings of all topics."""
+    entries = lru_cache(maxsize=1)(partial(clusters.topic_entries, cluster.served))
+
+    def document(topic: str, place: int) -> Document:
+        return _topic_document(cluster, topic, entries(topic)[place])
+
     items = [
-        ((topic, entry.setting.name), partial(_topic_document, cluster, topic, entry))
+        ((topic, name), partial(document, topic, place))
         for topic in clusters.topic_names(cluster.served)
-        for entry in clusters.topic_entries(cluster.served, topic)
+        for place, name in enumerate(clusters.TOPIC_SETTINGS)
     ]
     return cluster.listing("KafkaTopicConfigList", ["topics", "-", "configs"], items, page)
 
@@ -203,7 +217,7 @@ def list_broker_configs(cluster: In, broker_id: int, page: Page) -> Response:
     return _tagged(cluster, cluster.listing("KafkaBrokerConfigList", parts, items, page))
 
 
-@router.post(f"{BROKER_CONFIGS}:alter", dependencies=[ADMIN], status_code=204)
+@router.post(f"{BROKER_CONFIGS}:alter", dependencies=[ADMIN], **_WAITS)
 def alter_broker_configs(
     cluster: In, by: By, broker_id: int, new: Alterations, if_match: IfMatch = None
 ) -> Response:
@@ -220,7 +234,7 @@ def get_broker_config(cluster: In, broker_id: int, name: str) -> Response:
     return _tagged(cluster, _broker_document(cluster, clusters.broker_entry(cluster.served, name)))
 
 
-@router.put(f"{BROKER_CONFIGS}/{{name}}", dependencies=[ADMIN], status_code=204)
+@router.put(f"{BROKER_CONFIGS}/{{name}}", dependencies=[ADMIN], **_WAITS)
 def set_broker_config(
     cluster: In, by: By, broker_id: int, name: str, new: NewValue, if_match: IfMatch = None
 ) -> Response:
@@ -229,7 +243,7 @@ def set_broker_config(
     return set_cluster_config(cluster, by, name, new, if_match)
 
 
-@router.delete(f"{BROKER_CONFIGS}/{{name}}", dependencies=[ADMIN], status_code=204)
+@router.delete(f"{BROKER_CONFIGS}/{{name}}", dependencies=[ADMIN], **_WAITS)
 def reset_broker_config(cluster: In, by: By, broker_id: int, name: str, if_match: IfMatch = None) -> Response:
     """Remove a setting from the broker's file."""
     refuse_other_broker(cluster, broker_id)
@@ -244,7 +258,7 @@ def list_cluster_configs(cluster: In, page: Page) -> Response:
     return _tagged(cluster, cluster.listing("KafkaClusterConfigList", ["broker-configs"], items, page))
 
 
-@router.post(f"{CLUSTER_CONFIGS}:alter", dependencies=[ADMIN], status_code=204)
+@router.post(f"{CLUSTER_CONFIGS}:alter", dependencies=[ADMIN], **_WAITS)
 def alter_cluster_configs(cluster: In, by: By, new: Alterations, if_match: IfMatch = None) -> Response:
     """Set and remove settings of the broker, all or none."""
     return _alter_broker(cluster, by, *new.parts(), if_match=if_match, validate_only=new.validate_only)
@@ -257,14 +271,14 @@ def get_cluster_config(cluster: In, name: str) -> Response:
     return _tagged(cluster, _cluster_document(cluster, clusters.broker_entry(cluster.served, name)))
 
 
-@router.put(f"{CLUSTER_CONFIGS}/{{name}}", dependencies=[ADMIN], status_code=204)
+@router.put(f"{CLUSTER_CONFIGS}/{{name}}", dependencies=[ADMIN], **_WAITS)
 def set_cluster_config(cluster: In, by: By, name: str, new: NewValue, if_match: IfMatch = None) -> Response:
     """Set one setting of the broker."""
     _refuse_unknown(find_broker_key, name)
     return _alter_broker(cluster, by, {name: new.value}, [], if_match=if_match)
 
 
-@router.delete(f"{CLUSTER_CONFIGS}/{{name}}", dependencies=[ADMIN], status_code=204)
+@router.delete(f"{CLUSTER_CONFIGS}/{{name}}", dependencies=[ADMIN], **_WAITS)
 def reset_cluster_config(cluster: In, by: By, name: str, if_match: IfMatch = None) -> Response:
     """Remove a setting from the broker's file."""
     _refuse_unknown(find_broker_key, name)

@@ -24,7 +24,8 @@ from siltstone.commands.sending import Receipt, SentRecord, send_records
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN
 from siltstone.web.here import By
-from siltstone.web.rest.confluent.shapes import Body, Cluster, Document, In
+from siltstone.web.rest.bodies import Body
+from siltstone.web.rest.confluent.shapes import Cluster, Document, In
 from siltstone.web.rest.confluent.topics import TOPIC
 
 router = APIRouter(tags=["Confluent v3"])

@@ -31,12 +31,6 @@ PAGE_SIZE_MAX = 10_000
 CLUSTER_PATH = "/clusters/{cluster_id}"
 
 
-class Body(BaseModel):
-    """A request's body: an unknown member is refused, so that none is silently ignored."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
 class Related(BaseModel):
     """A link."""
 

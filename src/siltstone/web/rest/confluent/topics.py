@@ -15,9 +15,9 @@ from siltstone.commands import cluster as clusters
 from siltstone.commands.catalogue import is_internal
 from siltstone.web.guards import ADMIN, VIEWER
 from siltstone.web.here import By
+from siltstone.web.rest.bodies import Body
 from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
-    Body,
     Cluster,
     Document,
     IfMatch,
@@ -139,7 +139,7 @@ def delete_topic(cluster: In, by: By, topic_name: str, if_match: IfMatch = None)
 
 def _partition_document(cluster: Cluster, topic: str, number: int) -> Document:
     at = ("topics", topic, "partitions", number)
-    leader = clusters.replicas_of(cluster.served, topic, number).leader
+    leader = clusters.replicas_of(cluster.served, cluster.broker_id, topic, number).leader
     return cluster.resource(
         "KafkaPartition",
         *at,
@@ -153,7 +153,7 @@ def _partition_document(cluster: Cluster, topic: str, number: int) -> Document:
 
 def replica_document(cluster: Cluster, topic: str, number: int, broker_id: int) -> Document:
     """A ``KafkaReplica``."""
-    found = clusters.replicas_of(cluster.served, topic, number)
+    found = clusters.replicas_of(cluster.served, cluster.broker_id, topic, number)
     return cluster.resource(
         "KafkaReplica",
         *("topics", topic, "partitions", number, "replicas", broker_id),
@@ -207,7 +207,7 @@ def get_offset(cluster: In, topic_name: str, partition_id: int) -> Document:
 @router.get(f"{PARTITION}/replicas", dependencies=[VIEWER], response_model=ResourceList)
 def list_replicas(cluster: In, topic_name: str, partition_id: int, page: Page) -> Document:
     """The brokers that have a partition."""
-    found = clusters.replicas_of(cluster.served, topic_name, partition_id)
+    found = clusters.replicas_of(cluster.served, cluster.broker_id, topic_name, partition_id)
     parts = ["topics", topic_name, "partitions", partition_id, "replicas"]
     items = [
         (each, partial(replica_document, cluster, topic_name, partition_id, each)) for each in found.replicas
@@ -218,7 +218,10 @@ def list_replicas(cluster: In, topic_name: str, partition_id: int, page: Page) -
 @router.get(f"{PARTITION}/replicas/{{broker_id}}", dependencies=[VIEWER], response_model=Resource)
 def get_replica(cluster: In, topic_name: str, partition_id: int, broker_id: int) -> Document:
     """One replica."""
-    if broker_id not in clusters.replicas_of(cluster.served, topic_name, partition_id).replicas:
+    if (
+        broker_id
+        not in clusters.replicas_of(cluster.served, cluster.broker_id, topic_name, partition_id).replicas
+    ):
         raise HTTPException(404, f"broker {broker_id} has no replica of {topic_name}-{partition_id}")
     return replica_document(cluster, topic_name, partition_id, broker_id)
 
