@@ -1,4 +1,4 @@
-"""``siltstone monitoring``: alert rules for Prometheus and a dashboard for Grafana, of the metrics of a server.
+"""``siltstone monitoring``: alert rules for Prometheus and a dashboard for Grafana, of a server's metrics.
 
 Both are files that their users change: thresholds are a start.
 

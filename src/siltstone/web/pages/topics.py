@@ -15,6 +15,7 @@ from siltstone.commands.administration import topic_etag
 from siltstone.commands.browsing import RECORDS_VIEWS, browse
 from siltstone.commands.catalogue import PAGE_MAX, PartitionRow, list_topics
 from siltstone.commands.decoding import DECODINGS
+from siltstone.commands.previewing import preview
 from siltstone.commands.segments import PartitionSegments
 from siltstone.commands.topics import settings_of_topic
 from siltstone.commands.watch import STATES
@@ -137,8 +138,23 @@ def why(request: Request, served: Here, topic: str, partition: int, offset: int)
 
 
 @router.get("/{topic}/configuration", dependencies=[VIEWER])
-def configuration(request: Request, served: Here, topic: str, *, problem: Problem = None) -> Response:
-    """The topic's settings, its own first."""
+def configuration(
+    request: Request,
+    served: Here,
+    topic: str,
+    name: str = "",
+    value: str = "",
+    default: bool = False,
+    *,
+    problem: Problem = None,
+) -> Response:
+    """The topic's settings, its own first. With ``name``: what that change would do."""
+    previewed = None
+    if name:
+        try:
+            previewed = preview(served, topic, {} if default else {name: value}, [name] if default else [])
+        except SiltstoneError as error:
+            problem = str(error)
     settings = settings_of_topic(served.settings_of(topic), everything=True)
     own = served.describe(topic).config
     settings.sort(key=lambda setting: setting.name not in own)
@@ -155,6 +171,8 @@ def configuration(request: Request, served: Here, topic: str, *, problem: Proble
         docs=docs,
         tag=topic_etag(served, topic),
         deleting=DELETES,
+        previewed=previewed,
+        asked={"name": name, "value": value, "default": default},
     )
 
 

@@ -34,7 +34,9 @@ class Tails:
         self.count = 0
 
     async def stream(self, topic: BrowsedTopic, query: RecordQuery) -> AsyncIterator[str]:
-        """The events as text; the place is free again when the reader has gone."""
+        """The events as text; the place is free again when the reader has gone. A reader that goes before
+        the first event never takes it."""
+        self.count += 1
         try:
             async for event in tail(topic, query):
                 yield _text(event)
@@ -43,13 +45,12 @@ class Tails:
         finally:
             self.count -= 1
 
-    def claim(self) -> None:
-        """Take one of the places. Raises BusyError."""
+    def refuse_too_many(self) -> None:
+        """Raises BusyError if all places are taken."""
         if self.count >= TAILS_MAX:
             raise BusyError(
                 f"{self.count} readers follow topics already", advice="try again when one has ended"
             )
-        self.count += 1
 
 
 def _text(event: TailEvent) -> str:
@@ -63,6 +64,8 @@ def _text(event: TailEvent) -> str:
 
 def _checked(served: Served, topic: str, asked: RecordParameters) -> tuple[BrowsedTopic, RecordQuery]:
     """Refuse now what a stream that has begun could only end with. Raises UsageError, UnknownTopicError."""
+    if asked.last is not None or asked.view != "log":
+        raise UsageError("a stream has no last records and no view", advice="leave last and view out")
     if asked.cursor is not None:
         raise UsageError("a page's cursor is none of a stream", advice="leave cursor out, or pass offset")
     browsed, query = console.browsed_topic(served, topic), asked.query()
@@ -84,6 +87,6 @@ async def follow(
     """New records as they come; from ``offset`` or ``from_ms`` on, else from now."""
     browsed, query = await run_in_threadpool(_checked, served, topic, asked)
     tails: Tails = request.app.state.tails
-    tails.claim()
+    tails.refuse_too_many()
     headers = {"Cache-Control": "no-store"}
     return StreamingResponse(tails.stream(browsed, query), media_type="text/event-stream", headers=headers)
