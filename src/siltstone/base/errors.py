@@ -18,6 +18,7 @@
     ├── SourceChangedError       a source segment has changed since the cleaning was planned
     ├── UndoStoppedError         an undo stopped half-way: the message says which originals were restored
     ├── EngineError              Spark or Java is missing, or a job could not be run
+    ├── BrokerRefusedError       a running Kafka does not answer, or refuses what it was asked
     ├── UndecodableValueError    a key or value is not in the format that ``decode`` was passed
     ├── TableChangedError        another writer has changed the table since an export into it began
     ├── CompactionFailedError    a side-by-side compaction failed: the ledger is unchanged
@@ -200,6 +201,12 @@ class EngineError(
     SiltstoneError, code="ENGINE", advice="look for the cause in Spark's log, and run the command again"
 ):
     """Spark or Java is missing, or a job could not be run."""
+
+
+class BrokerRefusedError(
+    SiltstoneError, code="BROKER_REFUSED", advice="look at --bootstrap-server, --command-config and the broker"
+):
+    """A running Kafka does not answer, or refuses what it was asked."""
 
 
 class UndecodableValueError(SiltstoneError, code="UNDECODABLE_VALUE"):
