@@ -13,6 +13,7 @@ from siltstone.commands import live
 from siltstone.log.checkpoints import read_properties
 
 
+@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class CompactFlags:
     """The flags of ``siltstone compact``.
@@ -51,7 +52,9 @@ class CompactFlags:
         """Raises UsageError for contradictions."""
         restores = self.restore
         output.refuse_if(restores and self.dry_run, "--restore and --dry-run exclude each other", "pass one")
-        output.refuse_if(restores and self.topic is not None, "--restore takes no --topic", "pass one of them")
+        output.refuse_if(
+            restores and self.topic is not None, "--restore takes no --topic", "pass one of them"
+        )
         missing = not restores and (self.topic is None or self.bootstrap_server is None)
         output.refuse_if(missing, "--bootstrap-server or --topic is missing", "pass both, or --restore")
         output.refuse_if(not 0 < self.timeout < 1e9, "--timeout is out of range", "pass seconds over 0")
@@ -60,8 +63,8 @@ class CompactFlags:
 def compact(*, flags: CompactFlags = CompactFlags(), json_: output.Json = False) -> int:
     """Compact a topic of a running Kafka now, and wait for it.
 
-    Sets temporary settings of the topic by the broker's admin API, waits for its log cleaner, and restores the
-    settings whatever happens. Appends nothing: what is in an active segment stays, until somebody appends.
+    Sets temporary settings of the topic by the broker's admin API, waits for its log cleaner, and restores
+    the settings whatever happens. Appends nothing: what is in an active segment stays, until somebody appends.
     Exit status 1 if there was still something to clean when the time was over.
 
     Parameters
@@ -128,8 +131,10 @@ def _write(result: live.Result) -> None:
     rows = []
     for each in result.partitions:
         before, after = each.before, each.after
-        records = output.change_text(before and before.records, after and after.records)
-        superseded = output.change_text(before and before.superseded, after and after.superseded)
+        records = superseded = ""
+        if before is not None and after is not None:
+            records = output.change_text(before.records, after.records)
+            superseded = output.change_text(before.superseded, after.superseded)
         status = "to clean" if result.dry_run and each.status == live.TIMED_OUT else each.status
         rows.append(
             (each.partition, status.replace("_", " "), each.cleaned_to, each.active_from, records, superseded)

@@ -2,7 +2,7 @@
 
 ::
 
-    journal (synced) ─► alter ─► wait: checkpoint ≥ active segment, or a read-back ─► restore ─► journal removed
+    journal (synced) ─► alter ─► wait: cleaner checkpoint, or read-back ─► restore ─► journal removed
          └──────────── after a crash: ``restore``, which each next run does first ─────────┘
 
 The topic gets nothing but settings: no record is ever appended to it, so its active segment closes only when
@@ -28,6 +28,7 @@ import msgspec
 from siltstone.base import files
 from siltstone.base.errors import (
     BrokerRefusedError,
+    BrokerUnreachableError,
     CorruptFileError,
     DirectoryLockedError,
     DirectoryRefusedError,
@@ -50,6 +51,8 @@ CLEANED, SETTLED, TIMED_OUT = "cleaned", "settled", "timed_out"
 ``SETTLE_SECONDS``, so that what remains is in the active segment as far as can be seen; neither in time."""
 SETTLE_SECONDS = 60.0
 """Four times Kafka's ``log.cleaner.backoff.ms``, after which the cleaner looks for work."""
+GRACE_SECONDS = 5.0
+"""The least time with our settings, in which an append may close the active segment."""
 _VERSION = 1
 _CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 _RESTORE_ADVICE = "siltstone compact --restore puts the settings back"
@@ -83,7 +86,8 @@ class Look:
 
 
 class Admin(Protocol):
-    """A cluster. All methods raise BrokerRefusedError; ``topic`` and ``settings`` UnknownTopicError."""
+    """A cluster. All methods raise BrokerRefusedError, after which nothing has changed, and
+    BrokerUnreachableError, after which it may have."""
 
     def cluster_id(self) -> str:
         """The cluster's id."""
@@ -229,9 +233,13 @@ def restore(admin: Admin, journal: Path) -> Restored | None:
     result = Restored(topic=entry.topic, kept=("the topic has been deleted since",))
     if topic is not None and topic.topic_id == entry.topic_id:
         result = _put_back(admin, entry)
+    _remove(journal)
+    return result
+
+
+def _remove(journal: Path) -> None:
     files.unlink(journal)
     files.sync_directory(journal.parent)
-    return result
 
 
 def _put_back(admin: Admin, entry: Entry) -> Restored:
@@ -335,14 +343,18 @@ def _changed(admin: Admin, entry: Entry, journal: Path) -> Iterator[list[Restore
         return
     files.replace(journal, msgspec.json.encode(entry))
     try:
-        admin.alter(entry.topic, {change.name: change.ours for change in entry.changes})
+        try:
+            admin.alter(entry.topic, {change.name: change.ours for change in entry.changes})
+        except BrokerRefusedError:  # nothing was changed, and restoring would be refused, too
+            _remove(journal)
+            raise
         yield restored
     finally:
         try:
             restored.append(restore(admin, journal))
-        except BrokerRefusedError as error:
+        except (BrokerRefusedError, BrokerUnreachableError) as error:
             reason = f"the settings of topic {entry.topic} are not restored: {error.reason}"
-            raise BrokerRefusedError(reason, path=journal, advice=_RESTORE_ADVICE) from error
+            raise type(error)(reason, path=journal, advice=_RESTORE_ADVICE) from error
 
 
 class _Partitions:
@@ -361,14 +373,15 @@ class _Partitions:
     def wait(self) -> None:
         """Look until no partition has anything left to clean, or the time is over."""
         waiting = self._waiting
-        end, interval = waiting.stopwatch() + waiting.timeout, waiting.interval
-        while any(result.status == TIMED_OUT for result in self._results.values()):
-            if waiting.stopwatch() >= end:
+        start, interval = waiting.stopwatch(), waiting.interval
+        while (waited := waiting.stopwatch() - start) < waiting.timeout:
+            is_dirty = any(result.status == TIMED_OUT for result in self._results.values())
+            if not is_dirty and waited >= GRACE_SECONDS:
                 return
             waiting.pause(interval)
             began = waiting.stopwatch()
             for number, result in self._results.items():
-                if result.status == TIMED_OUT:
+                if result.status == TIMED_OUT or result.active_from is not None:
                     self._results[number] = self._settled(self._look(number, result), result)
             # Reading a large partition again and again would cost the broker more than its cleaning.
             interval = max(waiting.interval, 2 * (waiting.stopwatch() - began))
@@ -405,7 +418,7 @@ class _Partitions:
         if result.after is None or earlier.after is None or result.status == CLEANED:
             return result
         now, number = self._waiting.stopwatch(), result.partition
-        if result.after.records < earlier.after.records:
+        if result.after.superseded < earlier.after.superseded:
             self._changed_at[number] = now
         if now - self._changed_at.get(number, now) < SETTLE_SECONDS:
             return result

@@ -18,11 +18,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from siltstone.base.errors import BrokerRefusedError
+from siltstone.base.errors import BrokerRefusedError, BrokerUnreachableError, SiltstoneError
 from siltstone.commands.live import LiveTopic, Look, Setting
 
 _SECONDS = 30.0
 """How long an answer may take."""
+_UNCERTAIN = (KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION)
 _Answer = TypeVar("_Answer")
 
 
@@ -77,9 +78,7 @@ class KafkaAdmin:
         ]
         with _refusals():
             resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
-            (future,) = self._client.incremental_alter_configs(
-                [resource], request_timeout=_SECONDS
-            ).values()
+            (future,) = self._client.incremental_alter_configs([resource], request_timeout=_SECONDS).values()
             _answer(future)
 
     def look(self, name: str, partition: int) -> Look:
@@ -106,7 +105,7 @@ def _read(consumer: Consumer, name: str, partition: int) -> Look:
     while True:
         messages = consumer.consume(10_000, timeout=_SECONDS)
         if not messages:
-            raise BrokerRefusedError("the broker sends no records", path=f"{name}-{partition}")
+            raise BrokerUnreachableError("the broker sends no records", path=f"{name}-{partition}")
         for message in messages:
             error = message.error()
             if error is not None:
@@ -128,10 +127,14 @@ def _answer(future: Future[_Answer]) -> _Answer:
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """A client's error as a BrokerRefusedError, with itself as its cause."""
+    """A client's error as ours, with itself as its cause."""
     try:
         yield
     except KafkaException as error:
-        raise BrokerRefusedError(error.args[0].str()) from error
+        cause = error.args[0]
+        # Errors of the client have negative numbers; with the others the broker may still make the change.
+        uncertain = cause.code() < 0 or cause.code() in _UNCERTAIN
+        kind: type[SiltstoneError] = BrokerUnreachableError if uncertain else BrokerRefusedError
+        raise kind(cause.str()) from error
     except TimeoutError as error:
-        raise BrokerRefusedError("the broker does not answer") from error
+        raise BrokerUnreachableError("the broker does not answer") from error
