@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -188,6 +189,7 @@ def _killed(admin: FakeAdmin, journal: Path) -> None:
 
 def test_a_run_that_is_killed_at_any_change_of_a_file(journal: Path) -> None:
     operations: list[Operation] = []
+    run(FakeAdmin(), journal)  # makes the directory
     with observe(operations.append):
         run(FakeAdmin(), journal)
     assert len(operations) > 4
@@ -200,8 +202,10 @@ def test_a_run_that_is_killed_at_any_change_of_a_file(journal: Path) -> None:
             if seen > number:
                 raise Killed
 
-        with observe(stop), pytest.raises(Killed):
+        # A lock file that a killed run has left is one change less, so the last one may not come.
+        with observe(stop), contextlib.suppress(Killed):
             run(admin, journal)
+        assert seen
         run(admin, journal)
         assert (admin.own, journal.exists()) == (OWN, False), operations[number]
 
@@ -312,7 +316,7 @@ def test_one_run_at_a_time(journal: Path) -> None:
 
 
 def test_refused_topics(journal: Path) -> None:
-    with pytest.raises(UsageError, match="cleanup.policy"):
+    with pytest.raises(UsageError, match=r"cleanup\.policy"):
         run(FakeAdmin(own={}), journal)
     with pytest.raises(UnknownTopicError):
         run(FakeAdmin(topic_id=None), journal)

@@ -130,11 +130,10 @@ def _write(result: live.Result) -> None:
     names = ("partition", "status", "cleaned to", "active from", "records", "superseded")
     rows = []
     for each in result.partitions:
-        before, after = each.before, each.after
         records = superseded = ""
-        if before is not None and after is not None:
-            records = output.change_text(before.records, after.records)
-            superseded = output.change_text(before.superseded, after.superseded)
+        if each.before is not None and each.after is not None:
+            records = output.change_text(each.before.records, each.after.records)
+            superseded = output.change_text(each.before.superseded, each.after.superseded)
         status = "to clean" if result.dry_run and each.status == live.TIMED_OUT else each.status
         rows.append(
             (each.partition, status.replace("_", " "), each.cleaned_to, each.active_from, records, superseded)
