@@ -21,7 +21,7 @@ from siltstone.base.errors import (
 from siltstone.base.files.locking import Lock
 from siltstone.base.files.opening import Operation, observe
 from siltstone.commands import live
-from siltstone.commands.live import LiveTopic, Look, Restored, Setting
+from siltstone.commands.live import LiveTopic, Look, Restored, LiveSetting
 
 DEFAULTS = {
     "cleanup.policy": "delete",
@@ -68,10 +68,10 @@ class FakeAdmin:
             return None
         return LiveTopic(topic_id=self.topic_id, partitions=(0,))
 
-    def settings(self, name: str) -> Mapping[str, Setting]:
+    def settings(self, name: str) -> Mapping[str, LiveSetting]:
         self._called("settings")
         values = {**DEFAULTS, **self.own}
-        return {key: Setting(value=value, own=key in self.own) for key, value in values.items()}
+        return {key: LiveSetting(value=value, own=key in self.own) for key, value in values.items()}
 
     def alter(self, name: str, changes: Mapping[str, str | None]) -> None:
         self._called("alter")

@@ -59,7 +59,7 @@ _RESTORE_ADVICE = "siltstone compact --restore puts the settings back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class LiveSetting:
     """A topic's setting in force; ``own``: it is the topic's, not inherited."""
 
     value: str
@@ -97,7 +97,7 @@ class Admin(Protocol):
         """The topic of that name, None without one."""
         ...
 
-    def settings(self, name: str) -> Mapping[str, Setting]:
+    def settings(self, name: str) -> Mapping[str, LiveSetting]:
         """The topic's settings by name."""
         ...
 
@@ -111,7 +111,7 @@ class Admin(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class SettingChange:
     """A setting: its own value before (None: inherited), and ours."""
 
     name: str
@@ -120,7 +120,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class JournalEntry:
     """What the journal file holds, as JSON: the changes that one run makes, or has made."""
 
     version: int
@@ -128,7 +128,7 @@ class Entry:
     cluster_id: str
     topic: str
     topic_id: str
-    changes: tuple[Change, ...]
+    changes: tuple[SettingChange, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,7 @@ class Result:
     topic: str
     topic_id: str
     dry_run: bool
-    changes: tuple[Change, ...]
+    changes: tuple[SettingChange, ...]
     partitions: tuple[PartitionResult, ...] = ()
     restored: tuple[Restored, ...] = ()
 
@@ -183,10 +183,10 @@ def default_journal() -> Path:
     return Path(state) / "siltstone" / "compact.json"
 
 
-def read_journal(path: Path) -> Entry | None:
+def read_journal(path: Path) -> JournalEntry | None:
     """What a run left, None without a file. Raises CorruptFileError, OSError."""
     try:
-        entry = msgspec.json.decode(files.read_bytes(path), type=Entry)
+        entry = msgspec.json.decode(files.read_bytes(path), type=JournalEntry)
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
@@ -242,7 +242,7 @@ def _remove(journal: Path) -> None:
     files.sync_directory(journal.parent)
 
 
-def _put_back(admin: Admin, entry: Entry) -> Restored:
+def _put_back(admin: Admin, entry: JournalEntry) -> Restored:
     settings = admin.settings(entry.topic)
     kept, changes = [], {}
     for change in entry.changes:
@@ -257,12 +257,12 @@ def _put_back(admin: Admin, entry: Entry) -> Restored:
     return Restored(topic=entry.topic, restored=tuple(changes), kept=tuple(kept))
 
 
-def _own_value(settings: Mapping[str, Setting], name: str) -> str | None:
+def _own_value(settings: Mapping[str, LiveSetting], name: str) -> str | None:
     setting = settings.get(name)
     return setting.value if setting is not None and setting.own else None
 
 
-def planned_changes(settings: Mapping[str, Setting], topic: str) -> tuple[Change, ...]:
+def planned_changes(settings: Mapping[str, LiveSetting], topic: str) -> tuple[SettingChange, ...]:
     """The settings that a run changes: those that are not good enough already. Raises UsageError for a topic
     that is not compacted."""
     policy = settings["cleanup.policy"].value
@@ -270,7 +270,7 @@ def planned_changes(settings: Mapping[str, Setting], topic: str) -> tuple[Change
         advice = "a broker compacts only topics with compact in their cleanup.policy"
         raise UsageError(f"its cleanup.policy is {policy}", path=topic, advice=advice)
     return tuple(
-        Change(name=name, before=_own_value(settings, name), ours=ours)
+        SettingChange(name=name, before=_own_value(settings, name), ours=ours)
         for name, ours in TEMPORARY_SETTINGS.items()
         if name not in settings or float(settings[name].value) > float(ours)
     )
@@ -304,7 +304,7 @@ def compact(
         earlier = restore(admin, journal)
         found, changes = _planned(admin, topic)
         partitions = _Partitions(admin, topic, found.partitions, waiting)
-        entry = Entry(
+        entry = JournalEntry(
             version=_VERSION,
             bootstrap_server=bootstrap_server,
             cluster_id=admin.cluster_id(),
@@ -324,7 +324,7 @@ def compact(
     )
 
 
-def _planned(admin: Admin, topic: str) -> tuple[LiveTopic, tuple[Change, ...]]:
+def _planned(admin: Admin, topic: str) -> tuple[LiveTopic, tuple[SettingChange, ...]]:
     """The topic as it is, and the changes. Raises UsageError, UnknownTopicError."""
     found = admin.topic(topic)
     if found is None:
@@ -335,7 +335,7 @@ def _planned(admin: Admin, topic: str) -> tuple[LiveTopic, tuple[Change, ...]]:
 
 
 @contextlib.contextmanager
-def _changed(admin: Admin, entry: Entry, journal: Path) -> Iterator[list[Restored | None]]:
+def _changed(admin: Admin, entry: JournalEntry, journal: Path) -> Iterator[list[Restored | None]]:
     """The topic with our settings; adds to the list that it yields what was restored."""
     restored: list[Restored | None] = []
     if not entry.changes:

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from siltstone.base.errors import BrokerRefusedError, BrokerUnreachableError, SiltstoneError
-from siltstone.commands.live import LiveTopic, Look, Setting
+from siltstone.commands.live import LiveTopic, Look, LiveSetting
 
 _SECONDS = 30.0
 """How long an answer may take."""
@@ -55,7 +55,7 @@ class KafkaAdmin:
             topic_id=str(found.topic_id), partitions=tuple(sorted(each.id for each in found.partitions))
         )
 
-    def settings(self, name: str) -> Mapping[str, Setting]:
+    def settings(self, name: str) -> Mapping[str, LiveSetting]:
         """The topic's settings by name."""
         with _refusals():
             resource = ConfigResource(ResourceType.TOPIC, name)
@@ -63,7 +63,8 @@ class KafkaAdmin:
             entries = _answer(future)
         own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         return {
-            key: Setting(value=str(entry.value), own=entry.source == own) for key, entry in entries.items()
+            key: LiveSetting(value=str(entry.value), own=entry.source == own)
+            for key, entry in entries.items()
         }
 
     def alter(self, name: str, changes: Mapping[str, str | None]) -> None:
