@@ -21,7 +21,7 @@ from siltstone.base.errors import (
 from siltstone.base.files.locking import Lock
 from siltstone.base.files.opening import Operation, observe
 from siltstone.commands import live
-from siltstone.commands.live import LiveTopic, Look, Restored, LiveSetting
+from siltstone.commands.live import LiveSetting, LiveTopic, Look, Restored
 
 DEFAULTS = {
     "cleanup.policy": "delete",

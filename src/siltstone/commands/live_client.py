@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from siltstone.base.errors import BrokerRefusedError, BrokerUnreachableError, SiltstoneError
-from siltstone.commands.live import LiveTopic, Look, LiveSetting
+from siltstone.commands.live import LiveSetting, LiveTopic, Look
 
 _SECONDS = 30.0
 """How long an answer may take."""
