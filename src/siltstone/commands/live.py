@@ -378,7 +378,7 @@ class _Partitions:
             is_dirty = any(result.status == TIMED_OUT for result in self._results.values())
             if not is_dirty and waited >= GRACE_SECONDS:
                 return
-            waiting.pause(interval)
+            waiting.pause(min(interval, waiting.timeout - waited))
             began = waiting.stopwatch()
             for number, result in self._results.items():
                 if result.status == TIMED_OUT or result.active_from is not None:

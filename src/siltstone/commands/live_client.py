@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from typing import TypeVar
@@ -103,9 +104,13 @@ def _read(consumer: Consumer, name: str, partition: int) -> Look:
     keys: set[bytes] = set()
     records = keyed = 0
     consumer.assign([TopicPartition(name, partition, start)])
+    last = time.monotonic()
     while True:
-        messages = consumer.consume(10_000, timeout=_SECONDS)
-        if not messages:
+        # It waits until it has so many, or the time is over: at the end, too.
+        messages = consumer.consume(1000, timeout=0.2)
+        if messages:
+            last = time.monotonic()
+        elif time.monotonic() - last > _SECONDS:
             raise BrokerUnreachableError("the broker sends no records", path=f"{name}-{partition}")
         for message in messages:
             error = message.error()
