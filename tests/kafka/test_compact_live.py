@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from siltstone.commands import live
 from siltstone.commands.live_client import KafkaAdmin
 from tests.support.kafka import siltstone_command
 from tests.support.kafka.broker import Broker
+from tests.support.kafka.polling import poll_until
 from tests.support.kafka.records import Sent
 
 pytestmark = pytest.mark.kafka
@@ -49,3 +53,34 @@ def test_a_running_kafka(tmp_path: Path) -> None:
         assert partition["after"]["superseded"] < partition["before"]["superseded"] == 43
         assert {topic: admin.settings(topic) for topic in before} == before
         assert not (tmp_path / "journal").exists()
+
+
+def test_a_run_that_is_ended_by_a_signal(tmp_path: Path) -> None:
+    """All records are in the active segment, so that the run waits until it is ended."""
+    journal = tmp_path / "journal"
+    with Broker(tmp_path / "logs") as broker:
+        broker.create_topic("active", configs=CONFIGS | {"segment.ms": "500000"})
+        broker.produce("active", [Sent(key=b"key", value=b"value") for _ in range(9)])
+        admin = KafkaAdmin(broker.bootstrap, {})
+        before = admin.settings("active")
+        flags = ["--bootstrap-server", broker.bootstrap, "--journal", str(journal)]
+        command = [str(Path(sys.executable).parent / "siltstone"), "compact"]
+        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)):
+            with subprocess.Popen([*command, *flags, "--topic", "active"], stderr=subprocess.PIPE) as process:
+                poll_until(
+                    lambda: admin.settings("active")["segment.ms"].value == "1000" or None,
+                    what="our settings",
+                    timeout_s=60,
+                )
+                process.send_signal(number)
+                assert process.wait(60) == status
+            assert journal.exists() == (number == signal.SIGKILL)
+            if number == signal.SIGKILL:
+                assert admin.settings("active") != before
+                done = siltstone_command.run_siltstone("compact", *flags, "--restore")
+                assert done.returncode == 0, done.stderr
+            poll_until(
+                lambda: admin.settings("active") == before or None, what="the old settings", timeout_s=10
+            )
+        assert not journal.exists()
+        assert broker.end_offset("active") == 9

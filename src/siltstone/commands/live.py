@@ -53,6 +53,7 @@ SETTLE_SECONDS = 60.0
 """Four times Kafka's ``log.cleaner.backoff.ms``, after which the cleaner looks for work."""
 GRACE_SECONDS = 5.0
 """The least time with our settings, in which an append may close the active segment."""
+_PROPAGATION_SECONDS = 2.0
 _VERSION = 1
 _CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 _RESTORE_ADVICE = "siltstone compact --restore puts the settings back"
@@ -302,6 +303,8 @@ def compact(
         )
     with locked(journal):
         earlier = restore(admin, journal)
+        if earlier is not None:  # until all brokers know; else our old values would seem to be the topic's
+            waiting.pause(_PROPAGATION_SECONDS)
         found, changes = _planned(admin, topic)
         partitions = _Partitions(admin, topic, found.partitions, waiting)
         entry = JournalEntry(
