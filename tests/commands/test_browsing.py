@@ -163,7 +163,7 @@ FILTERS: list[tuple[dict[str, Any], Any]] = [
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
-@pytest.mark.parametrize(("fields", "choose"), FILTERS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("fields", "choose"), FILTERS, ids=[str(fields) for fields, _ in FILTERS])
 def test_a_filter_finds_what_a_plain_one_finds(
     logs: list[PartitionLog],
     records: dict[Place, Rec],

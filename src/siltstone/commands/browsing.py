@@ -813,6 +813,21 @@ HEARTBEAT_SECONDS = 15.0
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 
 
+def check_tail(topic: BrowsedTopic, query: RecordQuery) -> None:
+    """Raises UsageError for a query that ``tail`` cannot follow."""
+    check_query(topic, query)
+    if (
+        query.view != "log"
+        or query.last is not None
+        or query.newest_first
+        or query.end_ms
+        or query.end_offset
+    ):
+        raise UsageError(
+            "new records come in the order of the log", advice="leave view, last, end and order out"
+        )
+
+
 async def tail(
     topic: BrowsedTopic,
     query: RecordQuery,
@@ -827,17 +842,7 @@ async def tail(
     the topic is deleted. Raises UsageError for ``view``, ``last`` and ``newest_first``, and what ``browse``
     raises.
     """
-    check_query(topic, query)
-    if (
-        query.view != "log"
-        or query.last is not None
-        or query.newest_first
-        or query.end_ms
-        or query.end_offset
-    ):
-        raise UsageError(
-            "new records come in the order of the log", advice="leave view, last, end and order out"
-        )
+    check_tail(topic, query)
     query = replace(query, newest_first=False)
     stopped = stopped or asyncio.Event()
     positions: dict[int, int] | None = None

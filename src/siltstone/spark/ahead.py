@@ -75,8 +75,11 @@ def _be_daemon(listener: socket.socket, command: socket.socket) -> NoReturn:
         _close_all_but(listener.fileno(), command.fileno())
         daemon = importlib.import_module(DAEMON)
         if daemon.warm_up():
-            readable, _, _ = select.select([listener, command], [], [])
-            if command not in readable:
+            # Not ``select``, which takes no file number from 1024 on: the command may have many files.
+            poll = select.poll()
+            for waited in (listener, command):
+                poll.register(waited, select.POLLIN)
+            if command.fileno() not in dict(poll.poll()):
                 connection, _ = listener.accept()
                 for closed in (listener, command):
                     closed.close()
