@@ -14,7 +14,7 @@ from siltstone.cli import output
 from siltstone.commands.engines import ENGINES
 
 if TYPE_CHECKING:
-    from siltstone.commands.served import ServeOptions, settings_to_serve
+    from siltstone.commands.served import ServeOptions
 
 
 CLOSE_SECONDS = 60.0
@@ -68,7 +68,7 @@ def serve(
     output.refuse_if(not flags.dir, "no log directory", "pass DIR, or --dir DIR")
     known = ", ".join(ENGINES)
     output.refuse_if(flags.engine not in ENGINES, f"--engine {flags.engine}: is none", f"pass {known}")
-    from siltstone.commands.served import ServeOptions
+    from siltstone.commands.served import ServeOptions, settings_to_serve
 
     options = ServeOptions(
         paths=tuple(flags.dir),
