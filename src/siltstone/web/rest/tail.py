@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from siltstone.base.errors import BusyError, SiltstoneError, UsageError
 from siltstone.commands import console
@@ -34,23 +35,35 @@ class Tails:
         self.count = 0
 
     async def stream(self, topic: BrowsedTopic, query: RecordQuery) -> AsyncIterator[str]:
-        """The events as text; the place is free again when the reader has gone. A reader that goes before
-        the first event never takes it."""
-        self.count += 1
+        """The events as text."""
         try:
             async for event in tail(topic, query):
                 yield _text(event)
         except SiltstoneError as error:
             yield _text(TailEvent(kind="end", reason=str(error)))
-        finally:
-            self.count -= 1
 
-    def refuse_too_many(self) -> None:
-        """Raises BusyError if all places are taken."""
+    def claim(self) -> None:
+        """Take one of the places; ``_Stream`` gives it back. Raises BusyError."""
         if self.count >= TAILS_MAX:
             raise BusyError(
                 f"{self.count} readers follow topics already", advice="try again when one has ended"
             )
+        self.count += 1
+
+
+class _Stream(StreamingResponse):
+    """A stream that has a place, and frees it whenever the reader goes: also before the first event."""
+
+    def __init__(self, events: AsyncIterator[str], tails: Tails, **options: Any) -> None:
+        super().__init__(events, **options)
+        self._tails = tails
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._tails.count -= 1
 
 
 def _text(event: TailEvent) -> str:
@@ -87,6 +100,7 @@ async def follow(
     """New records as they come; from ``offset`` or ``from_ms`` on, else from now."""
     browsed, query = await run_in_threadpool(_checked, served, topic, asked)
     tails: Tails = request.app.state.tails
-    tails.refuse_too_many()
+    tails.claim()
     headers = {"Cache-Control": "no-store"}
-    return StreamingResponse(tails.stream(browsed, query), media_type="text/event-stream", headers=headers)
+    events = tails.stream(browsed, query)
+    return _Stream(events, tails, media_type="text/event-stream", headers=headers)
