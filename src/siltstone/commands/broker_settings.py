@@ -21,10 +21,10 @@ from siltstone.base.config import (
     parse_server_properties,
     refuse_contradictions,
 )
-from siltstone.base.config_table import ALL_KEYS, Key
+from siltstone.base.config_table import ALL_KEYS
 from siltstone.base.errors import DirectoryRefusedError, InvalidConfigError, UsageError
 from siltstone.commands.administration import etag_of, refuse_other_tag
-from siltstone.commands.changes import Actor
+from siltstone.commands.changes import RESTART, Actor
 from siltstone.commands.served import Served
 from siltstone.commands.topics import EffectiveSetting, SettingsChange, settings_of_broker
 
@@ -54,13 +54,9 @@ def pending(served: Served) -> dict[str, str]:
         for name in key.broker_names:
             now = served.broker_settings().layer(ConfigSource.STATIC_BROKER_CONFIG).get(name)
             then = in_file.layer(ConfigSource.STATIC_BROKER_CONFIG).get(name)
-            if (now and now.value) != (then and then.value) and not _applies_at_once(key, name):
+            if (now and now.value) != (then and then.value) and not key.changes_at_run_time(name):
                 waiting[name] = properties.get(name) or ""
     return waiting
-
-
-def _applies_at_once(key: Key, name: str) -> bool:
-    return key.changes_at_run_time(name)
 
 
 def alter_broker(
@@ -118,9 +114,6 @@ def restart(served: Served, actor: Actor) -> None:
     served.restart_asked.set()
 
 
-RESTART = "restart"
-
-
 def _effective(now: Config, in_file: Config) -> Config:
     """The settings of the process after a change: those of the file that can change at run time, and of the
     others those of now."""
@@ -128,12 +121,12 @@ def _effective(now: Config, in_file: Config) -> Config:
     layer = {
         name: setting
         for name, setting in in_file.layer(source).items()
-        if _applies_at_once(find_broker_key(name), name)
+        if find_broker_key(name).changes_at_run_time(name)
     }
     kept = {
         name: setting
         for name, setting in now.layer(source).items()
-        if not _applies_at_once(find_broker_key(name), name)
+        if not find_broker_key(name).changes_at_run_time(name)
     }
     return now.with_layer(source, {**kept, **layer})
 

@@ -26,6 +26,8 @@ from siltstone.base.errors import StorageError
 
 CHANGES_FILE = "siltstone-changes.jsonl"
 INTENT, OUTCOME, DONE, INTERRUPTED = "intent", "outcome", "done", "interrupted"
+RESTART = "restart"
+"""The action whose outcome is written when the directories are open again."""
 LOCAL_USER = "-"
 READ_BYTES = 4 << 20
 """The newest bytes of the file that are read to show changes."""

@@ -13,14 +13,14 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.closing import Closing
 from siltstone.base.config import Config
 from siltstone.base.errors import NotAllowedError
 from siltstone.commands.catalogue import Catalogue, Cataloguer, Facts
-from siltstone.commands.changes import DONE, ChangeLog
+from siltstone.commands.changes import DONE, RESTART, ChangeLog
 from siltstone.commands.directories import Snapshot
 from siltstone.commands.engines import has_session
 from siltstone.commands.jobs import Jobs
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from siltstone.runtime.compactions import Compactions
     from siltstone.runtime.log_cleaner import LogCleaner
 
+Part = TypeVar("Part")
 LOOK_ADVICE = "start siltstone serve without --look, on directories that no broker uses"
 SNAPSHOT_MS = 5_000
 """How long a snapshot of directories that are only looked at is used."""
@@ -104,7 +105,7 @@ class Served(Closing):
         self.compactions = _compactions(manager, uses_spark=has_session() or self.options.engine == "spark")
         self.changes = ChangeLog(manager.serving()[0].path, self.clock)
         for change in self.changes.newest():
-            if change.action == "restart" and change.outcome is None:
+            if change.action == RESTART and change.outcome is None:
                 self.changes.end(change.id, DONE)
 
     def start(self) -> None:
@@ -144,27 +145,19 @@ class Served(Closing):
 
     def opened(self) -> LogManager:
         """The open logs. Raises NotAllowedError in look mode."""
-        if self.manager is None:
-            raise NotAllowedError("the directories are only looked at", advice=LOOK_ADVICE)
-        return self.manager
+        return _opened(self.manager)
 
     def opened_changes(self) -> ChangeLog:
         """The audit log. Raises NotAllowedError in look mode."""
-        if self.changes is None:
-            raise NotAllowedError("the directories are only looked at", advice=LOOK_ADVICE)
-        return self.changes
+        return _opened(self.changes)
 
     def opened_cleaner(self) -> LogCleaner:
         """The log cleaner. Raises NotAllowedError in look mode."""
-        if self.cleaner is None:
-            raise NotAllowedError("the directories are only looked at", advice=LOOK_ADVICE)
-        return self.cleaner
+        return _opened(self.cleaner)
 
     def opened_compactions(self) -> Compactions:
         """The side-by-side compactions. Raises NotAllowedError in look mode."""
-        if self.compactions is None:
-            raise NotAllowedError("the directories are only looked at", advice=LOOK_ADVICE)
-        return self.compactions
+        return _opened(self.compactions)
 
     # Reading, the same in both modes
 
@@ -224,6 +217,13 @@ class Served(Closing):
     def close(self) -> None:
         """End the jobs and the threads, close the logs."""
         self._stack.close()
+
+
+def _opened(part: Part | None) -> Part:
+    """A part of a server that only look mode does not have. Raises NotAllowedError without it."""
+    if part is None:
+        raise NotAllowedError("the directories are only looked at", advice=LOOK_ADVICE)
+    return part
 
 
 def _compactions(manager: LogManager, *, uses_spark: bool) -> Compactions:
