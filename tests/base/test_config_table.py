@@ -62,6 +62,18 @@ TOPIC_DEFAULTS = {
 }
 
 BROKER_DEFAULTS = {
+    "siltstone.http.auth": "none",
+    "siltstone.http.connections.max": 256,
+    "siltstone.http.hosts": (),
+    "siltstone.http.insecure": False,
+    "siltstone.http.listeners": ("http://127.0.0.1:8082",),
+    "siltstone.http.mask": (),
+    "siltstone.http.proxy.roles": (),
+    "siltstone.http.proxy.trusted": (),
+    "siltstone.http.read.only": False,
+    "siltstone.http.tls.certificate": "",
+    "siltstone.http.tls.key": "",
+    "siltstone.http.users": "",
     "advertised.listeners": (),
     "auto.create.topics.enable": True,
     "broker.id": -1,

@@ -137,6 +137,7 @@ def _compression_level_key(codec: str, levels: Levels) -> Key:
 _TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 _TIERED = "For tiered storage; Siltstone does not change logs that have it."
 _REPLICAS = "For several brokers."
+_SERVE = "Siltstone's own: for siltstone serve (docs/serve.md)."
 
 # One row a setting: name, type, default, what it does, the broker's names (in their order of precedence),
 # range.
@@ -216,6 +217,18 @@ BROKER_KEYS = (
     _broker_key("num.recovery.threads.per.data.dir", Kind.INT, 2, "Logs of one directory that are opened at the same time.", minimum=1, is_dynamic=True),
     _broker_key("producer.id.expiration.ms", Kind.INT, 86_400_000, "How long the state of an inactive producer is kept.", minimum=1, is_dynamic=True),
     _broker_key("producer.id.expiration.check.interval.ms", Kind.INT, 600_000, "How often expired producers are removed.", minimum=1),
+    _broker_key("siltstone.http.auth", Kind.STRING, "none", "Who may use the server: all on this machine (none), users of siltstone.http.users (basic), whom a trusted proxy names (proxy).", choices=("none", "basic", "proxy"), kafka=_SERVE),
+    _broker_key("siltstone.http.connections.max", Kind.INT, 256, "Connections to the console and the REST API at the same time.", minimum=1, kafka=_SERVE),
+    _broker_key("siltstone.http.hosts", Kind.LIST, (), "Further names in the Host header that are answered; others get 421.", kafka=_SERVE),
+    _broker_key("siltstone.http.insecure", Kind.BOOLEAN, False, "Whether an address other than loopback may be used without authentication or without TLS.", kafka=_SERVE),
+    _broker_key("siltstone.http.listeners", Kind.LIST, ("http://127.0.0.1:8082",), "Where siltstone serve listens.", kafka=_SERVE),
+    _broker_key("siltstone.http.mask", Kind.LIST, (), "What of records is never shown: REGEX:key, REGEX:value or REGEX:/json/pointer, where REGEX is for topics' names.", kafka=_SERVE),
+    _broker_key("siltstone.http.proxy.roles", Kind.LIST, (), "GROUP:ROLE for the groups that a proxy names; ROLE is viewer, reader, editor or admin.", kafka=_SERVE),
+    _broker_key("siltstone.http.proxy.trusted", Kind.LIST, (), "Addresses of proxies whose X-Forwarded-User and X-Forwarded-Groups are believed.", kafka=_SERVE),
+    _broker_key("siltstone.http.read.only", Kind.BOOLEAN, False, "Whether the console and the REST API change nothing.", kafka=_SERVE),
+    _broker_key("siltstone.http.tls.certificate", Kind.STRING, "", "File of the certificate chain (PEM) of an https listener.", kafka=_SERVE),
+    _broker_key("siltstone.http.tls.key", Kind.STRING, "", "File of its private key (PEM).", kafka=_SERVE),
+    _broker_key("siltstone.http.users", Kind.STRING, "", "File of users for siltstone.http.auth=basic (docs/serve.md).", kafka=_SERVE),
     _accepted_broker_key("advertised.listeners", Kind.LIST, (), "Addresses that are published to clients."),
     _accepted_broker_key("auto.create.topics.enable", Kind.BOOLEAN, True, "Whether a topic is created when it is first used."),
     _accepted_broker_key("broker.id", Kind.INT, -1, "Older name of node.id.", minimum=-1),

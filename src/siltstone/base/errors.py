@@ -22,6 +22,11 @@
     ├── TableChangedError        another writer has changed the table since an export into it began
     ├── CompactionFailedError    a side-by-side compaction failed: the ledger is unchanged
     ├── CompactionInProgressError  a second side-by-side compaction while one runs
+    ├── BusyError                a server does as much as it may at one time
+    ├── UnknownJobError          there is no such job, or no longer
+    ├── JobCancelledError        somebody has cancelled the job
+    ├── ChangedMeanwhileError    what was to be changed is no longer what the caller has seen
+    ├── NotAllowedError          the user's role does not allow it, or the server changes nothing
     ├── CleaningAbortedError     the cleaning of a log was aborted: nothing more is swapped
     └── LogError                 a refused call on a log, with Kafka's ``code`` and ``error_code``
         ├── OffsetOutOfRangeError               1
@@ -227,6 +232,31 @@ class CompactionInProgressError(
 class CleaningAbortedError(SiltstoneError, code="CLEANING_ABORTED"):
     """The cleaning was aborted: the log is truncated, deleted or paused, or its disk has failed (Kafka's
     ``LogCleaningAbortedException``)."""
+
+
+# Errors of a server (``siltstone serve``).
+
+
+class BusyError(SiltstoneError, code="BUSY", advice="try again when some of the work has ended"):
+    """The server does as much as it may at one time."""
+
+
+class UnknownJobError(SiltstoneError, code="UNKNOWN_JOB", advice="list the jobs"):
+    """There is no such job, or no longer."""
+
+
+class JobCancelledError(SiltstoneError, code="JOB_CANCELLED"):
+    """Somebody has cancelled the job."""
+
+
+class ChangedMeanwhileError(
+    SiltstoneError, code="CHANGED_MEANWHILE", advice="look at the present state, and ask again"
+):
+    """What was to be changed is no longer what the caller has seen (HTTP's 412)."""
+
+
+class NotAllowedError(SiltstoneError, code="NOT_ALLOWED"):
+    """The user's role does not allow it, or the server changes nothing."""
 
 
 class LogError(SiltstoneError, code="UNKNOWN_SERVER_ERROR"):

@@ -83,6 +83,10 @@ class InterruptHandler:
         """Does it handle the signals of this process, a command's?"""
         return self._is_installed
 
+    def allow(self, grace_seconds: float) -> None:
+        """Let the process end only so many seconds after a signal: a server has many logs to close."""
+        self._grace_seconds = grace_seconds
+
     def check(self) -> None:
         """Raise KeyboardInterrupt if a signal has come. Call it before new work starts."""
         if self.was_signalled:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PROBLEM, USAGE = 1, 2
 """Exit statuses."""
-_EXTRAS = {"jinja2": "web", "markupsafe": "web"}
+_EXTRAS = {"jinja2": "web", "markupsafe": "web", "fastapi": "web", "starlette": "web", "uvicorn": "web"}
 """The extra that installs a library that may be missing; all others come with ``spark``."""
 
 COMMANDS = {
@@ -38,6 +38,7 @@ COMMANDS = {
     "log-dirs": "Show the partitions of log directories with their sizes, as kafka-log-dirs does.",
     "produce": "Append records to a topic: lines of standard input, or files, as kcat -P does.",
     "recover": "Recover Kafka log directories after a crash, as a broker's start and stop would.",
+    "serve": "Serve the console, the REST API and the metrics of log directories, and clean them.",
     "topics": "List, describe, create, alter, delete and compact topics, as kafka-topics does.",
     "undo": "Restore the segments that a run of clean --keep-originals replaced.",
     "verify": "Check a cleaned log directory against what it was before, independently of the cleaner.",

@@ -109,8 +109,15 @@ class Snapshot:
     ``directories``: in the order of ``paths``; ``partitions``: the partitions and their directories, without
     the broker's metadata and without deleted topics."""
 
-    def __init__(self, paths: Sequence[Path], broker: Config, before: Snapshot | None = None) -> None:
-        """``before``: an earlier snapshot, whose broker's metadata is used again.
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        broker: Config,
+        before: Snapshot | None = None,
+        directories: list[LogDirectory] | None = None,
+    ) -> None:
+        """``before``: an earlier snapshot, whose broker's metadata is used again; ``directories``: those of
+        ``paths`` if they were listed just now.
 
         Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError.
         """
@@ -118,8 +125,7 @@ class Snapshot:
             self._metadata = before._metadata
         self.paths = tuple(paths)
         self.broker = broker
-        self.directories = open_directories(paths, lock=False)
-        self.logs = ReadOnlyLogs(paths)
+        self.directories = open_directories(paths, lock=False) if directories is None else directories
         roots = {directory.path for directory in self.directories}
         self.registry: TopicRegistry = load_registry(roots)[0] if roots else NO_TOPICS
         self.partitions = {
@@ -128,6 +134,11 @@ class Snapshot:
             for topic_partition, path in directory.partitions.items()
             if topic_partition.topic != CLUSTER_METADATA and not self._is_deleted(topic_partition, path)
         }
+
+    @cached_property
+    def logs(self) -> ReadOnlyLogs:
+        """The logs, to be read. Raises SiltstoneError, OSError."""
+        return ReadOnlyLogs(self.paths)
 
     def _is_deleted(self, topic_partition: TopicPartition, path: Path) -> bool:
         """Will the next start delete this partition?"""
@@ -205,6 +216,14 @@ class Snapshot:
             return read_cluster_settings(directory, node_id=node_id_of(self.directories))
         except (CorruptFileError, DirectoryRefusedError, UsageError, OSError) as error:
             return str(error)
+
+    @property
+    def metadata_state(self) -> object:
+        """Equal as long as the broker's metadata log says the same."""
+        metadata = self._metadata
+        return (
+            (metadata.path, metadata.image.end_offset) if isinstance(metadata, ClusterSettings) else metadata
+        )
 
     @cached_property
     def settings(self) -> TopicSettings:

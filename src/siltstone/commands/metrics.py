@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from siltstone.runtime.metrics import COUNTER, HISTOGRAM, Sample
+from siltstone.runtime.metrics import COUNTER, HISTOGRAM, Histogram, Sample
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+__all__ = ["Histogram", "Sample", "openmetrics_text", "prometheus_text"]
 _TOTAL = "_total"
 
 

@@ -150,7 +150,14 @@ def create_topic(
     with directories.open() as manager:
         if if_not_exists and name in manager.topics.names():
             return TopicChange(topic=name, status="exists")
-        topic = manager.topics.create(name, partitions, config)
+        return created_topic(manager, name, partitions, config)
+
+
+def created_topic(
+    manager: LogManager, name: str, partitions: int | None, config: Mapping[str, str]
+) -> TopicChange:
+    """Create a topic in open directories. Raises LogError with Kafka's code, SiltstoneError."""
+    topic = manager.topics.create(name, partitions, config)
     return TopicChange(
         topic=name,
         status="created",
@@ -319,14 +326,7 @@ def alter_settings(
         after = altered_policies(before, new_texts, removals, name)
     else:
         before = snapshot.settings_of(snapshot.topic(name)).overrides(name)
-        set_keys = {find_topic_key(key).name for key in before}
-        missing = [key for key in removals if find_topic_key(key).name not in set_keys]
-        if missing:
-            raise InvalidConfigError(
-                f"{', '.join(missing)} cannot be removed: the topic's own settings do not have it",
-                path=name,
-                advice="siltstone configs --describe shows the topic's own settings",
-            )
+        refuse_missing_removals(name, before, removals)
         after = altered_settings(name, before, new_texts, removals, snapshot.broker)
     if not dry_run:
         with directories.open() as manager:
@@ -335,6 +335,19 @@ def alter_settings(
             else:
                 after = dict(manager.topics.alter(name, new_texts, remove=removals).config)
     return SettingsChange(topic=name, before=before, after=after)
+
+
+def refuse_missing_removals(name: str, before: Mapping[str, str], removals: Sequence[str]) -> None:
+    """Raises InvalidConfigError if a topic's own settings, ``before``, lack one that is to be removed;
+    UsageError for a name that does not exist."""
+    set_keys = {find_topic_key(key).name for key in before}
+    missing = [key for key in removals if find_topic_key(key).name not in set_keys]
+    if missing:
+        raise InvalidConfigError(
+            f"{', '.join(missing)} cannot be removed: the topic's own settings do not have it",
+            path=name,
+            advice="siltstone configs --describe shows the topic's own settings",
+        )
 
 
 def settings_of_namespace(policies: Mapping[str, str]) -> list[EffectiveSetting]:

@@ -12,6 +12,7 @@ those in Siltstone's topic registry, or in the broker's metadata log, overridden
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -46,7 +47,7 @@ from siltstone.compaction.inplace.planning import (
 )
 from siltstone.compaction.report import CLEANED, Cleaning, read_cleanings
 from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, require_one_broker
-from siltstone.log.names import LOCK, STAGING, TopicPartition
+from siltstone.log.names import LOCK, STAGING, TopicPartition, parse_segment_file, segment_file
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.replacement import swap_leftovers
 from siltstone.log.segments import Segment, list_segments
@@ -70,7 +71,7 @@ class LogSnapshot:
 
     ``horizons``: the delete horizons of the clean section, None if the log is due, so that they do not
     matter, or if they were not read yet. ``is_due``: the dirty ratio is high enough, or the oldest dirty
-    record is older than the maximum lag.
+    record is older than the maximum lag. ``active``: base offset and bytes of the active segment.
     """
 
     size: int
@@ -78,6 +79,7 @@ class LogSnapshot:
     range: ranges.CleanableRange
     is_due: bool
     horizons: Horizons | None
+    active: tuple[int, int] = (0, 0)
 
 
 # The snapshots of one log and of all logs, also as JSON.
@@ -92,6 +94,15 @@ tombstones: nothing is dirty, but tombstones or markers have a delete horizon, p
 enough yet; changing: its files changed while they were read; up_to_date: nothing to clean; skipped: not
 compacted, or its settings are not known.
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedSegments:
+    """The ``.log`` files of a log: their bytes and number, base offset and bytes of the active one."""
+
+    size: int
+    segments: int
+    active: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +124,20 @@ class WatchedLog:
     uncleanable: Uncleanable | None = None
     last_cleaning: Cleaning | None = None
     last_failure: Cleaning | None = None
+    listed: ListedSegments | None = None
+    """The segments of a log without ``snapshot``, if they were asked for."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the log's segments."""
+        found = self.snapshot or self.listed
+        return 0 if found is None else found.size
+
+    @property
+    def segment_count(self) -> int:
+        """How many segments the log has."""
+        found = self.snapshot or self.listed
+        return 0 if found is None else found.segments
 
     @property
     def policy_text(self) -> str:
@@ -222,6 +247,10 @@ class WatchedTopic:
 
 READS_MAX = 3
 """How many times a log is read whose files change meanwhile."""
+SETTLED_MS = 2_000
+"""A log whose directory was changed so short a time before it was read is read again: a second change could
+have the same time."""
+NOT_READ = "not read yet"
 METADATA_MS = 30_000
 """The time after which a broker's metadata log is read again."""
 
@@ -229,16 +258,28 @@ METADATA_MS = 30_000
 class Watch:
     """Takes snapshots of ``paths``; costly results are kept from one snapshot to the next."""
 
-    def __init__(self, paths: Sequence[Path], options: LogOptions, clock: Clock) -> None:
-        """``options``: which logs, with which settings.
+    def __init__(
+        self, paths: Sequence[Path], options: LogOptions, clock: Clock, *, for_catalogue: bool = False
+    ) -> None:
+        """``options``: which logs, with which settings. ``for_catalogue``: also the sizes of logs that are
+        not compacted; and logs that have not changed are not read again.
 
         Raises UsageError for these, NotALogDirectoryError, CorruptFileError, OSError.
         """
         self._paths = tuple(paths)
         self._topics = tuple(options.topics)
         self._clock = clock
+        self.for_catalogue = for_catalogue
+        self._kept: dict[Path, _KeptLog] = {}
+        self._settings_read: dict[str, tuple[object, Config | str]] = {}
+        """By topic, what its settings were made of, and the settings."""
+        self._log_configs: dict[int, tuple[Config, LogConfig]] = {}
+        """By id of the settings."""
         self.no_other_replica = high_watermark_is_end(options.high_watermark)
-        self._policies = gather_policies(open_directories(paths, lock=False), options)
+        listed = open_directories(paths, lock=False)
+        self._policies = gather_policies(listed, options)
+        self._listed: list[LogDirectory] | None = listed
+        """For the first snapshot: to list the directories takes long where there are many partitions."""
         self._without_open_transactions: dict[Path, tuple[int, int]] = {}
         """By log, (base offset, inode) of an active segment that no open transaction began before."""
         self._horizons_read: dict[Path, tuple[tuple[Segment, ...], int, Horizons]] = {}
@@ -249,6 +290,10 @@ class Watch:
         self._has_snapshot = False
         self.topics: Mapping[str, WatchedTopic] = {}
         """The topics of the newest snapshot, by name."""
+
+    def list_again(self) -> None:
+        """Let the first snapshot list the directories again: this process may change them before that."""
+        self._listed = None
 
     def snapshot(self) -> WatchSnapshot:
         """All logs now. The first snapshot raises UsageError for a missing topic, SiltstoneError, OSError;
@@ -261,6 +306,38 @@ class Watch:
             return WatchSnapshot(at_ms=self._clock.now_ms(), error=str(error))
         self._has_snapshot = True
         return snapshot
+
+    def outline(self) -> WatchSnapshot:
+        """The names of all topics and partitions, before their files are read; as for ``snapshot``, but its
+        ``topics`` have neither ids nor settings. Raises SiltstoneError, OSError."""
+        snapshot = self._open(self._clock.now_ms())
+        numbers = dict[str, list[int]]()
+        for topic_partition in sorted(snapshot.partitions):
+            numbers.setdefault(topic_partition.topic, []).append(topic_partition.partition)
+        self.topics = {
+            name: WatchedTopic(
+                description=TopicDescription(
+                    name=name,
+                    topic_id=None,
+                    partitions=tuple(partitions),
+                    config={},
+                    offline=(),
+                    is_registered=name in snapshot.registry.topics,
+                ),
+                settings=NOT_READ,
+            )
+            for name, partitions in numbers.items()
+        }
+        logs = (
+            WatchedLog(
+                topic_partition=topic_partition,
+                directory=snapshot.partitions[topic_partition],
+                state=SKIPPED,
+                reason=NOT_READ,
+            )
+            for topic_partition in sorted(snapshot.partitions)
+        )
+        return WatchSnapshot(at_ms=self._clock.now_ms(), logs=tuple(logs), notes=tuple(snapshot.notes))
 
     def _snapshot(self) -> WatchSnapshot:
         now_ms = self._clock.now_ms()
@@ -276,9 +353,11 @@ class Watch:
             refuse_missing_topics(self._topics, paths, self._paths)
         self._unread_bytes = HORIZON_BYTES
         # Forget the kept results of logs that are gone.
-        for results in (self._without_open_transactions, self._horizons_read):
-            for path in results.keys() - set(paths.values()):
+        here = set(paths.values())
+        for results in (self._without_open_transactions, self._horizons_read, self._kept):
+            for path in results.keys() - here:
                 del results[path]
+        self._log_configs = {}
         topics = {
             name: snapshot.topic(name)
             for name in sorted({topic_partition.topic for topic_partition in paths})
@@ -290,8 +369,9 @@ class Watch:
         }
         for directory in snapshot.directories:
             watch = _DirectoryWatch(self, snapshot, directory, now_ms)
+            read = watch.kept_or_read if self.for_catalogue else watch.log
             logs += [
-                watch.log(topic_partition, self.topics[topic_partition.topic].settings)
+                read(topic_partition, self.topics[topic_partition.topic].settings)
                 for topic_partition in directory.partitions
                 if topic_partition in paths
             ]
@@ -312,13 +392,23 @@ class Watch:
         read_ms, with_metadata = self._metadata if self._metadata is not None else (0, None)
         is_recent = with_metadata is not None and now_ms - read_ms < METADATA_MS
         before = with_metadata if is_recent else None
-        snapshot = Snapshot(self._paths, self._policies.settings.broker, before)
+        listed, self._listed = self._listed, None
+        snapshot = Snapshot(self._paths, self._policies.settings.broker, before, listed)
         if before is None and snapshot.has_brokers_metadata:
             self._metadata = (now_ms, snapshot)
         return snapshot
 
     def _settings_of(self, snapshot: Snapshot, topic: TopicDescription) -> Config | str:
-        """A topic's settings, or the reason why they are not known."""
+        """A topic's settings, or the reason why they are not known: the same object while nothing changes."""
+        origin = topic, snapshot.metadata_state, id(snapshot.broker)
+        before = self._settings_read.get(topic.name)
+        if before is not None and before[0] == origin:
+            return before[1]
+        settings = self._new_settings_of(snapshot, topic)
+        self._settings_read[topic.name] = origin, settings
+        return settings
+
+    def _new_settings_of(self, snapshot: Snapshot, topic: TopicDescription) -> Config | str:
         # The settings of --config-file and --config, which override all others.
         passed = {**self._policies.by_topic.get(topic.name, {}), **self._policies.config}
         try:
@@ -345,7 +435,7 @@ class Watch:
         if not segments:
             return None
         producers = self._producers(state, segments, checkpoints)
-        config = LogConfig.of(state.config)
+        config = self.log_config(state.config)
         facts = log_facts(state, config, checkpoints, segments, producers, committed_below)
         cleanable = ranges.cleanable_range(facts, config, now_ms)
         is_due = ranges.is_eligible(cleanable, config.min_cleanable_dirty_ratio)
@@ -358,7 +448,45 @@ class Watch:
             range=cleanable,
             is_due=is_due,
             horizons=horizons,
+            active=(segments[-1].base_offset, segments[-1].size),
         )
+
+    def log_config(self, config: Config) -> LogConfig:
+        """``LogConfig.of``, once for the partitions of a topic."""
+        if id(config) not in self._log_configs:
+            self._log_configs[id(config)] = config, LogConfig.of(config)
+        return self._log_configs[id(config)][1]
+
+    def kept(self, path: Path, facts: _Facts) -> WatchedLog | None:
+        """A log as it was read before, None if it may have changed since."""
+        before = self._kept.get(path)
+        if before is None or before.facts != facts or before.facts.settings is not facts.settings:
+            return None
+        base, size = before.active
+        try:
+            return before.log if files.stat(path / segment_file(base, "log")).size == size else None
+        except OSError:
+            return None
+
+    def keep(self, path: Path, log: WatchedLog, facts: _Facts, now_ms: int) -> None:
+        """Keep a log for ``kept``, unless its state depends on the time or its directory is just changing."""
+        found = log.snapshot or log.listed
+        settled = facts.modified_ns < (now_ms - SETTLED_MS) * 1_000_000
+        if found is None or not found.segments or not settled or not self._is_timeless(log, facts.settings):
+            self._kept.pop(path, None)
+            return
+        self._kept[path] = _KeptLog(log=log, facts=facts, active=found.active)
+
+    def _is_timeless(self, log: WatchedLog, settings: Config | str) -> bool:
+        """Does the state stay while no file changes?"""
+        if log.state not in (UNCLEANABLE, DUE, DIRTY, UP_TO_DATE, SKIPPED):
+            return False
+        if log.snapshot is None or isinstance(settings, str):
+            return log.state == SKIPPED
+        config, horizons = self.log_config(settings), log.snapshot.horizons
+        if config.max_compaction_lag_ms != LONG_MAX or config.min_compaction_lag_ms:
+            return False
+        return log.snapshot.is_due or (horizons is not None and horizons.newest_ms is None)
 
     def _producers(
         self, state: LogState, segments: list[Segment], checkpoints: Checkpoints
@@ -400,6 +528,42 @@ class Watch:
         horizons = find_horizons(segments, end, now_ms, batch_limit)
         self._horizons_read[path] = (segments, now_ms, horizons)
         return horizons
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """What the state of a log depends on, beside the bytes of its active segment: when its directory was
+    changed, and what other files and settings say of it."""
+
+    modified_ns: int
+    settings: Config | str = field(compare=False)
+    is_in_use: bool
+    checkpoint: int | None
+    high_watermark: int | None
+    log_start: int | None
+    uncleanable: Uncleanable | None
+    cleanings: tuple[Cleaning | None, Cleaning | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KeptLog:
+    """A log, and what it was read from."""
+
+    log: WatchedLog
+    facts: _Facts
+    active: tuple[int, int]
+
+
+def _listed_segments(path: Path) -> ListedSegments:
+    """The segments in a directory. Raises OSError."""
+    sizes = {
+        parsed.base_offset: status.size
+        for name, status in files.list_files(path).items()
+        if (parsed := parse_segment_file(name)) is not None and parsed.kind == "log" and not parsed.suffix
+    }
+    newest = max(sizes, default=0)
+    active = newest, sizes.get(newest, 0)
+    return ListedSegments(size=sum(sizes.values()), segments=len(sizes), active=active)
 
 
 class _DirectoryWatch:
@@ -462,6 +626,33 @@ class _DirectoryWatch:
         # A torn tail in a directory that no process uses is damage. It is not being written.
         is_changing = self._in_use or not isinstance(failure, CorruptRecordError)
         return replace(unread, state=CHANGING if is_changing else UNREADABLE, reason=str(failure))
+
+    def kept_or_read(self, topic_partition: TopicPartition, settings: Config | str) -> WatchedLog:
+        """As ``log``, with the sizes of any log; one that has not changed is not read again."""
+        path = self._directory.partitions[topic_partition]
+        try:
+            modified_ns = files.stat(path).modified_ns
+        except OSError:
+            return self.log(topic_partition, settings)
+        facts = _Facts(
+            modified_ns=modified_ns,
+            settings=settings,
+            is_in_use=self._in_use,
+            checkpoint=self._checkpoints.cleaner.get(topic_partition),
+            high_watermark=self._checkpoints.high_watermark.get(topic_partition),
+            log_start=self._checkpoints.log_start.get(topic_partition),
+            uncleanable=self._uncleanable.get(topic_partition),
+            cleanings=(self._cleanings.get(topic_partition), self._failures.get(topic_partition)),
+        )
+        kept = self._watch.kept(path, facts)
+        if kept is not None:
+            return kept
+        log = self.log(topic_partition, settings)
+        if log.snapshot is None:
+            with contextlib.suppress(OSError):
+                log = replace(log, listed=_listed_segments(path))
+        self._watch.keep(path, log, facts, self._now_ms)
+        return log
 
     def _inspect(self, state: LogState, unread: WatchedLog) -> WatchedLog:
         """Read one log. ``unread``: what is known of it before that. Raises SiltstoneError, OSError."""

@@ -437,6 +437,7 @@ class LogCleaner(LogService[Engine]):
         super().__init__(manager, manager.cleaning_states, start_engine, stop_engine)
         self._limits = limits or RunLimits()
         self._choosing = threading.Lock()
+        self._pausing, self._paused = threading.Lock(), set[TopicPartition]()
         self._threads: dict[int, threading.Thread] = {}
         self._failures: dict[TopicPartition, int] = {}
         self._next_check_ms: dict[TopicPartition, int | None] = {}
@@ -569,27 +570,64 @@ class LogCleaner(LogService[Engine]):
         claimed_logs = self._claim_dirty() or self._claim_logs_with_passed_horizons()
         return self._clean_claimed(claimed_logs) if claimed_logs else []
 
-    def clean_now(self, topics: Collection[str] = ()) -> list[LogResult]:
-        """Clean the compacted logs of some topics, or all, in the caller's thread, whatever their dirty ratio
-        and with their active segments, which are rolled first. Returns their results.
+    def clean_now(
+        self, where: Collection[str | TopicPartition] = (), *, force: bool = True
+    ) -> list[LogResult]:
+        """Clean the compacted logs of some topics, some partitions, or all, in the caller's thread. Returns
+        their results.
 
-        Raises UnknownTopicError, UsageError for a topic that is not compacted, StorageError.
+        ``force``: whatever their dirty ratio and with their active segments, which are rolled first; without
+        it, those that are due. Raises UnknownTopicError, UsageError for a topic that is not compacted,
+        StorageError.
         """
-        for topic in topics:
-            self._manager.partitions_of(topic)
-            if not self._manager.topics.log_config(topic).compacts:
-                advice = "set cleanup.policy=compact"
-                raise UsageError(f"topic {topic!r} is not compacted", advice=advice)
-        for _, log in self._manager.logs():
-            if log.config.compacts and (not topics or log.topic_partition.topic in topics):
+        self.refuse_not_compacted(
+            dict.fromkeys(place if isinstance(place, str) else place.topic for place in where)
+        )
+
+        def is_chosen(log: PartitionLog) -> bool:
+            return not where or log.topic_partition in where or log.topic_partition.topic in where
+
+        for _, log in self._manager.logs() if force else ():
+            if log.config.compacts and is_chosen(log):
                 log.roll()
                 log.flush()
         with self._choosing:
             candidates = self._candidates(self._manager.clock.now_ms())
             claimed_logs = self._claim_candidates(
-                log for log in candidates if not topics or log.topic_partition.topic in topics
+                candidate
+                for candidate in candidates
+                if is_chosen(candidate.log) and (force or candidate.is_eligible)
             )
-        return self._clean_claimed(claimed_logs, force=True) if claimed_logs else []
+        return self._clean_claimed(claimed_logs, force=force) if claimed_logs else []
+
+    def refuse_not_compacted(self, topics: Iterable[str]) -> None:
+        """Raises UsageError for a topic that is not compacted, UnknownTopicError."""
+        for topic in topics:
+            self._manager.partitions_of(topic)
+            if not self._manager.topics.log_config(topic).compacts:
+                advice = "set cleanup.policy=compact"
+                raise UsageError(f"topic {topic!r} is not compacted", advice=advice)
+
+    # Pauses that somebody has asked for. They end with the process.
+
+    @property
+    def paused(self) -> frozenset[TopicPartition]:
+        """The logs that are left alone until they are resumed."""
+        return frozenset(self._paused)
+
+    def pause(self, topic_partition: TopicPartition) -> None:
+        """Abort the cleaning of a log, and leave it alone until ``resume``. May be called twice."""
+        with self._pausing:
+            if topic_partition not in self._paused:
+                self._states.abort_and_pause(topic_partition)
+                self._paused.add(topic_partition)
+
+    def resume(self, topic_partition: TopicPartition) -> None:
+        """End the pause of a log; nothing happens if it is not paused."""
+        with self._pausing:
+            if topic_partition in self._paused:
+                self._paused.discard(topic_partition)
+                self._states.resume(topic_partition)
 
     def _clean_claimed(self, claimed_logs: Sequence[ClaimedLog], *, force: bool = False) -> list[LogResult]:
         """Clean claimed logs, release them, sleep for the I/O limit. ``force``: whatever the dirty ratio."""

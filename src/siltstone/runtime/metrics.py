@@ -57,10 +57,10 @@ class Histogram:
         self._counts[bisect.bisect_left(self._bounds, value)] += 1
         self._sum += value
 
-    def sample(self, name: str, meaning: str) -> Sample:
+    def sample(self, name: str, meaning: str, **labels: str) -> Sample:
         """The counts so far."""
         total, buckets = 0, list[tuple[float, int]]()
         for bound, count in zip(self._bounds, self._counts, strict=True):
             total += count
             buckets.append((bound, total))
-        return Sample(name=name, value=self._sum, help=meaning, buckets=tuple(buckets))
+        return Sample(name=name, value=self._sum, help=meaning, labels=labels, buckets=tuple(buckets))

@@ -1,0 +1,250 @@
+"""The changes that a server makes to its open directories, each recorded in the audit log before it is made.
+
+::
+
+    check ─► If-Match ─► intent on disk ─► change ─► outcome
+
+A check that fails, and an audit log that cannot be written, change nothing. All of a change happens under the
+manager's lock for topics, so what was checked is what is changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from siltstone.base.errors import ChangedMeanwhileError, UnknownTopicError
+from siltstone.commands.changes import Actor
+from siltstone.commands.jobs import BackgroundJob, Progress
+from siltstone.commands.served import Served
+from siltstone.commands.topics import (
+    SettingsChange,
+    TopicChange,
+    created_topic,
+    refuse_missing_removals,
+)
+from siltstone.log.names import TopicPartition
+from siltstone.runtime.manager import LogManager, refuse_compacted_only
+from siltstone.runtime.topic_names import altered_policies, find_partitions, refuse_bad_namespace
+from siltstone.runtime.topics import altered_settings, refuse_fewer_partitions, refuse_new_topic
+
+
+def etag_of(identity: str | None, own: Mapping[str, str]) -> str:
+    """The entity tag of settings: a hash of the topic's id and of its own settings."""
+    text = json.dumps([identity or "", sorted(own.items())])
+    return f'"{hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]}"'
+
+
+def topic_etag(served: Served, topic: str) -> str:
+    """The entity tag of a topic. Raises UnknownTopicError, SiltstoneError, OSError."""
+    description = served.describe(topic)
+    return etag_of(description.topic_id, description.config)
+
+
+def refuse_other_tag(if_match: str | None, tag: str, target: str) -> None:
+    """Raises ChangedMeanwhileError unless ``if_match`` (None or ``*``: anything) has ``tag``."""
+    if if_match is None or if_match.strip() == "*":
+        return
+    if tag not in [part.strip() for part in if_match.split(",")]:
+        raise ChangedMeanwhileError(f"{target} has changed since it was read", path=target)
+
+
+@contextlib.contextmanager
+def _changing(served: Served) -> Iterator[LogManager]:
+    """The open logs, while no other change of topics is made; afterwards the catalogue is refreshed."""
+    manager = served.opened()
+    with manager.creation_or_deletion_lock:
+        yield manager
+    served.cataloguer.refresh_soon()
+
+
+def create_topic(
+    served: Served,
+    actor: Actor,
+    name: str,
+    partitions: int | None,
+    config: Mapping[str, str],
+    *,
+    validate_only: bool = False,
+) -> TopicChange:
+    """Create a topic. Raises LogError with Kafka's code, SiltstoneError, OSError."""
+    with _changing(served) as manager:
+        count = manager.config.integer("num.partitions") if partitions is None else partitions
+        refuse_new_topic(name, manager.topics.names(), count, config, manager.config)
+        if validate_only:
+            return TopicChange(topic=name, status="created", partitions=count, config=config)
+        after = {"partitions": count, "config": dict(config)}
+        with served.opened_changes().recorded(actor, "create", name, after=after):
+            return created_topic(manager, name, count, config)
+
+
+def add_partitions(
+    served: Served,
+    actor: Actor,
+    name: str,
+    count: int,
+    *,
+    if_match: str | None = None,
+    validate_only: bool = False,
+) -> TopicChange:
+    """Raise a topic's number of partitions to ``count``. Raises ChangedMeanwhileError, LogError,
+    SiltstoneError."""
+    with _changing(served) as manager:
+        refuse_other_tag(if_match, topic_etag(served, name), name)
+        before = len(manager.topics.partitions_of(name))
+        refuse_fewer_partitions(name, before, count)
+        if not validate_only:
+            counts = {"partitions": before}, {"partitions": count}
+            changes = served.opened_changes()
+            with changes.recorded(actor, "add-partitions", name, before=counts[0], after=counts[1]):
+                manager.topics.add_partitions(name, count)
+    return TopicChange(topic=name, status="altered", partitions=count)
+
+
+def alter_settings(
+    served: Served,
+    actor: Actor,
+    name: str,
+    set_to: Mapping[str, str],
+    remove: Sequence[str] = (),
+    *,
+    if_match: str | None = None,
+    validate_only: bool = False,
+) -> SettingsChange:
+    """Set and remove a topic's own settings. Raises ChangedMeanwhileError, UnknownTopicError,
+    InvalidConfigError, SiltstoneError, OSError."""
+    with _changing(served) as manager:
+        description = manager.topics.describe(name)
+        before = description.config
+        refuse_other_tag(if_match, etag_of(description.topic_id, before), name)
+        refuse_missing_removals(name, before, remove)
+        after: Mapping[str, str] = altered_settings(name, before, set_to, remove, manager.config)
+        if not validate_only and after != before:
+            changes = served.opened_changes()
+            with changes.recorded(actor, "alter", name, before=before, after=after):
+                after = dict(manager.topics.alter(name, set_to, remove=remove).config)
+    return SettingsChange(topic=name, before=before, after=after)
+
+
+def alter_namespace(
+    served: Served, actor: Actor, name: str, set_to: Mapping[str, str], remove: Sequence[str] = ()
+) -> SettingsChange:
+    """Set and remove policies of a Pulsar namespace. Raises UsageError, InvalidConfigError,
+    SiltstoneError."""
+    with _changing(served) as manager:
+        refuse_bad_namespace(name)
+        before = manager.topics.namespaces.get(name, {})
+        after = altered_policies(before, dict(set_to), remove, name)
+        changes = served.opened_changes()
+        with changes.recorded(actor, "alter-namespace", name, before=before, after=after):
+            after = manager.topics.alter_namespace(name, set_to, remove=remove)
+    return SettingsChange(topic=name, before=before, after=after)
+
+
+def delete_topic(served: Served, actor: Actor, name: str, *, if_match: str | None = None) -> TopicChange:
+    """Delete a topic; its files are removed after ``file.delete.delay.ms``. Raises ChangedMeanwhileError,
+    UnknownTopicError, SiltstoneError, OSError."""
+    with _changing(served) as manager:
+        description = manager.topics.describe(name)
+        refuse_other_tag(if_match, etag_of(description.topic_id, description.config), name)
+        count = len(description.partitions)
+        before = {"id": description.topic_id, "partitions": count, "config": dict(description.config)}
+        with served.opened_changes().recorded(actor, "delete", name, before=before):
+            for number in description.partitions:
+                served.opened_cleaner().resume(TopicPartition(name, number))
+            manager.topics.delete(name)
+    return TopicChange(topic=name, status="deleted", partitions=count)
+
+
+def delete_records(
+    served: Served, actor: Actor, topic: str, before_offsets: Mapping[int, int]
+) -> dict[int, int]:
+    """Raise the log start offsets of partitions (number → offset, -1: the high watermark). Returns the new
+    ones.
+
+    Raises PolicyViolationError, OffsetOutOfRangeError, UnknownTopicError, StorageError.
+    """
+    with _changing(served) as manager:
+        logs = {number: manager.get(TopicPartition(topic, number)) for number in before_offsets}
+        for log in logs.values():
+            refuse_compacted_only(log.topic_partition, log.config)
+        starts = {str(number): log.log_start_offset for number, log in logs.items()}
+        after = {str(number): offset for number, offset in before_offsets.items()}
+        changes = served.opened_changes()
+        with changes.recorded(actor, "delete-records", topic, before=starts, after=after):
+            return {
+                number: manager.delete_records(logs[number].topic_partition, offset)
+                for number, offset in before_offsets.items()
+            }
+
+
+# Cleaning.
+
+
+def clean_now(
+    served: Served,
+    actor: Actor,
+    topic: str,
+    partitions: Sequence[int] = (),
+    *,
+    force: bool = False,
+) -> BackgroundJob:
+    """Clean a topic, or some of its partitions, as a job. ``force``: whatever the dirty ratio, and with the
+    active segments, which are rolled first. Raises UnknownTopicError, UsageError, BusyError,
+    SiltstoneError."""
+    manager, cleaner = served.opened(), served.opened_cleaner()
+    numbers = manager.topics.partitions_of(topic)
+    missing = sorted(set(partitions) - set(numbers))
+    if missing:
+        raise UnknownTopicError(f"topic {topic!r} has no partition {missing[0]}")
+    where = [TopicPartition(topic, number) for number in partitions or numbers]
+    cleaner.refuse_not_compacted([topic])
+
+    def work(progress: Progress) -> object:
+        progress.check()
+        with served.opened_changes().recorded(actor, "clean", topic, after={"force": force}):
+            results = cleaner.clean_now(where, force=force)
+        served.cataloguer.refresh_soon()
+        return {"logs": [result.to_json() for result in results]}
+
+    target = topic if not partitions else ", ".join(map(str, where))
+    return served.jobs.submit("clean", target, actor.user, work)
+
+
+def retry_cleaning(served: Served, actor: Actor, topic_partition: TopicPartition) -> bool:
+    """Let the cleaner try an uncleanable partition again; False if it was cleanable. Raises
+    UnknownTopicError, StorageError."""
+    with _changing(served) as manager:
+        manager.get(topic_partition)
+        row = manager.uncleanable.get(topic_partition)
+        if row is None:
+            return False
+        before = {"reason": row.reason, "since_ms": row.since_ms}
+        with served.opened_changes().recorded(actor, "retry-cleaning", str(topic_partition), before=before):
+            return manager.retry_cleaning(topic_partition)
+
+
+def pause_cleaning(served: Served, actor: Actor, topic_partition: TopicPartition) -> None:
+    """Let the cleaner leave a partition alone until it is resumed, or the process ends. Raises
+    UnknownTopicError, StorageError."""
+    served.opened().get(topic_partition)
+    with served.opened_changes().recorded(actor, "pause-cleaning", str(topic_partition)):
+        served.opened_cleaner().pause(topic_partition)
+
+
+def resume_cleaning(served: Served, actor: Actor, topic_partition: TopicPartition) -> None:
+    """End the pause of a partition. Raises UnknownTopicError, StorageError."""
+    served.opened().get(topic_partition)
+    with served.opened_changes().recorded(actor, "resume-cleaning", str(topic_partition)):
+        served.opened_cleaner().resume(topic_partition)
+
+
+def compact_beside(served: Served, actor: Actor, topic: str) -> list[TopicPartition]:
+    """Begin to compact a topic (its own name, or Pulsar's) beside its log. Raises CompactionInProgressError,
+    UnknownTopicError, SiltstoneError, OSError."""
+    manager, compactions = served.opened(), served.opened_compactions()
+    find_partitions(topic, manager)
+    with served.opened_changes().recorded(actor, "compact", topic):
+        return compactions.trigger(topic)

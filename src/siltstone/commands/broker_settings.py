@@ -1,0 +1,171 @@
+"""The broker's own settings over an open server: read, checked, changed, and what waits for a restart.
+
+Every change goes into the ``server.properties`` that the server was started with, its comments and order
+kept. Settings that can change at run time apply at once, too; the others are *pending* until a restart: the
+file says something else than the process uses.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import javaproperties
+
+from siltstone.base import files
+from siltstone.base.config import (
+    Config,
+    ConfigSource,
+    find_broker_key,
+    parse_server_properties,
+    refuse_contradictions,
+)
+from siltstone.base.config_table import ALL_KEYS, Key
+from siltstone.base.errors import DirectoryRefusedError, InvalidConfigError, UsageError
+from siltstone.commands.administration import etag_of, refuse_other_tag
+from siltstone.commands.changes import Actor
+from siltstone.commands.served import Served
+from siltstone.commands.topics import EffectiveSetting, SettingsChange, settings_of_broker
+
+_BROKER = "broker"
+_lock = threading.Lock()
+"""One change of a file at a time."""
+
+
+def broker_settings(served: Served) -> list[EffectiveSetting]:
+    """All settings of the broker with their sources, sorted by name. Raises SiltstoneError, OSError."""
+    return settings_of_broker(served.broker_settings(), everything=True)
+
+
+def broker_etag(served: Served) -> str:
+    """The entity tag of the settings in the file. Raises SiltstoneError, OSError."""
+    return etag_of(_BROKER, _texts(_read(served)[1]))
+
+
+def pending(served: Served) -> dict[str, str]:
+    """The settings that the file has and the process does not use until it is restarted: name → text in the
+    file, empty where the file leaves the setting out. Raises UsageError, SiltstoneError, OSError."""
+    if served.options.properties is None:
+        return {}
+    _, properties = _read(served)
+    in_file, waiting = _parsed(served, properties), {}
+    for key in ALL_KEYS:
+        for name in key.broker_names:
+            now = served.broker_settings().layer(ConfigSource.STATIC_BROKER_CONFIG).get(name)
+            then = in_file.layer(ConfigSource.STATIC_BROKER_CONFIG).get(name)
+            if (now and now.value) != (then and then.value) and not _applies_at_once(key, name):
+                waiting[name] = properties.get(name) or ""
+    return waiting
+
+
+def _applies_at_once(key: Key, name: str) -> bool:
+    return key.changes_at_run_time(name)
+
+
+def alter_broker(
+    served: Served,
+    actor: Actor,
+    set_to: Mapping[str, str],
+    remove: Sequence[str] = (),
+    *,
+    if_match: str | None = None,
+    validate_only: bool = False,
+) -> tuple[SettingsChange, list[str]]:
+    """Set and remove settings of the broker. Returns the change, and the names that wait for a restart.
+
+    Raises InvalidConfigError, ChangedMeanwhileError, UsageError without a file, StorageError if the change
+    cannot be recorded, OSError.
+    """
+    manager = served.opened()
+    with _lock:
+        path, properties = _read(served)
+        before = _texts(properties)
+        refuse_other_tag(if_match, etag_of(_BROKER, before), _BROKER)
+        missing = [name for name in remove if name not in before]
+        if missing:
+            raise InvalidConfigError(f"{missing[0]} is not set", path=str(path), advice="leave it out")
+        try:
+            for name in (*set_to, *remove):
+                find_broker_key(name)
+            for name, text in set_to.items():
+                properties[name] = text
+            for name in remove:
+                del properties[name]
+            config = refuse_contradictions(_parsed(served, properties))
+        except UsageError as error:
+            raise InvalidConfigError(error.reason, path=_BROKER, advice=error.advice) from None
+        after = _texts(properties)
+        if not validate_only and after != before:
+            changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
+            shown = ({name: texts.get(name) for name in sorted(changed)} for texts in (before, after))
+            old, new = shown
+            with served.opened_changes().recorded(actor, "alter-broker", _BROKER, before=old, after=new):
+                _write(path, properties)
+                manager.update_config(_effective(manager.config, config))
+            served.cataloguer.refresh_soon()
+        waiting = list(pending(served)) if not validate_only else []
+    return SettingsChange(topic=_BROKER, before=before, after=after), waiting
+
+
+def restart(served: Served, actor: Actor) -> None:
+    """Let the process close its directories in order, read its file and open them again. Its outcome is
+    recorded when they are open again. Raises UsageError if the file is bad, StorageError, OSError."""
+    if served.options.properties is not None:
+        _parsed(served, _read(served)[1])
+    before = {"pending": pending(served)}
+    served.opened_changes().begin(actor, RESTART, _BROKER, before=before)
+    served.restart_asked.set()
+
+
+RESTART = "restart"
+
+
+def _effective(now: Config, in_file: Config) -> Config:
+    """The settings of the process after a change: those of the file that can change at run time, and of the
+    others those of now."""
+    source = ConfigSource.STATIC_BROKER_CONFIG
+    layer = {
+        name: setting
+        for name, setting in in_file.layer(source).items()
+        if _applies_at_once(find_broker_key(name), name)
+    }
+    kept = {
+        name: setting
+        for name, setting in now.layer(source).items()
+        if not _applies_at_once(find_broker_key(name), name)
+    }
+    return now.with_layer(source, {**kept, **layer})
+
+
+def _read(served: Served) -> tuple[Path, javaproperties.PropertiesFile]:
+    """The file, and its entries with their comments. Raises UsageError without one, OSError."""
+    path = served.options.properties
+    if path is None:
+        advice = "start siltstone serve with --config FILE, which may be empty"
+        raise UsageError("the server was started without a file for its settings", advice=advice)
+    try:
+        text = files.read_input(path).decode()
+    except UnicodeDecodeError as error:
+        reason = f"byte {error.start} is not UTF-8"
+        raise UsageError(reason, path=path, advice="save the file as UTF-8") from None
+    return path, javaproperties.PropertiesFile.loads(text)
+
+
+def _parsed(served: Served, properties: javaproperties.PropertiesFile) -> Config:
+    return Config(static=parse_server_properties(properties.dumps(), str(served.options.properties)))
+
+
+def _texts(properties: javaproperties.PropertiesFile) -> dict[str, str]:
+    return dict(properties.items())
+
+
+def _write(path: Path, properties: javaproperties.PropertiesFile) -> None:
+    """Replace the file durably, with the permissions that it had. Raises DirectoryRefusedError, OSError."""
+    if files.is_link(path):
+        raise DirectoryRefusedError(
+            "the file is a link, which would be replaced",
+            path=path,
+            advice="pass the file itself as --config",
+        )
+    files.replace(path, properties.dumps().encode())

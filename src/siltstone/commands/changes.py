@@ -1,0 +1,192 @@
+"""The audit log of changes: who changed what, in which way, from what to what, and how it ended.
+
+A JSON object a line, in ``siltstone-changes.jsonl`` in the first log directory::
+
+    {"id": "…", "at_ms": …, "stage": "intent", "user": "ada", "address": "127.0.0.1", "way": "http",
+     "action": "alter", "target": "users", "before": {…}, "after": {…}}
+    {"id": "…", "at_ms": …, "stage": "outcome", "outcome": "done"}
+
+The intent is on disk before the change begins, and a change whose intent cannot be written is refused. An
+intent without an outcome is of a change that a crash interrupted. Records' keys and values are never written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from siltstone.base import files
+from siltstone.base.clock import Clock
+from siltstone.base.errors import StorageError
+
+CHANGES_FILE = "siltstone-changes.jsonl"
+INTENT, OUTCOME, DONE, INTERRUPTED = "intent", "outcome", "done", "interrupted"
+LOCAL_USER = "-"
+READ_BYTES = 4 << 20
+"""The newest bytes of the file that are read to show changes."""
+_AUDIT_ADVICE = "free space or repair the directory: no change is made that cannot be recorded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actor:
+    """Who asks for a change: the user's name (``-`` where nobody logs in), the address, and the way (``http``
+    or ``cli``)."""
+
+    user: str = LOCAL_USER
+    address: str = ""
+    way: str = "http"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditedChange:
+    """One change, with its outcome: None while it runs, or if a crash interrupted it."""
+
+    id: str
+    at_ms: int
+    actor: Actor
+    action: str
+    target: str
+    before: Mapping[str, object]
+    after: Mapping[str, object]
+    outcome: str | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """One object."""
+        return {
+            "id": self.id,
+            "at_ms": self.at_ms,
+            "user": self.actor.user,
+            "address": self.actor.address,
+            "way": self.actor.way,
+            "action": self.action,
+            "target": self.target,
+            "before": dict(self.before),
+            "after": dict(self.after),
+            "outcome": self.outcome,
+        }
+
+
+class ChangeLog:
+    """Appends to the audit log of a log directory, and reads it. Safe in several threads."""
+
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        self.path = directory / CHANGES_FILE
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def recorded(
+        self,
+        actor: Actor,
+        action: str,
+        target: str,
+        *,
+        before: Mapping[str, object] | None = None,
+        after: Mapping[str, object] | None = None,
+    ) -> Iterator[None]:
+        """Record the change that the block makes: the intent durably before it, the outcome after it.
+
+        Raises StorageError, before the block begins, if the intent cannot be written; what the block raises.
+        """
+        change_id = self.begin(actor, action, target, before=before, after=after)
+        outcome = INTERRUPTED
+        try:
+            yield
+            outcome = DONE
+        except Exception as error:
+            outcome = f"failed: {error}"
+            raise
+        finally:
+            self.end(change_id, outcome)
+
+    def begin(
+        self,
+        actor: Actor,
+        action: str,
+        target: str,
+        *,
+        before: Mapping[str, object] | None = None,
+        after: Mapping[str, object] | None = None,
+    ) -> str:
+        """Record an intent durably; its id. Raises StorageError."""
+        change = AuditedChange(
+            id=secrets.token_hex(8),
+            at_ms=self._clock.now_ms(),
+            actor=actor,
+            action=action,
+            target=target,
+            before=before or {},
+            after=after or {},
+        )
+        written = {name: value for name, value in change.to_json().items() if name != "outcome"}
+        try:
+            self._append({"stage": INTENT, **written})
+        except OSError as error:
+            reason = f"the change is not recorded, and so not made: {error.strerror or error}"
+            raise StorageError(reason, path=self.path, advice=_AUDIT_ADVICE) from error
+        return change.id
+
+    def end(self, change_id: str, outcome: str) -> None:
+        """Record an outcome. The change is made or has failed: that the outcome cannot be written does not
+        alter that."""
+        with contextlib.suppress(OSError):
+            self._append(
+                {"stage": OUTCOME, "id": change_id, "at_ms": self._clock.now_ms(), "outcome": outcome}
+            )
+
+    def _append(self, line: Mapping[str, object]) -> None:
+        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        with self._lock, contextlib.closing(files.Appender(self.path)) as appender:
+            if appender.size and not self._ends_with_newline(appender.size):
+                data = b"\n" + data  # a crash left an incomplete line
+            appender.write(data)
+            appender.sync()
+
+    def _ends_with_newline(self, size: int) -> bool:
+        with files.Reader(self.path) as reader:
+            return reader.read(size - 1, 1) == b"\n"
+
+    def newest(self, count: int = 100) -> list[AuditedChange]:
+        """The newest changes, the last one first; lines that are not of a change are left out. Raises
+        OSError."""
+        try:
+            size = files.stat(self.path).size
+            with files.Reader(self.path) as reader:
+                start = max(size - READ_BYTES, 0)
+                lines = reader.read(start, size - start).split(b"\n")
+        except FileNotFoundError:
+            return []
+        changes, outcomes = list[AuditedChange](), dict[str, str]()
+        for line in reversed(lines):
+            parsed = _parse(line)
+            if isinstance(parsed, AuditedChange):
+                changes.append(replace(parsed, outcome=outcomes.get(parsed.id)))
+                if len(changes) == count:
+                    break
+            elif parsed is not None:
+                outcomes[parsed[0]] = parsed[1]
+        return changes
+
+
+def _parse(line: bytes) -> AuditedChange | tuple[str, str] | None:
+    """An intent, (id, outcome), or None for any other line."""
+    try:
+        found = json.loads(line)
+        if found["stage"] == OUTCOME:
+            return str(found["id"]), str(found["outcome"])
+        return AuditedChange(
+            id=str(found["id"]),
+            at_ms=int(found["at_ms"]),
+            actor=Actor(user=str(found["user"]), address=str(found["address"]), way=str(found["way"])),
+            action=str(found["action"]),
+            target=str(found["target"]),
+            before=dict(found["before"]),
+            after=dict(found["after"]),
+        )
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None

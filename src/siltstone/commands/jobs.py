@@ -1,0 +1,177 @@
+"""Work that a server does in the background: cleanings, explanations, compactions, deletions of keys.
+
+::
+
+    queued ─► running ─┬─► done        ``result`` is what the work returned, as JSON
+       │               ├─► failed      ``error`` says why
+       └─► cancelled ◄─┘               the work notices ``Progress.check``
+
+``AT_ONCE`` jobs run at the same time; the others wait in order. The last ``KEPT`` jobs are remembered while
+the process runs.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import secrets
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from siltstone.base.clock import Clock
+from siltstone.base.closing import Closing
+from siltstone.base.errors import BusyError, JobCancelledError, SiltstoneError, UnknownJobError
+
+AT_ONCE = 2
+QUEUED_MAX = 100
+KEPT = 200
+QUEUED, RUNNING, DONE, FAILED, CANCELLED = "queued", "running", "done", "failed", "cancelled"
+_logger = logging.getLogger("siltstone")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackgroundJob:
+    """A job at one moment. ``kind``: clean, explain, compact …; ``bytes_done`` of ``bytes_total``."""
+
+    id: str
+    kind: str
+    target: str
+    user: str
+    state: str
+    created_ms: int
+    began_ms: int | None = None
+    ended_ms: int | None = None
+    bytes_done: int = 0
+    bytes_total: int = 0
+    result: object = None
+    error: str | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Is it done, failed or cancelled?"""
+        return self.state in (DONE, FAILED, CANCELLED)
+
+    def to_json(self) -> dict[str, object]:
+        """One object; unknown times are null."""
+        return {name: getattr(self, name) for name in BackgroundJob.__slots__}
+
+
+class Progress:
+    """What a job reports, and how it learns that it was cancelled. Call it as an engine's progress."""
+
+    def __init__(self, jobs: Jobs, job_id: str) -> None:
+        self._jobs, self._id = jobs, job_id
+
+    def __call__(self, log: str, stage: str, done: int, total: int) -> None:
+        """Note how far a log is."""
+        if stage != "done":
+            self._jobs.change(self._id, bytes_done=done, bytes_total=total)
+
+    def check(self) -> None:
+        """Raises JobCancelledError if the job was cancelled."""
+        if self._jobs.is_cancelled(self._id):
+            raise JobCancelledError("the job was cancelled")
+
+
+Work = Callable[[Progress], object]
+
+
+class Jobs(Closing):
+    """Runs jobs in ``AT_ONCE`` threads. Safe in several threads."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._jobs: dict[str, BackgroundJob] = {}
+        self._futures: dict[str, Future[None]] = {}
+        self._cancelled: set[str] = set()
+        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="siltstone-job")
+
+    def submit(self, kind: str, target: str, user: str, work: Work) -> BackgroundJob:
+        """Queue a job. Raises BusyError if too many wait, or if the same job waits or runs."""
+        job = BackgroundJob(
+            id=secrets.token_hex(8),
+            kind=kind,
+            target=target,
+            user=user,
+            state=QUEUED,
+            created_ms=self._clock.now_ms(),
+        )
+        with self._lock:
+            waiting = [other for other in self._jobs.values() if not other.has_ended]
+            if any((other.kind, other.target) == (kind, target) for other in waiting):
+                raise BusyError(f"a job {kind} {target} waits or runs already", advice="wait for its end")
+            if len(waiting) >= QUEUED_MAX:
+                raise BusyError(f"{len(waiting)} jobs wait already", advice="wait for some of them")
+            self._jobs[job.id] = job
+            self._forget_old()
+            self._futures[job.id] = self._pool.submit(self._run, job.id, work)
+        return job
+
+    def _forget_old(self) -> None:
+        ended = [job.id for job in self._jobs.values() if job.has_ended]
+        for job_id in ended[: max(len(self._jobs) - KEPT, 0)]:
+            del self._jobs[job_id]
+            self._futures.pop(job_id, None)
+
+    def _run(self, job_id: str, work: Work) -> None:
+        progress = Progress(self, job_id)
+        self.change(job_id, state=RUNNING, began_ms=self._clock.now_ms())
+        try:
+            progress.check()
+            result = work(progress)
+            self.change(job_id, state=DONE, result=result)
+        except JobCancelledError as error:
+            self.change(job_id, state=CANCELLED, error=str(error))
+        except (SiltstoneError, OSError) as error:
+            self.change(job_id, state=FAILED, error=str(error))
+        except Exception as error:
+            _logger.exception("BackgroundJob %s failed", job_id)
+            self.change(job_id, state=FAILED, error=f"{type(error).__name__}: {error}")
+        finally:
+            self.change(job_id, ended_ms=self._clock.now_ms())
+
+    def change(self, job_id: str, **values: object) -> None:
+        """Set fields of a job."""
+        with self._lock:
+            if job_id in self._jobs:
+                self._jobs[job_id] = replace(self._jobs[job_id], **values)  # type: ignore[arg-type]
+
+    def is_cancelled(self, job_id: str) -> bool:
+        """Has somebody cancelled it?"""
+        return job_id in self._cancelled
+
+    def get(self, job_id: str) -> BackgroundJob:
+        """A job. Raises UnknownJobError."""
+        with self._lock:
+            if job_id not in self._jobs:
+                raise UnknownJobError(f"there is no job {job_id[:64]!r}")
+            return self._jobs[job_id]
+
+    def wait(self, job_id: str, timeout: float | None = None) -> BackgroundJob:
+        """The job when it has ended, or after ``timeout`` seconds. Raises UnknownJobError."""
+        self.get(job_id)
+        concurrent.futures.wait([self._futures[job_id]], timeout)
+        return self.get(job_id)
+
+    def all(self) -> list[BackgroundJob]:
+        """All jobs that are remembered, the newest first."""
+        with self._lock:
+            return list(reversed(self._jobs.values()))
+
+    def cancel(self, job_id: str) -> BackgroundJob:
+        """Cancel a job: one that waits at once, one that runs at its next check. Raises UnknownJobError."""
+        job = self.get(job_id)
+        if not job.has_ended:
+            self._cancelled.add(job_id)
+            if self._futures[job_id].cancel():
+                self.change(job_id, state=CANCELLED, ended_ms=self._clock.now_ms())
+        return self.get(job_id)
+
+    def close(self) -> None:
+        """Cancel all jobs, and wait for those that run."""
+        for job in self.all():
+            self.cancel(job.id)
+        self._pool.shutdown(wait=True, cancel_futures=True)

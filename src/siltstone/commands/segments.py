@@ -1,0 +1,239 @@
+"""The segments of a partition for people: sizes, times, and in which section of the log each of them is.
+
+::
+
+    log start      first dirty (cleaner checkpoint)   first uncleanable   high watermark   end
+        │▓▓▓▓▓▓▓▓│▓▓▓▓▓│▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒│▒▒▒▒▒▒▒▒▒▒▒│░░░░░░░░░░│───────────────│
+        └─── clean ────┘└────────── dirty ─────────┘uncleanable└── active ──┘
+
+The sections are those of ``compaction.inplace.ranges``, as the catalogue has them: an open log and one that
+is only looked at are shown alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from siltstone.base import files
+from siltstone.base.clock import duration_text
+from siltstone.base.config import Config
+from siltstone.base.errors import SiltstoneError
+from siltstone.commands.watch import (
+    CHANGING,
+    CLEANING,
+    DIRTY,
+    DUE,
+    TOMBSTONES,
+    UNCLEANABLE,
+    UNREADABLE,
+    WatchedLog,
+)
+from siltstone.compaction.inplace.ranges import CleanableRange
+from siltstone.log.fetch import LogView
+from siltstone.log.ledger.store import LedgerStore
+from siltstone.log.names import segment_file
+from siltstone.log.read_only import ReadableLog
+from siltstone.log.segment import LiveSegment
+
+CLEAN, UNCLEANABLE_YET, ACTIVE, CLOSED = "clean", "uncleanable", "active", "closed"
+SECTIONS = (CLEAN, DIRTY, UNCLEANABLE_YET, ACTIVE, CLOSED)
+"""clean: a key stands once; dirty: a cleaning reads it; uncleanable: held back for now; active: appends go
+there; closed: of a log that is not compacted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRow:
+    """One segment. ``end_offset``: the base offset of the next one, or the log's end. Sizes in bytes; times
+    are None where the segment has none."""
+
+    base_offset: int
+    end_offset: int
+    size: int
+    section: str
+    first_timestamp_ms: int | None
+    largest_timestamp_ms: int | None
+    modified_ms: int
+    offset_index_bytes: int
+    time_index_bytes: int
+
+    def to_json(self) -> dict[str, object]:
+        """One object."""
+        return {name: getattr(self, name) for name in SegmentRow.__slots__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """Offsets that matter in a log; None where there is none."""
+
+    log_start: int
+    cleaner_checkpoint: int | None
+    first_uncleanable: int | None
+    high_watermark: int
+    last_stable: int
+    log_end: int
+    compacted_horizon: int | None
+
+    def to_json(self) -> dict[str, object]:
+        """One object."""
+        return {name: getattr(self, name) for name in Marks.__slots__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSegments:
+    """A partition's segments, its marks, and one sentence on its cleaning. ``leftovers``: files of a swap or
+    a deletion that has not ended (``.swap``, ``.cleaned``, ``.deleted``), by name with their bytes."""
+
+    topic: str
+    partition: int
+    directory: str
+    state: str
+    sentence: str
+    segments: Sequence[SegmentRow]
+    marks: Marks
+    leftovers: Sequence[tuple[str, int]]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self.segments)
+
+    def to_json(self) -> dict[str, object]:
+        """One object."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "directory": self.directory,
+            "state": self.state,
+            "sentence": self.sentence,
+            "segments": [segment.to_json() for segment in self.segments],
+            "marks": self.marks.to_json(),
+            "leftovers": [{"name": name, "bytes": size} for name, size in self.leftovers],
+        }
+
+
+def segments_of(
+    log: ReadableLog, watched: WatchedLog, config: Config | None, *, times: bool = True
+) -> PartitionSegments:
+    """The segments of a log. ``watched``: its row of the catalogue, which may be a little older; ``config``:
+    None if the settings are not known; ``times``: read each segment's times. Raises OSError."""
+    view = log.view
+    cleanable = None if watched.snapshot is None else watched.snapshot.range
+    listed: dict[str, files.FileStat] = {}
+    with contextlib.suppress(OSError):  # the directory may be renamed or deleted meanwhile
+        listed = files.list_files(log.directory)
+    ends = [*(segment.base_offset for segment in view.segments[1:]), view.log_end_offset]
+    return PartitionSegments(
+        topic=log.topic_partition.topic,
+        partition=log.topic_partition.partition,
+        directory=str(log.directory),
+        state=watched.state,
+        sentence=sentence_of(watched, config),
+        segments=[
+            _segment_row(segment, end, view.size_of(number), _section(view, number, cleanable), listed, times)
+            for number, (segment, end) in enumerate(zip(view.segments, ends, strict=True))
+        ],
+        marks=Marks(
+            log_start=view.log_start_offset,
+            cleaner_checkpoint=watched.checkpoint,
+            first_uncleanable=None if cleanable is None else cleanable.end,
+            high_watermark=view.high_watermark,
+            last_stable=view.last_stable_offset,
+            log_end=view.log_end_offset,
+            compacted_horizon=_compacted_horizon(log),
+        ),
+        leftovers=[
+            (name, status.size)
+            for name, status in sorted(listed.items())
+            if name.endswith((".swap", ".cleaned", ".deleted"))
+        ],
+    )
+
+
+def _segment_row(
+    segment: LiveSegment, end: int, size: int, section: str, listed: Mapping[str, files.FileStat], times: bool
+) -> SegmentRow:
+    first, largest = _times(segment) if times else (None, None)
+
+    def size_of(kind: str) -> int:
+        status = listed.get(segment_file(segment.base_offset, kind))
+        return 0 if status is None else status.size
+
+    return SegmentRow(
+        base_offset=segment.base_offset,
+        end_offset=end,
+        size=size,
+        section=section,
+        first_timestamp_ms=first,
+        largest_timestamp_ms=largest,
+        modified_ms=segment.modified_ms,
+        offset_index_bytes=size_of("index"),
+        time_index_bytes=size_of("timeindex"),
+    )
+
+
+def _section(view: LogView, number: int, cleanable: CleanableRange | None) -> str:
+    if number + 1 == len(view.segments):
+        return ACTIVE
+    if cleanable is None:
+        return CLOSED
+    base_offset = view.segments[number].base_offset
+    if base_offset >= cleanable.end:
+        return UNCLEANABLE_YET
+    return CLEAN if base_offset < cleanable.first_dirty else DIRTY
+
+
+def _times(segment: LiveSegment) -> tuple[int | None, int | None]:
+    """The first and the largest timestamp of a segment; None where it has none or cannot be read now."""
+    with contextlib.suppress(SiltstoneError, OSError):
+        first, largest = segment.first_timestamp(), segment.largest_timestamp
+        return (first if first >= 0 else None), (largest if largest >= 0 else None)
+    return None, None
+
+
+def _compacted_horizon(log: ReadableLog) -> int | None:
+    with contextlib.suppress(SiltstoneError, OSError):
+        ledger = LedgerStore(log.directory).current()
+        return None if ledger is None else ledger.horizon
+    return None
+
+
+def sentence_of(watched: WatchedLog, config: Config | None) -> str:
+    """One sentence: what becomes of the log, or why it is not cleaned."""
+    snapshot, reason = watched.snapshot, watched.reason
+    if watched.state == UNCLEANABLE:
+        return f"The cleaner skips it: {reason}."
+    if watched.state == UNREADABLE:
+        return f"It cannot be read: {reason}."
+    if watched.state in (CLEANING, CHANGING):
+        return f"It is being cleaned: {reason}." if reason else "It is being cleaned."
+    if snapshot is None:
+        return f"It is not cleaned: {reason}." if reason else "It is not cleaned."
+    bounds = snapshot.range
+    if watched.state == DUE:
+        return "It is due: the next round of the cleaner takes it" + (f" ({reason})." if reason else ".")
+    if watched.state == TOMBSTONES:
+        return f"Nothing is dirty; tombstones wait: {reason}."
+    if watched.state == DIRTY:
+        return _dirty_sentence(watched, config)
+    if bounds.end <= bounds.first_dirty:
+        return "Nothing to clean: all closed segments are clean, or held back."
+    return "Nothing to clean."
+
+
+def _dirty_sentence(watched: WatchedLog, config: Config | None) -> str:
+    assert watched.snapshot is not None
+    bounds = watched.snapshot.range
+    ratio = watched.min_ratio.value if watched.min_ratio is not None else None
+    if not isinstance(ratio, (int, float)):
+        return f"Not cleaned: {bounds.dirty_ratio:.2f} of the bytes are dirty."
+    text = f"Not cleaned: {bounds.dirty_ratio:.2f} of the bytes are dirty, more than {ratio:.2f} are needed"
+    if ratio < 1:
+        # dirty / (clean + dirty) > ratio
+        missing = int(ratio * bounds.clean_bytes / (1 - ratio)) - bounds.cleanable_bytes
+        text += f": {max(missing, 1):,} bytes more"
+    lag_ms = None if config is None else config.integer("max.compaction.lag.ms")
+    if lag_ms is not None and lag_ms < 1 << 62:
+        text += f", or when a record is older than {duration_text(lag_ms / 1000)} (max.compaction.lag.ms)"
+    return f"{text}."

@@ -1,0 +1,99 @@
+"""Errors as answers: Confluent's ``{"error_code", "message"}``, Pulsar's ``{"reason"}``, the console's
+page.
+
+A status has one meaning in all families: 400 malformed or refused, 401, 403, 404, 409 busy or locked, 412
+changed meanwhile, 413, 415, 421, 428, 429, 500, 503.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from siltstone.base import errors
+
+PULSAR, CONSOLE = "/admin/", "/ui"
+_logger = logging.getLogger("siltstone")
+# The status and Confluent's number of each kind of error, the first that fits.
+_ANSWERS: tuple[tuple[type[Exception], int, int], ...] = (
+    (errors.NotAllowedError, 403, 40301),
+    (errors.UnknownTopicError, 404, 40403),
+    (errors.UnknownGroupError, 404, 40405),
+    (errors.UnknownJobError, 404, 404),
+    (errors.ChangedMeanwhileError, 412, 412),
+    (errors.TopicExistsError, 400, 40002),
+    (errors.BusyError, 429, 42901),
+    (errors.CompactionInProgressError, 409, 409),
+    (errors.CleaningAbortedError, 409, 409),
+    (errors.DirectoryLockedError, 409, 409),
+    (errors.SourceChangedError, 503, 50003),
+    (errors.EngineError, 503, 50003),
+    (errors.StorageError, 500, 50002),
+    (errors.CorruptFileError, 500, 50002),
+    (errors.LedgerError, 500, 50002),
+    (errors.LogError, 400, 40002),
+    (errors.SiltstoneError, 400, 40002),
+)
+_NUMBERS = {401: 40101, 403: 40301, 429: 42901, 500: 50002, 503: 50003}
+
+
+def status_of(error: Exception) -> tuple[int, int]:
+    """The HTTP status of an error, and Confluent's number."""
+    for kind, status, number in _ANSWERS:
+        if isinstance(error, kind):
+            return status, number
+    return 500, 50002
+
+
+def error_answer(path: str, status: int, number: int, message: str) -> Response:
+    """An error in the form of the family that ``path`` belongs to."""
+    headers = {"Cache-Control": "no-store"}
+    if status == 401:
+        headers["WWW-Authenticate"] = 'Basic realm="siltstone", charset="UTF-8"'
+    if path.startswith(CONSOLE):
+        return PlainTextResponse(message + "\n", status, headers=headers)
+    body: dict[str, Any] = {"error_code": number, "message": message}
+    if path.startswith(PULSAR):
+        body = {"reason": message}
+    return JSONResponse(body, status, headers=headers)
+
+
+def install(app: FastAPI) -> None:
+    """Let the application answer with errors in the forms above."""
+
+    async def known(request: Request, error: Exception) -> Response:
+        status, number = status_of(error)
+        return error_answer(request.url.path, status, number, str(error))
+
+    async def of_system(request: Request, error: Exception) -> Response:
+        assert isinstance(error, OSError)
+        return error_answer(request.url.path, 500, 50002, f"{error.strerror or error}")
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        number = _NUMBERS.get(error.status_code, error.status_code)
+        answer = error_answer(request.url.path, error.status_code, number, str(error.detail))
+        answer.headers.update(error.headers or {})
+        return answer
+
+    async def malformed(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        return error_answer(request.url.path, 400, 400, f"{place}: {first['msg']}")
+
+    app.add_exception_handler(errors.SiltstoneError, known)
+    app.add_exception_handler(OSError, of_system)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(RequestValidationError, malformed)
+
+
+def unexpected(path: str, error: Exception) -> Response:
+    """The answer to a bug: the text stays in the log."""
+    _logger.error("A request for %s failed", path, exc_info=error)
+    return error_answer(path, 500, 50002, "the server failed; its log says why")

@@ -1,0 +1,205 @@
+"""What every request passes before a route sees it: Host, identity, origin, read-only, sizes; and what every
+answer gets: CSP and other headers.
+
+::
+
+    request ─ Host known? ─ who? ─ origin? ─ may it change? ─ body small? ─► route (its role)
+               421           401    403        403              413            403
+
+A browser sends ``Sec-Fetch-Site``; without it ``Origin`` decides (as in Go 1.25's CrossOriginProtection). A
+program sends neither. GET changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from fastapi import Depends, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from siltstone.base.errors import NotAllowedError
+from siltstone.web.errors import error_answer, unexpected
+from siltstone.web.identity import Identity, Role, User
+
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+BODY_MAX = 1 << 20
+"""Bytes of a request's body; records have a bound of their own."""
+RECORDS_BODY_MAX = 64 << 20
+OPEN_PATHS = ("/healthz", "/readyz")
+"""Answered to anybody, so that a probe needs no password."""
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    b"content-security-policy": CSP.encode(),
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the guards go by. ``hosts``: names in lower case, without ports; ``is_read_only``: nothing is
+    changed, for the reason ``read_only_reason``."""
+
+    hosts: frozenset[str]
+    identity: Identity = field(default_factory=Identity)
+    read_only_reason: str | None = None
+
+
+def needs(role: Role) -> Any:
+    """A route's dependency: the user, who has ``role``. Raises NotAllowedError."""
+
+    def user_with_role(request: Request) -> User:
+        user = user_of(request)
+        if user.role < role:
+            raise NotAllowedError(
+                f"this needs the role {role.name.lower()}, and {user.name} is {user.role.name.lower()}",
+                advice="ask an administrator of this server",
+            )
+        return user
+
+    user_with_role.role = role  # type: ignore[attr-defined]
+    return Depends(user_with_role)
+
+
+VIEWER, READER, EDITOR, ADMIN = map(needs, (Role.VIEWER, Role.READER, Role.EDITOR, Role.ADMIN))
+"""For a route: ``dependencies=[EDITOR]``, or a parameter ``user: Annotated[User, EDITOR]``."""
+
+
+def user_of(request: Request) -> User:
+    """Who sends the request."""
+    return cast(User, request.state.user)
+
+
+def host_of(header: str) -> str:
+    """The name in a Host header, without its port: ``[::1]:8082`` is ``::1``."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0].lower()
+    return header.partition(":")[0].rstrip(".").lower()
+
+
+def is_cross_origin(headers: Mapping[str, str]) -> bool:
+    """Does a page of another site send this request?"""
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    origin = headers.get("origin")
+    if origin is None:
+        return False
+    return origin.partition("://")[2] != headers.get("host", "")
+
+
+Count = Callable[[str, str, int, float], None]
+"""Called after each request with route, method, status, seconds."""
+
+
+class Guards:
+    """The outermost ASGI layer. ``count`` is told of each request."""
+
+    def __init__(self, app: ASGIApp, rules: Rules, count: Count) -> None:
+        self._app, self._rules, self._count = app, rules, count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Guard one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 500
+        has_begun = False
+
+        async def guarded_send(message: Message) -> None:
+            nonlocal status, has_begun
+            if message["type"] == "http.response.start":
+                status, has_begun = message["status"], True
+                given = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [
+                    *message["headers"],
+                    *((name, value) for name, value in _HEADERS.items() if name not in given),
+                ]
+            await send(message)
+
+        path = scope["path"]
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        try:
+            refused = self._refusal(scope, headers)
+            if refused is not None:
+                await error_answer(path, *refused)(scope, receive, guarded_send)
+                return
+            await self._app(scope, self._bounded(scope, receive), guarded_send)
+        except _TooLargeError:
+            if not has_begun:
+                await error_answer(path, 413, 413, _TOO_LARGE)(scope, receive, guarded_send)
+        except Exception as error:
+            if has_begun:
+                raise
+            await unexpected(path, error)(scope, receive, guarded_send)
+        finally:
+            self._count(_route_of(scope), scope["method"], status, time.perf_counter() - began)
+
+    def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> tuple[int, int, str] | None:
+        """(status, Confluent's number, message) of a request that is not let through. Sets the user."""
+        host = host_of(headers.get("host", ""))
+        if host not in self._rules.hosts:
+            return 421, 421, f"this server is not {host[:253]!r}; siltstone.http.hosts lists further names"
+        address = (scope.get("client") or ("", 0))[0]
+        user = self._rules.identity.user_of(headers, address)
+        scope.setdefault("state", {})["user"] = user
+        if scope["path"] in OPEN_PATHS and scope["method"] in SAFE_METHODS:
+            return None
+        if user.role is Role.NOBODY:
+            return 401, 40101, "log in"
+        if scope["method"] in SAFE_METHODS:
+            return None
+        if is_cross_origin(headers):
+            return 403, 40301, "a page of another site may not change anything here"
+        if self._rules.read_only_reason is not None and not is_question(scope["path"]):
+            return 403, 40301, self._rules.read_only_reason
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > body_max(scope["path"]):
+            return 413, 413, _TOO_LARGE
+        return None
+
+    def _bounded(self, scope: Scope, receive: Receive) -> Receive:
+        """``receive``, for a body that says no length: raises when it gets too large."""
+        received = 0
+
+        async def bounded() -> Message:
+            nonlocal received
+            message = await receive()
+            if message["type"] == "http.request":
+                received += len(message.get("body", b""))
+                if received > body_max(scope["path"]):
+                    raise _TooLargeError
+            return message
+
+        return bounded
+
+
+def _route_of(scope: Scope) -> str:
+    """The path of the route with its parameters' names, "other" if none was found."""
+    context = scope.get("fastapi", {}).get("effective_route_context")
+    return getattr(context or scope.get("route"), "path", None) or "other"
+
+
+_TOO_LARGE = "the body is too large"
+
+
+class _TooLargeError(Exception):
+    """A body over its bound."""
+
+
+def body_max(path: str) -> int:
+    """The most bytes of a body for this path."""
+    return RECORDS_BODY_MAX if path.endswith(("/records", "/records:batch")) else BODY_MAX
+
+
+def is_question(path: str) -> bool:
+    """Does a POST to this path only ask? These work in look mode and where nothing may be changed."""
+    return path.endswith((":preview", ":explain", ":check"))

@@ -1,0 +1,33 @@
+"""What a route gets: ``served: Here``."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
+
+from siltstone.commands.changes import Actor
+from siltstone.commands.latest_keys import LatestViews
+from siltstone.commands.served import Served
+from siltstone.web.guards import user_of
+
+
+def served_of(request: Request) -> Served:
+    """What this server serves."""
+    return cast(Served, request.app.state.served)
+
+
+def actor_of(request: Request) -> Actor:
+    """Who asks, for the audit log."""
+    user = user_of(request)
+    return Actor(user=user.name, address=user.address, way="http")
+
+
+def latest_of(request: Request) -> LatestViews:
+    """The last records of keys that this server keeps."""
+    return cast(LatestViews, request.app.state.latest)
+
+
+Here = Annotated[Served, Depends(served_of)]
+By = Annotated[Actor, Depends(actor_of)]
+Latest = Annotated[LatestViews, Depends(latest_of)]

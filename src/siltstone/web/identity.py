@@ -1,0 +1,210 @@
+"""Who asks, and what that user may do.
+
+::
+
+    siltstone.http.auth=none     everybody on this machine is an administrator
+    siltstone.http.auth=basic    a file of users: a line ``name:role:scrypt$N$r$p$salt$hash`` each, salt and
+                                 hash in base64; ``Authorization: Basic …``. A script's token is a line
+                                 ``name:role:sha256$hex`` for ``Authorization: Bearer …``
+    siltstone.http.auth=proxy    ``X-Forwarded-User`` and ``X-Forwarded-Groups`` of a trusted proxy
+
+viewer: sees topics, states, settings, but no records. reader: records, too. editor: settings, cleanings,
+retries. admin: creates, produces, empties, deletes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import enum
+import hashlib
+import hmac
+import ipaddress
+import secrets
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from siltstone.base.errors import UsageError
+
+SCRYPT_N, SCRYPT_R, SCRYPT_P = 1 << 14, 8, 1
+REMEMBERED_MAX = 256
+"""Passwords that were found right are remembered by a keyed hash, since scrypt takes 50 ms each time."""
+
+
+class Role(enum.IntEnum):
+    """What a user may do; each role may also do what the roles below it may."""
+
+    NOBODY = 0
+    VIEWER = 1
+    READER = 2
+    EDITOR = 3
+    ADMIN = 4
+
+    @classmethod
+    def of(cls, word: str, source: str) -> Role:
+        """The role of this name. Raises UsageError."""
+        found = {role.name.lower(): role for role in cls if role is not cls.NOBODY}.get(word.strip().lower())
+        if found is None:
+            advice = "write viewer, reader, editor or admin"
+            raise UsageError(f"there is no role {word[:64]!r}", path=source, advice=advice)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """Who asks: ``name`` ("-" where nobody logs in), the role, and the address that the request came from."""
+
+    name: str
+    role: Role
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    role: Role
+    secret: str
+
+
+def scrypt_hash(password: str, salt: bytes | None = None) -> str:
+    """A password as the users' file has it."""
+    salt = secrets.token_bytes(16) if salt is None else salt
+    digest = _scrypt(password, salt, SCRYPT_N, SCRYPT_R, SCRYPT_P)
+    texts = (base64.b64encode(data).decode() for data in (salt, digest))
+    return "$".join(("scrypt", str(SCRYPT_N), str(SCRYPT_R), str(SCRYPT_P), *texts))
+
+
+def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
+    return hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=256 << 20, dklen=32)
+
+
+class Users:
+    """The users of a file: passwords and tokens."""
+
+    def __init__(self, text: str, source: str) -> None:
+        """Parse the file. Raises UsageError."""
+        self._entries: dict[str, _Entry] = {}
+        self._tokens: dict[str, tuple[str, Role]] = {}
+        self._key, self._right, self._lock = secrets.token_bytes(32), dict[bytes, Role](), threading.Lock()
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.strip() and not line.startswith("#"):
+                self._add(line.strip(), f"{source}:{number}")
+        self._decoy = scrypt_hash(secrets.token_hex(8))
+
+    def _add(self, line: str, place: str) -> None:
+        name, _, rest = line.partition(":")
+        role_text, _, secret = rest.partition(":")
+        role, kind = Role.of(role_text, place), secret.partition("$")[0]
+        if not name or name in self._entries or kind not in ("scrypt", "sha256"):
+            advice = "write name:role:scrypt$… (siltstone serve --hash-password prints it), each name once"
+            raise UsageError("the line is not of a user", path=place, advice=advice)
+        if kind == "sha256":
+            self._tokens[secret.partition("$")[2].lower()] = name, role
+            return
+        try:
+            self._parts(secret)
+        except ValueError:
+            advice = "siltstone serve --hash-password prints one"
+            raise UsageError("the password's hash is damaged", path=place, advice=advice) from None
+        self._entries[name] = _Entry(role=role, secret=secret)
+
+    @staticmethod
+    def _parts(secret: str) -> tuple[int, int, int, bytes, bytes]:
+        """Raises ValueError."""
+        _, n, r, p, salt, digest = secret.split("$")
+        numbers = int(n), int(r), int(p)
+        if not (1 < numbers[0] <= 1 << 18 and 0 < numbers[1] <= 32 and 0 < numbers[2] <= 16):
+            raise ValueError("out of range")
+        return *numbers, base64.b64decode(salt, validate=True), base64.b64decode(digest, validate=True)
+
+    def with_password(self, name: str, password: str) -> Role:
+        """The role of a user with this password, else NOBODY; takes as long for a user who does not exist."""
+        asked = hmac.digest(self._key, f"{name}\0{password}".encode("utf-8", "surrogateescape"), "sha256")
+        with self._lock:
+            if asked in self._right:
+                return self._right[asked]
+        entry = self._entries.get(name)
+        n, r, p, salt, digest = self._parts(self._decoy if entry is None else entry.secret)
+        is_right = hmac.compare_digest(_scrypt(password, salt, n, r, p), digest)
+        if entry is None or not is_right:
+            return Role.NOBODY
+        with self._lock:
+            if len(self._right) >= REMEMBERED_MAX:
+                self._right.clear()
+            self._right[asked] = entry.role
+        return entry.role
+
+    def with_token(self, token: str) -> tuple[str, Role]:
+        """The name and the role of a token, else NOBODY."""
+        asked = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+        return self._tokens.get(asked, ("-", Role.NOBODY))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """How users are known: ``auth`` is none, basic or proxy."""
+
+    auth: str = "none"
+    users: Users | None = None
+    trusted: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
+    role_of_group: Mapping[str, Role] | None = None
+
+    def user_of(self, headers: Mapping[str, str], address: str) -> User:
+        """Who sends a request with these headers (names in lower case) from this address."""
+        if self.auth == "none":
+            return User(name="-", role=Role.ADMIN, address=address)
+        if self.auth == "basic":
+            name, role = self._by_authorization(headers.get("authorization", ""))
+            return User(name=name, role=role, address=address)
+        return self._by_proxy(headers, address)
+
+    def _by_authorization(self, header: str) -> tuple[str, Role]:
+        assert self.users is not None
+        scheme, _, given = header.partition(" ")
+        if scheme.lower() == "bearer":
+            return self.users.with_token(given.strip())
+        if scheme.lower() != "basic":
+            return "-", Role.NOBODY
+        try:
+            name, colon, password = base64.b64decode(given, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            return "-", Role.NOBODY
+        role = self.users.with_password(name, password) if colon and len(password) <= 1024 else Role.NOBODY
+        return (name if role else "-"), role
+
+    def _by_proxy(self, headers: Mapping[str, str], address: str) -> User:
+        nobody = User(name="-", role=Role.NOBODY, address=address)
+        name = headers.get("x-forwarded-user", "").strip()
+        if not name or not self.is_trusted(address):
+            return nobody
+        groups = (group.strip() for group in headers.get("x-forwarded-groups", "").split(","))
+        roles = [role for group in groups if (role := (self.role_of_group or {}).get(group)) is not None]
+        forwarded = headers.get("x-forwarded-for", "").split(",")[-1].strip()
+        return User(name=name[:256], role=max(roles, default=Role.NOBODY), address=forwarded or address)
+
+    def is_trusted(self, address: str) -> bool:
+        """Is this the address of a trusted proxy?"""
+        try:
+            number = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        return any(number in network for network in self.trusted)
+
+
+def networks_of(
+    texts: Iterable[str], source: str
+) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    """Addresses and networks. Raises UsageError."""
+    try:
+        return tuple(ipaddress.ip_network(text.strip(), strict=False) for text in texts)
+    except ValueError as error:
+        raise UsageError(str(error), path=source, advice="write 10.0.0.7 or 10.0.0.0/24") from None
+
+
+def roles_of(texts: Iterable[str], source: str) -> dict[str, Role]:
+    """``GROUP:ROLE`` texts by group. Raises UsageError."""
+    roles = {}
+    for text in texts:
+        group, _, word = text.rpartition(":")
+        roles[group.strip()] = Role.of(word, source)
+    return roles

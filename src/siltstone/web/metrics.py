@@ -1,0 +1,61 @@
+"""``/metrics``: OpenMetrics where ``Accept`` asks for it, else Prometheus' text format."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from siltstone.commands.metrics import Histogram, Sample, openmetrics_text, prometheus_text
+from siltstone.web.guards import VIEWER
+from siltstone.web.here import Here
+
+OPENMETRICS = "application/openmetrics-text"
+REQUESTS, SECONDS = "siltstone_http_requests_total", "siltstone_http_request_seconds"
+_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+router = APIRouter()
+
+
+class RequestCounts:
+    """Counts requests by route, method and status, and how long they took. Safe in several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests: Counter[tuple[str, str, int]] = Counter()
+        self._seconds: dict[str, Histogram] = defaultdict(lambda: Histogram(_BOUNDS))
+
+    def count(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Count one request."""
+        with self._lock:
+            self._requests[route, method, status] += 1
+            self._seconds[route].observe(seconds)
+
+    def samples(self) -> list[Sample]:
+        """The counts so far."""
+        with self._lock:
+            samples = [
+                Sample(
+                    name=REQUESTS,
+                    value=count,
+                    help="Requests by route, method and status.",
+                    labels={"route": route, "method": method, "code": str(status)},
+                )
+                for (route, method, status), count in sorted(self._requests.items())
+            ]
+            meaning = "Seconds until the answer was sent."
+            for route, histogram in sorted(self._seconds.items()):
+                samples.append(histogram.sample(SECONDS, meaning, route=route))
+            return samples
+
+
+@router.get("/metrics", dependencies=[VIEWER])
+def metrics(request: Request, served: Here) -> Response:
+    """All metrics of this process."""
+    samples = served.samples() + request.app.state.counts.samples()
+    if OPENMETRICS in request.headers.get("accept", ""):
+        kind = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
+        return Response(openmetrics_text(samples), headers={"Content-Type": kind})
+    kind = "text/plain; version=0.0.4; charset=utf-8"
+    return Response(prometheus_text(samples), headers={"Content-Type": kind})

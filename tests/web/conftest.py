@@ -1,0 +1,71 @@
+"""A server's directories, open or only looked at, and clients that ask its site."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from siltstone.commands.served import Served, ServeOptions
+from siltstone.web.guards import Rules
+from siltstone.web.running import rules_of
+from siltstone.web.site import build_site
+
+BASE = "http://localhost:8082"
+
+
+def client_of(served: Served, rules: Rules | None = None, **options: object) -> TestClient:
+    """A client of the site over ``served``, from this machine unless ``client`` says otherwise."""
+    rules = rules or rules_of(served.config, [], is_look=served.is_look)
+    options = {"base_url": BASE, "client": ("127.0.0.1", 50000), "raise_server_exceptions": False, **options}
+    return TestClient(build_site(served, rules), **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def properties(tmp_path: Path) -> Path:
+    path = tmp_path / "server.properties"
+    path.write_text("# ours\nlog.cleaner.enable=false\n", "utf-8")
+    return path
+
+
+@pytest.fixture
+def open_served(tmp_path: Path, properties: Path) -> Iterator[Callable[..., Served]]:
+    """Opens the directory ``logs``, any number of times one after the other."""
+    opened: list[Served] = []
+
+    def serve(*, is_look: bool = False) -> Served:
+        served = Served(ServeOptions(paths=(tmp_path / "logs",), properties=properties, is_look=is_look))
+        opened.append(served)
+        return served
+
+    yield serve
+    for served in opened:
+        served.close()
+
+
+@pytest.fixture
+def served(open_served: Callable[..., Served]) -> Served:
+    """Open directories with the compacted topic ``users`` of two partitions, and their catalogue."""
+    served = open_served()
+    served.opened().topics.create("users", 2, {"cleanup.policy": "compact"})
+    served.opened().send("users", b"1", key=b"a", partition=0)
+    served.cataloguer.refresh()
+    return served
+
+
+@pytest.fixture
+def wait_for() -> Callable[[Callable[[], bool]], None]:
+    """Waits until something holds; fails after 20 seconds."""
+
+    def wait(holds: Callable[[], bool]) -> None:
+        pause = threading.Event()
+        for _ in range(2000):
+            if holds():
+                return
+            pause.wait(0.01)
+        raise AssertionError("it did not come")
+
+    return wait
