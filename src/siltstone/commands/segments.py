@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from siltstone.base import files
 from siltstone.base.clock import duration_text
 from siltstone.base.config import Config
 from siltstone.base.errors import SiltstoneError
+from siltstone.commands.counting import SegmentCounter, SegmentCounts
 from siltstone.commands.watch import (
     CHANGING,
     CLEANING,
@@ -43,10 +44,18 @@ SECTIONS = (CLEAN, DIRTY, UNCLEANABLE_YET, ACTIVE, CLOSED)
 there; closed: of a log that is not compacted."""
 
 
+COUNT_BYTES = 64 << 20
+"""Bytes of segments whose headers one look reads at most; the next look reads more."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRow:
     """One segment. ``end_offset``: the base offset of the next one, or the log's end. Sizes in bytes; times
-    are None where the segment has none."""
+    are None where the segment has none.
+
+    ``records``: that are stored, markers too; ``codecs``: of its batches; ``newest_horizon_ms``: the latest
+    delete horizon. These come from its batch headers: None, or (), if it was not counted.
+    """
 
     base_offset: int
     end_offset: int
@@ -57,10 +66,30 @@ class SegmentRow:
     modified_ms: int
     offset_index_bytes: int
     time_index_bytes: int
+    records: int | None = None
+    codecs: tuple[str, ...] = ()
+    newest_horizon_ms: int | None = None
+
+    @property
+    def spanned(self) -> int:
+        """How many offsets it spans."""
+        return self.end_offset - self.base_offset
+
+    @property
+    def share_left(self) -> float | None:
+        """Records divided by offsets: how much cleanings have left; None if it is not known."""
+        return None if self.records is None or not self.spanned else self.records / self.spanned
 
     def to_json(self) -> dict[str, object]:
         """One object."""
-        return {name: getattr(self, name) for name in SegmentRow.__slots__}
+        document = {name: getattr(self, name) for name in SegmentRow.__slots__}
+        share = self.share_left
+        return {
+            **document,
+            "codecs": list(self.codecs),
+            "spanned": self.spanned,
+            "share_left": None if share is None else round(share, 6),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +143,21 @@ class PartitionSegments:
 
 
 def segments_of(
-    log: ReadableLog, watched: WatchedLog, config: Config | None, *, times: bool = True
+    log: ReadableLog,
+    watched: WatchedLog,
+    config: Config | None,
+    *,
+    times: bool = True,
+    counter: SegmentCounter | None = None,
+    count_bytes_max: int = COUNT_BYTES,
 ) -> PartitionSegments:
     """The segments of a log. ``watched``: its row of the catalogue, which may be a little older; ``config``:
-    None if the settings are not known; ``times``: read each segment's times. Raises OSError."""
+    None if the settings are not known; ``times``: read each segment's times; ``counter``: read the headers of
+    segments that it has not counted yet, at most ``count_bytes_max`` bytes of them. Raises OSError."""
     view = log.view
+    counts = (
+        [None] * len(view.segments) if counter is None else counter.counts_of(log, bytes_max=count_bytes_max)
+    )
     cleanable = None if watched.snapshot is None else watched.snapshot.range
     listed: dict[str, files.FileStat] = {}
     with contextlib.suppress(OSError):  # the directory may be renamed or deleted meanwhile
@@ -131,7 +170,12 @@ def segments_of(
         state=watched.state,
         sentence=sentence_of(watched, config),
         segments=[
-            _segment_row(segment, end, view.size_of(number), _section(view, number, cleanable), listed, times)
+            _with_counts(
+                _segment_row(
+                    segment, end, view.size_of(number), _section(view, number, cleanable), listed, times
+                ),
+                counts[number],
+            )
             for number, (segment, end) in enumerate(zip(view.segments, ends, strict=True))
         ],
         marks=Marks(
@@ -170,6 +214,14 @@ def _segment_row(
         modified_ms=segment.modified_ms,
         offset_index_bytes=size_of("index"),
         time_index_bytes=size_of("timeindex"),
+    )
+
+
+def _with_counts(row: SegmentRow, counts: SegmentCounts | None) -> SegmentRow:
+    if counts is None:
+        return row
+    return replace(
+        row, records=counts.records, codecs=counts.codecs, newest_horizon_ms=counts.newest_horizon_ms
     )
 
 

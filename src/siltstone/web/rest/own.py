@@ -118,7 +118,7 @@ def uncleanable(served: Here) -> Document:
 @router.get("/cleaner/savings", dependencies=[VIEWER])
 def savings(served: Here) -> Document:
     """What cleanings have saved, by day and topic."""
-    return {"savings": [saving.to_json() for saving in savings_by_day(console.cleanings(served))]}
+    return {"savings": [saving.to_json() for saving in savings_by_day(served.paths)]}
 
 
 @router.get("/configs", dependencies=[VIEWER])
