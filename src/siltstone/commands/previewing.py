@@ -170,12 +170,12 @@ def _partition(
         skipped=log.skipped,
     )
     try:
-        expiring, already = _expiring(new), _expiring(log)
+        expiring, already = _expiring(new), {segment.base_offset for segment in _expiring(log)}
         over = [_is_over_threshold(topic, part, namespaces) for part in (log, new)]
         found = PartitionPreview(
             partition=number,
             expiring=expiring,
-            expires_already=sum(segment in already for segment in expiring),
+            expires_already=sum(segment.base_offset in already for segment in expiring),
             was_due=_is_due(log),
             is_due=_is_due(new),
             rolled=_rolls(log),

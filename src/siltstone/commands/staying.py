@@ -34,6 +34,7 @@ from siltstone.commands.circumstances import (
     Holding,
     ratio_sentence,
 )
+from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.planning import find_horizons
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.reading import LogReader
@@ -49,7 +50,7 @@ VALUE, TOMBSTONE, KEYLESS, ABORTED, MARKER = "value", "tombstone", "keyless", "a
 _WHAT = {
     KEYLESS: "it has no key, and cleanings remove such records",
     ABORTED: "its transaction was aborted",
-    TOMBSTONE: "it is a tombstone, the last record of its key",
+    TOMBSTONE: "it is a tombstone",
     MARKER: "it is the end of a transaction",
 }
 
@@ -228,6 +229,8 @@ def _newest(log: Circumstances, found: Staying) -> Staying:
 def _of_removable(log: Circumstances, record: _Record, found: Staying) -> Staying:
     """Of a record that a cleaning removes, sooner or later."""
     superseder = found.superseded_by
+    if superseder is not None and record.kind == TOMBSTONE and not _supersedes(log, superseder):
+        superseder = None  # until a cleaning reaches the newer record, the tombstone's own horizon counts
     what = _WHAT[record.kind] if superseder is None else f"offset {superseder} has its key, too"
     held = _holding(log, record.offset, superseder)
     if held is not None:
@@ -254,6 +257,11 @@ def _of_removable(log: Circumstances, record: _Record, found: Staying) -> Stayin
     return _due_or_not(log, found, what)
 
 
+def _supersedes(log: Circumstances, offset: int) -> bool:
+    """Is a record in the dirty section, so that a cleaning now removes older ones of its key?"""
+    return log.range.first_dirty <= offset < log.range.end
+
+
 def _holding(log: Circumstances, offset: int, superseder: int | None) -> Holding | None:
     """What holds a record back, or the one that supersedes it."""
     held = log.holding_of(max(offset, superseder or 0))
@@ -273,6 +281,8 @@ def _waits_for_horizon(log: Circumstances, record: _Record, found: Staying) -> S
             "cleaning has looked at yet; once none is left, a cleaning gives it a delete horizon."
         )
         return replace(found, code=MARKER_NEEDED, sentence=sentence)
+    if record.batch["magic"][0] < 2:
+        return _waits_in_old_format(log, record, found)
     if horizon_ms is None:
         retention = log.log_config.delete_retention_ms
         sentence = (
@@ -292,6 +302,25 @@ def _waits_for_horizon(log: Circumstances, record: _Record, found: Staying) -> S
         )
         return replace(found, code=HELD_BY_LEDGER, sentence=sentence)
     return None
+
+
+def _waits_in_old_format(log: Circumstances, record: _Record, found: Staying) -> Staying | None:
+    """Of a tombstone of record format v0 or v1, which has no delete horizon: it stays while its segment is
+    not older than the last clean one by ``delete.retention.ms``."""
+    retention, segments = log.log_config.delete_retention_ms, log.log.view.segments
+    facts = [
+        ranges.PlanSegment(base_offset=segment.base_offset, size=0, modified_ms=segment.modified_ms)
+        for segment in segments
+    ]
+    horizon_ms = ranges.legacy_delete_horizon(facts, log.range.first_dirty, retention)
+    modified_ms = [fact.modified_ms for fact in facts if fact.base_offset <= record.offset][-1]
+    if modified_ms <= horizon_ms:
+        return None
+    sentence = (
+        "It is a tombstone of an old record format: a cleaning removes it once a clean segment was written "
+        f"{retention:,} ms (delete.retention.ms) after its own."
+    )
+    return replace(found, code=TOMBSTONE_UNSTAMPED, sentence=sentence)
 
 
 def _due_or_not(log: Circumstances, found: Staying, what: str) -> Staying:
