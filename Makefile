@@ -14,7 +14,7 @@ SPREAD := --dist loadgroup --no-loadscope-reorder
 export CASE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long crash adversary test-kafka lint format bench bench-kafka ci clean
+.PHONY: help setup demo test test-long crash adversary test-kafka test-console lint format bench bench-kafka ci clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -31,10 +31,10 @@ demo: setup ## clean a log directory that a real Kafka broker wrote, and show wh
 	$(BIN)/python -m demo
 
 test: setup ## run the tests, except those that need a real broker
-	$(BIN)/python -m pytest --ignore=tests/kafka --numprocesses 3 $(SPREAD) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --ignore=tests/kafka --ignore=tests/console --numprocesses 3 $(SPREAD) $(PYTEST_ARGS)
 
 test-long: setup ## run what takes too long for make test: all examples and images of random tests, every signal (half an hour)
-	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest -m "long or random" --ignore=tests/kafka --numprocesses 3 $(SPREAD) $(PYTEST_ARGS)
+	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest -m "long or random" --ignore=tests/kafka --ignore=tests/console --numprocesses 3 $(SPREAD) $(PYTEST_ARGS)
 
 crash: setup ## crash an open log at every step, with many more images than make test (half an hour)
 	SILTSTONE_CRASH=all $(BIN)/python -m pytest tests/crash --numprocesses auto --dist worksteal $(PYTEST_ARGS)
@@ -44,6 +44,10 @@ adversary: setup ## attack logs for an hour (SILTSTONE_ADVERSARY_SECONDS), or do
 
 test-kafka: setup ## run the tests against a real Kafka broker (needs Maven and a JDK)
 	$(BIN)/python -m pytest tests/kafka --numprocesses 2 $(SPREAD) $(PYTEST_ARGS)
+
+test-console: setup ## run the console in a browser and the alert rules in promtool (needs Chromium and Prometheus)
+	@bash scripts/ensure-console-tools.sh
+	$(BIN)/python -m pytest tests/console $(PYTEST_ARGS)
 
 lint: setup ## check style, types, the imports between packages and the structure rules
 	$(BIN)/ruff check .

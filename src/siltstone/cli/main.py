@@ -36,6 +36,7 @@ COMMANDS = {
     "get-offsets": "Show offsets of partitions by time, as kafka-get-offsets does.",
     "groups": "Show consumer groups, their members, offsets and lag, as kafka-consumer-groups does.",
     "log-dirs": "Show the partitions of log directories with their sizes, as kafka-log-dirs does.",
+    "monitoring": "Write alert rules for Prometheus and a dashboard for Grafana.",
     "produce": "Append records to a topic: lines of standard input, or files, as kcat -P does.",
     "recover": "Recover Kafka log directories after a crash, as a broker's start and stop would.",
     "serve": "Serve the console, the REST API and the metrics of log directories, and clean them.",

@@ -14,7 +14,13 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from siltstone.base.config import Config, refuse_contradictions
+from siltstone.base.config import (
+    Config,
+    ConfigSource,
+    find_key,
+    parse_topic_config,
+    refuse_contradictions,
+)
 from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.base.records.layout import have_delete_horizons
 from siltstone.commands.circumstances import Circumstances
@@ -147,6 +153,15 @@ def preview(
     return replace(result, sentences=_sentences(result, before, after))
 
 
+def changed_settings(before: Config, set_to: Mapping[str, str], remove: Sequence[str] = ()) -> Config:
+    """The settings after some of the topic's own were set and others removed. Raises UsageError."""
+    own = dict(before.layer(ConfigSource.DYNAMIC_TOPIC_CONFIG))
+    removed = {name for asked in remove for name in find_key(asked).names}
+    kept = {name: setting for name, setting in own.items() if name not in removed}
+    without = before.with_layer(ConfigSource.DYNAMIC_TOPIC_CONFIG, kept)
+    return without.with_topic_layer(parse_topic_config(set_to, "the change"))
+
+
 def _contradiction(config: Config) -> str | None:
     try:
         refuse_contradictions(config)
@@ -271,7 +286,7 @@ def _sentences(found: ChangePreview, before: Config, after: Config) -> list[str]
             f"It is for new delete horizons only: {known} that have one keep it. Tombstones without one lie "
             "above the cleaner checkpoint; a job counts them."
         )
-    return sentences
+    return sentences or ["Nothing goes, and no log becomes due, because of this change alone."]
 
 
 def _difference(parts: Sequence[PartitionPreview], before: str, after: str, what: str) -> list[str]:

@@ -342,7 +342,7 @@ class Watch:
     def _snapshot(self) -> WatchSnapshot:
         now_ms = self._clock.now_ms()
         snapshot = self._open(now_ms)
-        require_one_broker(snapshot.directories)
+        require_one_broker(snapshot.directories, only_reads=True)
         partitions = snapshot.partitions.items()
         paths = {
             topic_partition: path

@@ -380,10 +380,11 @@ def refuse_network_file_system(directory: LogDirectory) -> None:
         )
 
 
-def require_one_broker(directories: list[LogDirectory]) -> None:
+def require_one_broker(directories: list[LogDirectory], *, only_reads: bool = False) -> None:
     """Raise DirectoryRefusedError unless the log directories belong to one broker.
 
-    They must have the same cluster id and node id, and no partition twice.
+    They must have the same cluster id and node id, and no partition twice. ``only_reads``: nothing is
+    changed, so that a single directory may have the same partition under two names.
     """
     properties = [directory.properties() for directory in directories]
     for key in ("cluster.id", "node.id", "broker.id"):
@@ -393,7 +394,7 @@ def require_one_broker(directories: list[LogDirectory]) -> None:
                 f"the directories belong to different brokers: {key} is {' and '.join(sorted(values))}",
                 advice="pass the log directories of one broker only",
             )
-    if len(directories) < 2:
+    if only_reads and len(directories) < 2:
         return  # asking for the place of each partition takes seconds where there are many
     paths: dict[TopicPartition, Path] = {}
     places: dict[tuple[int, int], Path] = {}

@@ -324,7 +324,7 @@ class ReadOnlyLogs(Closing):
         if modified_ns and modified_ns == self._modified_ns:
             return
         opened = open_directories(self._paths, lock=False)
-        require_one_broker(opened)
+        require_one_broker(opened, only_reads=True)
         listed: dict[TopicPartition, tuple[LogDirectory, Checkpoints]] = {}
         for directory in opened:
             listed |= dict.fromkeys(directory.partitions, (directory, directory.checkpoints()))

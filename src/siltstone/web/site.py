@@ -21,14 +21,25 @@ from siltstone.web.guards import OPEN_PATHS, Guards, Rules
 from siltstone.web.identity import Role
 from siltstone.web.metrics import RequestCounts
 from siltstone.web.metrics import router as metrics
+from siltstone.web.openapi import router as openapi
 from siltstone.web.pages import router as pages
 from siltstone.web.probes import router as probes
+from siltstone.web.rest.confluent import router as confluent
 from siltstone.web.rest.own import router as own
+from siltstone.web.rest.own_changes import router as own_changes
+from siltstone.web.rest.pulsar import router as pulsar
+from siltstone.web.rest.tail import Tails
+from siltstone.web.rest.tail import router as tail
 
 ROUTERS: Sequence[APIRouter] = (
     probes,
     metrics,
     own,
+    own_changes,
+    tail,
+    confluent,
+    pulsar,
+    openapi,
     pages,
     # Add the routers of ``rest`` and ``pages`` here, a line each.
 )
@@ -39,6 +50,7 @@ def build_site(served: Served, rules: Rules) -> ASGIApp:
     app = FastAPI(title="Siltstone", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.served, app.state.counts, app.state.latest = served, RequestCounts(), LatestViews()
     app.state.rules = rules
+    app.state.tails = Tails()
     errors.install(app)
     for router in ROUTERS:
         app.include_router(router)

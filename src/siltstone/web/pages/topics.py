@@ -120,9 +120,51 @@ def records(
     )
 
 
+@router.get("/{topic}/why/{partition}/{offset}", dependencies=[READER])
+def why(
+    request: Request,
+    served: Here,
+    topic: str,
+    partition: int,
+    offset: int,
+    search_from: Annotated[int | None, Query(ge=0)] = None,
+    superseded_by: Annotated[int | None, Query(ge=0)] = None,
+) -> Response:
+    """Why a record is still here."""
+    staying = console.why_record_stays(
+        served, topic, partition, offset, search_from=search_from, superseded_by=superseded_by
+    )
+    return _topic_page(
+        request,
+        served,
+        "why.html",
+        topic,
+        "records",
+        staying=staying,
+        partition=partition,
+        offset=offset,
+    )
+
+
 @router.get("/{topic}/configuration", dependencies=[VIEWER])
-def configuration(request: Request, served: Here, topic: str, *, problem: Problem = None) -> Response:
-    """The topic's settings, its own first."""
+def configuration(
+    request: Request,
+    served: Here,
+    topic: str,
+    name: str = "",
+    value: str = "",
+    default: bool = False,
+    *,
+    problem: Problem = None,
+) -> Response:
+    """The topic's settings, its own first. With ``name``: what that change would do."""
+    previewed = None
+    if name:
+        try:
+            set_to, remove = ({}, [name]) if default else ({name: value}, [])
+            previewed = console.preview_change(served, topic, set_to, remove)
+        except SiltstoneError as error:
+            problem = str(error)
     settings = settings_of_topic(served.settings_of(topic), everything=True)
     own = served.describe(topic).config
     settings.sort(key=lambda setting: setting.name not in own)
@@ -139,6 +181,8 @@ def configuration(request: Request, served: Here, topic: str, *, problem: Proble
         docs=docs,
         tag=topic_etag(served, topic),
         deleting=DELETES,
+        previewed=previewed,
+        asked={"name": name, "value": value, "default": default},
     )
 
 

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from siltstone.commands import console
+from siltstone.commands.administration import topic_etag
 from siltstone.commands.browsing import browse, raw_value
 from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, dirtiest, list_topics
 from siltstone.commands.savings import savings_by_day
@@ -16,7 +17,7 @@ from siltstone.web.guards import READER, VIEWER
 from siltstone.web.here import Here, Latest
 from siltstone.web.queries import RecordParameters, TopicParameters
 
-router = APIRouter(prefix="/api/v1")
+router = APIRouter(prefix="/api/v1", tags=["Siltstone"])
 Document = dict[str, Any]
 Count = Annotated[int, Query(ge=1, le=PAGE_MAX)]
 
@@ -48,9 +49,10 @@ def topics(served: Here, asked: Annotated[TopicParameters, Query()]) -> Document
 
 
 @router.get("/topics/{topic}", dependencies=[VIEWER])
-def topic(served: Here, topic: str) -> Document:
-    """One topic, its partitions, and its settings."""
+def topic(served: Here, topic: str, response: Response) -> Document:
+    """One topic, its partitions, and its settings, with its ETag."""
     catalogue = served.catalogue
+    response.headers["ETag"] = topic_etag(served, topic)
     return {
         "at_ms": catalogue.at_ms,
         **catalogue.topic(topic).to_json(),
@@ -60,8 +62,9 @@ def topic(served: Here, topic: str) -> Document:
 
 
 @router.get("/topics/{topic}/configs", dependencies=[VIEWER])
-def topic_configs(served: Here, topic: str) -> Document:
-    """A topic's effective settings with their sources."""
+def topic_configs(served: Here, topic: str, response: Response) -> Document:
+    """A topic's effective settings with their sources, and the topic's ETag."""
+    response.headers["ETag"] = topic_etag(served, topic)
     settings = settings_of_topic(served.settings_of(topic), everything=True)
     return {"topic": topic, "settings": [_setting(setting) for setting in settings]}
 
@@ -94,6 +97,22 @@ def value(served: Here, topic: str, partition: int, offset: int) -> Response:
         return Response(status_code=204)
     headers = {"Content-Disposition": f'attachment; filename="{partition}-{offset}.bin"'}
     return Response(data, media_type="application/octet-stream", headers=headers)
+
+
+@router.get("/topics/{topic}/partitions/{partition}/records/{offset}/why", dependencies=[READER])
+def why(
+    served: Here,
+    topic: str,
+    partition: int,
+    offset: int,
+    search_from: Annotated[int | None, Query(ge=0)] = None,
+    superseded_by: Annotated[int | None, Query(ge=0)] = None,
+) -> Document:
+    """Why a record is still here, and what changes that. For an answer ``searching`` ask again, with its
+    ``next_offset`` as ``search_from`` and its ``superseded_by``."""
+    return console.why_record_stays(
+        served, topic, partition, offset, search_from=search_from, superseded_by=superseded_by
+    ).to_json()
 
 
 @router.get("/cleaner/queue", dependencies=[VIEWER])

@@ -39,7 +39,7 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[webdriver.Chrome]:
-    """Headless Chromium. Without it these tests fail: make test-browser installs it."""
+    """Headless Chromium. Without it these tests fail: make test-console installs it."""
     options = Options()
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
         options.add_argument(argument)

@@ -13,7 +13,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from siltstone.commands.served import Served
-from tests.browser.conftest import SCREENS
+from tests.console.conftest import SCREENS
 
 PAGES = {
     "overview": "/ui/",

@@ -1,0 +1,120 @@
+"""Clusters, brokers, and the ACLs that there are none of."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fastapi import APIRouter
+from starlette.responses import JSONResponse, Response
+
+from siltstone.commands import cluster as clusters_
+from siltstone.web.guards import ADMIN, VIEWER
+from siltstone.web.rest.confluent.shapes import (
+    CLUSTER_PATH,
+    Cluster,
+    Document,
+    In,
+    OnlyCluster,
+    Page,
+    Resource,
+    ResourceList,
+    listing,
+    refuse_other_broker,
+)
+from siltstone.web.rest.confluent.topics import replica_document
+
+router = APIRouter(tags=["Confluent v3"])
+
+
+@router.get("/clusters", dependencies=[VIEWER], response_model=ResourceList)
+def list_clusters(here: OnlyCluster, page: Page) -> Document:
+    """The cluster of this server."""
+    items = [(here.id, partial(cluster_document, here))]
+    return listing("KafkaClusterList", f"{here.root}/clusters", items, page)
+
+
+@router.get(CLUSTER_PATH, dependencies=[VIEWER], response_model=Resource)
+def get_cluster(cluster: In) -> Document:
+    """The cluster."""
+    return cluster_document(cluster)
+
+
+def cluster_document(cluster: Cluster) -> Document:
+    """A ``KafkaCluster``."""
+    names = ("acls", "brokers", "consumer-groups", "topics")
+    links = {name.replace("-", "_"): cluster.link(name) for name in names}
+    return cluster.resource(
+        "KafkaCluster",
+        controller=cluster.link("brokers", cluster.broker_id),
+        broker_configs=cluster.link("broker-configs"),
+        **links,
+    )
+
+
+def _broker_document(cluster: Cluster) -> Document:
+    number = cluster.broker_id
+    return cluster.resource(
+        "KafkaBroker",
+        "brokers",
+        number,
+        broker_id=number,
+        host=None,
+        port=None,
+        rack=None,
+        configs=cluster.link("brokers", number, "configs"),
+        partition_replicas=cluster.link("brokers", number, "partition-replicas"),
+    )
+
+
+@router.get(f"{CLUSTER_PATH}/brokers", dependencies=[VIEWER], response_model=ResourceList)
+def list_brokers(cluster: In, page: Page) -> Document:
+    """This broker. The others of a cluster are not known here."""
+    items = [(cluster.broker_id, partial(_broker_document, cluster))]
+    return cluster.listing("KafkaBrokerList", ["brokers"], items, page)
+
+
+@router.get(f"{CLUSTER_PATH}/brokers/{{broker_id}}", dependencies=[VIEWER], response_model=Resource)
+def get_broker(cluster: In, broker_id: int) -> Document:
+    """This broker."""
+    refuse_other_broker(cluster, broker_id)
+    return _broker_document(cluster)
+
+
+@router.get(
+    f"{CLUSTER_PATH}/brokers/{{broker_id}}/partition-replicas",
+    dependencies=[VIEWER],
+    response_model=ResourceList,
+)
+def list_partition_replicas(cluster: In, broker_id: int, page: Page) -> Document:
+    """The partitions that this broker has."""
+    refuse_other_broker(cluster, broker_id)
+    items = [
+        ((topic, number), partial(replica_document, cluster, topic, number, broker_id))
+        for topic in clusters_.topic_names(cluster.served)
+        for number in clusters_.partitions_of(cluster.served, topic)
+    ]
+    return cluster.listing("KafkaReplicaList", ["brokers", broker_id, "partition-replicas"], items, page)
+
+
+_NO_SECURITY = {
+    "error_code": 40002,
+    "message": "security is off: this server has no authorizer, and so no ACLs",
+}
+
+
+@router.get(f"{CLUSTER_PATH}/acls", dependencies=[VIEWER])
+def list_acls(cluster: In) -> Response:
+    """400: there are no ACLs here."""
+    return JSONResponse(_NO_SECURITY, 400)
+
+
+@router.post(f"{CLUSTER_PATH}/acls", dependencies=[ADMIN])
+def create_acl(cluster: In) -> Response:
+    """400: there are no ACLs here."""
+    return JSONResponse(_NO_SECURITY, 400)
+
+
+@router.delete(f"{CLUSTER_PATH}/acls", dependencies=[ADMIN])
+def delete_acls(cluster: In) -> Response:
+    """400: there are no ACLs here."""
+    return JSONResponse(_NO_SECURITY, 400)

@@ -1,0 +1,207 @@
+"""Consumer groups, their members and lags, read from the topic ``__consumer_offsets`` in the directories."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fastapi import APIRouter, HTTPException
+
+from siltstone.base.errors import UnknownGroupError
+from siltstone.commands import console
+from siltstone.commands.groups import ConsumerGroup, GroupOffset, Member
+from siltstone.web.guards import VIEWER
+from siltstone.web.rest.confluent.shapes import (
+    CLUSTER_PATH,
+    Cluster,
+    Document,
+    In,
+    Page,
+    Resource,
+    ResourceList,
+)
+
+router = APIRouter(tags=["Confluent v3"])
+GROUPS = f"{CLUSTER_PATH}/consumer-groups"
+GROUP = f"{GROUPS}/{{consumer_group_id}}"
+CONSUMER = f"{GROUP}/consumers/{{consumer_id}}"
+LAG = f"{GROUP}/lags/{{topic_name}}/partitions/{{partition_id}}"
+
+
+def _group(cluster: Cluster, name: str) -> ConsumerGroup:
+    """A group. Raises UnknownGroupError."""
+    for group in console.groups(cluster.served)[0]:
+        if group.name == name:
+            return group
+    raise UnknownGroupError(f"there is no consumer group {name[:256]!r}")
+
+
+def _group_document(cluster: Cluster, group: ConsumerGroup) -> Document:
+    at = ("consumer-groups", group.name)
+    return cluster.resource(
+        "KafkaConsumerGroup",
+        *at,
+        consumer_group_id=group.name,
+        is_simple=group.protocol_type in (None, "") and not group.members,
+        partition_assignor=group.protocol or "",
+        state=group.state.upper().replace(" ", "_"),
+        type=group.type.upper(),
+        coordinator=cluster.link("brokers", cluster.broker_id),
+        consumers=cluster.link(*at, "consumers"),
+        lag_summary=cluster.link(*at, "lag-summary"),
+    )
+
+
+@router.get(GROUPS, dependencies=[VIEWER], response_model=ResourceList)
+def list_groups(cluster: In, page: Page) -> Document:
+    """All consumer groups."""
+    found = console.groups(cluster.served)[0]
+    items = [(group.name, partial(_group_document, cluster, group)) for group in found]
+    return cluster.listing("KafkaConsumerGroupList", ["consumer-groups"], items, page)
+
+
+@router.get(GROUP, dependencies=[VIEWER], response_model=Resource)
+def get_group(cluster: In, consumer_group_id: str) -> Document:
+    """One consumer group."""
+    return _group_document(cluster, _group(cluster, consumer_group_id))
+
+
+def _consumer_document(cluster: Cluster, group: str, member: Member) -> Document:
+    at = ("consumer-groups", group, "consumers", member.member_id)
+    return cluster.resource(
+        "KafkaConsumer",
+        *at,
+        consumer_group_id=group,
+        consumer_id=member.member_id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        assignments=cluster.link(*at, "assignments"),
+    )
+
+
+def _member(cluster: Cluster, group_id: str, consumer_id: str) -> Member:
+    for member in _group(cluster, group_id).members:
+        if member.member_id == consumer_id:
+            return member
+    raise HTTPException(404, f"group {group_id[:256]!r} has no consumer {consumer_id[:256]!r}")
+
+
+@router.get(f"{GROUP}/consumers", dependencies=[VIEWER], response_model=ResourceList)
+def list_consumers(cluster: In, consumer_group_id: str, page: Page) -> Document:
+    """The members of a group."""
+    members = _group(cluster, consumer_group_id).members
+    items = [
+        (each.member_id, partial(_consumer_document, cluster, consumer_group_id, each)) for each in members
+    ]
+    parts = ["consumer-groups", consumer_group_id, "consumers"]
+    return cluster.listing("KafkaConsumerList", parts, items, page)
+
+
+@router.get(CONSUMER, dependencies=[VIEWER], response_model=Resource)
+def get_consumer(cluster: In, consumer_group_id: str, consumer_id: str) -> Document:
+    """One member of a group."""
+    member = _member(cluster, consumer_group_id, consumer_id)
+    return _consumer_document(cluster, consumer_group_id, member)
+
+
+def _assignment_document(cluster: Cluster, group: str, consumer: str, topic: str, number: int) -> Document:
+    partition = (topic, "partitions", number)
+    return cluster.resource(
+        "KafkaConsumerAssignment",
+        *("consumer-groups", group, "consumers", consumer, "assignments", *partition),
+        consumer_group_id=group,
+        consumer_id=consumer,
+        topic_name=topic,
+        partition_id=number,
+        partition=cluster.link("topics", *partition),
+        lag=cluster.link("consumer-groups", group, "lags", *partition),
+    )
+
+
+@router.get(f"{CONSUMER}/assignments", dependencies=[VIEWER], response_model=ResourceList)
+def list_assignments(cluster: In, consumer_group_id: str, consumer_id: str, page: Page) -> Document:
+    """The partitions that a member has."""
+    assigned = _member(cluster, consumer_group_id, consumer_id).assigned
+    named = ("consumer-groups", consumer_group_id, "consumers", consumer_id, "assignments")
+    items = [
+        (
+            (each.topic, each.partition),
+            partial(
+                _assignment_document, cluster, consumer_group_id, consumer_id, each.topic, each.partition
+            ),
+        )
+        for each in assigned
+    ]
+    return cluster.listing("KafkaConsumerAssignmentList", named, items, page)
+
+
+def _lag_document(cluster: Cluster, group: ConsumerGroup, offset: GroupOffset) -> Document:
+    topic, number = offset.topic_partition.topic, offset.topic_partition.partition
+    member = _member_of(group, offset)
+    return cluster.resource(
+        "KafkaConsumerLag",
+        *("consumer-groups", group.name, "lags", topic, "partitions", number),
+        consumer_group_id=group.name,
+        topic_name=topic,
+        partition_id=number,
+        current_offset=offset.current_offset,
+        log_end_offset=offset.log_end_offset,
+        lag=offset.lag,
+        consumer_id=offset.member_id or "",
+        instance_id=None if member is None else member.instance_id,
+        client_id="" if member is None else member.client_id,
+    )
+
+
+def _member_of(group: ConsumerGroup, offset: GroupOffset) -> Member | None:
+    return next((member for member in group.members if member.member_id == offset.member_id), None)
+
+
+@router.get(f"{GROUP}/lags", dependencies=[VIEWER], response_model=ResourceList)
+def list_lags(cluster: In, consumer_group_id: str, page: Page) -> Document:
+    """The lag of a group in each partition."""
+    group = _group(cluster, consumer_group_id)
+    items = [
+        (
+            (each.topic_partition.topic, each.topic_partition.partition),
+            partial(_lag_document, cluster, group, each),
+        )
+        for each in group.offsets
+    ]
+    return cluster.listing("KafkaConsumerLagList", ["consumer-groups", group.name, "lags"], items, page)
+
+
+@router.get(LAG, dependencies=[VIEWER], response_model=Resource)
+def get_lag(cluster: In, consumer_group_id: str, topic_name: str, partition_id: int) -> Document:
+    """The lag of a group in one partition."""
+    group = _group(cluster, consumer_group_id)
+    for offset in group.offsets:
+        if (offset.topic_partition.topic, offset.topic_partition.partition) == (topic_name, partition_id):
+            return _lag_document(cluster, group, offset)
+    raise HTTPException(404, f"the group has nothing of {topic_name[:256]!r}, partition {partition_id}")
+
+
+@router.get(f"{GROUP}/lag-summary", dependencies=[VIEWER], response_model=Resource)
+def get_lag_summary(cluster: In, consumer_group_id: str) -> Document:
+    """The largest lag of a group, and the sum. 404 where no lag is known, as Confluent's."""
+    group = _group(cluster, consumer_group_id)
+    known = [offset for offset in group.offsets if offset.lag is not None]
+    if not known:
+        raise HTTPException(404, f"no lag of group {group.name[:256]!r} is known")
+    largest = max(known, key=lambda offset: offset.lag or 0)
+    topic, number = largest.topic_partition.topic, largest.topic_partition.partition
+    member = _member_of(group, largest)
+    at = ("consumer-groups", group.name)
+    return cluster.resource(
+        "KafkaConsumerGroupLagSummary",
+        *(*at, "lag-summary"),
+        consumer_group_id=group.name,
+        max_lag_consumer_id=largest.member_id or "",
+        max_lag_instance_id=None if member is None else member.instance_id,
+        max_lag_client_id="" if member is None else member.client_id,
+        max_lag_topic_name=topic,
+        max_lag_partition_id=number,
+        max_lag=largest.lag,
+        total_lag=sum(max(offset.lag or 0, 0) for offset in known),
+        max_lag_consumer=cluster.link(*at, "consumers", largest.member_id or "-"),
+        max_lag_partition=cluster.link("topics", topic, "partitions", number),
+    )

@@ -1,0 +1,223 @@
+"""Producing: one record, concatenated JSON with a report each, or a batch of named entries.
+
+Keys and values are ``{"type": "BINARY" | "JSON" | "STRING", "data": …}``; a type that needs a schema registry
+is refused with 42206. Each record is a batch of its own in the log.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import AwareDatetime, ConfigDict, Field, ValidationError
+from starlette.responses import JSONResponse, Response
+
+from siltstone.base.errors import SiltstoneError
+from siltstone.commands.changes import Actor
+from siltstone.commands.sending import Receipt, SentRecord, send_records
+from siltstone.web.errors import status_of
+from siltstone.web.guards import ADMIN
+from siltstone.web.here import By
+from siltstone.web.rest.bodies import Body
+from siltstone.web.rest.confluent.shapes import Cluster, Document, In
+from siltstone.web.rest.confluent.topics import TOPIC
+
+router = APIRouter(tags=["Confluent v3"])
+TYPES = ("BINARY", "JSON", "STRING")
+BATCH_MAX = 1000
+_SPACE = re.compile(r"[ \t\r\n]*")
+_MILLISECOND = datetime.timedelta(milliseconds=1)
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+class Data(Body):
+    """A key or a value: ``BINARY`` is base64, ``JSON`` any JSON, ``STRING`` a text; null data is a null key
+    or a tombstone."""
+
+    model_config = ConfigDict(extra="allow")
+    type: str | None = None
+    data: Any = None
+
+
+class RecordHeader(Body):
+    """A header: its value in base64, or null."""
+
+    name: str
+    value: str | None = None
+
+
+class ProduceRequest(Body):
+    """One record. ``partition_id``: else the key picks it; ``timestamp``: ISO 8601 with a zone, else now."""
+
+    partition_id: Annotated[int, Field(ge=0)] | None = None
+    headers: tuple[RecordHeader, ...] = ()
+    key: Data | None = None
+    value: Data | None = None
+    timestamp: AwareDatetime | None = None
+    original_size: int | None = None
+
+
+class BatchEntry(ProduceRequest):
+    """A record of a batch; ``id`` tells its outcome from others'."""
+
+    id: Annotated[str, Field(min_length=1, max_length=80)]
+
+
+class BatchRequest(Body):
+    """Records to append in their order."""
+
+    entries: Annotated[list[BatchEntry], Field(min_length=1, max_length=BATCH_MAX)]
+
+
+class _RefusedError(Exception):
+    """A record that cannot be sent: Confluent's number, which begins with the status, and the message."""
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(message)
+        self.number, self.message = number, message
+
+
+def _bytes_of(part: Data | None, what: str) -> bytes | None:
+    """A key's or a value's bytes. Raises _RefusedError."""
+    if part is None:
+        return None
+    is_null = part.type is None and part.data is None
+    if part.model_extra or not (is_null or part.type in TYPES):
+        raise _RefusedError(42206, f"{what}: no schema registry here; the type is one of {', '.join(TYPES)}")
+    if part.data is None:
+        return None
+    if part.type == "JSON":
+        return json.dumps(part.data, ensure_ascii=False, separators=(",", ":")).encode(
+            "utf-8", "surrogatepass"
+        )
+    if not isinstance(part.data, str):
+        raise _RefusedError(400, f"{what}: {part.type} data is a text")
+    return _base64(part.data, what) if part.type == "BINARY" else part.data.encode("utf-8", "surrogatepass")
+
+
+def _base64(text: str, what: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise _RefusedError(400, f"{what}: it is not base64") from None
+
+
+def _sent(request: ProduceRequest) -> SentRecord:
+    """The record to send. Raises _RefusedError."""
+    time = request.timestamp
+    return SentRecord(
+        key=_bytes_of(request.key, "key"),
+        value=_bytes_of(request.value, "value"),
+        headers=tuple(
+            (
+                header.name,
+                None if header.value is None else _base64(header.value, f"header {header.name[:64]}"),
+            )
+            for header in request.headers
+        ),
+        partition=request.partition_id,
+        timestamp_ms=None if time is None else (time - _EPOCH) // _MILLISECOND,
+    )
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _parsed(text: str) -> Iterator[ProduceRequest | _RefusedError]:
+    """The concatenated requests of a body; after one that is no JSON nothing more is read."""
+    decoder, at = json.JSONDecoder(parse_constant=_refuse_constant), 0
+    while (at := _SPACE.match(text, at).end()) < len(text):  # type: ignore[union-attr]
+        try:
+            document, at = decoder.raw_decode(text, at)
+            yield ProduceRequest.model_validate(document)
+        except ValidationError as error:
+            first = error.errors()[0]
+            yield _RefusedError(400, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        except (ValueError, RecursionError) as error:
+            yield _RefusedError(400, f"malformed JSON: {error}")
+            return
+
+
+def _reports(
+    cluster: Cluster, by: Actor, topic: str, requests: Sequence[ProduceRequest | _RefusedError]
+) -> list[Document]:
+    """What became of each request. Raises UnknownTopicError, NotAllowedError, StorageError."""
+    sent: dict[int, SentRecord] = {}
+    reports: dict[int, Document] = {}
+    for place, request in enumerate(requests):
+        try:
+            if isinstance(request, _RefusedError):
+                raise request
+            sent[place] = _sent(request)
+        except _RefusedError as error:
+            reports[place] = {"error_code": error.number, "message": error.message}
+    receipts = send_records(cluster.served, by, topic, list(sent.values())) if sent else []
+    for (place, record), receipt in zip(sent.items(), receipts, strict=True):
+        reports[place] = _report(cluster, topic, requests[place], record, receipt)
+    return [reports[place] for place in range(len(requests))]
+
+
+def _report(
+    cluster: Cluster, topic: str, request: Any, record: SentRecord, receipt: Receipt | SiltstoneError
+) -> Document:
+    if isinstance(receipt, SiltstoneError):
+        return {"error_code": status_of(receipt)[1], "message": str(receipt)}
+    time = _EPOCH + receipt.timestamp_ms * _MILLISECOND
+    report: Document = {
+        "error_code": 200,
+        "cluster_id": cluster.id,
+        "topic_name": topic,
+        "partition_id": receipt.partition,
+        "offset": receipt.offset,
+        "timestamp": time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    }
+    for name, part, data in (("key", request.key, record.key), ("value", request.value, record.value)):
+        if part is not None:
+            report[name] = {"type": part.type or "BINARY", "size": len(data or b"")}
+    return report
+
+
+async def _body(request: Request) -> bytes:
+    return await request.body()
+
+
+@router.post(
+    f"{TOPIC}/records",
+    dependencies=[ADMIN],
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ProduceRequest"}}},
+        }
+    },
+)
+def produce(cluster: In, by: By, topic_name: str, body: Annotated[bytes, Depends(_body)]) -> Response:
+    """Append a record; or several, as concatenated JSON: a report each, in their order, one a line."""
+    try:
+        requests = list(_parsed(body.decode()))
+    except UnicodeDecodeError as error:
+        requests = [_RefusedError(400, f"byte {error.start} of the body is not UTF-8")]
+    reports = _reports(cluster, by, topic_name, requests or [_RefusedError(42206, "the body is empty")])
+    if len(reports) == 1:
+        number = int(reports[0]["error_code"])
+        return JSONResponse(reports[0], number if number < 1000 else number // 100)
+    lines = "".join(json.dumps(report) + "\n" for report in reports)
+    return Response(lines, media_type="application/json")
+
+
+@router.post(f"{TOPIC}/records:batch", dependencies=[ADMIN])
+def produce_batch(cluster: In, by: By, topic_name: str, batch: BatchRequest) -> Document:
+    """Append records that are named by ids: those that were appended, and those that were refused."""
+    reports = _reports(cluster, by, topic_name, batch.entries)
+    named = [{"id": entry.id, **report} for entry, report in zip(batch.entries, reports, strict=True)]
+    return {
+        "successes": [report for report in named if report["error_code"] == 200],
+        "failures": [report for report in named if report["error_code"] != 200],
+    }

@@ -1,0 +1,174 @@
+"""What all of Confluent's resources have: ``kind``, ``metadata`` with ``self`` and ``resource_name``,
+``related`` links, and pages.
+
+A page's token is the base64 of the key of the last resource on it: topics that come and go between two pages
+neither repeat nor hide others.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any
+from urllib.parse import quote, urlencode
+
+from fastapi import Depends, Header, HTTPException, Query, Request
+from pydantic import BaseModel, ConfigDict
+
+from siltstone.commands.cluster import cluster_identity
+from siltstone.commands.served import Served
+from siltstone.web.here import Here
+
+Document = dict[str, Any]
+Key = str | int | list[str | int]
+Items = Iterable[tuple[Any, Callable[[], Document]]]
+"""Keys, and what makes the resource of each."""
+IfMatch = Annotated[str | None, Header(description="Change only what has this ETag, else 412")]
+PAGE_SIZE_MAX = 10_000
+CLUSTER_PATH = "/clusters/{cluster_id}"
+
+
+class Related(BaseModel):
+    """A link."""
+
+    related: str
+
+
+class Metadata(BaseModel):
+    """``self``: where the resource is; ``resource_name``: its name of Confluent's."""
+
+    model_config = ConfigDict(extra="allow")
+    resource_name: str
+
+
+class Resource(BaseModel):
+    """A resource: the members besides these depend on ``kind``."""
+
+    model_config = ConfigDict(extra="allow")
+    kind: str
+    metadata: Metadata
+
+
+class ListMetadata(BaseModel):
+    """``next``: the next page, null at the end."""
+
+    model_config = ConfigDict(extra="allow")
+    next: str | None
+
+
+class ResourceList(BaseModel):
+    """Resources of one kind."""
+
+    kind: str
+    metadata: ListMetadata
+    data: list[Resource]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paging:
+    """A page: at most ``size`` resources (None: all) after the one with the key in ``token``."""
+
+    size: int | None
+    token: str | None
+
+    def after(self) -> Key | None:
+        """The key. Raises HTTPException for a token that is none of ours."""
+        if not self.token:
+            return None
+        try:
+            key = json.loads(base64.urlsafe_b64decode(self.token))
+        except (ValueError, binascii.Error, RecursionError):
+            key = None
+        if not isinstance(key, str | int | list):
+            raise HTTPException(400, "page_token: it is none of this server")
+        return key
+
+
+def _paging(
+    page_size: Annotated[int | None, Query(ge=1, le=PAGE_SIZE_MAX)] = None, page_token: str | None = None
+) -> Paging:
+    return Paging(size=page_size, token=page_token)
+
+
+Page = Annotated[Paging, Depends(_paging)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The cluster of a request: what is served, its ids, and the URL below which all links are."""
+
+    served: Served
+    id: str
+    broker_id: int
+    root: str
+
+    def url(self, *parts: object) -> str:
+        """The URL of a resource of the cluster."""
+        return "/".join((self.root, "clusters", *(quote(str(part), "") for part in (self.id, *parts))))
+
+    def link(self, *parts: object) -> Document:
+        """A link to it."""
+        return {"related": self.url(*parts)}
+
+    def resource(self, kind: str, *parts: object, **members: object) -> Document:
+        """A resource at the path of ``parts``: collection, name, collection, name … ."""
+        pairs = list(zip(map(str, parts[::2]), parts[1::2], strict=False))
+        named = [f"{collection.removesuffix('s')}={name}" for collection, name in pairs]
+        name = "/".join((f"crn:///kafka={self.id}", *named, *map(str, parts[2 * len(pairs) :])))
+        metadata = {"self": self.url(*parts), "resource_name": name}
+        return {"kind": kind, "metadata": metadata, "cluster_id": self.id, **members}
+
+    def listing(self, kind: str, parts: Iterable[object], items: Items, page: Paging) -> Document:
+        """A list of resources, each a key and what makes it, sorted by the keys."""
+        return listing(kind, self.url(*parts), items, page)
+
+
+def listing(kind: str, url: str, items: Items, page: Paging) -> Document:
+    """A list at ``url``; see ``Cluster.listing``."""
+    rows, after = sorted(items, key=lambda item: item[0]), page.after()
+    try:
+        rest = rows if after is None else [row for row in rows if row[0] > _comparable(after)]
+    except TypeError:
+        raise HTTPException(400, "page_token: it is of another list") from None
+    shown = rest if page.size is None else rest[: page.size]
+    following = None
+    if len(shown) < len(rest):
+        token = base64.urlsafe_b64encode(json.dumps(shown[-1][0]).encode()).decode()
+        following = f"{url}?{urlencode({'page_size': page.size, 'page_token': token})}"
+    return {"kind": kind, "metadata": {"self": url, "next": following}, "data": [make() for _, make in shown]}
+
+
+def _comparable(key: Key) -> Any:
+    return tuple(key) if isinstance(key, list) else key
+
+
+def root_of(request: Request) -> str:
+    """The URL of the API that the request came through: ``http://host/v3`` or ``http://host/kafka/v3``."""
+    prefix = "kafka/v3" if request.url.path.startswith("/kafka/") else "v3"
+    return f"{request.base_url}{prefix}"
+
+
+def this_cluster(request: Request, served: Here) -> Cluster:
+    """The one cluster there is."""
+    identity = cluster_identity(served)
+    return Cluster(served=served, id=identity.cluster_id, broker_id=identity.broker_id, root=root_of(request))
+
+
+def _named_cluster(cluster_id: str, here: Annotated[Cluster, Depends(this_cluster)]) -> Cluster:
+    if cluster_id != here.id:
+        raise HTTPException(404, f"this server has the cluster {here.id}, not {cluster_id[:64]!r}")
+    return here
+
+
+OnlyCluster = Annotated[Cluster, Depends(this_cluster)]
+In = Annotated[Cluster, Depends(_named_cluster)]
+"""A route's parameter: the cluster that its path names."""
+
+
+def refuse_other_broker(cluster: Cluster, broker_id: int) -> None:
+    """Raises HTTPException for a broker that is not this one."""
+    if broker_id != cluster.broker_id:
+        raise HTTPException(404, f"this server is broker {cluster.broker_id}, not {broker_id}")

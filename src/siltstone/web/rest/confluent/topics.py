@@ -1,0 +1,242 @@
+"""Topics, their partitions, replicas and offsets."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException
+from pydantic import Field
+from starlette.responses import JSONResponse, Response
+
+from siltstone.base.errors import InvalidPartitionsError
+from siltstone.commands import administration
+from siltstone.commands import cluster as clusters
+from siltstone.commands.catalogue import is_internal
+from siltstone.web.guards import ADMIN, VIEWER
+from siltstone.web.here import By
+from siltstone.web.rest.bodies import Body
+from siltstone.web.rest.confluent.shapes import (
+    CLUSTER_PATH,
+    Cluster,
+    Document,
+    IfMatch,
+    In,
+    Page,
+    Resource,
+    ResourceList,
+)
+
+router = APIRouter(tags=["Confluent v3"])
+TOPICS = f"{CLUSTER_PATH}/topics"
+TOPIC = f"{TOPICS}/{{topic_name}}"
+PARTITION = f"{TOPIC}/partitions/{{partition_id}}"
+_KAFKA_INT = (1 << 31) - 1
+
+
+class NewConfig(Body):
+    """A setting of a new topic; null is the default."""
+
+    name: str
+    value: str | None = None
+
+
+class NewTopic(Body):
+    """A topic to create. ``replication_factor``: 1, or -1 for the default."""
+
+    topic_name: str
+    partitions_count: Annotated[int, Field(ge=-1, le=_KAFKA_INT)] | None = None
+    replication_factor: int | None = None
+    configs: tuple[NewConfig, ...] = ()
+    validate_only: bool = False
+
+    def texts(self) -> dict[str, str]:
+        """The settings, name → text."""
+        return {config.name: config.value for config in self.configs if config.value is not None}
+
+
+class NewCount(Body):
+    """A topic's new number of partitions."""
+
+    partitions_count: Annotated[int, Field(ge=1, le=_KAFKA_INT)]
+
+
+def topic_document(cluster: Cluster, topic: str, planned: int | None = None) -> Document:
+    """A ``KafkaTopic``. ``planned``: the number of partitions of one that is not there yet. Raises
+    UnknownTopicError."""
+    count = len(clusters.partitions_of(cluster.served, topic)) if planned is None else planned
+    return cluster.resource(
+        "KafkaTopic",
+        "topics",
+        topic,
+        topic_name=topic,
+        is_internal=is_internal(topic),
+        replication_factor=1,
+        partitions_count=count,
+        partitions=cluster.link("topics", topic, "partitions"),
+        configs=cluster.link("topics", topic, "configs"),
+        partition_reassignments=cluster.link("topics", topic, "partitions", "-", "reassignment"),
+        authorized_operations=[],
+    )
+
+
+def _tagged(cluster: Cluster, topic: str, status: int = 200, **headers: str) -> Response:
+    """A topic's document with its entity tag."""
+    tag = administration.topic_etag(cluster.served, topic)
+    return JSONResponse(topic_document(cluster, topic), status, headers={"ETag": tag, **headers})
+
+
+@router.get(TOPICS, dependencies=[VIEWER], response_model=ResourceList)
+def list_topics(cluster: In, page: Page) -> Document:
+    """All topics."""
+    items = [(name, partial(topic_document, cluster, name)) for name in clusters.topic_names(cluster.served)]
+    return cluster.listing("KafkaTopicList", ["topics"], items, page)
+
+
+@router.post(
+    TOPICS,
+    dependencies=[ADMIN],
+    status_code=201,
+    response_model=Resource,
+    responses={200: {"model": Resource}},
+)
+def create_topic(cluster: In, by: By, new: NewTopic) -> Response:
+    """Create a topic: 201 with its place, 200 with ``validate_only``."""
+    if new.replication_factor not in (None, -1, 1):
+        raise InvalidPartitionsError(
+            f"replication factor {new.replication_factor}: this server is one broker"
+        )
+    count = None if new.partitions_count == -1 else new.partitions_count
+    made = administration.create_topic(
+        cluster.served, by, new.topic_name, count, new.texts(), validate_only=new.validate_only
+    )
+    if new.validate_only:
+        return JSONResponse(topic_document(cluster, new.topic_name, made.partitions or 0))
+    return _tagged(cluster, new.topic_name, 201, Location=cluster.url("topics", new.topic_name))
+
+
+@router.get(TOPIC, dependencies=[VIEWER], response_model=Resource)
+def get_topic(cluster: In, topic_name: str) -> Response:
+    """One topic, with its ETag."""
+    return _tagged(cluster, topic_name)
+
+
+@router.patch(TOPIC, dependencies=[ADMIN], response_model=Resource)
+def add_partitions(cluster: In, by: By, topic_name: str, new: NewCount, if_match: IfMatch = None) -> Response:
+    """Raise the number of partitions. The keys of a compacted topic go to other partitions afterwards."""
+    administration.add_partitions(cluster.served, by, topic_name, new.partitions_count, if_match=if_match)
+    return _tagged(cluster, topic_name)
+
+
+@router.delete(TOPIC, dependencies=[ADMIN], status_code=204)
+def delete_topic(cluster: In, by: By, topic_name: str, if_match: IfMatch = None) -> None:
+    """Delete a topic."""
+    administration.delete_topic(cluster.served, by, topic_name, if_match=if_match)
+
+
+# Partitions.
+
+
+def _partition_document(cluster: Cluster, topic: str, number: int) -> Document:
+    at = ("topics", topic, "partitions", number)
+    leader = clusters.replicas_of(cluster.served, cluster.broker_id, topic, number).leader
+    return cluster.resource(
+        "KafkaPartition",
+        *at,
+        topic_name=topic,
+        partition_id=number,
+        leader=None if leader is None else cluster.link(*at, "replicas", leader),
+        replicas=cluster.link(*at, "replicas"),
+        reassignment=cluster.link(*at, "reassignment"),
+    )
+
+
+def replica_document(cluster: Cluster, topic: str, number: int, broker_id: int) -> Document:
+    """A ``KafkaReplica``."""
+    found = clusters.replicas_of(cluster.served, cluster.broker_id, topic, number)
+    return cluster.resource(
+        "KafkaReplica",
+        *("topics", topic, "partitions", number, "replicas", broker_id),
+        topic_name=topic,
+        partition_id=number,
+        broker_id=broker_id,
+        is_leader=broker_id == found.leader,
+        is_in_sync=broker_id in found.in_sync,
+        broker=cluster.link("brokers", broker_id),
+    )
+
+
+@router.get(f"{TOPIC}/partitions", dependencies=[VIEWER], response_model=ResourceList)
+def list_partitions(cluster: In, topic_name: str, page: Page) -> Document:
+    """A topic's partitions here."""
+    numbers = clusters.partitions_of(cluster.served, topic_name)
+    items = [(each, partial(_partition_document, cluster, topic_name, each)) for each in numbers]
+    return cluster.listing("KafkaPartitionList", ["topics", topic_name, "partitions"], items, page)
+
+
+@router.get(f"{TOPIC}/partitions/-/reassignment", dependencies=[VIEWER], response_model=ResourceList)
+def list_reassignments(cluster: In, topic_name: str, page: Page) -> Document:
+    """The partitions whose replicas come or go: none here."""
+    clusters.partitions_of(cluster.served, topic_name)
+    parts = ["topics", topic_name, "partitions", "-", "reassignment"]
+    return cluster.listing("KafkaReassignmentList", parts, [], page)
+
+
+@router.get(PARTITION, dependencies=[VIEWER], response_model=Resource)
+def get_partition(cluster: In, topic_name: str, partition_id: int) -> Document:
+    """One partition."""
+    return _partition_document(cluster, topic_name, partition_id)
+
+
+@router.get(f"{PARTITION}/offset", dependencies=[VIEWER], response_model=Resource)
+def get_offset(cluster: In, topic_name: str, partition_id: int) -> Document:
+    """Where a partition begins and ends for a consumer."""
+    found = clusters.offsets_of(cluster.served, topic_name, partition_id)
+    return cluster.resource(
+        "KafkaPartitionOffset",
+        *("topics", topic_name, "partitions", partition_id, "offset"),
+        topic_name=topic_name,
+        partition_id=partition_id,
+        beginning_offset=found.beginning,
+        end_offset=found.end,
+        last_stable_offset=found.last_stable,
+        log_end_offset=found.log_end,
+    )
+
+
+@router.get(f"{PARTITION}/replicas", dependencies=[VIEWER], response_model=ResourceList)
+def list_replicas(cluster: In, topic_name: str, partition_id: int, page: Page) -> Document:
+    """The brokers that have a partition."""
+    found = clusters.replicas_of(cluster.served, cluster.broker_id, topic_name, partition_id)
+    parts = ["topics", topic_name, "partitions", partition_id, "replicas"]
+    items = [
+        (each, partial(replica_document, cluster, topic_name, partition_id, each)) for each in found.replicas
+    ]
+    return cluster.listing("KafkaReplicaList", parts, items, page)
+
+
+@router.get(f"{PARTITION}/replicas/{{broker_id}}", dependencies=[VIEWER], response_model=Resource)
+def get_replica(cluster: In, topic_name: str, partition_id: int, broker_id: int) -> Document:
+    """One replica."""
+    if (
+        broker_id
+        not in clusters.replicas_of(cluster.served, cluster.broker_id, topic_name, partition_id).replicas
+    ):
+        raise HTTPException(404, f"broker {broker_id} has no replica of {topic_name}-{partition_id}")
+    return replica_document(cluster, topic_name, partition_id, broker_id)
+
+
+@router.get(f"{PARTITION}/reassignment", dependencies=[VIEWER], response_model=Resource)
+def get_reassignment(cluster: In, topic_name: str, partition_id: int) -> Document:
+    """The reassignment of a partition: no replica comes or goes here."""
+    clusters.partition_named(cluster.served, topic_name, partition_id)
+    at = ("topics", topic_name, "partitions", partition_id)
+    return cluster.resource(
+        "KafkaReassignment",
+        *(*at, "reassignment"),
+        topic_name=topic_name,
+        partition_id=partition_id,
+        adding_replicas=[],
+        removing_replicas=[],
+        replicas=cluster.link(*at, "replicas"),
+    )

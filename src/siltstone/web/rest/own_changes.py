@@ -1,0 +1,105 @@
+"""What Siltstone's own REST API changes, below ``/api/v1``: settings of many topics, cleanings, jobs.
+
+Settings are only changed as they were read: a change without ``If-Match``, or ``if_match`` of each topic, is
+428.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, HTTPException
+from pydantic import Field
+
+from siltstone.base.errors import SiltstoneError
+from siltstone.commands import administration
+from siltstone.commands.cluster import partition_named
+from siltstone.web.errors import status_of
+from siltstone.web.guards import EDITOR
+from siltstone.web.here import By, Here
+from siltstone.web.rest.bodies import JSON_ONLY, Body
+
+router = APIRouter(prefix="/api/v1", tags=["Siltstone"], dependencies=[JSON_ONLY])
+Document = dict[str, Any]
+IfMatch = Annotated[str | None, Header(description="The ETag of what was read; * for anything")]
+TOPICS_MAX = 1000
+
+
+class TopicAlteration(Body):
+    """Settings of a topic to set, and to remove; ``if_match``: the topic's ETag, else the header counts."""
+
+    topic: str
+    set: dict[str, str] = Field(default_factory=dict)
+    remove: tuple[str, ...] = ()
+    if_match: str | None = None
+
+
+class TopicAlterations(Body):
+    """Changes of several topics: each is made or refused for itself."""
+
+    topics: Annotated[list[TopicAlteration], Field(min_length=1, max_length=TOPICS_MAX)]
+    validate_only: bool = False
+
+
+class CleaningOrder(Body):
+    """``force``: whatever the dirty ratio, and with the active segments; ``partitions``: empty for all."""
+
+    force: bool = False
+    partitions: tuple[int, ...] = ()
+
+
+@router.post("/topics:alter", dependencies=[EDITOR])
+def alter_topics(served: Here, by: By, new: TopicAlterations, if_match: IfMatch = None) -> Document:
+    """Set and remove settings of several topics, as they were read; the outcome of each."""
+    if any((change.if_match or if_match) is None for change in new.topics):
+        raise HTTPException(428, "say what was read: if_match of each topic, or the header If-Match")
+    return {"topics": [_altered(served, by, change, if_match, new.validate_only) for change in new.topics]}
+
+
+def _altered(
+    served: Here, by: By, change: TopicAlteration, if_match: str | None, validate_only: bool
+) -> Document:
+    try:
+        done = administration.alter_settings(
+            *(served, by, change.topic, change.set, change.remove),
+            if_match=change.if_match or if_match,
+            validate_only=validate_only,
+        )
+        tag = administration.topic_etag(served, change.topic)
+    except SiltstoneError as error:
+        return {"topic": change.topic, "error_code": status_of(error)[1], "message": str(error)}
+    return {"topic": change.topic, "before": dict(done.before), "after": dict(done.after), "etag": tag}
+
+
+@router.post("/topics/{topic}:clean", dependencies=[EDITOR], status_code=202)
+def clean(served: Here, by: By, topic: str, request: CleaningOrder | None = None) -> Document:
+    """Clean a topic as a job."""
+    request = request or CleaningOrder()
+    job = administration.clean_now(served, by, topic, request.partitions, force=request.force)
+    return job.to_json()
+
+
+@router.post("/topics/{topic}/partitions/{partition}:retry-cleaning", dependencies=[EDITOR], status_code=204)
+def retry_cleaning(served: Here, by: By, topic: str, partition: int) -> None:
+    """Let the cleaner try an uncleanable partition again."""
+    administration.retry_cleaning(served, by, partition_named(served, topic, partition))
+
+
+@router.post("/topics/{topic}/partitions/{partition}:pause", dependencies=[EDITOR], status_code=204)
+def pause(served: Here, by: By, topic: str, partition: int) -> None:
+    """Let the cleaner leave a partition alone."""
+    administration.pause_cleaning(served, by, partition_named(served, topic, partition))
+
+
+@router.post("/topics/{topic}/partitions/{partition}:resume", dependencies=[EDITOR], status_code=204)
+def resume(served: Here, by: By, topic: str, partition: int) -> None:
+    """End the pause of a partition."""
+    administration.resume_cleaning(served, by, partition_named(served, topic, partition))
+
+
+@router.delete("/jobs/{job_id}", dependencies=[EDITOR])
+def cancel_job(served: Here, by: By, job_id: str) -> Document:
+    """Cancel a job: one that runs ends at its next check."""
+    served.jobs.get(job_id)
+    with served.opened_changes().recorded(by, "cancel-job", job_id):
+        return served.jobs.cancel(job_id).to_json()

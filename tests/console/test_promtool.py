@@ -1,0 +1,69 @@
+"""Prometheus' own tool reads the alert rules; each fires where it should, and is silent where it should."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from siltstone.commands.monitoring import ALERTS, ALERTS_FILE, PANELS, write_monitoring
+
+# By alert: series that let it fire after six hours, and series that do not.
+_MANAGER = "kafka_log_logcleanermanager_"
+SERIES = {
+    "SiltstoneCleanerDead": [("kafka_log_logcleaner_deadthreadcount", "1x400", "0x400")],
+    "SiltstoneCleanerStalled": [(f"{_MANAGER}time_since_last_run_ms", "600001x400", "599999x400")],
+    "SiltstoneCleanerBehind": [("kafka_log_logcleaner_max_compaction_delay_secs", "3601x400", "3600x400")],
+    "SiltstoneLogsUncleanable": [(f"{_MANAGER}uncleanable_partitions_count", "2x400", "0x400")],
+    "SiltstoneDueWithoutCleaning": [
+        ('siltstone_logs{state="due"}', "3x400", "3x400"),
+        ("siltstone_cleaner_last_success_timestamp_seconds", "60x400", "18000x400"),
+    ],
+    "SiltstoneEngineDown": [("siltstone_cleaner_engine_up", "0x400", "1x400")],
+    "SiltstoneDirectoryOffline": [("kafka_log_logmanager_logdirectoryoffline", "1x400", "0x400")],
+    "SiltstoneDiskFull": [("siltstone_directory_free_bytes", "1000000-2500x400", "1000000-100x400")],
+    "SiltstoneCompactionFailing": [("pulsar_compaction_failed_count", "0+1x400", "7x400")],
+}
+AT = "6h"
+
+
+def values(text: str) -> str:
+    """``1x400`` in promtool's words: the value, 400 times more, a minute apart."""
+    return text if "+" in text or "-" in text else text.replace("x", "+0x")
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+@pytest.mark.parametrize("fires", [True, False], ids=["fires", "silent"])
+def test_an_alert_fires_and_is_silent_as_it_should(tmp_path: Path, alert: object, fires: bool) -> None:
+    name = alert.name  # type: ignore[attr-defined]
+    write_monitoring(tmp_path)
+    series = [
+        {"series": series_name, "values": values(firing if fires else silent)}
+        for series_name, firing, silent in SERIES[name]
+    ]
+    query = f'count(ALERTS{{alertname="{name}",alertstate="firing"}}) or vector(0)'
+    expected = {"expr": query, "eval_time": AT, "exp_samples": [{"labels": "{}", "value": int(fires)}]}
+    test = {"interval": "1m", "input_series": series, "promql_expr_test": [expected]}
+    document = {"rule_files": [ALERTS_FILE], "evaluation_interval": "1m", "tests": [test]}
+    (tmp_path / "test.yml").write_text(json.dumps(document))  # JSON is YAML
+    done = subprocess.run(
+        ["promtool", "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_rules_and_the_dashboards_expressions_are_read(tmp_path: Path) -> None:
+    write_monitoring(tmp_path)
+    rules = [
+        {"record": f"panel:{number}", "expr": query}
+        for number, query in enumerate(query for panel in PANELS for query, _ in panel.queries)
+    ]
+    panels = {"groups": [{"name": "panels", "rules": rules}]}
+    (tmp_path / "panels.yml").write_text(json.dumps(panels))
+    for name in (ALERTS_FILE, "panels.yml"):
+        done = subprocess.run(
+            ["promtool", "check", "rules", name], cwd=tmp_path, capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr

@@ -1,0 +1,188 @@
+"""What our own REST API changes: every route with right and wrong input; the tail of a topic."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import pytest
+from starlette.testclient import TestClient
+
+from siltstone.base.errors import StorageError
+from siltstone.commands.served import Served
+from siltstone.web.rest.tail import TAILS_MAX
+from siltstone.web.running import WebServer
+from tests.web.conftest import client_of
+
+PARTITION = "/api/v1/topics/users/partitions/0"
+
+
+@pytest.fixture
+def client(served: Served) -> TestClient:
+    return client_of(served)
+
+
+def tag_of(client: TestClient) -> str:
+    tags = {client.get(f"/api/v1/topics/users{path}").headers["etag"] for path in ("", "/configs")}
+    (tag,) = tags
+    return tag
+
+
+def test_settings_change_only_as_they_were_read(client: TestClient, served: Served) -> None:
+    change = {"topic": "users", "set": {"retention.ms": "5"}, "remove": ["cleanup.policy"]}
+    before = dict(served.describe("users").config)
+    blind = client.post("/api/v1/topics:alter", json={"topics": [change]})
+    assert (blind.status_code, blind.json()["error_code"]) == (428, 428)
+    stale = {**change, "if_match": '"x"'}
+    (refused,) = client.post("/api/v1/topics:alter", json={"topics": [stale]}).json()["topics"]
+    assert refused["error_code"] == 412
+    tagged = {"topics": [{**change, "if_match": tag_of(client)}]}
+    (planned,) = client.post("/api/v1/topics:alter", json={**tagged, "validate_only": True}).json()["topics"]
+    assert planned["after"] == {"retention.ms": "5"}
+    assert dict(served.describe("users").config) == before
+    (done,) = client.post("/api/v1/topics:alter", json=tagged).json()["topics"]
+    assert (done["before"], done["after"]) == (before, {"retention.ms": "5"})
+    assert done["etag"] == tag_of(client)
+
+
+def test_each_of_many_topics_has_its_outcome(client: TestClient, served: Served) -> None:
+    served.opened().topics.create("orders", 1, {})
+    topics = [
+        {"topic": "none", "set": {"retention.ms": "5"}},
+        {"topic": "orders", "set": {"retention.ms": "5"}},
+        {"topic": "users", "set": {"nonsense": "5"}},
+    ]
+    answer = client.post("/api/v1/topics:alter", json={"topics": topics}, headers={"If-Match": "*"})
+    assert answer.status_code == 200
+    assert [each.get("error_code") for each in answer.json()["topics"]] == [40403, None, 40002]
+    assert served.describe("orders").config["retention.ms"] == "5"
+
+
+@pytest.mark.parametrize("body", [{}, {"topics": []}, {"topics": [{"set": {}}]}, {"topics": [], "x": 1}, []])
+def test_a_change_names_topics(client: TestClient, body: object) -> None:
+    assert client.post("/api/v1/topics:alter", json=body, headers={"If-Match": "*"}).status_code == 400
+
+
+def test_a_topic_is_cleaned_as_a_job(client: TestClient, served: Served) -> None:
+    served.opened().send("users", b"2", key=b"a", partition=0)
+    queued = client.post("/api/v1/topics/users:clean", json={"force": True, "partitions": [0]})
+    assert (queued.status_code, queued.json()["kind"]) == (202, "clean")
+    served.jobs._futures[queued.json()["id"]].result(60)
+    job = client.get(f"/api/v1/jobs/{queued.json()['id']}").json()
+    assert (job["state"], job["error"]) == ("done", None)
+    assert [record.value for record in served.opened()["users", 0]] == [b"2"]
+
+
+def test_what_cannot_be_cleaned(client: TestClient, served: Served) -> None:
+    served.opened().topics.create("events", 1, {"cleanup.policy": "delete"})
+    assert client.post("/api/v1/topics/none:clean").status_code == 404
+    assert client.post("/api/v1/topics/users:clean", json={"partitions": [9]}).status_code == 404
+    assert client.post("/api/v1/topics/events:clean").status_code == 400
+    assert client.post("/api/v1/topics/users:clean", json={"force": "perhaps"}).status_code == 400
+    assert served.jobs.all() == []
+
+
+def test_a_partition_is_paused_resumed_and_tried_again(client: TestClient, served: Served) -> None:
+    assert client.post(f"{PARTITION}:pause").status_code == 204
+    assert client.post(f"{PARTITION}:resume").status_code == 204
+    served.opened().mark_uncleanable(served.log("users", 0).topic_partition, "broken", 1)
+    assert client.post(f"{PARTITION}:retry-cleaning").status_code == 204
+    assert served.opened().uncleanable == {}
+    assert client.post(f"{PARTITION}:retry-cleaning").status_code == 204
+    actions = [change.action for change in served.opened_changes().newest()]
+    assert actions == ["retry-cleaning", "resume-cleaning", "pause-cleaning"]
+
+
+@pytest.mark.parametrize("action", ["pause", "resume", "retry-cleaning"])
+def test_a_partition_that_is_not_here(client: TestClient, action: str) -> None:
+    assert client.post(f"/api/v1/topics/users/partitions/7:{action}").status_code == 404
+    assert client.post(f"/api/v1/topics/none/partitions/0:{action}").status_code == 404
+    assert client.post(f"/api/v1/topics/users/partitions/x:{action}").status_code == 400
+
+
+def test_a_job_is_cancelled(client: TestClient, served: Served) -> None:
+    job = served.jobs.submit("clean", "users", "-", lambda progress: None)
+    served.jobs._futures[job.id].result(60)
+    assert client.delete(f"/api/v1/jobs/{job.id}").json()["state"] == "done"
+    assert client.delete("/api/v1/jobs/none").status_code == 404
+
+
+# The tail, over a real connection: a test client has an answer only when it has ended.
+
+
+@contextmanager
+def tailing(server: WebServer, query: str = "") -> Iterator[http.client.HTTPResponse]:
+    url = urlsplit(server.urls[0])
+    connection = http.client.HTTPConnection(str(url.hostname), url.port, timeout=60)
+    connection.request("GET", f"/api/v1/topics/users/records:tail{query}")
+    try:
+        yield connection.getresponse()
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def server(served: Served) -> Iterator[WebServer]:
+    server = WebServer(served, ["http://127.0.0.1:0"])
+    server.start()
+    yield server
+    server.stop()
+
+
+def event(answer: http.client.HTTPResponse) -> tuple[str, dict[str, object]]:
+    """The next event: its kind and its data."""
+    kind, data, blank = (answer.readline().decode() for _ in range(3))
+    assert blank == "\n"
+    return kind.removeprefix("event: ").strip(), json.loads(data.removeprefix("data: "))
+
+
+def test_a_tail_sees_new_records_until_the_topic_is_deleted(server: WebServer, served: Served) -> None:
+    with tailing(server, "?offset=0&partition=0") as answer:
+        assert answer.status == 200
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        kind, data = event(answer)
+        assert (kind, [record["offset"] for record in data["records"]]) == ("records", [0])  # type: ignore[attr-defined]
+        served.opened().send("users", b"2", key=b"b", partition=0)
+        kind, data = event(answer)
+        assert (kind, [record["offset"] for record in data["records"]]) == ("records", [1])  # type: ignore[attr-defined]
+        served.opened().topics.delete("users")
+        assert event(answer)[0] == "end"
+        assert answer.read() == b""
+
+
+def test_a_tail_says_why_it_ends(server: WebServer, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(topic: str, partition: int) -> None:
+        raise StorageError("the directory is offline", path="logs")
+
+    with tailing(server) as answer:
+        monkeypatch.setattr(served, "log", offline)
+        kind, data = event(answer)
+        assert kind == "end"
+        assert "offline" in str(data["reason"])
+
+
+def test_only_so_many_tails_at_once(server: WebServer, served: Served) -> None:
+    with tailing(server) as first:
+        assert first.status == 200
+        tails = server._server.config.app._app.state.tails  # type: ignore[union-attr]
+        assert tails.count == 1
+        tails.count = TAILS_MAX
+        with tailing(server) as refused:
+            assert refused.status == 429
+            assert json.loads(refused.read())["error_code"] == 42901
+        tails.count = 1
+        served.opened().topics.delete("users")
+        assert event(first)[0] == "end"
+        assert first.read() == b""
+        assert tails.count == 0
+
+
+def test_a_tail_of_no_topic(client: TestClient) -> None:
+    assert client.get("/api/v1/topics/none/records:tail").status_code == 404
+    assert client.get("/api/v1/topics/users/records:tail?partition=9").status_code == 404
+    assert client.get("/api/v1/topics/users/records:tail?isolation=x").status_code == 400
+    assert client.get("/api/v1/topics/users/records:tail?cursor=x").status_code == 400
+    assert client.get("/api/v1/topics/users/records:tail?last=1").status_code == 400
