@@ -82,9 +82,9 @@ def _place_in_queue(served: Served, watched: WatchedLog) -> int | None:
 
 def partition_segments(served: Served, topic: str, partition: int) -> PartitionSegments:
     """A partition's segments. Raises UnknownTopicError, SiltstoneError, OSError."""
-    log = served.log(topic, partition)
+    facts = circumstances(served, topic, partition)
     watched = served.catalogue.partition_of(TopicPartition(topic, partition)).watched
-    return segments_of(log, watched, served.settings_of(topic), counter=served.counter)
+    return segments_of(facts.log, watched, facts.config, counter=served.counter, facts=facts)
 
 
 def why_record_stays(

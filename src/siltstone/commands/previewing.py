@@ -128,7 +128,8 @@ def preview(
     cannot be found out of a partition is its ``problem``. Raises UsageError without a partition.
     """
     if not logs:
-        raise UsageError("the topic has no partition here", path=topic)
+        advice = "name all log directories of the broker"
+        raise UsageError("the topic has no partition here", path=topic, advice=advice)
     before = logs[0].config
     changed = {
         name: (str(setting.value), str(after.setting(name).value))

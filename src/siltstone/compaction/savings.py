@@ -116,7 +116,9 @@ def append_savings(directory: Path, cleanings: Iterable[Cleaning]) -> None:
     """Add cleanings, which are in the history, to the savings of a log directory. A file that does not exist
     begins with what the history has. Raises OSError."""
     path = directory / SAVINGS_FILE
-    savings = savings_of_cleanings(cleanings if files.exists(path) else read_cleanings(directory))
+    if not files.exists(path):
+        cleanings = read_cleanings(directory) or cleanings
+    savings = savings_of_cleanings(cleanings)
     if not savings:
         return
     added = b"".join(map(_line, savings))
