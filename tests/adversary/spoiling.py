@@ -108,6 +108,8 @@ def links_are_followed_when_trees_are_removed() -> None:
     for module in list(_modules().values()):
         if hasattr(module, "has_siltstone_folder"):
             module.has_siltstone_folder = is_there
+        if hasattr(module, "refuse_foreign_folder"):
+            module.refuse_foreign_folder = _passes
 
 
 def bad_metadata_is_a_bug() -> None:

@@ -101,6 +101,14 @@ def test_alter_from_a_file(siltstone: Command, logs: Path, tmp_path: Path) -> No
     assert done.document["after"] == {"cleanup.policy": "compact,delete", "retention.ms": "1000"}
 
 
+def test_a_file_with_an_invalid_escape_is_refused(siltstone: Command, logs: Path, tmp_path: Path) -> None:
+    additions = tmp_path / "additions.properties"
+    additions.write_text("retention.ms=1000\ncleanup.policy=\\u12\n")
+    refused = siltstone("configs", "--dir", logs, "--alter", *USERS, "--add-config-file", additions)
+    assert (refused.status, refused.out) == (2, b"") and refused.err.count("\n") == 1
+    assert f"{additions}:2" in refused.err and "hexadecimal" in refused.err
+
+
 def test_a_dry_run_changes_nothing(siltstone: Command, logs: Path) -> None:
     before = tree(logs)
     done = siltstone(

@@ -135,3 +135,9 @@ def test_a_password_is_hashed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
     assert run(["serve", "--hash-password"]) == 2
     assert "no password" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("listen", ["http://0.0.0.0:8082", "ftp://127.0.0.1:1", "nonsense"])
+def test_a_refused_listener_makes_no_directory(tmp_path: Path, listen: str) -> None:
+    assert run(["serve", str(tmp_path / "new"), "--listen", listen]) == 2
+    assert list(tmp_path.iterdir()) == []

@@ -39,7 +39,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LogWork:
         tmp_path, {0: batches[: BATCHES // 2], middle: batches[BATCHES // 2 :]}, interval=0
     )
     plain = warm_up_work(partition, "staged")
-    plain = replace(plain, staging=str(partition / ".siltstone" / "run"), end=END, may_cut_groups=True)
+    plain = replace(plain, staging=str(partition / ".siltstone" / "run"), end=END, has_space_for_pieces=True)
     files.make_directory(plain.staging or "", parents=True)
     group = Group(index=0, first_segment=0, end_segment=2, base_offset=0, end_offset=END)
     rules = replace(plain.rules, last_offset=END - 1)
@@ -220,9 +220,9 @@ def test_groups_are_cut_where_workers_would_wait(work: LogWork, monkeypatch: pyt
 
 def test_ranges_only_where_the_log_allows_it(work: LogWork) -> None:
     whole = replace(work, cut_ranges=())
-    dry = replace(whole, staging=None, may_cut_groups=False)
+    dry = replace(whole, staging=None, has_space_for_pieces=False)
     assert (
         with_ranges(whole, [whole.groups], 4).cut_ranges == with_ranges(dry, [dry.groups], 4).cut_ranges != ()
     )
-    for change in ({"may_cut_groups": False}, {"may_cut": False}, {"has_message_sets": True}):
+    for change in ({"has_space_for_pieces": False}, {"may_cut_segments": False}, {"has_message_sets": True}):
         assert not with_ranges(replace(whole, **change), [whole.groups], 4).cut_ranges

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from siltstone.base import files
 from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError
 from siltstone.base.records.fetch_results import decode_message_set_send, encode_message_set_send
 from siltstone.log.fetch import (
@@ -129,6 +130,25 @@ def test_special_times(tmp_path: Path) -> None:
     empty = view_of(write_segments(tmp_path / "empty", {0: []}))
     assert offset_for_time(empty, MAX_TIMESTAMP) is None
     assert offset_for_time(empty, 0) is None
+
+
+def test_the_largest_timestamp_is_found_while_another_thread_renames_a_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a swap does: it opens the segment's files, and renames them just before this reader opens one."""
+    view = view_of(write_segments(tmp_path, {3: [one(3, "a")], 4: [one(4, "b")]}))
+    real, renamed = files.Reader.__init__, list[str]()
+
+    def rename_first(reader: files.Reader, path: str | Path) -> None:
+        if str(path).endswith(".timeindex") and not renamed:
+            renamed.append(str(path))
+            view.segments[0].keep_open()
+            Path(path).rename(f"{path}.deleted")
+        real(reader, path)
+
+    monkeypatch.setattr(files.Reader, "__init__", rename_first)
+    found = offset_for_time(view, MAX_TIMESTAMP)
+    assert found and found.offset == 3 and renamed
 
 
 def test_kafkas_own_directories_are_read_batch_by_batch(golden: Path) -> None:

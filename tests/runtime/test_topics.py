@@ -180,6 +180,18 @@ def test_partitions_are_added(tmp_path: Path) -> None:
         assert len({read_topic_id(tmp_path / f"events-{number}") for number in range(4)}) == 1
 
 
+def test_all_partitions_are_those_of_each_topic(tmp_path: Path, stopped_broker: tuple[Path, Path]) -> None:
+    with opened(tmp_path / "logs") as manager:
+        assert manager.topics.all_partitions() == {}
+        manager.topics.create("users", partitions=3)
+        append(manager.get_or_create(TopicPartition("events", 5)))
+        assert manager.topics.all_partitions() == {"events": (5,), "users": (0, 1, 2)}
+    with opened(*stopped_broker) as manager:
+        found = manager.topics.all_partitions()
+        assert list(found) == manager.topics.names()
+        assert found == {name: manager.topics.partitions_of(name) for name in found}
+
+
 def test_a_partition_is_created_by_its_number(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         append(manager.get_or_create(TopicPartition("events", 5)))

@@ -15,7 +15,7 @@ from siltstone.commands import clean as app
 from siltstone.compaction import work as work_module
 from siltstone.compaction.engine import InProcessEngine, bucket_count
 from siltstone.compaction.inplace import cleaner as cleaner_module
-from siltstone.compaction.inplace import cleaner as waves_module
+from siltstone.compaction.inplace import execution as execution_module
 from siltstone.compaction.report import LogResult
 from siltstone.spark import clean as pipeline
 from siltstone.spark import jobs as spark_jobs
@@ -243,7 +243,7 @@ def test_a_bad_log_is_a_row_and_no_failed_job(
     path.write_bytes(data)
     before = listing(directory / "tombstones-0")
     if spread:
-        monkeypatch.setattr(waves_module, "fits_one_task", lambda work, limit: False)
+        monkeypatch.setattr(execution_module, "fits_one_task", lambda work, limit: False)
     jobs: list[BaseException] = []
     monkeypatch.setattr(
         spark_tasks, "EngineError", lambda *a, **b: jobs.append(EngineError(*a, **b)) or jobs[-1]

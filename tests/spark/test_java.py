@@ -31,7 +31,7 @@ def own_variables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_the_command_is_that_of_sparks_scripts(tmp_path: Path) -> None:
-    home = class_archive.SPARK_HOME
+    home = class_archive.INSTALLED_SPARK
     settings = {
         "spark.driver.memory": DRIVER_MEMORY,
         "spark.driver.extraJavaOptions": driver_java_options(OPTIONS),

@@ -135,6 +135,12 @@ def test_names_and_types_are_inferred() -> None:
     )
     with raises_error(UsageError, about="JSON at $.a[].b is int64", advice="st.Json(schema="):
         inferred_type([b'{"a":[{"b":1},{"b":"x"}]}'])
+    for levels in (decoding._MAX_LEVELS + 1, 600):  # msgspec itself refuses only still deeper values
+        nested = b'{"a":' * levels + b"1" + b"}" * levels
+        assert inferred_type(
+            [nested, b'{"b":1}', b'{"a":' + b"[" * levels + b"]" * levels + b"}"]
+        ) == pa.struct({"b": pa.int64()})
+        assert decoded(st.Json(schema=pa.schema({"b": pa.int64()})), nested) == [{"b": None}]
     for empty in ([], [b"x"], [b"null"]):
         with raises_error(UsageError, about="no JSON to infer", advice="st.Json(schema="):
             inferred_type(empty)

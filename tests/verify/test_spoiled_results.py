@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
+from siltstone.base import files
 from siltstone.log.indexes import TRANSACTION_ENTRY
+from siltstone.verify.checking import CheckedLogs, check_in_process, verify
 from siltstone.verify.findings import PROBLEM_KINDS
+from siltstone.verify.pairs import LogPair
 from tests.support import golden_sets
 from tests.support.verify.editing import Spoiler
 from tests.support.verify.spoilings import SPOILINGS, Spoiling, lose_an_empty_segments_neighbour
@@ -41,8 +49,6 @@ def test_the_loss_of_the_last_batch_names_no_producer(golden: Path, tmp_path: Pa
 
 
 def test_a_log_that_is_gone_and_one_that_is_new_are_found(golden: Path, tmp_path: Path) -> None:
-    from siltstone.verify.checking import check_in_process, verify
-
     case = golden_sets.load_case(golden, "basic")
     pair = stage_pair(case, case.rounds[0], tmp_path)
     (pair.before / "more-0").mkdir()
@@ -61,6 +67,83 @@ def test_damage_in_before_is_the_only_problem(golden: Path, tmp_path: Path) -> N
     data[200] ^= 1
     path.write_bytes(data)
     assert set(pair.verdict().found) == {"before_damaged"}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("leader-epoch-checkpoint", "leader_epochs"), ("partition.metadata", "topic_id")]
+)
+def test_other_files_of_after_that_are_damaged_are_the_only_problem(
+    golden: Path, tmp_path: Path, name: str, kind: str
+) -> None:
+    case = golden_sets.load_case(golden, "basic")
+    pair = stage_pair(case, case.rounds[0], tmp_path)
+    (pair.partition / name).write_bytes(b"\xff garbage")
+    verdict = pair.verdict()
+    assert set(verdict.found) == {kind}
+    assert verdict.records_after and verdict.problems[0].path == str(pair.partition / name)
+
+
+@pytest.mark.parametrize(
+    ("side", "ending", "kind"),
+    [
+        ("after", ".log", "unreadable"),
+        ("after", ".index", "index"),
+        ("after", ".timeindex", "time_index"),
+        ("after", ".snapshot", "snapshot"),
+        ("after", ".txnindex", "aborted_entry"),
+        ("before", ".log", "before_damaged"),
+        ("before", ".snapshot", "before_damaged"),
+        ("before", ".txnindex", "before_damaged"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_a_problem_of_its_log_and_side(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: str, ending: str, kind: str
+) -> None:
+    case = golden_sets.load_case(golden, "txn")
+    pair = stage_pair(case, case.rounds[0], tmp_path)
+    real, folder = files.open_regular, str(getattr(pair, side))
+
+    def fail(path: files.PathLike, *more: Any, **named: Any) -> int:
+        if str(path).startswith(folder) and str(path).endswith(ending):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return real(path, *more, **named)
+
+    monkeypatch.setattr(files, "open_regular", fail)
+    verdict = pair.verdict()
+    assert set(verdict.found) == {kind}
+    for problem in verdict.problems:
+        assert problem.detail == "Input/output error" and str(problem.path).endswith(ending)
+
+
+def test_a_read_that_fails_names_the_segment(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operating system's error has no path: the file is open."""
+    case = golden_sets.load_case(golden, "basic")
+    pair = stage_pair(case, case.rounds[0], tmp_path)
+    real, bad = files.Reader.read_into, str(pair.partition / f"{0:020}.log")
+
+    def fail(reader: files.Reader, buffer: npt.NDArray[np.uint8], position: int) -> int:
+        if reader.path == bad:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(reader, buffer, position)
+
+    monkeypatch.setattr(files.Reader, "read_into", fail)
+    (problem,) = pair.verdict().problems
+    assert (problem.kind, problem.path) == ("unreadable", bad)
+
+
+def test_a_segment_of_after_that_changes_during_the_check_is_a_problem_of_after(
+    golden: Path, tmp_path: Path
+) -> None:
+    case = golden_sets.load_case(golden, "basic")
+    pair = stage_pair(case, case.rounds[0], tmp_path)
+
+    def changed(pairs: Sequence[LogPair]) -> CheckedLogs:
+        os.utime(pairs[0].after[0].path, (1, 1))
+        return check_in_process(pairs)
+
+    assert set(pair.verdict(changed).found) == {"unreadable"}
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,20 @@ def test_refusals_have_the_form_of_their_family(document: dict[str, Any]) -> Non
         assert form == ("PulsarError" if path.startswith("/admin/") else "Error")
 
 
+def test_answers_that_are_no_json_are_described_as_such(document: dict[str, Any]) -> None:
+    kinds = {
+        path: set(operation["responses"]["200"].get("content", {}))
+        for method, path, operation in operations(document)
+        if method == "GET"
+    }
+    topic = "/api/v1/topics/{topic}"
+    other = {path: kind for path, kind in kinds.items() if kind != {"application/json"}}
+    assert other == {
+        f"{topic}/partitions/{{partition}}/records/{{offset}}/value": {"application/octet-stream"},
+        f"{topic}/records:tail": {"text/event-stream"},
+    }
+
+
 def filled(path: str, value: str) -> str:
     return re.sub(r"\{[^}]*\}", value, path)
 

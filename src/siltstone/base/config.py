@@ -261,9 +261,9 @@ def parse_stored_config(
     """Parse settings that a Kafka broker has stored for a topic or for brokers, as far as Siltstone knows
     them.
 
-    Skips settings that Siltstone does not have (security, quotas, keys of newer releases), those that cannot
-    change at run time, and bad values of settings that it does not use. Raises UsageError for a bad value of
-    a setting that it uses.
+    Skips settings that Siltstone does not have (security, quotas, keys of newer releases), bad values of
+    settings that it does not use, and, if ``config_source`` is a dynamic one, settings that cannot change at
+    run time. Raises UsageError for a bad value of a setting that it uses.
     """
     known_names = TOPIC_NAMES if config_source is ConfigSource.DYNAMIC_TOPIC_CONFIG else BROKER_NAMES
     settings = {}
@@ -348,9 +348,14 @@ def parse_server_properties(text: str, name: str, *, skip_unknown: bool = False)
     return settings
 
 
+def parse_properties(text: str, name: str) -> dict[str, str]:
+    """The entries of a properties file, of the same name the last one. Raises UsageError."""
+    return {key: value for _, key, value in _entries(text, name)}
+
+
 def first_property(text: str, name: str, *keys: str) -> str | None:
     """The text of the first of ``keys`` that the file sets, from its last entry. Raises UsageError."""
-    entries = {key: value for _, key, value in _entries(text, name)}
+    entries = parse_properties(text, name)
     return next((entries[key].strip() for key in keys if entries.get(key, "").strip()), None)
 
 

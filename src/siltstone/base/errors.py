@@ -14,10 +14,12 @@
     ├── CorruptFileError         a checkpoint, index, snapshot or metadata file is not in its format
     │   └── CorruptRecordError   a batch or record is not in Kafka's format
     ├── LedgerError              a file of a compacted ledger is missing or damaged
-    ├── CheckFailedError         a written segment, or a count, is wrong: nothing is swapped
+    ├── CheckFailedError         a written file, a count or the result of a cleaning is wrong
     ├── SourceChangedError       a source segment has changed since the cleaning was planned
     ├── UndoStoppedError         an undo stopped half-way: the message says which originals were restored
     ├── EngineError              Spark or Java is missing, or a job could not be run
+    ├── BrokerRefusedError       a running Kafka refuses what it was asked
+    ├── BrokerUnreachableError   a running Kafka does not answer
     ├── UndecodableValueError    a key or value is not in the format that ``decode`` was passed
     ├── TableChangedError        another writer has changed the table since an export into it began
     ├── CompactionFailedError    a side-by-side compaction failed: the ledger is unchanged
@@ -189,7 +191,8 @@ class LedgerError(
 class CheckFailedError(
     SiltstoneError, code="CHECK_FAILED", advice="run the command again; if it fails again, report this error"
 ):
-    """A written segment, or a count of records, is wrong; nothing was swapped."""
+    """A check failed: of a staged file or a count (that file is not swapped in), of a new ledger (the cursor
+    has not moved), or of a whole cleaning by ``verify``."""
 
 
 class SourceChangedError(SiltstoneError, code="SOURCE_CHANGED", advice="run the command again"):
@@ -205,6 +208,18 @@ class EngineError(
     SiltstoneError, code="ENGINE", advice="look for the cause in Spark's log, and run the command again"
 ):
     """Spark or Java is missing, or a job could not be run."""
+
+
+class BrokerRefusedError(SiltstoneError, code="BROKER_REFUSED", advice="nothing was changed by this request"):
+    """A running Kafka refuses what it was asked."""
+
+
+class BrokerUnreachableError(
+    SiltstoneError,
+    code="BROKER_UNREACHABLE",
+    advice="look at --bootstrap-server, --command-config and the broker",
+):
+    """A running Kafka does not answer; a change that it was asked for may have been made, or not."""
 
 
 class UndecodableValueError(SiltstoneError, code="UNDECODABLE_VALUE"):

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
 PROBLEM, USAGE = 1, 2
 """Exit statuses."""
-_EXTRAS = {"jinja2": "web", "markupsafe": "web", "fastapi": "web", "starlette": "web", "uvicorn": "web"}
+_EXTRAS = dict.fromkeys("jinja2 markupsafe fastapi starlette uvicorn".split(), "web")
+_EXTRAS |= {"confluent_kafka": "live"}
 """The extra that installs a library that may be missing; all others come with ``spark``."""
 
 COMMANDS = {
     "clean": "Clean the compacted topics of stopped Kafka log directories, in this process or on Spark.",
+    "compact": "Compact a topic of a running Kafka now, by temporary settings, which are restored.",
     "compact-topic": "Compact a topic side by side, as pulsar compact-topic does.",
     "configs": "Show and change settings of topics, show those of brokers, as kafka-configs does.",
     "consume": "Write the records of a topic, as kcat -C does.",
@@ -49,7 +51,7 @@ _MODULES = (
     dict.fromkeys(("get-offsets", "log-dirs", "delete-records"), "offsets")
     | dict.fromkeys(("explain", "verify"), "review")
     | dict.fromkeys(("consume", "produce"), "records")
-    | {"undo": "clean", "compact-topic": "topics"}
+    | {"undo": "clean", "compact": "live", "compact-topic": "topics"}
 )
 """The module of each command whose module has another name."""
 

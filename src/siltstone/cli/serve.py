@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from siltstone.base import interruption
+from siltstone.base import files, interruption
 from siltstone.cli import output
 from siltstone.commands.engines import ENGINES
 
@@ -68,7 +68,7 @@ def serve(
     output.refuse_if(not flags.dir, "no log directory", "pass DIR, or --dir DIR")
     known = ", ".join(ENGINES)
     output.refuse_if(flags.engine not in ENGINES, f"--engine {flags.engine}: is none", f"pass {known}")
-    from siltstone.commands.served import ServeOptions
+    from siltstone.commands.served import ServeOptions, settings_to_serve
 
     options = ServeOptions(
         paths=tuple(flags.dir),
@@ -76,6 +76,13 @@ def serve(
         is_look=flags.look,
         engine=flags.engine,  # type: ignore[arg-type]
     )
+    from siltstone.web.running import checked_listeners
+
+    # Before a directory is locked, or made where it is missing.
+    checked_listeners(settings_to_serve(options), flags.listen)
+    for path in options.paths:
+        if not options.is_look and not files.exists(path):
+            output.note(f"{path}: a new log directory")
     interruption.current().allow(CLOSE_SECONDS)
     try:
         while _serve_until_restart(options, flags.listen):

@@ -250,7 +250,8 @@ def browse(
     latest: LatestViews | None = None,
     budget: Budget | None = None,
 ) -> RecordPage:
-    """One page of records. ``latest``: needed for the view of that name; it keeps what a page costs.
+    """One page of records. ``latest``: for the view of that name, the cache of each log's last
+    offsets by key.
 
     Raises UsageError (query, cursor), UnknownTopicError, CorruptRecordError, LedgerError,
     DirectoryRefusedError, OSError.
@@ -306,7 +307,7 @@ def _problem(query: RecordQuery) -> tuple[str, str] | None:
             return f"the {name} is an offset and a time", "pass one of both"
         if not 0 <= (offset or 0) <= _LAST_OFFSET or not 0 <= (time_ms or 0) <= LATEST_MS:
             return f"the {name} is out of bounds", "pass an offset or ms since 1970"
-    if query.view == "compacted" and query.is_newest_first:
+    if query.view == "compacted" and (query.is_newest_first or query.last is not None):
         return (
             "the compacted view is read oldest first",
             "leave last and newest_first out, or read the view latest",
@@ -540,7 +541,11 @@ class _Scan:
 
     def _read_block_before(self) -> None:
         """Read the block that ends where the rest ends, and put its matches behind those that are there."""
-        low, high = self.rest
+        # Retention may have removed the first records since the page before.
+        low, high = max(self.rest.low, self.log.log_start_offset), self.rest.high
+        if low >= high:
+            self.rest = _Range(high, high)
+            return
         start = max(_block_start(self.log.view, high, self._block_bytes), low)
         reader = self._open(_Range(start, high))
         limit = self._query.limit
@@ -813,6 +818,21 @@ HEARTBEAT_SECONDS = 15.0
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 
 
+def check_tail(topic: BrowsedTopic, query: RecordQuery) -> None:
+    """Raises UsageError for a query that ``tail`` cannot follow."""
+    check_query(topic, query)
+    if (
+        query.view != "log"
+        or query.last is not None
+        or query.newest_first
+        or query.end_ms
+        or query.end_offset
+    ):
+        raise UsageError(
+            "new records come in the order of the log", advice="leave view, last, end and order out"
+        )
+
+
 async def tail(
     topic: BrowsedTopic,
     query: RecordQuery,
@@ -827,17 +847,7 @@ async def tail(
     the topic is deleted. Raises UsageError for ``view``, ``last`` and ``newest_first``, and what ``browse``
     raises.
     """
-    check_query(topic, query)
-    if (
-        query.view != "log"
-        or query.last is not None
-        or query.newest_first
-        or query.end_ms
-        or query.end_offset
-    ):
-        raise UsageError(
-            "new records come in the order of the log", advice="leave view, last, end and order out"
-        )
+    check_tail(topic, query)
     query = replace(query, newest_first=False)
     stopped = stopped or asyncio.Event()
     positions: dict[int, int] | None = None

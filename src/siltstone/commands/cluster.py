@@ -40,9 +40,13 @@ def cluster_identity(served: Served) -> ClusterIdentity:
     )
 
 
-def topic_names(served: Served) -> list[str]:
-    """All topics by name, also one that was created a moment ago. Raises SiltstoneError, OSError."""
-    return served.snapshot().names() if served.manager is None else served.manager.topics.names()
+def all_partitions(served: Served) -> dict[str, tuple[int, ...]]:
+    """The numbers of the partitions of all topics here, by name: also of one that was created a moment ago.
+    Raises SiltstoneError, OSError."""
+    if served.manager is not None:
+        return served.manager.topics.all_partitions()
+    snapshot = served.snapshot()
+    return {name: snapshot.topic(name).partitions for name in snapshot.names()}
 
 
 def partitions_of(served: Served, topic: str) -> tuple[int, ...]:
@@ -70,11 +74,10 @@ class PartitionReplicas:
 
 def replicas_of(served: Served, broker_id: int, topic: str, partition: int) -> PartitionReplicas:
     """By the broker's metadata, where directories are looked at that have it; else this broker alone, whose
-    id is ``broker_id``. Raises UnknownTopicError, SiltstoneError, OSError."""
-    topic_partition = partition_named(served, topic, partition)
+    id is ``broker_id``. The partition is here. Raises SiltstoneError, OSError."""
     if served.manager is None:
         snapshot = served.snapshot()
-        known = snapshot.replicas_of(snapshot.topic(topic), topic_partition.partition)
+        known = snapshot.replicas_of(snapshot.topic(topic), partition)
         if known.replicas is not None:
             leader = None if known.leader is None or known.leader < 0 else known.leader
             return PartitionReplicas(leader=leader, replicas=known.replicas, in_sync=known.isr or ())

@@ -51,8 +51,9 @@ def has_session() -> bool:
 
 
 def start_java(master: str | None, settings: Mapping[str, str]) -> None:
-    """Start Java for a session on ``master``, if PySpark is not imported yet and need not start it: Java and
-    Python then load what they need beside each other. What is wrong, the session's start says."""
+    """Start Java ahead of a session on ``master``, so that Java and Python load what they need beside each
+    other. Not if PySpark is imported already, or if Spark's own launcher must start Java
+    (``java.can_start``). Errors are ignored: the session's start reports them."""
     if "pyspark" in sys.modules:
         return
     with contextlib.suppress(SiltstoneError, OSError, ImportError):

@@ -60,6 +60,11 @@ class ServeOptions:
     engine: EngineName = "auto"
 
 
+def settings_to_serve(options: ServeOptions) -> Config:
+    """The settings of ``server.properties``. Raises UsageError, OSError."""
+    return Config(static=read_server_properties(options.properties, "--config", skip_unknown=options.is_look))
+
+
 class Served(Closing):
     """The directories of a server. ``manager``, ``cleaner``, ``compactions`` and ``changes`` are None in look
     mode; ``config``: the settings of ``server.properties``."""
@@ -68,8 +73,7 @@ class Served(Closing):
         """Open or look. Raises UsageError, DirectoryLockedError, DirectoryRefusedError, SiltstoneError,
         OSError."""
         self.options, self.clock = options, clock or SystemClock()
-        static = read_server_properties(options.properties, "--config", skip_unknown=options.is_look)
-        self.config = Config(static=static)
+        self.config = settings_to_serve(options)
         self.manager: LogManager | None = None
         self.cleaner: LogCleaner | None = None
         self.compactions: Compactions | None = None

@@ -8,10 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import javaproperties
-
 from siltstone.base import files
-from siltstone.base.config import Config, ConfigSource, find_topic_key, format_value, parse_topic_config
+from siltstone.base.config import (
+    Config,
+    ConfigSource,
+    find_topic_key,
+    format_value,
+    parse_properties,
+    parse_topic_config,
+)
 from siltstone.base.config_table import ALL_KEYS, TOPIC_KEYS, Key, Value
 from siltstone.base.errors import InvalidConfigError, SiltstoneError, UnknownTopicError, UsageError
 from siltstone.commands.directories import LIST_TOPICS, NOT_HERE, BrokerDirectories, Snapshot
@@ -303,8 +308,8 @@ def _in_unit(key: Key, name: str, value: Value) -> str:
 
 def read_additions(path: Path) -> list[str]:
     """A properties file as ``key=value`` assignments. Raises UsageError."""
-    text = read_text(path, "--add-config-file")
-    return [f"{name}={value}" for name, value in javaproperties.loads(text).items()]
+    texts = parse_properties(read_text(path, "--add-config-file"), str(path))
+    return [f"{name}={value}" for name, value in texts.items()]
 
 
 def alter_settings(

@@ -283,7 +283,7 @@ def first_dirty_segment(work: LogWork) -> int:
 def dirty_splits(work: LogWork, tasks: int) -> list[list[InputSplit]]:
     """The dirty segments as lists of input splits for up to ``tasks`` tasks, of about the same size."""
     first = first_dirty_segment(work)
-    splits_of_tasks = splits_by_task(work.segments[first:], work.end, tasks, may_cut=work.may_cut)
+    splits_of_tasks = splits_by_task(work.segments[first:], work.end, tasks, may_cut=work.may_cut_segments)
     return [[replace(split, segment=first + split.segment) for split in splits] for splits in splits_of_tasks]
 
 

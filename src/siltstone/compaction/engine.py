@@ -137,8 +137,9 @@ def offset_span(work: LogWork) -> int:
 
 
 def entry_capacity(work: LogWork) -> int:
-    """How many entries a task may hold while it extracts: a third of its memory. While a collector doubles
-    its shards it has the old ones beside the new, half as much again; the rest is for blobs that are sent."""
+    """How many dirty entries, and how many clean ones, a task may hold while it extracts: a third of its
+    memory each. While the shards of one kind are doubled, the old ones are there too: a sixth. The last sixth
+    is for blobs that are sent."""
     return max(1024, work.limits.memory_bytes // (3 * entry_bytes(work)))
 
 
@@ -155,8 +156,8 @@ def fits_one_task(work: LogWork, byte_limit: int) -> bool:
 def with_ranges(work: LogWork, waves: Sequence[Sequence[Group]], workers: int) -> LogWork:
     """The work with its groups cut into ranges, where that is possible and worth it with so many
     ``workers``. ``waves``: the groups that are rewritten at one time. (A dry run writes no pieces.)"""
-    has_space = work.may_cut_groups or work.staging is None
-    if not (has_space and work.may_cut) or work.has_message_sets:
+    has_space = work.has_space_for_pieces or work.staging is None
+    if not (has_space and work.may_cut_segments) or work.has_message_sets:
         return work
     ranges: list[GroupRange] = []
     for wave in waves:

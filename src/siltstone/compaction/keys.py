@@ -167,8 +167,12 @@ def dedupe(entries: Words, table: Int32, out: Words, superseded: Int64) -> int:
         #    above row i, so no entry is lost.
         if row < 0:
             table[slot] = used
-            for word in range(np.uint64(width)):
-                out[used, word] = entries[i, word]
+            out[used, _ZERO] = low
+            out[used, _ONE] = high
+            if width > 2:
+                out[used, _TWO] = entries[i, _TWO]
+            if width > 3:
+                out[used, _THREE] = entries[i, _THREE]
             used += _ONE
             continue
         # 2. A key that ``out`` has: the larger offset wins; of entries with times the larger time, and the
@@ -404,8 +408,11 @@ def put_into_shards(
         counts[s] += 1
         entries[row, _ZERO] = new[i, _ZERO]
         entries[row, _ONE] = new[i, _ONE]
-        for word in range(_TWO, width):
-            entries[row, word] = new[i, word]
+        # No loop: the checks before a loop over so few words take longer than the copy.
+        if width > _TWO:
+            entries[row, _TWO] = new[i, _TWO]
+        if width > _THREE:
+            entries[row, _THREE] = new[i, _THREE]
     return len(new)
 
 

@@ -436,31 +436,56 @@ def merge_counted_bucket(
     return merged, statistics
 
 
+@kernel
+def _sum_up_keys(sums: Words, frequencies: Int64, superseded: Int64) -> int:
+    """Count keys by their records in ``frequencies`` (by step, int64), and add the records and bytes of
+    dirty keys that are superseded to ``superseded``; returns how many keys are dirty."""
+    dirty_keys = 0
+    for k in range(np.uint64(len(sums))):
+        records, step = sums[k, 4], 0
+        while step < FREQUENCY_STEPS - 1 and (_ONE << np.uint64(step)) < records:
+            step += 1
+        frequencies[step] += 1
+        # Of a dirty key all records but the last are superseded.
+        if sums[k, 2] & _ONE == _ONE:
+            dirty_keys += 1
+            superseded[0] += np.int64(records - _ONE)
+            superseded[1] += np.int64(sums[k, 5] - (sums[k, 3] >> COUNTED_SIZE_SHIFT))
+    return dirty_keys
+
+
 def _statistics_of_keys(sums: Words, top: int) -> LogStatistics:
     """What the sums of all keys of a bucket tell."""
+    frequencies, superseded = np.zeros(FREQUENCY_STEPS, np.int64), np.zeros(2, np.int64)
+    statistics = LogStatistics()
+    statistics.counts["dirty_keys"] = _sum_up_keys(sums, frequencies, superseded)
+    statistics.counts["keys"] = len(sums)
+    add_sums(statistics.frequencies, range(FREQUENCY_STEPS), frequencies)
+    statistics.add_discarded(report.SUPERSEDED, *superseded.tolist())
+    # The hottest keys are in the last steps that have enough keys.
+    enough = np.flatnonzero(np.cumsum(frequencies[::-1])[::-1] >= top)
+    fewer_records = (1 << int(enough[-1])) >> 1 if len(enough) else 0
+    statistics.hottest = _hottest(sums[sums[:, 4] > fewer_records], top)
+    return statistics
+
+
+def _hottest(sums: Words, top: int) -> list[KeyCount]:
+    """The ``top`` hottest of the keys with these sums, in any order."""
     records, sizes = sums[:, 4].astype(np.int64), sums[:, 5].astype(np.int64)
     is_dirty = (sums[:, 2] & _ONE) != 0
-    # Of a dirty key all records but the last are superseded.
     superseded = np.where(is_dirty, records - 1, 0)
     superseded_sizes = np.where(is_dirty, sizes - (sums[:, 3] >> COUNTED_SIZE_SHIFT).astype(np.int64), 0)
     offsets = (sums[:, 2] >> _ONE).astype(np.int64)
-    steps = np.ceil(np.log2(records)).astype(np.int64).clip(max=FREQUENCY_STEPS - 1)
-    statistics = LogStatistics(
-        hottest=[
-            KeyCount(
-                records=int(records[key]),
-                bytes=int(sizes[key]),
-                superseded=int(superseded[key]),
-                superseded_bytes=int(superseded_sizes[key]),
-                last_offset=int(offsets[key]),
-            )
-            for key in largest_rows((records, sizes, -offsets), top).tolist()
-        ]
-    )
-    statistics.counts["keys"], statistics.counts["dirty_keys"] = len(sums), int(np.count_nonzero(is_dirty))
-    add_sums(statistics.frequencies, range(FREQUENCY_STEPS), np.bincount(steps))
-    statistics.add_discarded(report.SUPERSEDED, int(superseded.sum()), int(superseded_sizes.sum()))
-    return statistics
+    return [
+        KeyCount(
+            records=int(records[key]),
+            bytes=int(sizes[key]),
+            superseded=int(superseded[key]),
+            superseded_bytes=int(superseded_sizes[key]),
+            last_offset=int(offsets[key]),
+        )
+        for key in largest_rows((records, sizes, -offsets), top).tolist()
+    ]
 
 
 def largest_rows(measures: Sequence[Int64], top: int) -> Int64:

@@ -563,8 +563,9 @@ class LogWork:
     SipHash, two 64-bit numbers. ``staging``: the folder for new files, None for a dry run.
     ``txnindex_entries``: the bytes of all the log's ``.txnindex`` files, also those above ``end``.
     ``segments_above``: the segments from ``end`` on; they may hold the markers of transactions that began
-    below. ``has_message_sets``: one of ``segments`` begins with v0 or v1. ``may_cut``: an input split may be
-    a part of a segment. ``may_cut_groups``: there is space for the pieces of groups beside the new segments.
+    below. ``has_message_sets``: one of ``segments`` begins with v0 or v1. ``may_cut_segments``: an
+    input split may be a part of a segment. ``has_space_for_pieces``: there is disk space for the pieces of
+    groups beside the new segments.
     ``cut_ranges``: the log's ranges if a group was cut, else none. ``statistics``: what is counted on the
     way; None for nothing.
     """
@@ -581,8 +582,8 @@ class LogWork:
     txnindex_entries: bytes = b""
     segments_above: tuple[Segment, ...] = ()
     has_message_sets: bool = False
-    may_cut: bool = True
-    may_cut_groups: bool = False
+    may_cut_segments: bool = True
+    has_space_for_pieces: bool = False
     cut_ranges: tuple[GroupRange, ...] = ()
     statistics: StatisticsOptions | None = None
 

@@ -23,7 +23,7 @@ The rules for the entries of a partition directory (``partition_files``):
 A broker checks none of this: it follows links.
 
 Kafka's loader ignores folders, and the directory's owner can create anything under the names of Siltstone's
-folders. So before such a folder is used or removed, ``has_siltstone_folder`` checks that it belongs to the
+folders. So before such a folder is used or removed, ``refuse_foreign_folder`` checks that it belongs to the
 owner of the partition directory, to root or to the user of this process. That is a rule of its own: it says
 whether the folder's content may be trusted. A folder of root passes it, but a change of the log, which needs
 the rule above, is refused, as for any other file that the broker's user could not remove.
@@ -488,8 +488,15 @@ def require_kind(path: Path, status: files.FileStat, kind: str) -> None:
 def has_siltstone_folder(partition: Path, name: str = names.STAGING) -> bool:
     """Does a partition's directory have Siltstone's folder ``name``?
 
-    Raises DirectoryRefusedError for a folder of another user, and for a file of that name; OSError.
+    Raises what ``refuse_foreign_folder`` raises.
     """
+    refuse_foreign_folder(partition, name)
+    return files.exists(partition / name)
+
+
+def refuse_foreign_folder(partition: Path, name: str = names.STAGING) -> None:
+    """Raise DirectoryRefusedError if ``name`` in a partition's directory is a folder of another user, or no
+    folder. Raises OSError."""
     path = partition / name
     reason = files.unsafe_directory_reason(path)
     if reason is not None:
@@ -498,4 +505,3 @@ def has_siltstone_folder(partition: Path, name: str = names.STAGING) -> bool:
             path=path,
             advice="find out who created it, remove it, and run the command again",
         )
-    return files.exists(path)

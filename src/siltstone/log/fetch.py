@@ -162,7 +162,8 @@ def read(
 def fetch_response(
     view: LogView, offset: int, max_bytes: int, *, isolation: str = READ_UNCOMMITTED
 ) -> MessageSetSend:
-    """The response to one fetch request: up to ``max_bytes`` of the log from ``offset`` on.
+    """Up to ``max_bytes`` of the log from ``offset`` on, as a ``MessageSetSend``: the frame of Kafka's design
+    documentation, not the protocol's ``FetchResponse``.
 
     The bytes are read once and not copied again. They may end within a batch, even the first: a client that
     gets no whole batch asks for more bytes. For an offset out of range and for a damaged batch the response
@@ -288,26 +289,27 @@ def offset_for_time(view: LogView, timestamp: int) -> TimestampAndOffset | None:
     """The first record at or after ``timestamp`` (ms); for ``MAX_TIMESTAMP`` one with the largest timestamp.
 
     ``EARLIEST_TIMESTAMP`` and ``LATEST_TIMESTAMP`` return the log start offset and the high watermark, with
-    timestamp -1. None if every record below the high watermark is older.
+    timestamp -1. None if every record below the high watermark is older: for ``MAX_TIMESTAMP`` older than one
+    above it, or than one that was appended after the view was taken.
     """
     if timestamp == EARLIEST_TIMESTAMP:
         return TimestampAndOffset(offset=view.log_start_offset, timestamp=-1, leader_epoch=-1)
     if timestamp == LATEST_TIMESTAMP:
         return TimestampAndOffset(offset=view.high_watermark, timestamp=-1, leader_epoch=-1)
+    return _retry_renamed(view, lambda: _find_record_by_timestamp(view, timestamp))
+
+
+def _find_record_by_timestamp(view: LogView, timestamp: int) -> TimestampAndOffset | None:
     if timestamp == MAX_TIMESTAMP:
         timestamp = max((segment.largest_timestamp_and_offset()[0] for segment in view.segments), default=-1)
         if timestamp < 0:
             return None
-
-    def search() -> TimestampAndOffset | None:
-        for number, segment in enumerate(view.segments):
-            if segment.largest_timestamp >= timestamp:
-                size = view.size_of(number)
-                record = segment.find_record_by_timestamp(
-                    timestamp, size, view.log_start_offset, view.batch_limit
-                )
-                if record is not None:
-                    return record if record.offset < view.high_watermark else None
-        return None
-
-    return _retry_renamed(view, search)
+    for number, segment in enumerate(view.segments):
+        if segment.largest_timestamp >= timestamp:
+            size = view.size_of(number)
+            record = segment.find_record_by_timestamp(
+                timestamp, size, view.log_start_offset, view.batch_limit
+            )
+            if record is not None:
+                return record if record.offset < view.high_watermark else None
+    return None

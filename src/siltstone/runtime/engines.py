@@ -71,9 +71,9 @@ class EngineProxy(Generic[EngineT]):
     """A proxy of the shared engine for one round. It has the engine's attributes, and each call through it
     notices when the engine is lost.
 
-    ``engine``: this proxy, with the engine's type. ``failure``: why the engine was lost, or did not start, in
-    this round; None while it works. ``has_started``: the engine did start, so a log of the round may have
-    caused its loss.
+    ``engine``: this proxy, with the engine's type. ``failure``: why the engine was last lost, or did not
+    start, in this round, also after another one has started; None if that did not happen. ``has_started``:
+    the engine did start, so a log of the round may have caused its loss.
     """
 
     def __init__(self, shared: SharedEngine[EngineT]) -> None:
@@ -105,7 +105,7 @@ class EngineProxy(Generic[EngineT]):
                 self._shared.stop(engine)
             reason = error.reason if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
             raise EngineError(
-                f"the engine was lost: {reason}", advice="the next round starts another engine"
+                f"the engine was lost: {reason}", advice="another engine is started for the next logs"
             ) from error
 
     def __getattr__(self, name: str) -> Any:

@@ -6,8 +6,9 @@
     close   flush and close the logs ─► write the checkpoints ─► write the marker ─► unlock
 
 The marker says that no log needs recovery. It is removed before anything else changes, and written only when
-all logs were closed in order. A checkpoint is written only when an entry has changed. An entry changes only
-when the data below its offset is durable. A directory whose disk fails goes offline with all its logs.
+all logs were closed in order. A checkpoint is written only when an entry has changed. A recovery point is an
+offset below which all data is durable; the high watermark may be ahead of it. A directory whose disk fails
+goes offline with all its logs.
 """
 
 from __future__ import annotations
@@ -224,8 +225,8 @@ class ServedDirectory:
         self._write_checkpoint(names.REPLICATION_CHECKPOINT, lambda log: log.high_watermark)
 
     def write_log_starts(self) -> None:
-        """Write the log start offsets that are inside a segment. Raises OSError."""
-        self._write_checkpoint(names.LOG_START_CHECKPOINT, _start_within_a_segment)
+        """Write the log start offsets above the first segment's base offset. Raises OSError."""
+        self._write_checkpoint(names.LOG_START_CHECKPOINT, _start_above_first_segment)
 
     def write_checkpoints(self) -> None:
         """Write all checkpoints that have changed. Raises OSError."""
@@ -391,8 +392,8 @@ class ServedDirectory:
         return not LogDirectory.open(self.path, lock=False).partitions.keys() - self.logs.keys()
 
 
-def _start_within_a_segment(log: PartitionLog) -> int | None:
-    """The log start offset. None if it is a segment's base offset: a start finds that without a
+def _start_above_first_segment(log: PartitionLog) -> int | None:
+    """The log start offset. None if it is the first segment's base offset: a start finds that without a
     checkpoint."""
     view = log.view
     return view.log_start_offset if view.log_start_offset > view.segments[0].base_offset else None

@@ -137,11 +137,8 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         ``partitions``: the directory of each partition on disk, of all topics. A topic that the registry does
         not list gets an entry without settings. Raises UnknownTopicError if it has no partition either.
         """
-        paths = {
-            topic_partition.partition: partitions[topic_partition]
-            for topic_partition in sorted(partitions)
-            if topic_partition.topic == name
-        }
+        here = sorted(topic_partition for topic_partition in partitions if topic_partition.topic == name)
+        paths = {topic_partition.partition: partitions[topic_partition] for topic_partition in here}
         listed = self.topics.get(name)
         if listed is not None:
             return replace(listed, partitions=tuple(sorted({*listed.partitions, *paths})))
@@ -522,6 +519,14 @@ class Topics:
     def partitions_of(self, name: str) -> tuple[int, ...]:
         """The numbers of a topic's partitions, served or not. Raises UnknownTopicError."""
         return self._partitions_and_count(name)[0]
+
+    def all_partitions(self) -> dict[str, tuple[int, ...]]:
+        """The numbers of the partitions of all topics, by name, as ``partitions_of``; in one pass, since that
+        goes over all partitions for each topic."""
+        numbers = {name: set(entry.partitions) for name, entry in self._registry.topics.items()}
+        for topic_partition in self._on_disk():
+            numbers.setdefault(topic_partition.topic, set()).add(topic_partition.partition)
+        return {name: tuple(sorted(numbers[name])) for name in sorted(numbers)}
 
     def partition_count(self, name: str) -> int | None:
         """How many partitions a topic has; see ``TopicSettings``. Raises UnknownTopicError."""

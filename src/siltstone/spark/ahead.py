@@ -34,8 +34,8 @@ VARIABLE = "SILTSTONE_DAEMON"
 """Names the socket of the fork, for the process that Java starts."""
 DAEMON = "siltstone.spark.daemon"
 WORKER = "pyspark.worker"
-"""The module of PySpark that runs tasks. Its other worker modules, which plan queries, are forked without
-imports."""
+"""The module of PySpark that runs tasks. For its other worker modules, which plan queries, nothing is handed
+over: ``daemon.main`` then runs PySpark's own daemon."""
 _STANDARD_FILES = (0, 1, 2)
 _SIZE, _TAKEN = struct.Struct(">I"), b"1"
 _kept_open: list[socket.socket] = []
@@ -66,7 +66,8 @@ def fork(path: str) -> None:
 
 
 def _be_daemon(listener: socket.socket, command: socket.socket) -> NoReturn:
-    """The fork: it warms up, waits for the hand-over, and is the daemon then; it ends with the command."""
+    """The fork: it warms up, waits for the hand-over, and is the daemon then. Until the hand-over it ends
+    with the command, afterwards when Java closes its standard input."""
     status = 1
     try:
         gc.freeze()
@@ -75,8 +76,11 @@ def _be_daemon(listener: socket.socket, command: socket.socket) -> NoReturn:
         _close_all_but(listener.fileno(), command.fileno())
         daemon = importlib.import_module(DAEMON)
         if daemon.warm_up():
-            readable, _, _ = select.select([listener, command], [], [])
-            if command not in readable:
+            # Not ``select``, which takes no file number from 1024 on: the command may have many files.
+            poll = select.poll()
+            for waited in (listener, command):
+                poll.register(waited, select.POLLIN)
+            if command.fileno() not in dict(poll.poll()):
                 connection, _ = listener.accept()
                 for closed in (listener, command):
                     closed.close()

@@ -37,7 +37,8 @@ def _installed_spark() -> Path:
     return Path(spec.origin).parent
 
 
-SPARK_HOME = _installed_spark()
+INSTALLED_SPARK = _installed_spark()
+"""The pyspark of this Python; ``spark_home`` is the Spark in use."""
 _WRITABLE_BY_OTHERS = 0o022
 _REFUSED_CHARACTERS = frozenset(':"\\\n')
 """Characters that a path in Java's options must not have: Java or Spark would split the options there."""
@@ -62,7 +63,7 @@ def folder() -> Path | None:
 
 def spark_home() -> Path:
     """The folder of the Spark that is used."""
-    return Path(os.environ.get("SPARK_HOME") or SPARK_HOME)
+    return Path(os.environ.get("SPARK_HOME") or INSTALLED_SPARK)
 
 
 def fingerprint(java_version: str) -> str:
@@ -117,7 +118,8 @@ def dump_options(path: Path) -> str:
 
 
 def add(archive: Path, java_version: str) -> Path:
-    """Give a new archive in ``folder()`` its name, durably, and remove all older ones. Raises OSError."""
+    """Give a new archive in ``folder()`` its name, durably, and remove all others: a Spark has one archive,
+    that of the last Java. Raises OSError."""
     size = files.stat(archive).size
     path = archive.with_name(f"{fingerprint(java_version)}-{size}{SUFFIX}")
     files.sync_file(archive)

@@ -460,7 +460,7 @@ class SparkEngine(SparkWorkers):
         if self._may_be_miscut(cut, report.extracted, workers):
             for group in report.groups:
                 remove_staged(group)
-            report = self._clean_spread(replace(work, may_cut=False), workers)
+            report = self._clean_spread(replace(work, may_cut_segments=False), workers)
         return report
 
     def _may_be_miscut(self, work: LogWork, extracted: Extracted, workers: int) -> bool:
@@ -532,7 +532,7 @@ class SparkEngine(SparkWorkers):
         cut = with_ranges(work, waves, workers)
         report = _summed_report(work, self._by_range(cut, gather_task, workers))
         if self._may_be_miscut(cut, report.extracted, workers):
-            uncut = replace(work, may_cut=False)
+            uncut = replace(work, may_cut_segments=False)
             report = _summed_report(work, self._by_range(uncut, gather_task, workers))
         return report
 
@@ -585,7 +585,7 @@ class SparkEngine(SparkWorkers):
             sizes = [split.end_position - split.start_position for split in splits]
             return [[splits[number] for number in members] for members in neighbours(sizes, tasks)]
         return splits_by_task(
-            work.segments, work.end, tasks, may_cut=work.may_cut and not work.has_message_sets
+            work.segments, work.end, tasks, may_cut=work.may_cut_segments and not work.has_message_sets
         )
 
 

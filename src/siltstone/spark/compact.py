@@ -25,7 +25,7 @@ import pyarrow as pa
 from siltstone.base.records.layout import Int64
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.compactor import compact_in_process
-from siltstone.compaction.ledger.keys import PARTITIONS
+from siltstone.compaction.ledger.keys import KEY_INDEX_PARTITIONS
 from siltstone.compaction.ledger.staging import merge_group, merge_key_indexes, rewrite_group
 from siltstone.compaction.ledger.work import (
     CompactionReport,
@@ -130,7 +130,7 @@ def _report_rows(report: CompactionReport) -> Iterator[pa.RecordBatch]:
         for offsets in arrays:
             yield from (row.batch() for row in array_rows(rows.SUPERSEDED, run, offsets))
     without_arrays = replace(report, extracted=replace(report.extracted, summaries=[]), superseded={})
-    yield report_row(rows.MERGED, without_arrays).batch()
+    yield report_row(rows.REPORT, without_arrays).batch()
 
 
 class SparkCompactionEngine(SparkWorkers):
@@ -147,7 +147,7 @@ class SparkCompactionEngine(SparkWorkers):
         min_buckets = bucket_count(work, max(self._min_buckets, workers))
         entry_bytes = _WORD_BYTES * work.words * (work.end_offset - work.first_offset)
         buckets, tasks = merge_shape(min_buckets, workers, entry_bytes, work.settings.memory_bytes)
-        buckets = min(buckets, PARTITIONS)
+        buckets = min(buckets, KEY_INDEX_PARTITIONS)  # a bucket is at least one partition of the key index
         source_lists = _source_lists(work.sources, workers)
         rewrite_tasks = max(1, min(len(work.groups), workers))
         stages = (
@@ -160,7 +160,8 @@ class SparkCompactionEngine(SparkWorkers):
     def merge_runs(self, work: CompactionWork) -> CompactionReport:
         """Merge runs of a ledger into one, in one job; small runs in one task."""
         workers = 1 if work.size <= _SMALL_MERGE_BYTES else self.workers
-        buckets = 1 << (workers - 1).bit_length()  # a power of two, at least ``workers``
+        # A power of two, if possible at least ``workers``.
+        buckets = min(1 << (workers - 1).bit_length(), KEY_INDEX_PARTITIONS)
         inputs = buckets + len(work.groups)
         tasks = 1 if workers == 1 else inputs
         reports = self._run_numbered(

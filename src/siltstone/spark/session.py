@@ -152,7 +152,7 @@ class _Start:
         master = self.master or DEFAULT_MASTER
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         if not is_local(master):
-            os.environ.setdefault("SPARK_HOME", str(class_archive.SPARK_HOME))
+            os.environ.setdefault("SPARK_HOME", str(class_archive.INSTALLED_SPARK))
         for name, value in {**self._ours(master), **self.chosen}.items():
             builder = builder.config(name, value)
         _name_python(self.chosen)

@@ -47,7 +47,7 @@ from siltstone.base.records.layout import (
     PRODUCER_ID_POSITION,
     Bytes,
 )
-from siltstone.log.directory import has_siltstone_folder
+from siltstone.log.directory import refuse_foreign_folder
 from siltstone.log.fetch import FetchResult
 from siltstone.log.names import CLEANER_CHECKPOINT, STAGED_WRITES, TopicPartition, parse_partition
 from siltstone.log.partition import PartitionLog
@@ -170,7 +170,7 @@ class StagedWriter:
 def _make_staging_folder(folder: Path) -> None:
     """Make the folder of a write, and its parent ``.siltstone-writes``, durably."""
     # Raises if the parent's name belongs to something else, such as a link.
-    has_siltstone_folder(folder.parent.parent, folder.parent.name)
+    refuse_foreign_folder(folder.parent.parent, folder.parent.name)
     for path in (folder.parent, folder):
         with contextlib.suppress(FileExistsError):  # another task was faster
             files.make_directory(path)
@@ -200,7 +200,7 @@ def remove_staged(folder: Path) -> None:
     Raises DirectoryRefusedError if the parent is a link or another user's.
     """
     with contextlib.suppress(FileNotFoundError):
-        has_siltstone_folder(folder.parent.parent, folder.parent.name)
+        refuse_foreign_folder(folder.parent.parent, folder.parent.name)
         files.remove_tree(folder)
     with contextlib.suppress(OSError):
         if not files.entries(folder.parent):

@@ -37,6 +37,8 @@ SLICE_ROWS, SLICE_BYTES = 1024, 1 << 20
 time."""
 SAMPLE_VALUES = 1000
 """The names and types of JSON without a schema are those of so many first values."""
+_MAX_LEVELS = 64
+"""Values with more levels of nesting do not count for the inferred type."""
 _WHERE_NULL = "decode it with on_error='null' to read such values as null, or pass another schema"
 
 Decode = Callable[[bytes], object]
@@ -108,7 +110,7 @@ class ColumnDecoding:
                     except MemoryError:
                         raise
                     except Exception as error:
-                        self._refuse(error, int(offsets[start + at]), topic_partition)
+                        self._raise_unless_null(error, int(offsets[start + at]), topic_partition)
             parts.append(self._to_arrow(values, offsets[start:end], topic_partition))
         return pa.concat_arrays(parts) if parts else pa.nulls(0, self._type)
 
@@ -122,11 +124,11 @@ class ColumnDecoding:
             try:
                 arrays.append(pa.array([value], self._type))
             except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
-                self._refuse(error, int(offsets[at]), topic_partition)
+                self._raise_unless_null(error, int(offsets[at]), topic_partition)
                 arrays.append(pa.nulls(1, self._type))
         return pa.concat_arrays(arrays)
 
-    def _refuse(self, error: Exception, offset: int, topic_partition: TopicPartition) -> None:
+    def _raise_unless_null(self, error: Exception, offset: int, topic_partition: TopicPartition) -> None:
         if self._on_error == NULL:
             return
         cause = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
@@ -163,8 +165,8 @@ class Json:
 
     A field that is missing or null is null; fields that the schema does not have are skipped. Times are ISO
     8601, binary is base64, decimals are numbers or text. Without ``schema`` the names and types are those of
-    the first 1,000 values: of an existing Delta or Iceberg table, its own. ``on_error``: "raise", or "null"
-    for undecodable values.
+    the first 1,000 values, except of values with more than 64 levels of nesting. An export into an existing
+    Delta or Iceberg table takes that table's. ``on_error``: "raise", or "null" for undecodable values.
     """
 
     schema: pa.Schema | pa.DataType | None = None
@@ -230,22 +232,27 @@ def inferred_type(values: Iterable[bytes]) -> pa.DataType:
     """The type that fits the first ``SAMPLE_VALUES`` JSON values: whole numbers int64, with fractions double,
     text string, objects structs of all names. Raises UsageError if they have none in common.
 
-    Values that are no JSON are left out: reading refuses them by their offset.
+    Values that are no JSON are left out: reading refuses them by their offset. So are those with more than
+    ``_MAX_LEVELS`` levels of nesting.
     """
     merged: pa.DataType | None = None
     for raw in itertools.islice(values, SAMPLE_VALUES):
         try:
-            value = msgspec.json.decode(raw)
+            value_type = _type_of(msgspec.json.decode(raw))
         except (msgspec.DecodeError, RecursionError):
             continue
-        merged = _common_type(merged, _type_of(value), "$")
+        merged = _common_type(merged, value_type, "$")
     if merged is None or pa.types.is_null(merged):
         reason = f"the first {SAMPLE_VALUES} values have no JSON to infer a schema from"
         raise UsageError(reason, advice="pass st.Json(schema=pa.schema(…))")
     return _without_nulls(merged)
 
 
-def _type_of(value: object, path: str = "$") -> pa.DataType:
+def _type_of(value: object, path: str = "$", level: int = 0) -> pa.DataType:
+    """The type of a value of JSON. Raises RecursionError above ``_MAX_LEVELS``, and UsageError for an array
+    whose items have no type in common."""
+    if level > _MAX_LEVELS:
+        raise RecursionError
     match value:
         case None:
             return pa.null()
@@ -260,10 +267,11 @@ def _type_of(value: object, path: str = "$") -> pa.DataType:
         case list():
             item = pa.null()
             for each in value:
-                item = _common_type(item, _type_of(each, f"{path}[]"), f"{path}[]")
+                item = _common_type(item, _type_of(each, f"{path}[]", level + 1), f"{path}[]")
             return pa.list_(item)
         case dict():
-            return pa.struct([(name, _type_of(each, f"{path}.{name}")) for name, each in value.items()])
+            fields = [(name, _type_of(each, f"{path}.{name}", level + 1)) for name, each in value.items()]
+            return pa.struct(fields)
     raise AssertionError(type(value))
 
 

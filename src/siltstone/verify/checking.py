@@ -15,7 +15,6 @@ import numpy as np
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX
-from siltstone.base.errors import CorruptFileError, SourceChangedError
 from siltstone.base.records.layout import Flags, Int64, Words
 from siltstone.log.indexes import Entries, IndexBuilder, read_entries
 from siltstone.log.lookup import batch_headers
@@ -23,7 +22,7 @@ from siltstone.log.names import TopicPartition, segment_file
 from siltstone.log.segments import Segment
 from siltstone.log.transactions import read_transaction_indexes
 from siltstone.verify.comparing import AfterStream, Comparison, read_before
-from siltstone.verify.findings import REASONS, Findings, LogVerdict, Verdict
+from siltstone.verify.findings import FILE_ERRORS, REASONS, Findings, LogVerdict, Verdict
 from siltstone.verify.keys import CHECK_BYTES, ENTRY_BYTES, bucket_of, check_bucket
 from siltstone.verify.pairs import CleaningSettings, LogPair, Span, open_sides, pair_of, spans_of
 from siltstone.verify.transactions import (
@@ -67,16 +66,16 @@ def verify(
     """Check every log of ``after`` against ``before``; ``checker`` checks the spans and buckets.
 
     Both are all log directories of a broker, in any order. Raises UsageError, NotALogDirectoryError,
-    DirectoryRefusedError, CorruptFileError (a checkpoint), EngineError, OSError. What is
-    wrong with a log does not raise: its verdict has it.
+    DirectoryRefusedError, CorruptFileError (a checkpoint), EngineError, OSError (a directory).
+    What is wrong with a log does not raise: its verdict has it.
     """
     old, new, notes = open_sides(before, after, topics)
     logs = {partition: Findings() for partition in sorted({*old, *new})}
     pairs: dict[TopicPartition, LogPair] = {}
     for partition, findings in logs.items():
+        before_log, after_log, settings = old.get(partition), new.get(partition), settings_of(partition)
         with findings.reporting_as("before_damaged"):
-            before_log, after_log = old.get(partition), new.get(partition)
-            pair = pair_of(partition, before_log, after_log, settings_of(partition), findings)
+            pair = pair_of(partition, before_log, after_log, settings, findings)
             if pair is not None:
                 pairs[partition] = pair
     checked = checker(list(pairs.values()))
@@ -142,22 +141,19 @@ def check_in_process(pairs: Sequence[LogPair]) -> CheckedLogs:
 def check_span(pair: LogPair, span: Span, buckets: int, report: SpanReport) -> Iterator[tuple[int, Words]]:
     """Check a span and fill ``report``; yields (bucket, entries), at most 16 MiB each.
 
-    Raises nothing for damage: the report has it. ``buckets``: how many there are.
+    Raises nothing for a file that is damaged or cannot be read: the report has it. ``buckets``: how many
+    there are.
     """
     pending, pending_count = list[Words](), 0
-    try:
-        for entries in _compare(pair, span, report):
-            pending.append(entries)
-            pending_count += len(entries)
-            if pending_count >= _CHUNK_ENTRIES * max(1, min(buckets, 4)):
-                yield from _split_by_bucket(pending, buckets)
-                pending, pending_count = [], 0
-        yield from _split_by_bucket(pending, buckets)
-    except (SourceChangedError, OSError) as error:
-        report.findings.is_complete = False
-        report.findings.add("before_damaged", str(error))
+    for entries in _compare(pair, span, report):
+        pending.append(entries)
+        pending_count += len(entries)
+        if pending_count >= _CHUNK_ENTRIES * max(1, min(buckets, 4)):
+            yield from _split_by_bucket(pending, buckets)
+            pending, pending_count = [], 0
+    yield from _split_by_bucket(pending, buckets)
     if span.after is not None and report.findings.problem_counts["unreadable"] == 0:
-        with report.findings.reporting_as("unreadable"):
+        with report.findings.reporting_as("unreadable", pair.after[span.after].path):
             check_indexes(pair, span.after, report.findings)
 
 
@@ -175,9 +171,10 @@ def _compare(pair: LogPair, span: Span, report: SpanReport) -> Iterator[Words]:
     findings = report.findings
     limit, aborted = pair.settings.batch_limit, AbortedIndex(pair.aborted_entries)
     after = None if span.after is None else AfterStream(pair.after[span.after], span.end, limit, findings)
+    path = None
     try:
-        for number in span.before:
-            segment = pair.before[number]
+        for segment in (pair.before[number] for number in span.before):
+            path = segment.path
             is_rewritable = segment.base_offset < pair.rewritten_end_offset and after is not None
             for before in read_before(segment, span.start, span.end, limit):
                 comparison = Comparison(pair, before, aborted, is_rewritable, findings)
@@ -191,9 +188,9 @@ def _compare(pair: LogPair, span: Span, report: SpanReport) -> Iterator[Words]:
                 yield comparison.check(report.transactions)
                 if len(report.new_horizons) < _MAX_HORIZONS:
                     report.new_horizons |= comparison.new_horizons
-    except CorruptFileError as error:
+    except FILE_ERRORS as error:  # of BEFORE: ``AfterStream`` reports those of AFTER
         findings.is_complete = False
-        findings.add_error("before_damaged", error)
+        findings.add_error("before_damaged", error, path)
     finally:
         if after is not None:
             after.finish(report_rest=findings.is_complete)
@@ -217,7 +214,8 @@ class _Batches(NamedTuple):
 
 
 def check_indexes(pair: LogPair, number: int, findings: Findings) -> None:
-    """Check the offset and time index of segment ``number`` of AFTER, whose log is sound. Raises OSError."""
+    """Check the offset and time index of segment ``number`` of AFTER, whose log is sound. Raises OSError for
+    the log."""
     segment = pair.after[number]
     with files.Reader(segment.path) as reader:
         headers = batch_headers(reader, end=segment.size)
@@ -226,13 +224,15 @@ def check_indexes(pair: LogPair, number: int, findings: Findings) -> None:
     expected = _expected_indexes(pair, segment, batches)
     for kind, problem in (("index", "index"), ("timeindex", "time_index")):
         path = Path(segment.directory) / segment_file(segment.base_offset, kind)
-        try:
-            data = files.read_bytes(path)
-        except FileNotFoundError:
-            if segment.size:
-                findings.add(problem, "is missing", path=str(path))
-            continue
-        with findings.reporting_as(problem):
+        with findings.reporting_as(problem, str(path)):
+            try:
+                data = files.read_bytes(path)
+            except FileNotFoundError:
+                if segment.size:
+                    findings.add(problem, "is missing", path=str(path))
+                continue
+            if expected.get(kind, data) != data:
+                findings.add(problem, "is not what its log gives", path=str(path))
             entries = read_entries(data, kind, str(path))
             if kind == "index":
                 wrong = _wrong_offset_entry(batches, segment, entries)
@@ -240,8 +240,6 @@ def check_indexes(pair: LogPair, number: int, findings: Findings) -> None:
                 wrong = _wrong_time_entry(batches, segment, entries, is_active=segment is pair.after[-1])
             if wrong is not None:
                 findings.add(problem, wrong[1], path=str(path), position=wrong[0] * entries.itemsize)
-        if expected.get(kind, data) != data:
-            findings.add(problem, "is not what its log gives", path=str(path))
 
 
 def _expected_indexes(pair: LogPair, segment: Segment, batches: _Batches) -> dict[str, bytes]:
@@ -329,9 +327,12 @@ def _check_horizons(settings: CleaningSettings, horizons: set[int], findings: Fi
     """All new delete horizons must be the same: the cleaning's time plus ``delete.retention.ms``."""
     if len(horizons) > 1:
         shown = ", ".join(map(str, sorted(horizons)[:3]))
-        findings.add("horizons_differ", f"new horizons of one pass: {shown}", times=len(horizons) - 1)
+        findings.add("horizons_differ", f"new horizons of one cleaning: {shown}", times=len(horizons) - 1)
     elif horizons and settings.cleaned_at_is_exact and settings.delete_retention_ms is not None:
         (horizon,) = horizons
         expected = min(settings.cleaned_at_ms + settings.delete_retention_ms, LONG_MAX)
         if horizon != expected:
-            findings.add("horizons_differ", f"{horizon}, but now and delete.retention.ms give {expected}")
+            findings.add(
+                "horizons_differ",
+                f"{horizon}, but the cleaning's time plus delete.retention.ms is {expected}",
+            )

@@ -12,13 +12,12 @@ tests the first two. For each record with a key it returns an entry, which says 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from siltstone.base import files
 from siltstone.base.errors import CorruptFileError
 from siltstone.base.records import layout
 from siltstone.base.records.codecs import Scratch
@@ -30,7 +29,7 @@ from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import BatchHeaders, Bytes, Flags, Int64, Words, have_delete_horizons
 from siltstone.log.segments import Segment, Window, open_unchanged, windows
 from siltstone.verify import keys
-from siltstone.verify.findings import TOMBSTONE, Findings
+from siltstone.verify.findings import FILE_ERRORS, TOMBSTONE, Findings
 from siltstone.verify.pairs import LogPair
 from siltstone.verify.transactions import (
     DISCARDED,
@@ -93,16 +92,21 @@ def read_before(segment: Segment, start: int, end: int, batch_limit: int) -> Ite
 
     A batch that overlaps two spans would be in both. But no segment of a sound AFTER begins within a batch,
     so no record counts twice. ``pairs`` reports a segment that begins at another offset
-    (``segment_name``). ``batch_limit``: how many bytes one batch may decompress to. Raises CorruptFileError,
-    OSError.
+    (``segment_name``). ``batch_limit``: how many bytes one batch may decompress to. Raises an error of
+    ``FILE_ERRORS``.
     """
     scratch = Scratch()
+    for window in _windows_of(segment):
+        is_inside = (window.batches["last_offset"] >= start) & (window.batches["base_offset"] < end)
+        yield from _decoded(
+            replace(window, batches=window.batches[is_inside]), segment.path, scratch, batch_limit
+        )
+
+
+def _windows_of(segment: Segment) -> Generator[Window, None, None]:
+    """The windows of a segment. Raises an error of ``FILE_ERRORS``."""
     with open_unchanged(segment) as reader:
-        for window in windows(reader):
-            is_inside = (window.batches["last_offset"] >= start) & (window.batches["base_offset"] < end)
-            yield from _decoded(
-                replace(window, batches=window.batches[is_inside]), segment.path, scratch, batch_limit
-            )
+        yield from windows(reader)
 
 
 class AfterStream:
@@ -110,14 +114,13 @@ class AfterStream:
 
     The offsets of its batches must ascend within [the segment's base offset, ``end``). ``batch_limit``: how
     many bytes one batch may decompress to. The first batch that breaks a rule is a problem in ``findings``
-    and ends the stream.
+    and ends the stream; so is a file that cannot be read, or is not the one that was listed.
     """
 
     def __init__(self, segment: Segment, end: int, batch_limit: int, findings: Findings) -> None:
         self._path = segment.path
         self._next_offset, self._end = segment.base_offset, end
-        self._reader: files.Reader = open_unchanged(segment)
-        self._windows = windows(self._reader)
+        self._windows = _windows_of(segment)
         self._rest: Window | None = None
         self._scratch, self._limit, self._findings = Scratch(), batch_limit, findings
 
@@ -137,8 +140,8 @@ class AfterStream:
                 self._rest = replace(window, batches=batches[stop:])
                 taken = replace(window, batches=batches[:stop])
                 yield from _decoded(taken, self._path, self._scratch, self._limit)
-        except CorruptFileError as error:
-            self._findings.add_error("unreadable", error)
+        except FILE_ERRORS as error:
+            self._findings.add_error("unreadable", error, self._path)
             self._stop_on_damage()
 
     def _is_in_order(self, window: Window) -> bool:
@@ -162,7 +165,8 @@ class AfterStream:
 
     def _stop_on_damage(self) -> None:
         self._findings.is_complete = False
-        self._rest, self._windows = None, iter(())
+        self._rest = None
+        self._windows.close()
 
     def finish(self, *, report_rest: bool) -> None:
         """Close the segment. With ``report_rest`` each batch that was not taken is a problem: BEFORE does not
@@ -170,7 +174,7 @@ class AfterStream:
         for unmatched in self.take(self._end) if report_rest else ():
             rows = np.arange(len(unmatched.batches))
             unmatched.note("batch_unknown", "BEFORE has no batch there", rows, self._findings)
-        self._reader.close()
+        self._windows.close()
 
 
 # How two batches or two records are compared.

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from siltstone.base.errors import CheckFailedError, CorruptFileError
+from siltstone.base.errors import CheckFailedError, CorruptFileError, SourceChangedError
 from siltstone.log.names import OfOneLog
 
 EXAMPLES = 5
@@ -40,7 +40,8 @@ class KeyReason(NamedTuple):
 
 
 SUPERSEDED, TOMBSTONE = range(2)
-"""Indexes in ``KEY_REASONS``. The entries of ``keys`` have them; SUPERSEDED also stands for no reason."""
+"""Indexes in ``KEY_REASONS``. An entry of ``verify.keys`` has one of them. There SUPERSEDED is also the value
+of a record without a reason of its own: only a later record of its key can justify that it was discarded."""
 KEY_REASONS = (
     KeyReason(
         "superseded",
@@ -59,13 +60,13 @@ PROBLEM_KINDS = {
     "log_missing": "a log of BEFORE is not in AFTER",
     "log_unknown": "a log of AFTER is not in BEFORE",
     "unsafe_file": "a link, a device or the like in place of a file, so nothing of the log is checked",
-    "topic_id": "AFTER has another topic id",
+    "topic_id": "AFTER has another topic id, or a damaged one",
     "leftover": "a file of an unfinished swap, or an index without its segment",
-    "unreadable": "bytes of AFTER are no sound batches: checksum, size, magic or records",
-    "before_damaged": "bytes of BEFORE are no sound batches, so nothing after them is checked",
+    "unreadable": "AFTER cannot be read, or has no sound batches there: checksum, size, magic or records",
+    "before_damaged": "BEFORE cannot be read, or has no sound batches there; nothing after is checked",
     "unchecked": "the check of the log failed: its job on Spark failed",
     "snapshot": "the newest producer snapshot is missing or changed",
-    "leader_epochs": "the leader epochs are missing or changed",
+    "leader_epochs": "the leader epochs are missing, damaged or changed",
     "checkpoint": "the cleaner checkpoint moved backwards, or lies where nothing may be cleaned",
     # Order and place
     "order": "batches or records are not in ascending order of offsets",
@@ -99,7 +100,7 @@ PROBLEM_KINDS = {
     "unstamped": "a tombstone stayed without a delete horizon in its batch",
     "horizon_changed": "a delete horizon changed",
     "needless_horizon": "a delete horizon in a batch that needs none",
-    "horizons_differ": "new delete horizons of one pass are not the same, or not now and delete.retention.ms",
+    "horizons_differ": "new delete horizons differ, or are not the cleaning's time plus delete.retention.ms",
     # Transactions
     "aborted_kept": "a record of an aborted transaction stayed in the cleaned range",
     "marker_lost": "a transaction's marker was discarded too early",
@@ -111,6 +112,11 @@ PROBLEM_KINDS = {
     "time_index": "a time index leads a reader past a record, is missing, or is not what its log gives",
 }
 """Every kind of problem and what it means."""
+
+
+FileError = CorruptFileError | SourceChangedError | OSError
+FILE_ERRORS = (CorruptFileError, SourceChangedError, OSError)
+"""What reading a file of a log raises when the file is damaged, was changed, or cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,18 +175,23 @@ class Findings:
         if len(offsets):
             self.add(kind, detail, offset=int(offsets[0]), path=path, times=len(offsets))
 
-    def add_error(self, kind: str, error: CorruptFileError) -> None:
-        """Add the error as a problem of this ``kind``."""
-        detail = f"{error.reason}; {error.advice}" if error.advice else error.reason
-        self.add(kind, detail, path=error.path, position=error.position)
+    def add_error(self, kind: str, error: FileError, path: str | None = None) -> None:
+        """Add the error as a problem of this ``kind``. ``path``: of the file that was read, for an OSError
+        that does not name it."""
+        if isinstance(error, OSError):
+            self.add(kind, error.strerror or str(error), path=error.filename or path)
+        else:
+            detail = f"{error.reason}; {error.advice}" if error.advice else error.reason
+            self.add(kind, detail, path=error.path, position=error.position)
 
     @contextlib.contextmanager
-    def reporting_as(self, kind: str) -> Iterator[None]:
-        """Add a CorruptFileError of the ``with`` block as a problem of this ``kind``."""
+    def reporting_as(self, kind: str, path: str | None = None) -> Iterator[None]:
+        """Add an error of ``FILE_ERRORS`` in the ``with`` block as a problem of this ``kind``. ``path``: as
+        for ``add_error``."""
         try:
             yield
-        except CorruptFileError as error:
-            self.add_error(kind, error)
+        except FILE_ERRORS as error:
+            self.add_error(kind, error, path)
 
     def merge(self, other: Findings) -> None:
         """Add the findings of another part of the log."""

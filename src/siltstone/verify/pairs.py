@@ -43,7 +43,7 @@ from siltstone.log.names import SNAPSHOT, TopicPartition, parse_partition, parse
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.segments import Segment, list_segments
 from siltstone.log.transactions import read_transaction_indexes
-from siltstone.verify.findings import Findings
+from siltstone.verify.findings import FILE_ERRORS, Findings
 
 UNDO_FILE = "undo.json"
 Logs = dict[TopicPartition, "LogSide"]
@@ -393,8 +393,8 @@ def pair_of(
     findings: Findings,
 ) -> LogPair | None:
     """The pair of one log, None if there is nothing to compare. Problems of its checkpoint, of the bounds of
-    its segments and of its other files go to ``findings``. Raises CorruptFileError for damage in BEFORE,
-    OSError."""
+    its segments and of its other files go to ``findings``, those of AFTER that cannot be read, too. Raises
+    CorruptFileError and OSError for files of BEFORE."""
     if before is None or after is None:
         findings.add("log_unknown" if before is None else "log_missing", str(partition))
         return None
@@ -470,8 +470,8 @@ def _check_range(pair: LogPair, before: LogSide, producers: ProducerStates, find
             findings.add("checkpoint", f"{end} is beyond {name}, {bound}")
     try:
         old_end, new_end = _log_end_offset(pair.before[-1]), _log_end_offset(pair.after[-1])
-    except CorruptRecordError:
-        return  # the active segment is damaged: the check of its span reports that
+    except (CorruptRecordError, OSError):
+        return  # the active segment is damaged or unreadable: the check of its span reports that
     if old_end != new_end:
         findings.add("end_moved", f"from {old_end} to {new_end}", offset=new_end)
 
@@ -512,9 +512,11 @@ def _check_segments(pair: LogPair, log_start_offset: int, end: int, findings: Fi
 def _check_other_files(before: LogSide, after: LogSide, findings: Findings) -> None:
     """Check the files of the partition that belong to no segment."""
     if before.directory != after.directory:
-        old, new = read_topic_id(before.directory), read_topic_id(after.directory)
-        if old is not None and old != new:
-            findings.add("topic_id", f"was {old}, is {new}", path=str(after.directory))
+        old = read_topic_id(before.directory)
+        with findings.reporting_as("topic_id", str(after.directory)):
+            new = read_topic_id(after.directory)
+            if old is not None and old != new:
+                findings.add("topic_id", f"was {old}, is {new}", path=str(after.directory))
         _check_snapshot(before.directory, after.directory, findings)
         _check_epochs(before, after, findings)
     logs = {segment.base_offset for segment in after.segments}
@@ -536,17 +538,24 @@ def _check_snapshot(before: Path, after: Path, findings: Findings) -> None:
     if not offsets:
         return
     name = segment_file(max(offsets), SNAPSHOT)
-    if not files.exists(after / name):
-        findings.add("snapshot", "is missing", path=str(after / name))
-    elif files.read_bytes(after / name) != files.read_bytes(before / name):
-        findings.add("snapshot", "changed", path=str(after / name))
+    snapshot, path = files.read_bytes(before / name), str(after / name)
+    with findings.reporting_as("snapshot", path):
+        if not files.exists(after / name):
+            findings.add("snapshot", "is missing", path=path)
+        elif files.read_bytes(after / name) != snapshot:
+            findings.add("snapshot", "changed", path=path)
 
 
 def _check_epochs(before: LogSide, after: LogSide, findings: Findings) -> None:
     """The leader epoch of each offset must be as it was, unless the log's start moved. There may be new
     epochs, since each startup of a broker adds one."""
-    epochs, new_epochs = (LeaderEpochs(side.directory).entries for side in (before, after))
+    epochs = LeaderEpochs(before.directory).entries
     path = str(after.directory / names.LEADER_EPOCH_CHECKPOINT)
+    try:
+        new_epochs = LeaderEpochs(after.directory).entries
+    except FILE_ERRORS as error:
+        findings.add_error("leader_epochs", error, path)
+        return
     if epochs and not new_epochs:
         findings.add("leader_epochs", "the file is missing or empty", path=path)
         return

@@ -119,18 +119,24 @@ def rules_of(config: Config, listeners: Sequence[Listener], *, is_look: bool = F
     )
 
 
+def checked_listeners(config: Config, texts: Sequence[str] = ()) -> list[Listener]:
+    """The listeners in ``texts``, else those of the setting. Raises UsageError for one that is malformed or
+    unsafe, so that nothing was opened or made then."""
+    parsed = [Listener.parse(text) for text in texts or _words(config, "siltstone.http.listeners")]
+    for listener in parsed:
+        refuse_unsafe(listener, config)
+    if len({listener.is_tls for listener in parsed}) > 1:
+        raise UsageError("http and https listeners together", advice="write only one of them")
+    return parsed
+
+
 class WebServer:
     """Listens, in a thread of its own, until ``stop``. ``urls``: where."""
 
     def __init__(self, served: Served, listeners: Sequence[str] = ()) -> None:
         """``listeners`` override the setting. Raises UsageError, OSError."""
         config = served.config
-        texts = listeners or _words(config, "siltstone.http.listeners")
-        parsed = [Listener.parse(text) for text in texts]
-        for listener in parsed:
-            refuse_unsafe(listener, config)
-        if len({listener.is_tls for listener in parsed}) > 1:
-            raise UsageError("http and https listeners together", advice="write only one of them")
+        parsed = checked_listeners(config, listeners)
         site = build_site(served, rules_of(config, parsed, is_look=served.is_look))
         certificate, key = (str(config[f"siltstone.http.tls.{name}"]) for name in ("certificate", "key"))
         if parsed[0].is_tls and not (certificate and key):

@@ -11,7 +11,7 @@ from siltstone.base.records.columns import KeyColumns, RecordColumns
 from siltstone.base.records.decode import decode_record_keys, decode_records
 from siltstone.base.records.hashing import siphash128
 from siltstone.compaction.keys import EntryBlob, deleted_of, offsets_of
-from siltstone.compaction.ledger.keys import PARTITIONS, EntryCollector, latest_entry_of_each_key
+from siltstone.compaction.ledger.keys import KEY_INDEX_PARTITIONS, EntryCollector, latest_entry_of_each_key
 from tests.support.cleaning.logs import Rec, batch
 from tests.support.records.arrays import scanned
 
@@ -77,7 +77,7 @@ def test_whatever_the_capacity_and_buckets_each_key_keeps_its_winner(
     assert collector.emitted == sum(len(blob.entries) for blob in blobs)
     for blob in blobs:
         mine = blob.entries[:, 0] >> np.uint64(PARTITION_SHIFT)
-        assert (mine * np.uint64(buckets) // np.uint64(PARTITIONS) == blob.bucket).all()
+        assert (mine * np.uint64(buckets) // np.uint64(KEY_INDEX_PARTITIONS) == blob.bucket).all()
     width = 4 if by_time else 3
     best, _ = latest_entry_of_each_key(blobs, width)
     assert sorted(offsets_of(best).tolist()) == sorted(offset for _, offset in everything.values())

@@ -11,7 +11,7 @@ from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.layout import Words
 from siltstone.compaction.ledger import keys
 from siltstone.compaction.ledger.keys import (
-    PARTITIONS,
+    KEY_INDEX_PARTITIONS,
     KeyIndexPart,
     assemble_key_index,
     read_key_index,
@@ -21,7 +21,7 @@ from tests.support.errors import raises_error
 from tests.support.ledger.entries import spread_entries
 
 HASH_KEY = (11, 12)
-HEADER = 32 + 8 * (PARTITIONS + 1) + 4 * PARTITIONS + 8
+HEADER = 32 + 8 * (KEY_INDEX_PARTITIONS + 1) + 4 * KEY_INDEX_PARTITIONS + 8
 
 
 def some_entries(count: int, words: int = 3) -> tuple[Words, np.ndarray]:
@@ -30,7 +30,7 @@ def some_entries(count: int, words: int = 3) -> tuple[Words, np.ndarray]:
 
 
 def parts_of(folder: Path, entries: Words, bounds: np.ndarray, buckets: int) -> list[KeyIndexPart]:
-    each, parts = PARTITIONS // buckets, []
+    each, parts = KEY_INDEX_PARTITIONS // buckets, []
     for bucket in range(buckets):
         mine = bounds[bucket * each : (bucket + 1) * each + 1]
         part = entries[mine[0] : mine[-1]]
@@ -47,7 +47,7 @@ def written(folder: Path, count: int = 5000, buckets: int = 4, words: int = 3) -
     return path, entries
 
 
-def everything(path: Path, words: int = 3, first: int = 0, behind: int = PARTITIONS) -> Words:
+def everything(path: Path, words: int = 3, first: int = 0, behind: int = KEY_INDEX_PARTITIONS) -> Words:
     parts = [entries for _, entries, _ in read_key_index(path, HASH_KEY, words, first, behind)]
     return np.concatenate([np.empty((0, words), np.uint64), *parts])
 
@@ -82,7 +82,9 @@ def test_an_index_without_entries_is_one(tmp_path: Path) -> None:
     assert len(everything(path)) == 0
 
 
-@pytest.mark.parametrize("position", [0, 9, 12, 24, 40, 32 + 8 * PARTITIONS, HEADER - 8, HEADER, -1])
+@pytest.mark.parametrize(
+    "position", [0, 9, 12, 24, 40, 32 + 8 * KEY_INDEX_PARTITIONS, HEADER - 8, HEADER, -1]
+)
 def test_a_flipped_byte_is_noticed(tmp_path: Path, position: int) -> None:
     path, _ = written(tmp_path)
     data = bytearray(path.read_bytes())

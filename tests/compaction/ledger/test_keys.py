@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from siltstone.base.records.layout import Words
 from siltstone.compaction.keys import EntryBlob, deleted_of
 from siltstone.compaction.ledger import keys
-from siltstone.compaction.ledger.keys import PARTITIONS, hash_key_check, look_up_older_entries
+from siltstone.compaction.ledger.keys import KEY_INDEX_PARTITIONS, hash_key_check, look_up_older_entries
 from tests.support.ledger.entries import spread_entries
 
 PARTITION_SHIFT = 54
@@ -63,7 +63,7 @@ def test_gathering_is_a_stable_sort_by_partition(events: list[tuple[int, int, bo
     entries = entries_of(events, by_time)
     spread, bounds = spread_entries(entries)
     assert rows_of(spread) == sorted(rows_of(entries), key=partition_of)
-    counts = np.bincount([partition_of(row) for row in rows_of(entries)], minlength=PARTITIONS)
+    counts = np.bincount([partition_of(row) for row in rows_of(entries)], minlength=KEY_INDEX_PARTITIONS)
     assert np.diff(bounds).tolist() == counts.tolist()
 
 
@@ -75,7 +75,7 @@ def test_the_latest_event_wins_and_of_several_the_latest_offset(
     entries = entries_of(events, by_time)
     best, bounds = latest_entry_of_each_key(entries)
     assert sorted(rows_of(best)) == sorted(twin_best(rows_of(entries)).values())
-    for partition in range(PARTITIONS):
+    for partition in range(KEY_INDEX_PARTITIONS):
         mine = rows_of(best[bounds[partition] : bounds[partition + 1]])
         assert all(partition_of(row) == partition for row in mine)
 

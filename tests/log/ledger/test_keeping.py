@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from siltstone.base.clock import ManualClock
-from siltstone.base.config import LogConfig
+from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.base.errors import LedgerError
 from siltstone.compaction.report import CLEANED, LogResult
-from siltstone.log.ledger.store import LedgerStore
+from siltstone.log.ledger.manifest import BY_OFFSET, BY_TIME
+from siltstone.log.ledger.store import CleaningBounds, LedgerStore, cleaning_bounds
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.retention import SegmentMetadata, segments_to_delete
@@ -296,11 +298,11 @@ def old_log(path: Path) -> Path:
     return logs.write_log(path, rows)
 
 
-def with_ledger(partition: Path, horizon: int) -> LedgerStore:
+def with_ledger(partition: Path, horizon: int, order: str = BY_OFFSET) -> LedgerStore:
     store = LedgerStore(partition)
     records = [logs.Rec(offset=base, key=b"%d" % base) for base in range(horizon)]
     new, staged = plainly.stage(store.make_staging("aa"), 0, (0, horizon), records)
-    store.commit(plainly.ledger_of(0, [new]), {}, {0: staged})
+    store.commit(replace(plainly.ledger_of(0, [new]), order=order), {}, {0: staged})
     return store
 
 
@@ -324,3 +326,30 @@ def test_clean_says_when_damage_keeps_it_from_deleting(tmp_path: Path) -> None:
     assert len(logs.logs_of(partition)) > 1
     assert result.status == CLEANED
     assert any("retention was left out" in note and "generation-0" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "by_offset", "by_time"),
+    [
+        ((), LONG_MAX, 2),
+        (("generation-0",), LONG_MAX, 2),
+        (("cursor.json",), LONG_MAX, 0),
+        (("ledger-0.json",), 2, 2),
+        (("cursor.json", "ledger-0.json"), 0, 0),
+    ],
+)
+def test_damage_does_not_let_cleaning_compare_offsets_where_times_count(
+    tmp_path: Path, damaged: tuple[str, ...], by_offset: int, by_time: int
+) -> None:
+    for order, clean_below in ((BY_OFFSET, by_offset), (BY_TIME, by_time)):
+        partition = tmp_path / order
+        partition.mkdir()
+        store = with_ledger(partition, 2, order)
+        for name in damaged:
+            path = store.folder / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.write_bytes(path.read_bytes()[:-3])
+        tombstones_from = 0 if damaged else 2
+        assert cleaning_bounds(partition) == CleaningBounds(tombstones_from, clean_below)

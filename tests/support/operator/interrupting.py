@@ -43,8 +43,9 @@ class _Terminal:
         self.said = b""
 
     def read(self, seconds: float) -> None:
-        ready, _, _ = select.select([self.ours], [], [], seconds)
-        if ready:
+        poll = select.poll()  # ``select`` takes no file number from 1024 on
+        poll.register(self.ours, select.POLLIN | select.POLLHUP)
+        if poll.poll(1000 * seconds):
             try:
                 self.said += os.read(self.ours, 1 << 16)
             except OSError:  # nobody is at the other end

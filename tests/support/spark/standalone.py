@@ -80,7 +80,7 @@ class Cluster:
 
 def submit(cluster: Cluster, settings: Mapping[str, str]) -> list[str]:
     """The beginning of a ``spark-submit`` on the cluster."""
-    command = [str(class_archive.SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.master]
+    command = [str(class_archive.INSTALLED_SPARK / "bin" / "spark-submit"), "--master", cluster.master]
     for name, value in {**SMALL, **settings}.items():
         command += ["--conf", f"{name}={value}"]
     return command
@@ -88,7 +88,7 @@ def submit(cluster: Cluster, settings: Mapping[str, str]) -> list[str]:
 
 def _java(kind: str, words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Any:
     """Start a master or worker."""
-    jars = class_archive.SPARK_HOME / "jars"
+    jars = class_archive.INSTALLED_SPARK / "jars"
     main = f"org.apache.spark.deploy.{kind}.{kind.capitalize()}"
     options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dspark.decommission.enabled=true"]
     command = [java_command(), *options, "-cp", f"{jars}/*", main, *words]
@@ -125,9 +125,9 @@ def standalone_cluster(folder: Path, *, workers: int = 2, memory: str = "1g") ->
     """A cluster of so many workers, with a core and so much memory for executors each, for the block."""
     _write_pythons(folder)
     base = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "XDG_CACHE_HOME")}
-    (core,) = (class_archive.SPARK_HOME / "jars").glob("spark-core_*.jar")
+    (core,) = (class_archive.INSTALLED_SPARK / "jars").glob("spark-core_*.jar")
     scala = core.name.split("_")[1].split("-")[0]  # as load-spark-env.sh says to a worker
-    base |= {"SPARK_HOME": str(class_archive.SPARK_HOME), "SPARK_SCALA_VERSION": scala}
+    base |= {"SPARK_HOME": str(class_archive.INSTALLED_SPARK), "SPARK_SCALA_VERSION": scala}
     with contextlib.ExitStack() as stack:
         master = _java("master", [*_PORTS, "127.0.0.1"], folder, base)
         stack.callback(_stop, master)

@@ -515,8 +515,8 @@ class Cleaner:
                 self._clean_in_waves(planned, execution.new_bytes_max, engine)
             else:
                 work = planned.work
-                may_cut = PIECES_FACTOR * new_file_bytes(work) <= execution.new_bytes_max
-                log_report = engine.clean_distributed(replace(work, may_cut_groups=may_cut))
+                has_space = PIECES_FACTOR * new_file_bytes(work) <= execution.new_bytes_max
+                log_report = engine.clean_distributed(replace(work, has_space_for_pieces=has_space))
                 self._commit(planned, log_report, is_last_wave=True)
         except (SiltstoneError, OSError) as error:
             self._fail(planned, failure_of(error))
@@ -534,8 +534,8 @@ class Cleaner:
         # 1. Merge the keys of the whole log: which offsets a group retains depends on all dirty records. They
         #    are written to a file for each range: after that, the old segments of a wave can be replaced
         #    before the next wave is read.
-        waves, may_cut = plan_waves(planned.work, new_bytes_max, self._limits.wave_bytes, engine.workers)
-        work = replace(planned.work, may_cut_groups=may_cut)
+        waves, has_space = plan_waves(planned.work, new_bytes_max, self._limits.wave_bytes, engine.workers)
+        work = replace(planned.work, has_space_for_pieces=has_space)
         merged = engine.write_retained_offsets(work, waves)
         if merged.failure is not None:
             self._fail(planned, merged.failure)

@@ -27,7 +27,13 @@ from siltstone.compaction.inplace.planning import LogState, PlannedLog, staging_
 from siltstone.compaction.staging import GroupReport
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
-from siltstone.log.directory import LogDirectory, has_siltstone_folder, refuse_unsafe_files, require_kind
+from siltstone.log.directory import (
+    LogDirectory,
+    has_siltstone_folder,
+    refuse_foreign_folder,
+    refuse_unsafe_files,
+    require_kind,
+)
 from siltstone.log.names import SEGMENT_KINDS, STAGING, TopicPartition, segment_file
 from siltstone.log.overflow import overflowed_segments, split_overflowed_segment
 from siltstone.log.replacement import (
@@ -251,7 +257,7 @@ class InPlace(Destination):
 
     def setup_log(self, planned: PlannedLog) -> None:
         """Make the staging folder. Raises DirectoryRefusedError if its name belongs to something else."""
-        has_siltstone_folder(planned.state.path)
+        refuse_foreign_folder(planned.state.path)
         super().setup_log(planned)
 
     def commit_groups(self, planned: PlannedLog, groups: Sequence[GroupReport]) -> None:

@@ -30,7 +30,7 @@ from siltstone.base.clock import Clock
 from siltstone.base.errors import CheckFailedError, CompactionFailedError, UsageError
 from siltstone.base.records.layout import Int64
 from siltstone.compaction.keys import EntryBlob
-from siltstone.compaction.ledger.keys import PARTITIONS, assemble_key_index
+from siltstone.compaction.ledger.keys import KEY_INDEX_PARTITIONS, assemble_key_index
 from siltstone.compaction.ledger.staging import SEGMENT_FILES, merge_group, merge_key_indexes, rewrite_group
 from siltstone.compaction.ledger.work import (
     MAX_RUNS,
@@ -219,7 +219,7 @@ def _check_counts(
     if (failure := report.first_failure()) is not None:
         raise CompactionFailedError(failure.reason, path=work.name)
     partitions = sum(len(part.counts) for part in report.key_index_parts)
-    indexed = (partitions, PARTITIONS, "partitions of the key index")
+    indexed = (partitions, KEY_INDEX_PARTITIONS, "partitions of the key index")
     for one, other, what in (*counts, indexed):
         if one != other:
             reason = f"two counts of {what} differ, {one} and {other}; the ledger is unchanged"

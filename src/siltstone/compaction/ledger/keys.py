@@ -11,8 +11,8 @@ words (``compaction.keys``)::
            3   timestamp (ms) with the sign bit flipped: unsigned words then sort as timestamps. Only where
                the record with the largest timestamp is retained (order BY_TIME) and not the last one
 
-Entries are divided by hash into ``PARTITIONS`` partitions, in a task as in a key index file. (They have
-nothing to do with a topic's partitions.) A bucket is a range of them; there are 2ⁿ buckets. (Pulsar's
+Entries are divided by hash into ``KEY_INDEX_PARTITIONS`` partitions, in a task as in a key index file. (They
+have nothing to do with a topic's partitions.) A bucket is a range of them; there are 2ⁿ buckets. (Pulsar's
 ``PublishingOrderCompactor`` and ``EventTimeOrderCompactor`` hold a map of all keys in memory instead.)
 """
 
@@ -50,7 +50,7 @@ from siltstone.compaction.keys import (
     slot_of,
 )
 
-PARTITIONS = 1024
+KEY_INDEX_PARTITIONS = 1024
 """Partitions of a key index: with a million keys each fits a core's cache, with a billion a task's memory."""
 _MIN_CAPACITY = 8
 _SIGN = np.uint64(1 << 63)
@@ -59,7 +59,7 @@ _ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 def latest_entry_of_each_key(
-    blobs: Sequence[EntryBlob], words: int, first: int = 0, partitions: int = PARTITIONS
+    blobs: Sequence[EntryBlob], words: int, first: int = 0, partitions: int = KEY_INDEX_PARTITIONS
 ) -> tuple[Words, Int64]:
     """The latest entry of each key, by offset or (with a timestamp) by time. ``words``: how many an entry
     has.
@@ -68,7 +68,7 @@ def latest_entry_of_each_key(
     them. The blobs have ``partitions`` partitions, from number ``first`` on. Memory: twice what the entries
     take.
     """
-    return dedupe_shards(*gather_by_shard(blobs, PARTITIONS, first, partitions, words))
+    return dedupe_shards(*gather_by_shard(blobs, KEY_INDEX_PARTITIONS, first, partitions, words))
 
 
 @kernel
@@ -147,15 +147,17 @@ class EntryCollector:
     """
 
     def __init__(self, *, hash_key: tuple[int, int], by_time: bool, buckets: int, capacity: int) -> None:
-        assert PARTITIONS % buckets == 0
+        assert KEY_INDEX_PARTITIONS % buckets == 0
         self._key = (np.uint64(hash_key[0]), np.uint64(hash_key[1]))
         self._words = TIMED_WORDS if by_time else PLAIN_WORDS
         self._buckets = buckets
         # Partitions differ in size, since hashes are random: 8 standard deviations above the mean are enough.
-        mean = capacity // PARTITIONS
+        mean = capacity // KEY_INDEX_PARTITIONS
         per_partition = mean + 8 * math.isqrt(mean) + _MIN_CAPACITY
         # Capacity 0: a full partition is not made larger.
-        self._entries = ShardedEntries(PARTITIONS, per_partition, words=self._words, capacity=0, dedupes=True)
+        self._entries = ShardedEntries(
+            KEY_INDEX_PARTITIONS, per_partition, words=self._words, capacity=0, dedupes=True
+        )
         self.emitted = 0
 
     def add(self, columns: KeyColumns, selected: Flags) -> Iterator[EntryBlob]:
@@ -208,7 +210,7 @@ class EntryCollector:
 
 MAGIC, VERSION = b"SILTKEYS", 1
 _FIXED_HEADER = struct.Struct("<8sIIIIQ")
-_HEADER_BYTES = _FIXED_HEADER.size + 8 * (PARTITIONS + 1) + 4 * PARTITIONS + 8
+_HEADER_BYTES = _FIXED_HEADER.size + 8 * (KEY_INDEX_PARTITIONS + 1) + 4 * KEY_INDEX_PARTITIONS + 8
 _WORDS_POSITION, _CHECK_POSITION = 12, 24
 _READ_BYTES = 16 << 20
 """How much of an index is read at a time."""
@@ -277,8 +279,10 @@ def assemble_key_index(
     ordered = sorted(parts, key=lambda part: part.first)
     counts = [count for part in ordered for count in part.counts]
     firsts = itertools.accumulate((len(part.counts) for part in ordered), initial=0)
-    assert [*(part.first for part in ordered), PARTITIONS] == list(firsts), "a part is missing or there twice"
-    header = _FIXED_HEADER.pack(MAGIC, VERSION, words, PARTITIONS, 0, hash_key_check(hash_key))
+    assert [*(part.first for part in ordered), KEY_INDEX_PARTITIONS] == list(firsts), (
+        "a part is missing or there twice"
+    )
+    header = _FIXED_HEADER.pack(MAGIC, VERSION, words, KEY_INDEX_PARTITIONS, 0, hash_key_check(hash_key))
     header += np.concatenate(([0], np.cumsum(counts))).astype("<u8").tobytes()
     header += np.array([checksum for part in ordered for checksum in part.checksums], "<u4").tobytes()
     header += struct.pack("<II", crc32c(header), 0)
@@ -334,7 +338,7 @@ def _read_verified(
 
 
 def read_key_index(
-    path: str | Path, hash_key: tuple[int, int], words: int, first: int = 0, end: int = PARTITIONS
+    path: str | Path, hash_key: tuple[int, int], words: int, first: int = 0, end: int = KEY_INDEX_PARTITIONS
 ) -> Iterator[tuple[int, Words, Int64]]:
     """Read partitions [``first``, ``end``) of a key index, some at a time. Yields (the first partition read,
     the entries, the bounds of the partitions in these entries).
@@ -363,7 +367,7 @@ def _read_header(
     ):
         raise CorruptFileError(path, 0, "the key index's header is damaged")
     magic, version, words, partitions, _, check = _FIXED_HEADER.unpack_from(header)
-    if magic != MAGIC or version != VERSION or partitions != PARTITIONS:
+    if magic != MAGIC or version != VERSION or partitions != KEY_INDEX_PARTITIONS:
         raise CorruptFileError(path, 0, f"the file is not a key index of version {VERSION}")
     if words != expected_words:
         reason = f"entries have {words} words, not {expected_words}, so the index is of another order"
@@ -372,8 +376,10 @@ def _read_header(
         raise CorruptFileError(
             path, _CHECK_POSITION, "the index was made with another hash key than its ledger's"
         )
-    bounds = np.frombuffer(header, "<u8", PARTITIONS + 1, _FIXED_HEADER.size).astype(np.int64)
-    checksums = np.frombuffer(header, "<u4", PARTITIONS, _FIXED_HEADER.size + 8 * (PARTITIONS + 1))
+    bounds = np.frombuffer(header, "<u8", KEY_INDEX_PARTITIONS + 1, _FIXED_HEADER.size).astype(np.int64)
+    checksums = np.frombuffer(
+        header, "<u4", KEY_INDEX_PARTITIONS, _FIXED_HEADER.size + 8 * (KEY_INDEX_PARTITIONS + 1)
+    )
     if bounds[0] or (np.diff(bounds) < 0).any():
         raise CorruptFileError(path, _FIXED_HEADER.size, "the bounds of the partitions do not ascend")
     if reader.stat.size != _HEADER_BYTES + int(bounds[-1]) * 8 * words:

@@ -46,7 +46,7 @@ from siltstone.base.records.scan import scan_batches
 from siltstone.base.records.varint import next_varint, varint_size, write_varint
 from siltstone.compaction.keys import EntryBlob, offsets_of
 from siltstone.compaction.ledger.keys import (
-    PARTITIONS,
+    KEY_INDEX_PARTITIONS,
     latest_entry_of_each_key,
     read_key_index,
     write_key_index_part,
@@ -576,7 +576,7 @@ def _verify(report: CompactionReport, group: Group, offsets: Int64, settings: Co
 def merge_key_indexes(work: CompactionWork, bucket: int, buckets: int, attempt: str) -> CompactionReport:
     """Merge bucket number ``bucket`` of ``buckets`` of the runs' key indexes into a part of a new index.
     Entries of superseded records are left out. Does not raise: a failure is in the report."""
-    report, partitions = CompactionReport(), PARTITIONS // buckets
+    report, partitions = CompactionReport(), KEY_INDEX_PARTITIONS // buckets
     first, parts = bucket * partitions, []
     try:
         for run, path in work.key_indexes.items():

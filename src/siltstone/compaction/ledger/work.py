@@ -31,7 +31,7 @@ from siltstone.base.records.decode import decode_record_keys, decode_records
 from siltstone.base.records.layout import CONTROL_BIT, Flags, Int64
 from siltstone.compaction.keys import PLAIN_WORDS, TIMED_WORDS, EntryBlob, deleted_of, offsets_of
 from siltstone.compaction.ledger.keys import (
-    PARTITIONS,
+    KEY_INDEX_PARTITIONS,
     EntryCollector,
     KeyIndexPart,
     latest_entry_of_each_key,
@@ -176,12 +176,12 @@ class CompactionReport(Summable):
 
 def bucket_count(work: CompactionWork, at_least: int = 1) -> int:
     """How many buckets the keys are divided into, so that the merge of one bucket fits a task's memory for
-    keys: a power of two, at most ``PARTITIONS``."""
+    keys: a power of two, at most ``KEY_INDEX_PARTITIONS``."""
     wanted = max(
         at_least,
         -(-(work.end_offset - work.first_offset) * MERGE_BYTES_PER_ENTRY // work.settings.memory_bytes),
     )
-    return min(PARTITIONS, 1 << (wanted - 1).bit_length())
+    return min(KEY_INDEX_PARTITIONS, 1 << (wanted - 1).bit_length())
 
 
 def open_source(source: Source) -> files.Reader:
@@ -292,7 +292,7 @@ def merge_bucket(
     order of the blobs nor on the ``attempt``, which only names a file. Does not raise: a failure is in the
     report.
     """
-    partitions = PARTITIONS // buckets
+    partitions = KEY_INDEX_PARTITIONS // buckets
     first = bucket * partitions
     report = CompactionReport(merged_entries=sum(len(blob.entries) for blob in blobs))
     try:

@@ -35,9 +35,10 @@ from siltstone.base import files
 from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.base.errors import CheckFailedError, LedgerError
 from siltstone.base.records.layout import Int64
-from siltstone.log.directory import has_siltstone_folder
+from siltstone.log.directory import has_siltstone_folder, refuse_foreign_folder
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.manifest import (
+    BY_OFFSET,
     BY_TIME,
     WRONG_CHECKSUM,
     Cursor,
@@ -58,17 +59,17 @@ from siltstone.log.names import COMPACTED, segment_file
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import find_segment
 
-# A ledger that is open for reading: ``delete_unused`` deletes none of its files until it is closed.
-#
-# Opening it checks that the logs in its manifest exist with their sizes, and the indexes with their
-# checksums. The checksum of a segment's log is verified before the segment is read. A thread computes it
-# while the reader reads the segment before.
-
 NONE_SUPERSEDED: Int64 = np.empty(0, np.int64)
 """The superseded offsets of a run that has none."""
 
 _BUFFER_BYTES = 256 << 10
 _logger = logging.getLogger("siltstone")
+
+# A ledger that is open for reading: ``delete_unused`` deletes none of its files until it is closed.
+#
+# Opening it checks that the logs in its manifest exist with their sizes, and the indexes with their
+# checksums. The checksum of a segment's log is verified before the segment is read. A thread computes it
+# while the reader reads the segment before.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +255,9 @@ def _check_run(directory: Path, run: Run) -> None:
         raise CheckFailedError(reason, path=error.path, advice=_COMMIT_FAILED) from error
 
 
+# The names on disk: a run is ``generation-N``, the superseded offsets of a ledger are ``ledger-N.hidden``.
+# ``run-NAME`` is the staging of a compaction, and no run of a ledger.
+
 CURSOR = "cursor.json"
 _LEDGER_FILE_PATTERN = re.compile(r"ledger-(?P<id>\d+)\.(?P<kind>json|hidden)\Z", re.ASCII)
 _RUN_PATTERN = re.compile(r"generation-(?P<id>\d+)\Z", re.ASCII)
@@ -367,6 +371,14 @@ class LedgerStore:
                     raise
         return min(horizons, default=None)
 
+    def is_ordered_by_offset(self) -> bool:
+        """Are there manifests, and do all say that their ledger is ordered by offset? False if one is
+        corrupt. Raises OSError."""
+        try:
+            return {self._load(number).order for number in self._ledgers()} == {BY_OFFSET}
+        except LedgerError:
+            return False
+
     def _try_lock_exclusively(self, ledger_id: int) -> files.Flock | None:
         """An exclusive lock on a ledger's manifest; None if a reader has it open, or if it does not exist."""
         try:
@@ -474,9 +486,10 @@ class LedgerStore:
             raise CheckFailedError(error.reason, path=error.path, advice=_COMMIT_FAILED) from error
 
     def delete_cursor(self) -> None:
-        """Delete the cursor, durably; ``delete_unused`` deletes the ledger's files. Raises OSError."""
+        """Delete the cursor, durably; ``delete_unused`` deletes the ledger's files. Raises
+        DirectoryRefusedError, OSError."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            has_siltstone_folder(self._partition_directory, COMPACTED)
+            refuse_foreign_folder(self._partition_directory, COMPACTED)
             files.unlink(self.folder / CURSOR)
             files.sync_directory(self.folder)
 
@@ -539,7 +552,8 @@ class LedgerStore:
 
 
 def delete_cursor_beyond(directory: Path, end_offset: int) -> None:
-    """Delete a partition's cursor if the log ends, or will end, below its horizon. Raises OSError."""
+    """Delete a partition's cursor if the log ends, or will end, below its horizon. Raises
+    DirectoryRefusedError, OSError."""
     store = LedgerStore(directory)
     try:
         cursor = store.cursor()
@@ -560,7 +574,8 @@ def delete_cursor_beyond(directory: Path, end_offset: int) -> None:
 
 def recover_ledgers(directory: Path, end_offset: int) -> None:
     """Recover a partition's ledgers when its log is opened for writing: delete the cursor of a ledger that
-    covers offsets beyond the log's end, and files that are not needed. Raises OSError."""
+    covers offsets beyond the log's end, and files that are not needed. Raises DirectoryRefusedError,
+    OSError."""
     delete_cursor_beyond(directory, end_offset)
     try:
         LedgerStore(directory).delete_unused()
@@ -582,15 +597,27 @@ class CleaningBounds(NamedTuple):
 
 
 def cleaning_bounds(partition: Path) -> CleaningBounds:
-    """The bounds that a partition's ledger sets to cleaning in place. If it is corrupt, all tombstones stay.
+    """The bounds that a partition's ledger sets to cleaning in place. Raises OSError.
 
-    Raises OSError.
+    If the ledger is corrupt, all tombstones stay. It may be ordered by time, unless its manifest can be read
+    and says otherwise: then nothing above the cursor's horizon is cleaned, and nothing at all if the cursor
+    is corrupt, too.
     """
     store = LedgerStore(partition)
     try:
         ledger = store.current()
     except LedgerError:
-        return CleaningBounds(tombstones_from=0)
+        clean_below = LONG_MAX if store.is_ordered_by_offset() else _horizon_or_zero(store)
+        return CleaningBounds(tombstones_from=0, clean_below=clean_below)
     if ledger is None:
         return CleaningBounds()
     return CleaningBounds(ledger.horizon, ledger.horizon if ledger.order == BY_TIME else LONG_MAX)
+
+
+def _horizon_or_zero(store: LedgerStore) -> int:
+    """The cursor's horizon, 0 if it is corrupt. Raises OSError."""
+    try:
+        cursor = store.cursor()
+    except LedgerError:
+        return 0
+    return LONG_MAX if cursor is None else cursor.horizon  # None: deleted meanwhile

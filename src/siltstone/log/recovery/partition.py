@@ -4,7 +4,7 @@ The steps, with those of ``LogLoader.load`` in parentheses::
 
     1 complete an interrupted swap, or remove its files   (removeTempFilesAndCollectSwapFiles,
                                                           completeSwapOperations)
-    2 split overflowed segments                           (retryOnOffsetOverflow)
+    2 split overflowed closed segments                    (retryOnOffsetOverflow)
     3 remove files that belong to no segment              (loadSegmentFiles)
     4 check the indexes of segments below the recovery point, and rebuild those with entries that cannot be
       right                                               (LogSegment.sanityCheck)
@@ -17,7 +17,9 @@ The steps, with those of ``LogLoader.load`` in parentheses::
 
 Where this differs from ``LogLoader.recoverLog``:
 
-- After a clean shutdown Kafka checks nothing; here the last batches and the indexes are checked.
+- Kafka checks only that an ``.index`` exists and that a ``.txnindex`` is sane; here the entries of indexes
+  are checked, too, and after a clean shutdown the last batches.
+- Kafka splits an overflowed active segment; here a log that has one is refused (CorruptRecordError).
 - A batch with a wrong magic byte is corrupt. Kafka accepts it, since no checksum covers that byte.
 - Corruption below the recovery point is reported and left as it is. Those bytes were durable, so no
   interrupted write explains it, and truncating there would lose valid records.
@@ -167,9 +169,9 @@ def _truncate(path: Path, size: int) -> None:
 class ProducerSnapshots:
     """One log's producer snapshots, and producer states built from them (Kafka's ``ProducerStateManager``).
 
-    The states at an offset are those of the newest valid snapshot below it, and of the batches after that. A
-    corrupt snapshot is removed, and the one before it is used. Without a snapshot the log is read from its
-    start. ``offsets``: those with a snapshot file.
+    The states at an offset are those of the newest valid snapshot at or below it, and of the batches after
+    that. A corrupt snapshot is removed, and the one before it is used. Without a snapshot the log is read
+    from its start. ``offsets``: those with a snapshot file.
     """
 
     changes: DirectoryChanges
@@ -262,7 +264,7 @@ def finish_swap(changes: DirectoryChanges) -> list[str]:
 def split_overflowed_segments(
     changes: DirectoryChanges, config: LogConfig, *, all_candidates: bool
 ) -> dict[int, list[int]]:
-    """Split overflowed segments; returns {base offset: the base offsets of the segments that replace it}.
+    """Split overflowed closed segments; returns {base offset: base offsets of the segments that replace it}.
 
     Their offsets reach 2³¹ or more above their base offset, which no index entry can hold; brokers before 1.1
     wrote such segments. ``all_candidates``: read the headers of every segment that may have such offsets, not

@@ -11,8 +11,8 @@ from starlette.responses import RedirectResponse, Response
 
 from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.commands import administration
+from siltstone.commands.cluster import partition_named
 from siltstone.commands.topics import parse_assignments
-from siltstone.log.names import TopicPartition
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, EDITOR
 from siltstone.web.here import By, Here
@@ -110,7 +110,7 @@ def retry(request: Request, served: Here, by: By, topic: str, partition: int) ->
     """Let the cleaner try an uncleanable log again."""
 
     def act() -> None:
-        administration.retry_cleaning(served, by, TopicPartition(topic, partition))
+        administration.retry_cleaning(served, by, partition_named(served, topic, partition))
         served.cataloguer.refresh()
 
     return _answer("/ui/cleaner", act, lambda problem: cleaner.cleaner(request, served, problem=problem))

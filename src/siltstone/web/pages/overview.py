@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import pkgutil
 from functools import cache
 
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from siltstone.base import files
 from siltstone.commands import console
 from siltstone.commands.catalogue import dirtiest
 from siltstone.commands.savings import DAY_MS, saved_bytes
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
-from siltstone.web.pages.rendering import STATIC, THEME_COOKIE, THEMES, page
+from siltstone.web.pages.rendering import THEME_COOKIE, THEMES, page
 
 router = APIRouter()
 _KINDS = {"console.css": "text/css", "htmx.min.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -52,7 +52,8 @@ def switch_theme(theme: str, back: str = "/ui/") -> Response:
 
 @cache
 def _static(name: str) -> tuple[bytes, str]:
-    data = files.read_bytes(STATIC / name)
+    data = pkgutil.get_data("siltstone.web", f"static/{name}")
+    assert data is not None
     return data, f'"{hashlib.sha256(data).hexdigest()[:32]}"'
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from datetime import UTC, datetime
 from functools import cache
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -24,7 +23,6 @@ from siltstone.commands.served import LOOK_ADVICE, Served
 from siltstone.web.guards import user_of
 from siltstone.web.identity import Role
 
-STATIC = Path(__file__).parent.parent / "static"
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "siltstone-theme"
 NAVIGATION = (

@@ -89,7 +89,12 @@ def records(
     return browse(browsed, asked.query(), cursor=asked.cursor, latest=latest).to_json()
 
 
-@router.get("/topics/{topic}/partitions/{partition}/records/{offset}/value", dependencies=[READER])
+@router.get(
+    "/topics/{topic}/partitions/{partition}/records/{offset}/value",
+    dependencies=[READER],
+    response_class=Response,
+    responses={200: {"content": {"application/octet-stream": {}}}, 204: {"description": "A null value"}},
+)
 def value(served: Here, topic: str, partition: int, offset: int) -> Response:
     """A record's value as bytes, to be saved; 204 for none."""
     data = raw_value(console.browsed_topic(served, topic), partition, offset)

@@ -16,7 +16,7 @@ from starlette.responses import StreamingResponse
 
 from siltstone.base.errors import BusyError, SiltstoneError, UsageError
 from siltstone.commands import console
-from siltstone.commands.browsing import BrowsedTopic, RecordQuery, TailEvent, check_query, tail
+from siltstone.commands.browsing import BrowsedTopic, RecordQuery, TailEvent, check_tail, tail
 from siltstone.commands.cluster import partition_named
 from siltstone.commands.served import Served
 from siltstone.web.guards import READER
@@ -69,7 +69,7 @@ def _checked(served: Served, topic: str, asked: RecordParameters) -> tuple[Brows
     if asked.cursor is not None:
         raise UsageError("a page's cursor is none of a stream", advice="leave cursor out, or pass offset")
     browsed, query = console.browsed_topic(served, topic), asked.query()
-    check_query(browsed, query)
+    check_tail(browsed, query)
     for partition in query.partitions or ():
         partition_named(served, topic, partition)
     return browsed, query

@@ -7,7 +7,7 @@ from functools import partial
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
-from siltstone.commands import cluster as clusters_
+from siltstone.commands.cluster import all_partitions
 from siltstone.web.guards import ADMIN, VIEWER
 from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
@@ -90,8 +90,8 @@ def list_partition_replicas(cluster: In, broker_id: int, page: Page) -> Document
     refuse_other_broker(cluster, broker_id)
     items = [
         ((topic, number), partial(replica_document, cluster, topic, number, broker_id))
-        for topic in clusters_.topic_names(cluster.served)
-        for number in clusters_.partitions_of(cluster.served, topic)
+        for topic, numbers in all_partitions(cluster.served).items()
+        for number in numbers
     ]
     return cluster.listing("KafkaReplicaList", ["brokers", broker_id, "partition-replicas"], items, page)
 

@@ -124,7 +124,7 @@ def list_all_topic_configs(cluster: In, page: Page) -> Document:
 
     items = [
         ((topic, name), partial(document, topic, place))
-        for topic in clusters.topic_names(cluster.served)
+        for topic in clusters.all_partitions(cluster.served)
         for place, name in enumerate(clusters.TOPIC_SETTINGS)
     ]
     return cluster.listing("KafkaTopicConfigList", ["topics", "-", "configs"], items, page)

@@ -187,7 +187,11 @@ def get_lag_summary(cluster: In, consumer_group_id: str) -> Document:
     known = [offset for offset in group.offsets if offset.lag is not None]
     if not known:
         raise HTTPException(404, f"no lag of group {group.name[:256]!r} is known")
-    largest = max(known, key=lambda offset: offset.lag or 0)
+    total = sum(max(offset.lag or 0, 0) for offset in known)
+    return _summary_document(cluster, group, max(known, key=lambda offset: offset.lag or 0), total)
+
+
+def _summary_document(cluster: Cluster, group: ConsumerGroup, largest: GroupOffset, total: int) -> Document:
     topic, number = largest.topic_partition.topic, largest.topic_partition.partition
     member = _member_of(group, largest)
     at = ("consumer-groups", group.name)
@@ -201,7 +205,7 @@ def get_lag_summary(cluster: In, consumer_group_id: str) -> Document:
         max_lag_topic_name=topic,
         max_lag_partition_id=number,
         max_lag=largest.lag,
-        total_lag=sum(max(offset.lag or 0, 0) for offset in known),
-        max_lag_consumer=cluster.link(*at, "consumers", largest.member_id or "-"),
+        total_lag=total,
+        max_lag_consumer=None if member is None else cluster.link(*at, "consumers", member.member_id),
         max_lag_partition=cluster.link("topics", topic, "partitions", number),
     )

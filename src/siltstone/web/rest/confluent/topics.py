@@ -61,10 +61,8 @@ class NewCount(Body):
     partitions_count: Annotated[int, Field(ge=1, le=_KAFKA_INT)]
 
 
-def topic_document(cluster: Cluster, topic: str, planned: int | None = None) -> Document:
-    """A ``KafkaTopic``. ``planned``: the number of partitions of one that is not there yet. Raises
-    UnknownTopicError."""
-    count = len(clusters.partitions_of(cluster.served, topic)) if planned is None else planned
+def topic_document(cluster: Cluster, topic: str, count: int) -> Document:
+    """A ``KafkaTopic``."""
     return cluster.resource(
         "KafkaTopic",
         "topics",
@@ -83,13 +81,15 @@ def topic_document(cluster: Cluster, topic: str, planned: int | None = None) -> 
 def _tagged(cluster: Cluster, topic: str, status: int = 200, **headers: str) -> Response:
     """A topic's document with its entity tag."""
     tag = administration.topic_etag(cluster.served, topic)
-    return JSONResponse(topic_document(cluster, topic), status, headers={"ETag": tag, **headers})
+    document = topic_document(cluster, topic, len(clusters.partitions_of(cluster.served, topic)))
+    return JSONResponse(document, status, headers={"ETag": tag, **headers})
 
 
 @router.get(TOPICS, dependencies=[VIEWER], response_model=ResourceList)
 def list_topics(cluster: In, page: Page) -> Document:
     """All topics."""
-    items = [(name, partial(topic_document, cluster, name)) for name in clusters.topic_names(cluster.served)]
+    counts = {name: len(numbers) for name, numbers in clusters.all_partitions(cluster.served).items()}
+    items = [(name, partial(topic_document, cluster, name, count)) for name, count in counts.items()]
     return cluster.listing("KafkaTopicList", ["topics"], items, page)
 
 
@@ -185,6 +185,7 @@ def list_reassignments(cluster: In, topic_name: str, page: Page) -> Document:
 @router.get(PARTITION, dependencies=[VIEWER], response_model=Resource)
 def get_partition(cluster: In, topic_name: str, partition_id: int) -> Document:
     """One partition."""
+    clusters.partition_named(cluster.served, topic_name, partition_id)
     return _partition_document(cluster, topic_name, partition_id)
 
 
@@ -207,6 +208,7 @@ def get_offset(cluster: In, topic_name: str, partition_id: int) -> Document:
 @router.get(f"{PARTITION}/replicas", dependencies=[VIEWER], response_model=ResourceList)
 def list_replicas(cluster: In, topic_name: str, partition_id: int, page: Page) -> Document:
     """The brokers that have a partition."""
+    clusters.partition_named(cluster.served, topic_name, partition_id)
     found = clusters.replicas_of(cluster.served, cluster.broker_id, topic_name, partition_id)
     parts = ["topics", topic_name, "partitions", partition_id, "replicas"]
     items = [
@@ -218,6 +220,7 @@ def list_replicas(cluster: In, topic_name: str, partition_id: int, page: Page) -
 @router.get(f"{PARTITION}/replicas/{{broker_id}}", dependencies=[VIEWER], response_model=Resource)
 def get_replica(cluster: In, topic_name: str, partition_id: int, broker_id: int) -> Document:
     """One replica."""
+    clusters.partition_named(cluster.served, topic_name, partition_id)
     if (
         broker_id
         not in clusters.replicas_of(cluster.served, cluster.broker_id, topic_name, partition_id).replicas

@@ -1,0 +1,428 @@
+"""Compacts a topic of a running Kafka now: temporary settings, waiting, and the old settings again.
+
+::
+
+    journal (synced) ─► alter ─► wait: cleaner checkpoint, or read-back ─► restore ─► journal removed
+         └──────────── after a crash: ``restore``, which each next run does first ─────────┘
+
+The topic gets nothing but settings: no record is ever appended to it, so its active segment closes only when
+somebody else appends (Kafka's ``LogConfig.maximumTimestampDelta`` is looked at by an append). What is in the
+active segment is not compacted, which is a normal outcome. ``delete.retention.ms`` is never changed.
+
+The broker cannot change a setting on condition of its value (KIP-339 has no such operation), so a value that
+somebody sets between our last look and our restoring of it, some milliseconds, is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from siltstone.base import files
+from siltstone.base.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    CorruptFileError,
+    DirectoryLockedError,
+    DirectoryRefusedError,
+    UnknownTopicError,
+    UsageError,
+)
+from siltstone.base.files.locking import Lock
+from siltstone.log.checkpoints import read_checkpoint
+from siltstone.log.names import TopicPartition
+
+TEMPORARY_SETTINGS: Mapping[str, str] = {
+    "min.cleanable.dirty.ratio": "0.0",
+    "min.compaction.lag.ms": "0",
+    "segment.ms": "1000",
+}
+"""A log is due with any dirty byte, whatever its age; the active segment closes at the next append after one
+second. With a ratio of 0, ``max.compaction.lag.ms`` makes nothing due earlier, so it stays as it is."""
+CLEANED, SETTLED, TIMED_OUT = "cleaned", "settled", "timed_out"
+"""Statuses of a partition: nothing below its active segment is dirty; it was cleaned and has not changed for
+``SETTLE_SECONDS``, so that what remains is in the active segment as far as can be seen; neither in time."""
+SETTLE_SECONDS = 60.0
+"""Four times Kafka's ``log.cleaner.backoff.ms``, after which the cleaner looks for work."""
+GRACE_SECONDS = 5.0
+"""The least time with our settings, in which an append may close the active segment."""
+_PROPAGATION_SECONDS = 2.0
+_VERSION = 1
+_CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
+_RESTORE_ADVICE = "siltstone compact --restore puts the settings back"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSetting:
+    """A topic's setting in force; ``own``: it is the topic's, not inherited."""
+
+    value: str
+    own: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveTopic:
+    """What a cluster says about a topic."""
+
+    topic_id: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a read-back of a partition found: its offsets from ``start`` to ``end``, the ``records`` there,
+    and of these the number ``superseded`` by a later record of the same key."""
+
+    start: int
+    end: int
+    records: int
+    superseded: int
+
+
+class Admin(Protocol):
+    """A cluster. All methods raise BrokerRefusedError, after which nothing has changed, and
+    BrokerUnreachableError, after which it may have."""
+
+    def cluster_id(self) -> str:
+        """The cluster's id."""
+        ...
+
+    def topic(self, name: str) -> LiveTopic | None:
+        """The topic of that name, None without one."""
+        ...
+
+    def settings(self, name: str) -> Mapping[str, LiveSetting]:
+        """The topic's settings by name."""
+        ...
+
+    def alter(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Change own settings, all or none; None deletes one. No other setting changes (KIP-339)."""
+        ...
+
+    def look(self, name: str, partition: int) -> Look:
+        """Read a partition to its last stable offset."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingChange:
+    """A setting: its own value before (None: inherited), and ours."""
+
+    name: str
+    before: str | None
+    ours: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalEntry:
+    """What the journal file holds, as JSON: the changes that one run makes, or has made."""
+
+    version: int
+    bootstrap_server: str
+    cluster_id: str
+    topic: str
+    topic_id: str
+    changes: tuple[SettingChange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What became of an entry: the names ``restored``, and a line for each one that was ``kept``."""
+
+    topic: str
+    restored: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionResult:
+    """A partition after the run. ``cleaned_to`` and ``active_from``: its cleaner checkpoint and its active
+    segment's base offset, None unless its log directory was read. ``before``, ``after``: None if it was."""
+
+    partition: int
+    status: str
+    cleaned_to: int | None = None
+    active_from: int | None = None
+    before: Look | None = None
+    after: Look | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A run: the settings that it changes, the partitions, and what it restored, first of an earlier run."""
+
+    topic: str
+    topic_id: str
+    dry_run: bool
+    changes: tuple[SettingChange, ...]
+    partitions: tuple[PartitionResult, ...] = ()
+    restored: tuple[Restored, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """How to wait: at most ``timeout`` seconds, with a look each ``interval``; ``log_dirs`` of the broker,
+    where they can be read."""
+
+    timeout: float
+    interval: float = 1.0
+    log_dirs: Sequence[Path] = ()
+    stopwatch: Callable[[], float] = field(default=time.monotonic)
+    pause: Callable[[float], None] = field(default=time.sleep)
+
+
+def default_journal() -> Path:
+    """The journal in the user's state directory (XDG Base Directory)."""
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(state) / "siltstone" / "compact.json"
+
+
+def read_journal(path: Path) -> JournalEntry | None:
+    """What a run left, None without a file. Raises CorruptFileError, OSError."""
+    try:
+        entry = msgspec.json.decode(files.read_bytes(path), type=JournalEntry)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise CorruptFileError(str(path), 0, f"it is no journal of siltstone compact: {error}") from None
+    if entry.version != _VERSION:
+        reason = f"the journal has version {entry.version}; only version {_VERSION} is supported"
+        raise CorruptFileError(str(path), 0, reason)
+    return entry
+
+
+@contextlib.contextmanager
+def locked(journal: Path) -> Iterator[None]:
+    """Hold the journal's lock. Raises DirectoryLockedError, OSError."""
+    files.make_directory(journal.parent, parents=True)
+    try:
+        lock = Lock(journal.with_name(journal.name + ".lock"))
+    except BlockingIOError:
+        advice = "wait for it, or name another --journal"
+        raise DirectoryLockedError(
+            "another siltstone compact uses this journal", path=journal, advice=advice
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def restore(admin: Admin, journal: Path) -> Restored | None:
+    """Put back what a run left, and remove its journal; None if it left nothing. Call it ``locked``.
+
+    Whoever deleted the topic has deleted our settings, too. A value that is neither ours nor the old one is
+    somebody's, and stays. One that looks like the old one is written all the same: a broker may answer with
+    what it knew before our change. Raises CorruptFileError, DirectoryRefusedError, BrokerRefusedError,
+    OSError.
+    """
+    entry = read_journal(journal)
+    if entry is None:
+        return None
+    if admin.cluster_id() != entry.cluster_id:
+        reason = f"it has settings of topic {entry.topic} in another cluster, at {entry.bootstrap_server}"
+        advice = f"siltstone compact --restore --bootstrap-server {entry.bootstrap_server} puts them back"
+        raise DirectoryRefusedError(reason, path=journal, advice=advice)
+    topic = admin.topic(entry.topic)
+    result = Restored(topic=entry.topic, kept=("the topic has been deleted since",))
+    if topic is not None and topic.topic_id == entry.topic_id:
+        result = _put_back(admin, entry)
+    _remove(journal)
+    return result
+
+
+def _remove(journal: Path) -> None:
+    files.unlink(journal)
+    files.sync_directory(journal.parent)
+
+
+def _put_back(admin: Admin, entry: JournalEntry) -> Restored:
+    settings = admin.settings(entry.topic)
+    kept, changes = [], {}
+    for change in entry.changes:
+        now = _own_value(settings, change.name)
+        if now in (change.ours, change.before):
+            changes[change.name] = change.before
+        else:
+            text = "inherited" if now is None else now
+            kept.append(f"{change.name} was changed meanwhile and stays {text}")
+    if changes:
+        admin.alter(entry.topic, changes)
+    return Restored(topic=entry.topic, restored=tuple(changes), kept=tuple(kept))
+
+
+def _own_value(settings: Mapping[str, LiveSetting], name: str) -> str | None:
+    setting = settings.get(name)
+    return setting.value if setting is not None and setting.own else None
+
+
+def planned_changes(settings: Mapping[str, LiveSetting], topic: str) -> tuple[SettingChange, ...]:
+    """The settings that a run changes: those that are not good enough already. Raises UsageError for a topic
+    that is not compacted."""
+    policy = settings["cleanup.policy"].value
+    if "compact" not in policy.split(","):
+        advice = "a broker compacts only topics with compact in their cleanup.policy"
+        raise UsageError(f"its cleanup.policy is {policy}", path=topic, advice=advice)
+    return tuple(
+        SettingChange(name=name, before=_own_value(settings, name), ours=ours)
+        for name, ours in TEMPORARY_SETTINGS.items()
+        if name not in settings or float(settings[name].value) > float(ours)
+    )
+
+
+def compact(
+    admin: Admin,
+    topic: str,
+    *,
+    bootstrap_server: str,
+    journal: Path,
+    waiting: Waiting,
+    dry_run: bool = False,
+) -> Result:
+    """Compact a topic now. First restores what an earlier run left. ``dry_run`` changes nothing.
+
+    Raises UsageError, CorruptFileError, DirectoryLockedError, DirectoryRefusedError, UnknownTopicError,
+    BrokerRefusedError, OSError.
+    """
+    if dry_run:
+        found, changes = _planned(admin, topic)
+        partitions = _Partitions(admin, topic, found.partitions, waiting)
+        return Result(
+            topic=topic,
+            topic_id=found.topic_id,
+            dry_run=True,
+            changes=changes,
+            partitions=partitions.results(),
+        )
+    with locked(journal):
+        earlier = restore(admin, journal)
+        if earlier is not None:  # until all brokers know; else our old values would seem to be the topic's
+            waiting.pause(_PROPAGATION_SECONDS)
+        found, changes = _planned(admin, topic)
+        partitions = _Partitions(admin, topic, found.partitions, waiting)
+        entry = JournalEntry(
+            version=_VERSION,
+            bootstrap_server=bootstrap_server,
+            cluster_id=admin.cluster_id(),
+            topic=topic,
+            topic_id=found.topic_id,
+            changes=changes,
+        )
+        with _changed(admin, entry, journal) as restored:
+            partitions.wait()
+    return Result(
+        topic=topic,
+        topic_id=found.topic_id,
+        dry_run=False,
+        changes=changes,
+        partitions=partitions.results(),
+        restored=tuple(each for each in (earlier, *restored) if each is not None),
+    )
+
+
+def _planned(admin: Admin, topic: str) -> tuple[LiveTopic, tuple[SettingChange, ...]]:
+    """The topic as it is, and the changes. Raises UsageError, UnknownTopicError."""
+    found = admin.topic(topic)
+    if found is None:
+        raise UnknownTopicError(
+            "the cluster has no such topic", path=topic, advice="kafka-topics --list shows its topics"
+        )
+    return found, planned_changes(admin.settings(topic), topic)
+
+
+@contextlib.contextmanager
+def _changed(admin: Admin, entry: JournalEntry, journal: Path) -> Iterator[list[Restored | None]]:
+    """The topic with our settings; adds to the list that it yields what was restored."""
+    restored: list[Restored | None] = []
+    if not entry.changes:
+        yield restored
+        return
+    files.replace(journal, msgspec.json.encode(entry))
+    try:
+        try:
+            admin.alter(entry.topic, {change.name: change.ours for change in entry.changes})
+        except BrokerRefusedError:  # nothing was changed, and restoring would be refused, too
+            _remove(journal)
+            raise
+        yield restored
+    finally:
+        try:
+            restored.append(restore(admin, journal))
+        except (BrokerRefusedError, BrokerUnreachableError) as error:
+            reason = f"the settings of topic {entry.topic} are not restored: {error.reason}"
+            raise type(error)(reason, path=journal, advice=_RESTORE_ADVICE) from error
+
+
+class _Partitions:
+    """The partitions of a topic, and whether each is cleaned: by the files of its log directory, or else by
+    reading it."""
+
+    def __init__(self, admin: Admin, topic: str, partitions: Sequence[int], waiting: Waiting) -> None:
+        self._admin, self._topic, self._waiting = admin, topic, waiting
+        self._results = {number: self._look(number, None) for number in partitions}
+        self._changed_at: dict[int, float] = {}
+
+    def results(self) -> tuple[PartitionResult, ...]:
+        """What was found last."""
+        return tuple(self._results.values())
+
+    def wait(self) -> None:
+        """Look until no partition has anything left to clean, or the time is over."""
+        waiting = self._waiting
+        start, interval = waiting.stopwatch(), waiting.interval
+        while (waited := waiting.stopwatch() - start) < waiting.timeout:
+            is_dirty = any(result.status == TIMED_OUT for result in self._results.values())
+            if not is_dirty and waited >= GRACE_SECONDS:
+                return
+            waiting.pause(min(interval, waiting.timeout - waited))
+            began = waiting.stopwatch()
+            for number, result in self._results.items():
+                if result.status == TIMED_OUT or result.active_from is not None:
+                    self._results[number] = self._settled(self._look(number, result), result)
+            # Reading a large partition again and again would cost the broker more than its cleaning.
+            interval = max(waiting.interval, 2 * (waiting.stopwatch() - began))
+
+    def _look(self, number: int, earlier: PartitionResult | None) -> PartitionResult:
+        for log_dir in self._waiting.log_dirs:
+            directory = log_dir / f"{self._topic}-{number}"
+            if files.is_directory(directory):
+                return self._from_files(log_dir, directory, number)
+        look = self._admin.look(self._topic, number)
+        return PartitionResult(
+            partition=number,
+            status=TIMED_OUT if look.superseded else CLEANED,
+            before=look if earlier is None else earlier.before,
+            after=look,
+        )
+
+    def _from_files(self, log_dir: Path, directory: Path, number: int) -> PartitionResult:
+        """The cleaner's checkpoint is written after each cleaning (Kafka's ``updateCheckpoints``)."""
+        names = (entry.name for entry in files.entries(directory))
+        bases = [int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit()]
+        checkpoint = read_checkpoint(log_dir / _CLEANER_CHECKPOINT)
+        active_from = max(bases, default=0)
+        cleaned_to = checkpoint.get(TopicPartition(self._topic, number), min(bases, default=0))
+        return PartitionResult(
+            partition=number,
+            status=CLEANED if cleaned_to >= active_from else TIMED_OUT,
+            cleaned_to=cleaned_to,
+            active_from=active_from,
+        )
+
+    def _settled(self, result: PartitionResult, earlier: PartitionResult) -> PartitionResult:
+        """The result as settled, if a cleaning was seen and nothing has changed for long since."""
+        if result.after is None or earlier.after is None or result.status == CLEANED:
+            return result
+        now, number = self._waiting.stopwatch(), result.partition
+        if result.after.superseded < earlier.after.superseded:
+            self._changed_at[number] = now
+        if now - self._changed_at.get(number, now) < SETTLE_SECONDS:
+            return result
+        return replace(result, status=SETTLED)

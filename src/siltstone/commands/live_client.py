@@ -1,0 +1,146 @@
+"""A running cluster by its own protocol, through confluent-kafka: what ``live.Admin`` asks."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from typing import TypeVar
+
+import xxhash
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    ResourceType,
+)
+
+from siltstone.base.errors import BrokerRefusedError, BrokerUnreachableError, SiltstoneError
+from siltstone.commands.live import LiveSetting, LiveTopic, Look
+
+_SECONDS = 30.0
+"""How long an answer may take."""
+_UNCERTAIN = (KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION)
+_Answer = TypeVar("_Answer")
+
+
+class KafkaAdmin:
+    """``live.Admin`` of a real cluster. ``config``: the client's settings, as librdkafka names them."""
+
+    def __init__(self, bootstrap_server: str, config: Mapping[str, str]) -> None:
+        self._config = {"log_level": "0", **config, "bootstrap.servers": bootstrap_server}
+        with _refusals():
+            self._client = AdminClient(dict(self._config))
+
+    def cluster_id(self) -> str:
+        """The cluster's id."""
+        with _refusals():
+            return str(self._client.list_topics(timeout=_SECONDS).cluster_id)
+
+    def topic(self, name: str) -> LiveTopic | None:
+        """The topic of that name, None without one."""
+        try:
+            with _refusals():
+                futures = self._client.describe_topics(TopicCollection([name]), request_timeout=_SECONDS)
+                found = _answer(futures[name])
+        except BrokerRefusedError as error:
+            cause = error.__cause__
+            if isinstance(cause, KafkaException) and cause.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise
+        return LiveTopic(
+            topic_id=str(found.topic_id), partitions=tuple(sorted(each.id for each in found.partitions))
+        )
+
+    def settings(self, name: str) -> Mapping[str, LiveSetting]:
+        """The topic's settings by name."""
+        with _refusals():
+            resource = ConfigResource(ResourceType.TOPIC, name)
+            (future,) = self._client.describe_configs([resource], request_timeout=_SECONDS).values()
+            entries = _answer(future)
+        own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        return {
+            key: LiveSetting(value=str(entry.value), own=entry.source == own)
+            for key, entry in entries.items()
+        }
+
+    def alter(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Change own settings, all or none; None deletes one."""
+        entries = [
+            ConfigEntry(
+                key,
+                value,
+                incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET,
+            )
+            for key, value in changes.items()
+        ]
+        with _refusals():
+            resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+            (future,) = self._client.incremental_alter_configs([resource], request_timeout=_SECONDS).values()
+            _answer(future)
+
+    def look(self, name: str, partition: int) -> Look:
+        """Read a partition to its last stable offset. It takes 16 bytes of memory a key, and Python's set."""
+        fixed = {
+            "group.id": "siltstone-compact",  # required; nothing is committed
+            "enable.auto.commit": "false",
+            "enable.partition.eof": "true",
+            "isolation.level": "read_committed",
+        }
+        with _refusals():
+            consumer = Consumer({**self._config, **fixed})
+            try:
+                return _read(consumer, name, partition)
+            finally:
+                consumer.close()
+
+
+def _read(consumer: Consumer, name: str, partition: int) -> Look:
+    start, end = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=_SECONDS)
+    keys: set[bytes] = set()
+    records = keyed = 0
+    consumer.assign([TopicPartition(name, partition, start)])
+    last = time.monotonic()
+    while True:
+        # It waits until it has so many, or the time is over: at the end, too.
+        messages = consumer.consume(1000, timeout=0.2)
+        if messages:
+            last = time.monotonic()
+        elif time.monotonic() - last > _SECONDS:
+            raise BrokerUnreachableError("the broker sends no records", path=f"{name}-{partition}")
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                if error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                return Look(start=start, end=end, records=records, superseded=keyed - len(keys))
+            if (message.offset() or 0) >= end:  # appended since
+                return Look(start=start, end=end, records=records, superseded=keyed - len(keys))
+            records += 1
+            key = message.key()
+            if key is not None:
+                keyed += 1
+                keys.add(xxhash.xxh3_128_digest(key))
+
+
+def _answer(future: Future[_Answer]) -> _Answer:
+    return future.result(_SECONDS + 5)
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """A client's error as ours, with itself as its cause."""
+    try:
+        yield
+    except KafkaException as error:
+        cause = error.args[0]
+        # Errors of the client have negative numbers; with the others the broker may still make the change.
+        uncertain = cause.code() < 0 or cause.code() in _UNCERTAIN
+        kind: type[SiltstoneError] = BrokerUnreachableError if uncertain else BrokerRefusedError
+        raise kind(cause.str()) from error
+    except TimeoutError as error:
+        raise BrokerUnreachableError("the broker does not answer") from error
