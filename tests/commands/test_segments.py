@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import Config
+from siltstone.commands.circumstances import circumstances_of
+from siltstone.commands.counting import SegmentCounter
 from siltstone.commands.segments import ACTIVE, CLEAN, CLOSED, SECTIONS, segments_of, sentence_of
 from siltstone.commands.watch import DIRTY, LogOptions, Watch, WatchedLog
+from siltstone.compaction.inplace.ranges import missing_bytes
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.web.strip import BOXES_MAX, WIDTH, strip
@@ -79,12 +83,13 @@ def test_a_dirty_log_says_how_many_bytes_are_missing(tmp_path: Path) -> None:
         watched = watched_logs(tmp_path)[USERS]
         assert watched.state == DIRTY and watched.snapshot is not None
         bounds = watched.snapshot.range
-        missing = int(0.9 * bounds.clean_bytes / 0.1) - bounds.cleanable_bytes
+        missing = missing_bytes(bounds, 0.9)
+        assert missing is not None
         sentence = sentence_of(watched, manager.topics.settings("users"))
         assert f"{missing:,} bytes more" in sentence and "0.90 are needed" in sentence
         # With so many bytes more the ratio is reached, with fewer it is not.
         dirty = bounds.cleanable_bytes + missing
-        assert (dirty + 1) / (dirty + 1 + bounds.clean_bytes) > 0.9
+        assert dirty / (dirty + bounds.clean_bytes) > 0.9
         assert (dirty - 1) / (dirty - 1 + bounds.clean_bytes) <= 0.9
 
 
@@ -103,3 +108,33 @@ def test_a_strip_is_to_scale_and_merges_neighbours_beyond_its_bound(tmp_path: Pa
     assert len(widths) == (count if count <= BOXES_MAX else len({row.section for row in found.segments}))
     assert sum(widths) == pytest.approx(WIDTH, abs=0.1 * len(widths))
     assert "style=" not in drawn and drawn.count("<title>") == len(widths) + 1
+
+
+def test_the_sentence_says_what_holds_records_back(tmp_path: Path) -> None:
+    with serving(tmp_path, topic={"min.compaction.lag.ms": "60000"}) as (manager, _):
+        write(manager[USERS], 30)
+        manager.flush()
+        watched = watched_logs(tmp_path)[USERS]
+        facts = circumstances_of(manager[USERS], watched, manager.topics.settings("users"), NOW)
+        young = segments_of(manager[USERS], watched, facts.config, facts=facts)
+        assert "held back" in young.sentence and "min.compaction.lag.ms" in young.sentence
+        paused = segments_of(manager[USERS], watched, facts.config, facts=replace(facts, is_paused=True))
+        assert "paused" in paused.sentence
+
+
+def test_rows_have_counts_and_the_share_that_is_left(tmp_path: Path) -> None:
+    with serving(tmp_path) as (manager, cleaner):
+        write(manager[USERS], 60)
+        manager.flush()
+        cleaner.clean_once()
+        write(manager[USERS], 3)
+        counter, watched = SegmentCounter(), watched_logs(tmp_path)[USERS]
+        found = segments_of(manager[USERS], watched, None, counter=counter)
+        assert sum(row.records or 0 for row in found.segments) == counter.records_of(manager[USERS])
+        first = next(row for row in found.segments if row.section == CLEAN and row.records)
+        assert (first.records, first.share_left, first.codecs) == (5, 5 / 8, ("none",))
+        row = found.to_json()["segments"]
+        assert isinstance(row, list) and row[0]["spanned"] == found.segments[1].base_offset
+        none = segments_of(manager[USERS], watched, None, counter=SegmentCounter(), count_bytes_max=0)
+        assert {row.records for row in none.segments if row.size} == {None}
+        assert {row.share_left for row in none.segments if row.size} == {None}

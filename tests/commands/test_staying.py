@@ -1,161 +1,340 @@
-"""Why a record is still here: what is called due is gone after the next cleaning, and what is the newest
-stays."""
+"""Why a record is still here: what is called ``due`` goes with the next cleaning, and nothing else does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from siltstone.base.clock import ManualClock
+from siltstone.base.config import Config
 from siltstone.base.errors import UsageError
-from siltstone.commands.browsing import BrowsedTopic
-from siltstone.commands.staying import (
+from siltstone.commands.browsing import Budget
+from siltstone.commands.circumstances import (
+    ABOVE_WATERMARK,
     ACTIVE_SEGMENT,
-    IS_DUE,
-    KEYLESS,
+    HELD_BY_LEDGER,
+    NOT_FLUSHED,
+    OPEN_TRANSACTION,
+    WITHIN_MIN_LAG,
+    Circumstances,
+)
+from siltstone.commands.staying import (
+    DUE,
+    MARKER_NEEDED,
     NEWEST,
     NOT_DIRTY_ENOUGH,
+    PAUSED,
     POLICY_DELETE,
+    SEARCHING,
+    SKIPPED,
     TOMBSTONE_UNSTAMPED,
     TOMBSTONE_WAITING,
     UNCLEANABLE,
-    WITHIN_MIN_LAG,
     Staying,
     why_it_stays,
 )
-from siltstone.commands.watch import LogOptions, Watch
-from siltstone.runtime.log_cleaner import LogCleaner
+from siltstone.compaction.inplace import ranges
+from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
+from siltstone.compaction.report import CLEANED as IS_CLEANED
+from siltstone.log.names import TopicPartition
+from siltstone.log.read_only import ReadableLog, ReadOnlyLogs
+from siltstone.log.reading import LogReader
 from siltstone.runtime.manager import LogManager
-from tests.support.cleaning.serving import USERS, serving
+from siltstone.runtime.served_directory import Uncleanable
+from tests.support import golden_sets
+from tests.support.cleaning.serving import USERS, TransactionalWriter, serving, write
+from tests.support.golden.rounds import clean_round, config_of
+from tests.support.golden.sets import (
+    CLEANED,
+    OLD_FORMATS,
+    RATIO_LISTED_LATER,
+    TRANSACTIONS,
+    old_format_rounds,
+)
 from tests.support.log.managed import NOW
 
-DAY = 24 * 3600 * 1000
+ASKED_MAX = 40
 
 
-class Case:
-    """A served log, and the answers for its records."""
-
-    def __init__(self, path: Path, manager: LogManager, cleaner: LogCleaner, clock: ManualClock) -> None:
-        self.path, self.manager, self.cleaner, self.clock = path, manager, cleaner, clock
-
-    def send(self, key: bytes | None, value: bytes | None) -> int:
-        return self.manager.send("users", value, key=key, partition=0).offset
-
-    def roll(self) -> None:
-        self.manager[USERS].roll()
-        self.manager.flush()
-
-    def why(self, offset: int) -> Staying:
-        self.manager.flush()
-        watch = Watch([self.path], LogOptions(), self.clock)
-        (watched,) = watch.snapshot().logs
-        log = self.manager[USERS]
-        topic = BrowsedTopic(name="users", logs=lambda: [log], partition_count=1)
-        config = self.manager.topics.settings("users")
-        return why_it_stays(topic, log, watched, config, offset, self.clock.now_ms())
-
-    def offsets(self) -> list[int]:
-        return [record.offset for record in self.manager[USERS]]
+def offsets_of(log: ReadableLog) -> list[int]:
+    """The offsets of all records, markers too."""
+    reader, offsets = LogReader(log), list[int]()
+    reader.control_records = True
+    for polled in reader:
+        offsets += polled.columns.offset.tolist()
+    return offsets
 
 
-@pytest.fixture
-def case(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Case]:
-    clock = ManualClock(NOW)
-    topic = {"cleanup.policy": "compact", "segment.ms": str(100 * DAY), **getattr(request, "param", {})}
-    with serving(tmp_path, clock=clock, topic=topic) as (manager, cleaner):
-        yield Case(tmp_path, manager, cleaner, clock)
+def asked(offsets: list[int], seed: str) -> list[int]:
+    """All offsets of a small log, else some of them."""
+    return offsets if len(offsets) <= ASKED_MAX else sorted(random.Random(seed).sample(offsets, ASKED_MAX))
 
 
-def test_what_is_due_goes_with_the_next_cleaning_and_the_newest_stays(case: Case) -> None:
-    for number in range(40):
-        case.send(b"k%d" % (number % 7), b"v%d" % number)
-    case.roll()
-    case.send(b"another", b"in the active segment")
-    codes = {offset: case.why(offset).code for offset in case.offsets()}
-    assert set(codes.values()) == {IS_DUE, NEWEST}
-    assert all(
-        case.why(offset).superseded_at == offset + 7 for offset, code in codes.items() if code == IS_DUE
+def check_round(case: golden_sets.Case, round_: golden_sets.Round, root: Path) -> set[str]:
+    """Ask before the round's cleaning, and look after it; returns the codes."""
+    golden_sets.stage_round(case, round_, root)
+    where, now_ms = TopicPartition(case.topic, case.partition), round_.now_ms
+    assert now_ms is not None
+    log = ReadOnlyLogs([root], clock=ManualClock(now_ms))[where]
+    facts = Circumstances(
+        log=log,
+        config=config_of(round_.command_config),
+        now_ms=now_ms,
+        checkpoint=round_.checkpoints_before["cleaner-offset-checkpoint"],
     )
-    case.cleaner.clean_once()
-    assert case.offsets() == [offset for offset, code in codes.items() if code == NEWEST]
-    assert {case.why(offset).code for offset in case.offsets()} == {NEWEST}
+    answers = {
+        offset: why_it_stays(facts, offset) for offset in asked(offsets_of(log), f"{case.name}{root.name}")
+    }
+    assert clean_round(root, round_.command_config, now_ms, "whole").status == IS_CLEANED
+    left = set(offsets_of(ReadOnlyLogs([root], clock=ManualClock(now_ms))[where]))
+    for offset, answer in answers.items():
+        assert (answer.code == DUE) == (offset not in left), answer
+    return {answer.code for answer in answers.values()}
 
 
-def test_both_in_the_active_segment_or_only_the_newer_one(case: Case) -> None:
-    first = case.send(b"a", b"1")
-    assert case.why(first).code == NEWEST
-    second = case.send(b"a", b"2")
-    assert "both are" in case.why(first).sentence
-    case.roll()
-    case.send(b"a", b"3")
-    assert case.why(second).code == ACTIVE_SEGMENT and "that one is" in case.why(second).sentence
-    assert case.why(first).code == IS_DUE
+@pytest.mark.parametrize("name", [name for name in CLEANED if name not in RATIO_LISTED_LATER])
+def test_what_is_due_goes_and_nothing_else(golden: Path, tmp_path: Path, name: str) -> None:
+    case = golden_sets.load_case(golden, name)
+    codes = set[str]()
+    for round_ in (one for one in case.rounds if one.cleaned):
+        codes |= check_round(case, round_, tmp_path / str(round_.number))
+    assert DUE in codes
 
 
-def test_a_tombstone_waits_for_its_horizon(case: Case) -> None:
-    case.send(b"a", b"1")
-    tombstone = case.send(b"a", None)
-    case.roll()
-    assert case.why(tombstone).code == TOMBSTONE_UNSTAMPED
-    case.cleaner.clean_once()
-    waiting = case.why(tombstone)
-    assert waiting.code == TOMBSTONE_WAITING and waiting.until_ms == NOW + DAY
-    case.clock.advance(DAY - 1)
-    assert case.why(tombstone).code == TOMBSTONE_WAITING
-    case.clock.advance(1)
-    assert case.why(tombstone).code != TOMBSTONE_WAITING
-    case.clock.advance(DAY)
-    case.cleaner.clean_once()
-    assert tombstone not in case.offsets()
+@pytest.mark.parametrize("name", TRANSACTIONS)
+def test_what_is_due_goes_with_transactions(cleaned: Path, tmp_path: Path, name: str) -> None:
+    case = golden_sets.load_case(cleaned, f"transactions/{name}")
+    codes = set[str]()
+    for round_ in (one for one in case.rounds if one.cleaned):
+        codes |= check_round(case, round_, tmp_path / str(round_.number))
+    assert DUE in codes
 
 
-@pytest.mark.parametrize(
-    "case", [{"min.compaction.lag.ms": str(DAY), "max.compaction.lag.ms": str(9 * DAY)}], indirect=True
-)
-def test_the_newer_one_is_too_young(case: Case) -> None:
-    first = case.send(b"a", b"1")
-    case.send(b"a", b"2")
-    case.roll()
-    assert case.why(first).code == WITHIN_MIN_LAG
-    case.clock.advance(DAY + 1)
-    assert case.why(first).code == IS_DUE
+@pytest.mark.parametrize("name", OLD_FORMATS)
+def test_what_is_due_goes_in_old_formats(cleaned: Path, tmp_path: Path, name: str) -> None:
+    case = golden_sets.load_case(cleaned, f"old_formats/{name}")
+    for round_ in old_format_rounds(case):
+        check_round(case, round_, tmp_path / str(round_.number))
 
 
-@pytest.mark.parametrize("case", [{"min.cleanable.dirty.ratio": "0.9"}], indirect=True)
-def test_the_log_is_not_dirty_enough(case: Case) -> None:
-    for number in range(200):
-        case.send(b"k%d" % number, b"v")
-    case.roll()
-    case.cleaner.clean_once()
-    case.send(b"k0", b"v")
-    case.roll()
-    answer = case.why(0)
-    assert (answer.code, answer.superseded_at) == (
-        NOT_DIRTY_ENOUGH,
-        200,
-    ) and "0.9 are needed" in answer.sentence
+def test_a_topic_that_only_deletes_says_when_the_segment_goes(stopped_broker: tuple[Path, Path]) -> None:
+    log = ReadOnlyLogs(stopped_broker)[TopicPartition("audit", 0)]
+    answer = why_it_stays(Circumstances(log=log, config=Config(), now_ms=NOW), log.log_start_offset)
+    assert answer.code == POLICY_DELETE
+    assert answer.until_ms == log.view.segments[0].largest_timestamp + Config().integer("retention.ms")
+    assert "retention.ms" in answer.sentence and "retention.bytes" not in answer.sentence
 
 
-def test_the_log_is_uncleanable(case: Case) -> None:
-    first = case.send(b"a", b"1")
-    case.send(b"a", b"2")
-    case.roll()
-    case.manager.mark_uncleanable(USERS, "a damaged batch", NOW)
-    answer = case.why(first)
-    assert answer.code == UNCLEANABLE and "a damaged batch" in answer.sentence
+# An open log, through the life of a record.
 
 
-@pytest.mark.parametrize("case", [{"cleanup.policy": "delete"}], indirect=True)
-def test_a_topic_that_deletes_and_a_record_without_a_key(case: Case) -> None:
-    offset = case.send(None, b"1")
-    assert case.why(offset).code == POLICY_DELETE and "retention.ms" in case.why(offset).sentence
-    case.manager.topics.alter("users", {"cleanup.policy": "compact"})
-    case.roll()
-    assert case.why(offset).code == KEYLESS
+def circumstances(manager: LogManager, now_ms: int = NOW, **more: Any) -> Circumstances:
+    """Of ``users-0`` as it is."""
+    (served,) = manager.serving()
+    return Circumstances(
+        log=manager[USERS],
+        config=manager.topics.settings("users"),
+        now_ms=now_ms,
+        checkpoint=served.cleaner_checkpoint().get(USERS),
+        **more,
+    )
 
 
-def test_what_is_not_there_is_said(case: Case) -> None:
-    with pytest.raises(UsageError, match="no record at offset 7"):
-        case.why(7)
+def code_of(manager: LogManager, offset: int, **more: Any) -> str:
+    return why_it_stays(circumstances(manager, **more), offset).code
+
+
+def roll(manager: LogManager) -> None:
+    manager[USERS].roll()
+    manager[USERS].flush()
+
+
+def test_a_value_from_its_append_to_its_end(tmp_path: Path) -> None:
+    with serving(tmp_path, topic={"min.cleanable.dirty.ratio": "0.9"}) as (manager, cleaner):
+        log = manager[USERS]
+        write(log, 5)
+        assert code_of(manager, 0) == NEWEST
+        write(log, 1)
+        answer = why_it_stays(circumstances(manager), 0)
+        assert (answer.code, answer.superseded_by) == (ACTIVE_SEGMENT, 5)
+        assert "1,000 bytes" in answer.sentence and answer.until_ms == NOW + 7 * 86_400_000
+        log.roll()
+        flushed, log.recovery_point = log.recovery_point, 5
+        assert code_of(manager, 0) == NOT_FLUSHED
+        log.recovery_point = flushed
+        assert code_of(manager, 0) == DUE, "all is dirty"
+        answer = why_it_stays(circumstances(manager, place=3), 0)
+        assert answer.place == 3 and "place 3" in answer.sentence
+        uncleanable = Uncleanable(topic="users", partition=0, since_ms=NOW, reason="a bad batch")
+        answer = why_it_stays(circumstances(manager, uncleanable=uncleanable), 0)
+        assert answer.code == UNCLEANABLE and "a bad batch" in answer.sentence
+        assert code_of(manager, 0, is_paused=True) == PAUSED
+        assert code_of(manager, 0, skipped="tiered storage") == SKIPPED
+        assert code_of(manager, 5, is_paused=True) == NEWEST
+        cleaner.clean_once()
+        with pytest.raises(UsageError, match="no record at offset 0"):
+            why_it_stays(circumstances(manager), 0)
+        # A clean section that is large beside one new record.
+        write(log, 1)
+        roll(manager)
+        answer = why_it_stays(circumstances(manager), 1)
+        assert (answer.code, answer.superseded_by) == (NOT_DIRTY_ENOUGH, 6)
+        assert "bytes more" in answer.sentence and answer.until_ms is None
+
+
+def test_not_dirty_enough_has_the_bytes_and_the_date_that_make_it_due(tmp_path: Path) -> None:
+    topic = {"min.cleanable.dirty.ratio": "0.6", "max.compaction.lag.ms": "5000", "segment.bytes": "100000"}
+    clock = ManualClock(NOW)
+    with serving(tmp_path, topic=topic, clock=clock) as (manager, cleaner):
+        log = manager[USERS]
+        write(log, 20, keys=20)
+        roll(manager)
+        cleaner.clean_once()
+        write(log, 1, timestamp=NOW + 10)
+        roll(manager)
+        facts = circumstances(manager)
+        answer = why_it_stays(facts, 0)
+        assert (answer.code, answer.until_ms) == (NOT_DIRTY_ENOUGH, NOW + 10 + 5000)
+        missing = ranges.missing_bytes(facts.range, 0.6)
+        assert missing is not None and f"{missing:,} bytes more" in answer.sentence
+        total = facts.range.clean_bytes + facts.range.cleanable_bytes
+        assert (facts.range.cleanable_bytes + missing) / (total + missing) > 0.6
+        assert (facts.range.cleanable_bytes + missing - 1) / (total + missing - 1) <= 0.6
+        assert code_of(manager, 0, now_ms=NOW + 5010) == NOT_DIRTY_ENOUGH
+        assert code_of(manager, 0, now_ms=NOW + 5011) == DUE
+        clock.advance(5011)
+        cleaner.clean_once()
+        assert 0 not in offsets_of(log)
+
+
+def test_a_lag_holds_a_record_until_its_segments_time(tmp_path: Path) -> None:
+    with serving(tmp_path, topic={"min.compaction.lag.ms": "3000"}) as (manager, _):
+        write(manager[USERS], 6, timestamp=NOW - 1000)
+        roll(manager)
+        write(manager[USERS], 6, timestamp=NOW - 500)
+        roll(manager)
+        first, second = (why_it_stays(circumstances(manager), offset) for offset in (0, 2))
+        assert (first.code, first.until_ms, first.superseded_by) == (WITHIN_MIN_LAG, NOW + 2000, 5)
+        assert (second.code, second.until_ms, second.superseded_by) == (WITHIN_MIN_LAG, NOW + 2500, 7)
+        assert code_of(manager, 0, now_ms=NOW + 1999) == WITHIN_MIN_LAG
+        assert code_of(manager, 0, now_ms=NOW + 2000) == DUE
+        assert code_of(manager, 2, now_ms=NOW + 2000) == WITHIN_MIN_LAG
+
+
+def test_what_is_not_replicated_stays(tmp_path: Path) -> None:
+    with serving(tmp_path) as (manager, _):
+        log = manager[USERS]
+        write(log, 12)
+        log.roll()
+        write(log, 5)
+        roll(manager)
+        log.set_high_watermark(14)
+        assert code_of(manager, 14) == ABOVE_WATERMARK, "it cannot be read, either"
+        assert code_of(manager, 16) == ABOVE_WATERMARK
+        answer = why_it_stays(circumstances(manager), 8)
+        assert (answer.code, answer.superseded_by) == (ABOVE_WATERMARK, 13)
+        assert "the high watermark" in answer.sentence and code_of(manager, 0) == DUE
+
+
+def test_an_open_transaction_holds_and_is_named(tmp_path: Path) -> None:
+    with serving(tmp_path) as (manager, cleaner):
+        log, writer = manager[USERS], TransactionalWriter(manager[USERS], 77)
+        write(log, 3)
+        log.roll()
+        writer.put("k0", "new")
+        roll(manager)
+        answer = why_it_stays(circumstances(manager), 0)
+        assert answer.code == OPEN_TRANSACTION and answer.superseded_by == 3
+        assert "producer 77" in answer.sentence and "offset 3" in answer.sentence
+        writer.end(commit=False)
+        roll(manager)
+        assert code_of(manager, 0) == NEWEST, "an aborted record supersedes none"
+        aborted = why_it_stays(circumstances(manager), 3)
+        assert (aborted.code, aborted.kind) == (DUE, "aborted") and "aborted" in aborted.sentence
+        assert code_of(manager, 4) == MARKER_NEEDED
+        cleaner.clean_once()
+        assert set(offsets_of(log)) == {0, 1, 2, 4}
+        assert why_it_stays(circumstances(manager), 4).kind == "marker"
+
+
+def test_a_tombstone_gets_a_horizon_waits_and_goes(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    topic, config = {"delete.retention.ms": "1000"}, {"log.cleaner.backoff.ms": "0"}
+    with serving(tmp_path, topic=topic, config=config, clock=clock) as (manager, cleaner):
+        log = manager[USERS]
+        write(log, 1)
+        write(log, 1, keys=1, value=None)
+        roll(manager)
+        answer = why_it_stays(circumstances(manager), 1)
+        assert answer.code == TOMBSTONE_UNSTAMPED and "1,000 ms" in answer.sentence
+        cleaner.clean_once()
+        answer = why_it_stays(circumstances(manager), 1)
+        assert (answer.code, answer.until_ms) == (TOMBSTONE_WAITING, NOW + 1000)
+        assert code_of(manager, 1, now_ms=NOW + 999) == TOMBSTONE_WAITING
+        assert code_of(manager, 1, now_ms=NOW + 1000) == DUE, "an idle log is cleaned for its tombstones"
+        clock.advance(1000)
+        cleaner.clean_once()
+        assert offsets_of(log) == []
+
+
+def test_side_by_side_compaction_holds_tombstones(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    with serving(tmp_path, topic={"delete.retention.ms": "0"}, clock=clock) as (manager, cleaner):
+        log = manager[USERS]
+        write(log, 2)
+        roll(manager)
+        TwoPhaseCompactor(InProcessCompactionEngine(1), clock=clock).compact(log)
+        write(log, 1, keys=1, value=None)
+        roll(manager)
+        cleaner.clean_once()
+        answer = why_it_stays(circumstances(manager, now_ms=NOW + 1), 2)
+        assert answer.code == HELD_BY_LEDGER and "offset 2" in answer.sentence
+        clock.advance(1)
+        cleaner.clean_once()
+        assert 2 in offsets_of(log)
+        TwoPhaseCompactor(InProcessCompactionEngine(1), clock=clock).compact(log)
+        assert code_of(manager, 2, now_ms=NOW + 1) == DUE
+
+
+def test_a_search_that_was_cut_off_goes_on(tmp_path: Path) -> None:
+    with serving(tmp_path, topic={"segment.bytes": "100000"}) as (manager, _):
+        log = manager[USERS]
+        write(log, 1, keys=1)
+        for _ in range(30):
+            write(log, 1, keys=1000)
+            log.roll()
+        write(log, 1, keys=1)
+        roll(manager)
+        facts, steps, answer = circumstances(manager), 0, why(manager, None)
+        while answer.code == SEARCHING:
+            steps, answer = steps + 1, why(manager, answer)
+        assert steps > 10 and answer == why_it_stays(facts, 0) and answer.superseded_by == 31
+
+
+def why(manager: LogManager, before: Staying | None) -> Staying:
+    """One step of a search in which each has a budget of one byte."""
+    return why_it_stays(
+        circumstances(manager),
+        0,
+        search_from=None if before is None else before.next_offset,
+        superseded_by=None if before is None else before.superseded_by,
+        budget=Budget(read_bytes=1),
+    )
+
+
+def test_an_open_log_and_the_same_log_looked_at_say_the_same(tmp_path: Path) -> None:
+    with serving(tmp_path) as (manager, cleaner):
+        write(manager[USERS], 40)
+        roll(manager)
+        cleaner.clean_once()
+        write(manager[USERS], 33)
+        manager.flush()
+        opened = circumstances(manager)
+        looked = replace(opened, log=ReadOnlyLogs([tmp_path], clock=ManualClock(NOW))[USERS])
+        for offset in offsets_of(manager[USERS]):
+            here, there = why_it_stays(opened, offset), why_it_stays(looked, offset)
+            assert here.to_json() == there.to_json()

@@ -12,6 +12,7 @@ import pytest
 from siltstone.base import files
 from siltstone.base.errors import CorruptRecordError, SourceChangedError
 from siltstone.compaction import report as history
+from siltstone.compaction.history import History
 from siltstone.compaction.report import (
     CLEANED,
     CLEANINGS_FILE,
@@ -21,7 +22,6 @@ from siltstone.compaction.report import (
     Cleaning,
     Discarded,
     ErrorDetails,
-    History,
     LogFailure,
     LogResult,
     RecordCounts,

@@ -11,6 +11,7 @@ from siltstone.base import files
 from siltstone.base.clock import ManualClock
 from siltstone.commands import clean as app
 from siltstone.compaction.report import CLEANINGS_FILE, LogResult, read_cleanings
+from siltstone.compaction.savings import read_savings
 from siltstone.log.names import TopicPartition
 from siltstone.log.segments import list_segments
 from siltstone.runtime.served_directory import UNCLEANABLE_FILE, mark_uncleanable, read_uncleanable
@@ -80,6 +81,8 @@ def test_results_are_in_the_history_as_the_embedded_cleaners_are(both: tuple[Pat
     }
     assert kept[GOOD].result.discarded == results[GOOD].discarded
     assert kept[GOOD].result.bytes_after == results[GOOD].bytes_after < results[GOOD].bytes_before
+    (saving,) = read_savings(directory)
+    assert (saving.topic, saving.records_removed) == (GOOD, results[GOOD].discarded.total())
     size = (directory / CLEANINGS_FILE).stat().st_size
     assert clean(request, NOW + 1)[GOOD].status == "nothing_to_do"
     assert [each.result.topic for each in read_cleanings(directory)[2:]] == [BAD]

@@ -39,6 +39,7 @@ from siltstone.commands.policies import (
     recovery_configs,
 )
 from siltstone.compaction.engine import Engine, InProcessEngine, Progress
+from siltstone.compaction.history import History
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import CleanedCopy, Destination, DryRun, InPlace
 from siltstone.compaction.inplace.originals import Originals, read_run, refuse_other_file_system, undo_logs
@@ -51,7 +52,6 @@ from siltstone.compaction.report import (
     NOTHING_TO_DO,
     UNCLEANABLE,
     Cleaning,
-    History,
     LogResult,
 )
 from siltstone.log.directory import (

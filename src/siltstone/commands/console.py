@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,15 @@ from siltstone.base import files
 from siltstone.commands.browsing import BrowsedTopic
 from siltstone.commands.catalogue import PartitionRow
 from siltstone.commands.changes import AuditedChange
+from siltstone.commands.circumstances import Circumstances, circumstances_of
 from siltstone.commands.groups import ConsumerGroup, partitions_elsewhere, read_groups, with_log_ends
 from siltstone.commands.masking import Masking
+from siltstone.commands.previewing import ChangePreview, changed_settings, preview
 from siltstone.commands.savings import cleanings_of
 from siltstone.commands.segments import PartitionSegments, segments_of
 from siltstone.commands.served import Served
 from siltstone.commands.staying import Staying, why_it_stays
+from siltstone.commands.watch import DUE, STATES, WatchedLog
 from siltstone.compaction.report import Cleaning
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadableLog
@@ -44,23 +47,71 @@ def browsed_topic(served: Served, topic: str) -> BrowsedTopic:
     )
 
 
+def circumstances(served: Served, topic: str, partition: int) -> Circumstances:
+    """What bears on the cleaning of a partition: what the manager knows now, else the catalogue. Raises
+    UnknownTopicError, SiltstoneError, OSError."""
+    log, where = served.log(topic, partition), TopicPartition(topic, partition)
+    watched = served.catalogue.partition_of(where).watched
+    found = circumstances_of(
+        log,
+        watched,
+        served.settings_of(topic),
+        served.clock.now_ms(),
+        is_paused=served.cleaner is not None and where in served.cleaner.paused,
+        place=_place_in_queue(served, watched),
+    )
+    if served.manager is None:
+        return found
+    checkpoints = (
+        directory.cleaner_checkpoint().get(where)
+        for directory in served.manager.serving()
+        if where in directory.logs
+    )
+    checkpoint = next(checkpoints, None)
+    return replace(found, checkpoint=checkpoint, uncleanable=served.manager.uncleanable.get(where))
+
+
+def _place_in_queue(served: Served, watched: WatchedLog) -> int | None:
+    """The place of a log among those that are due, the dirtiest first, from 1 on; None if it is not due."""
+    if watched.state != DUE or watched.snapshot is None:
+        return None
+    columns = served.catalogue.partition_columns
+    is_due = columns["state"] == STATES.index(DUE)
+    return 1 + int((is_due & (columns["dirty_ratio"] > watched.snapshot.range.dirty_ratio)).sum())
+
+
 def partition_segments(served: Served, topic: str, partition: int) -> PartitionSegments:
     """A partition's segments. Raises UnknownTopicError, SiltstoneError, OSError."""
-    log = served.log(topic, partition)
+    facts = circumstances(served, topic, partition)
     watched = served.catalogue.partition_of(TopicPartition(topic, partition)).watched
-    return segments_of(log, watched, served.settings_of(topic))
+    return segments_of(facts.log, watched, facts.config, counter=served.counter, facts=facts)
 
 
-def why_record_stays(served: Served, topic: str, partition: int, offset: int) -> Staying:
-    """Why a record is still here. Raises UnknownTopicError, UsageError, SiltstoneError, OSError."""
-    return why_it_stays(
-        browsed_topic(served, topic),
-        served.log(topic, partition),
-        served.catalogue.partition_of(TopicPartition(topic, partition)).watched,
-        served.settings_of(topic),
-        offset,
-        served.clock.now_ms(),
-    )
+def why_record_stays(
+    served: Served,
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    search_from: int | None = None,
+    superseded_by: int | None = None,
+) -> Staying:
+    """Why a record is still here; see ``why_it_stays``. Raises UnknownTopicError, UsageError, SiltstoneError,
+    OSError."""
+    facts = circumstances(served, topic, partition)
+    return why_it_stays(facts, offset, search_from=search_from, superseded_by=superseded_by)
+
+
+def preview_change(
+    served: Served, topic: str, set_to: Mapping[str, str], remove: Sequence[str] = ()
+) -> ChangePreview:
+    """What a change of a topic's own settings would do. Raises UsageError for a setting that there is not,
+    UnknownTopicError, SiltstoneError, OSError."""
+    numbers = served.describe(topic).partitions
+    logs = [circumstances(served, topic, number) for number in numbers]
+    after = changed_settings(served.settings_of(topic), set_to, remove)
+    namespaces = {} if served.manager is None else served.manager.topics.namespaces
+    return preview(topic, logs, after, namespaces=namespaces, counter=served.counter)
 
 
 def uncleanable_rows(served: Served) -> list[PartitionRow]:

@@ -1,172 +1,352 @@
-"""What a change of a topic's settings would do, before it is made: at once, from segment facts.
+"""What a change of a topic's settings would do, told before it is applied.
 
-::
-
-    settings now  ─┐                      ┌─ logs that become due, or stop being due (``clean --watch``)
-    settings then ─┴─ for each partition ─┴─ segments that retention takes at its next check, their bytes
-
-Nothing is changed. Records that a cleaning would remove are not counted here: a dry run does that.
+``preview`` answers at once, from the facts of segments: the functions that retention, the cleaner and the
+roll of a segment ask are asked twice, with the settings as they are and as they would be. ``count_kinds``
+reads the records, for a job: how many have no key, and are lost once the topic compacts; how many tombstones
+have no delete horizon yet.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
-from siltstone.base.clock import ManualClock
-from siltstone.base.config import Config, ConfigSource, LogConfig, parse_topic_config, refuse_contradictions
-from siltstone.base.config_table import TOPIC_KEYS
-from siltstone.commands.policies import LogOptions
-from siltstone.commands.served import Served
-from siltstone.commands.watch import DUE, Watch
+import numpy as np
+
+from siltstone.base.config import (
+    Config,
+    ConfigSource,
+    find_key,
+    parse_topic_config,
+    refuse_contradictions,
+)
+from siltstone.base.errors import SiltstoneError, UsageError
+from siltstone.base.records.layout import have_delete_horizons
+from siltstone.commands.circumstances import Circumstances
+from siltstone.commands.counting import SegmentCounter, sum_of
+from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.read_only import ReadableLog
-from siltstone.log.retention import segment_metadata, segments_to_delete
+from siltstone.log.reading import LogReader
+from siltstone.log.retention import deletions_of
+from siltstone.runtime.compactions import backlog_bytes, compaction_threshold
+
+CHECK_INTERVAL = "log.retention.check.interval.ms"
+ROLL_SETTINGS = ("segment.bytes", "segment.ms", "segment.index.bytes", "max.compaction.lag.ms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiringSegment:
+    """A segment that retention takes at its next check, and why."""
+
+    base_offset: int
+    bytes: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPreview:
-    """One partition under the settings now and then: is it due, which segments (base offsets) would retention
-    delete at its next check, and their bytes."""
+    """One partition before and after the change.
+
+    ``expiring``: the segments that retention takes with the new settings, ``expires_already`` of them with
+    the old ones, too. ``was_due``, ``is_due``: would the cleaner take the log now? ``first_dirty_offset`` and
+    ``first_uncleanable_offset``: the range that may be cleaned with the new settings, None if they do not
+    compact. ``rolls``, ``rolled``: would the next append roll the active segment? ``is_over_threshold``,
+    ``was_over_threshold``: is the backlog over ``compactionThreshold``? ``problem``: why some of this could
+    not be found out.
+    """
 
     partition: int
-    state_now: str
-    state_then: str
-    deleted_now: tuple[int, ...]
-    deleted_then: tuple[int, ...]
-    deleted_bytes_then: int
-
-    @property
-    def becomes_due(self) -> bool:
-        """Would the cleaner take it, and does not now?"""
-        return self.state_then == DUE != self.state_now
-
-    def to_json(self) -> dict[str, object]:
-        """One object."""
-        return {name: getattr(self, name) for name in PartitionPreview.__slots__}
+    expiring: Sequence[ExpiringSegment] = ()
+    expires_already: int = 0
+    was_due: bool = False
+    is_due: bool = False
+    first_dirty_offset: int | None = None
+    first_uncleanable_offset: int | None = None
+    cleanable_bytes: int = 0
+    rolled: bool = False
+    rolls: bool = False
+    was_over_threshold: bool = False
+    is_over_threshold: bool = False
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsPreview:
-    """A change of a topic's settings: the effective values that differ (name → now, then), its partitions,
-    and one sentence for each thing that would happen. ``deletes``: does retention take other segments?"""
+class ChangePreview:
+    """What a change does to a topic. ``contradiction``: why the settings are refused, None if they are not;
+    ``check_ms``: within so many ms retention looks at the logs. ``sentences``: for people.
+
+    ``stamped_batches``: with a delete horizon, which they keep, and its newest; None if they were not all
+    counted. ``deletes_data``: segments go, or the topic begins to compact and records without a key or older
+    ones of a key would go.
+    """
 
     topic: str
-    differences: Mapping[str, tuple[str, str]]
+    changed: Mapping[str, tuple[str, str]]
+    contradiction: str | None
     partitions: Sequence[PartitionPreview]
+    check_ms: int
+    stamped_batches: int | None
+    newest_horizon_ms: int | None
+    deletes_data: bool
     sentences: Sequence[str]
-    deletes: bool
+
+    @property
+    def expiring_bytes(self) -> int:
+        """Bytes of all segments that go."""
+        return sum(segment.bytes for partition in self.partitions for segment in partition.expiring)
 
     def to_json(self) -> dict[str, object]:
         """One object."""
+        changed = [
+            {"name": name, "before": before, "after": after} for name, (before, after) in self.changed.items()
+        ]
+        document = {name: getattr(self, name) for name in ChangePreview.__slots__}
+        partitions = [asdict(partition) for partition in self.partitions]
         return {
-            "topic": self.topic,
-            "differences": {
-                name: {"now": now, "then": then} for name, (now, then) in self.differences.items()
-            },
-            "partitions": [partition.to_json() for partition in self.partitions],
+            **document,
+            "changed": changed,
+            "partitions": partitions,
             "sentences": list(self.sentences),
-            "deletes": self.deletes,
+            "expiring_bytes": self.expiring_bytes,
         }
 
 
 def preview(
-    served: Served, topic: str, set_to: Mapping[str, str], remove: Sequence[str] = ()
-) -> SettingsPreview:
-    """What the change would do. Raises UsageError for a setting or a contradiction, UnknownTopicError,
-    SiltstoneError, OSError."""
-    now = served.settings_of(topic)
-    then = _changed(now, set_to, remove)
-    numbers, clock_ms = served.describe(topic).partitions, served.clock.now_ms()
-    states_now, states_then = _states(served, topic, now, clock_ms), _states(served, topic, then, clock_ms)
-    rows = []
-    for number in numbers:
-        log = served.log(topic, number)
-        deleted = _deleted(log, then, clock_ms)
-        rows.append(
-            PartitionPreview(
-                partition=number,
-                state_now=states_now.get(number, ""),
-                state_then=states_then.get(number, ""),
-                deleted_now=tuple(base for base, _ in _deleted(log, now, clock_ms)),
-                deleted_then=tuple(base for base, _ in deleted),
-                deleted_bytes_then=sum(size for _, size in deleted),
-            )
-        )
-    return SettingsPreview(
-        topic=topic,
-        differences=_differences(now, then),
-        partitions=rows,
-        sentences=_sentences(now, then, rows),
-        deletes=any(row.deleted_then != row.deleted_now for row in rows),
-    )
+    topic: str,
+    logs: Sequence[Circumstances],
+    after: Config,
+    *,
+    namespaces: Mapping[str, Mapping[str, str]] | None = None,
+    counter: SegmentCounter | None = None,
+) -> ChangePreview:
+    """What ``after``, the topic's new settings over the broker's, would do to its partitions.
 
-
-def _changed(now: Config, set_to: Mapping[str, str], remove: Sequence[str]) -> Config:
-    """The settings after the change. Raises UsageError."""
-    own = dict(now.layer(ConfigSource.DYNAMIC_TOPIC_CONFIG))
-    for name in remove:
-        own.pop(name, None)
-    own |= parse_topic_config(set_to, "the change")
-    return refuse_contradictions(now.with_layer(ConfigSource.DYNAMIC_TOPIC_CONFIG, own))
-
-
-def _texts(config: Config) -> dict[str, str]:
-    return {
-        key.name: ",".join(map(str, value)) if isinstance(value := config[key.name], tuple) else str(value)
-        for key in TOPIC_KEYS
+    ``logs``: of the partitions, with the settings as they are; ``namespaces``: the policies of Pulsar's
+    namespaces; ``counter``: has the delete horizons, if it has counted the segments. Reads no record. What
+    cannot be found out of a partition is its ``problem``. Raises UsageError without a partition.
+    """
+    if not logs:
+        advice = "name all log directories of the broker"
+        raise UsageError("the topic has no partition here", path=topic, advice=advice)
+    before = logs[0].config
+    changed = {
+        name: (str(setting.value), str(after.setting(name).value))
+        for name, setting in before.settings().items()
+        if setting.value != after.setting(name).value
     }
-
-
-def _differences(now: Config, then: Config) -> dict[str, tuple[str, str]]:
-    before, after = _texts(now), _texts(then)
-    return {name: (before[name], after[name]) for name in before if before[name] != after[name]}
-
-
-def _states(served: Served, topic: str, config: Config, now_ms: int) -> dict[int, str]:
-    """The states of the topic's logs with these settings, by partition."""
-    passed = [f"{name}={value}" for name, value in _texts(config).items() if value != ""]
-    options = LogOptions(topics=(topic,), config=passed, broker_config=served.options.properties)
-    watched = Watch(served.paths, options, ManualClock(now_ms)).snapshot().logs
-    return {log.topic_partition.partition: log.state for log in watched}
-
-
-def _deleted(log: ReadableLog, config: Config, now_ms: int) -> list[tuple[int, int]]:
-    """(base offset, bytes) of the segments that retention would delete now."""
-    view = log.view
-    metadata = segment_metadata(view)
-    deletions = segments_to_delete(
-        metadata,
-        now_ms=now_ms,
-        config=LogConfig.of(config),
-        log_start_offset=view.log_start_offset,
-        high_watermark=view.high_watermark,
-        retain_from=LedgerStore(log.directory).first_needed_offset(),
+    contradiction = _contradiction(after)
+    partitions = [_partition(topic, log, after, namespaces or {}) for log in logs]
+    stamped = _stamped(logs, counter)
+    begins = "compact" in after.policies and "compact" not in before.policies
+    result = ChangePreview(
+        topic=topic,
+        changed=changed,
+        contradiction=contradiction,
+        partitions=partitions,
+        check_ms=before.integer(CHECK_INTERVAL),
+        stamped_batches=None if stamped is None else stamped[0],
+        newest_horizon_ms=None if stamped is None else stamped[1],
+        deletes_data=begins or any(len(part.expiring) > part.expires_already for part in partitions),
+        sentences=(),
     )
-    sizes = {segment.base_offset: segment.size for segment in metadata}
-    return [(deletion.base_offset, sizes[deletion.base_offset]) for deletion in deletions]
+    return replace(result, sentences=_sentences(result, before, after))
 
 
-def _sentences(now: Config, then: Config, rows: Sequence[PartitionPreview]) -> list[str]:
-    sentences = []
-    segments = sum(len(row.deleted_then) for row in rows)
+def changed_settings(before: Config, set_to: Mapping[str, str], remove: Sequence[str] = ()) -> Config:
+    """The settings after some of the topic's own were set and others removed. Raises UsageError."""
+    own = dict(before.layer(ConfigSource.DYNAMIC_TOPIC_CONFIG))
+    removed = {name for asked in remove for name in find_key(asked).names}
+    kept = {name: setting for name, setting in own.items() if name not in removed}
+    without = before.with_layer(ConfigSource.DYNAMIC_TOPIC_CONFIG, kept)
+    return without.with_topic_layer(parse_topic_config(set_to, "the change"))
+
+
+def _contradiction(config: Config) -> str | None:
+    try:
+        refuse_contradictions(config)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def _partition(
+    topic: str, log: Circumstances, after: Config, namespaces: Mapping[str, Mapping[str, str]]
+) -> PartitionPreview:
+    """One partition; a damaged file of it is its ``problem``."""
+    number = log.log.topic_partition.partition
+    new = Circumstances(
+        log=log.log,
+        config=after,
+        now_ms=log.now_ms,
+        checkpoint=log.checkpoint,
+        uncleanable=log.uncleanable,
+        is_paused=log.is_paused,
+        skipped=log.skipped,
+    )
+    try:
+        expiring, already = _expiring(new), {segment.base_offset for segment in _expiring(log)}
+        over = [_is_over_threshold(topic, part, namespaces) for part in (log, new)]
+        found = PartitionPreview(
+            partition=number,
+            expiring=expiring,
+            expires_already=sum(segment.base_offset in already for segment in expiring),
+            was_due=_is_due(log),
+            is_due=_is_due(new),
+            rolled=_rolls(log),
+            rolls=_rolls(new),
+            was_over_threshold=over[0],
+            is_over_threshold=over[1],
+        )
+        if "compact" not in after.policies:
+            return found
+        return replace(
+            found,
+            first_dirty_offset=new.range.first_dirty,
+            first_uncleanable_offset=new.range.end,
+            cleanable_bytes=new.range.cleanable_bytes,
+        )
+    except (SiltstoneError, OSError) as error:
+        return PartitionPreview(partition=number, problem=str(error))
+
+
+def _expiring(log: Circumstances) -> list[ExpiringSegment]:
+    """The segments that retention takes now, by the function that retention itself asks."""
+    view, config = log.log.view, log.log_config
+    retain_from = LedgerStore(log.log.directory).first_needed_offset() if config.deletes else None
+    sizes = {segment.base_offset: view.size_of(number) for number, segment in enumerate(view.segments)}
+    return [
+        ExpiringSegment(
+            base_offset=deletion.base_offset, bytes=sizes[deletion.base_offset], reason=deletion.reason
+        )
+        for deletion in deletions_of(view, config, log.now_ms, retain_from)
+    ]
+
+
+def _is_due(log: Circumstances) -> bool:
+    """Would the cleaner take the log now, for what is dirty in it?"""
+    is_left_alone = log.uncleanable is not None or log.is_paused or bool(log.skipped)
+    return log.log_config.compacts and not is_left_alone and log.is_eligible
+
+
+def _rolls(log: Circumstances) -> bool:
+    """Would an append now roll the active segment, even of one byte?"""
+    active, config = log.log.view.segments[-1], log.log_config
+    has_records = log.log.view.active_size > 0
+    return active.is_full_for(1, config) or (
+        has_records and active.is_old_for(log.now_ms, config, log.now_ms)
+    )
+
+
+def _is_over_threshold(topic: str, log: Circumstances, namespaces: Mapping[str, Mapping[str, str]]) -> bool:
+    threshold = compaction_threshold(topic, log.config, namespaces)
+    if not threshold.size:
+        return False
+    cursor = LedgerStore(log.log.directory).cursor()
+    return threshold.is_exceeded_by(backlog_bytes(log.log.view, None if cursor is None else cursor.horizon))
+
+
+def _stamped(logs: Sequence[Circumstances], counter: SegmentCounter | None) -> tuple[int, int | None] | None:
+    """(Batches with a delete horizon, the newest of these), None if not all segments are counted."""
+    if counter is None:
+        return None
+    counts = [found for log in logs for found in counter.counts_of(log.log, bytes_max=0)]
+    known = [found for found in counts if found is not None]
+    total = sum_of(known)
+    return (total.stamped_batches, total.newest_horizon_ms) if len(known) == len(counts) else None
+
+
+def _sentences(found: ChangePreview, before: Config, after: Config) -> list[str]:
+    """What matters of the change, in words."""
+    sentences, parts = list[str](), found.partitions
+    if found.contradiction is not None:
+        sentences.append(f"It is refused: {found.contradiction}.")
+    segments = sum(len(part.expiring) for part in parts)
+    already = sum(part.expires_already for part in parts)
     if segments:
-        total = sum(row.deleted_bytes_then for row in rows)
-        minutes = then.integer("log.retention.check.interval.ms") // 60_000
+        text = f"{segments} segments with {found.expiring_bytes:,} bytes go at the next check, within "
+        text += f"{found.check_ms / 60_000:g} min"
+        sentences.append(f"{text}; {already} of them go already." if already else f"{text}.")
+    if "compact" in after.policies and "compact" not in before.policies:
+        size = sum(part.cleanable_bytes for part in parts)
         sentences.append(
-            f"{segments} segments with {total:,} bytes would be deleted at the next check of the retention, "
-            f"within {max(minutes, 1)} minutes."
+            f"The topic begins to compact: {size:,} bytes may be cleaned now. Of each key only the last "
+            "record stays, and records without a key go; a job counts them."
         )
-    due = sum(row.becomes_due for row in rows)
-    if due:
-        sentences.append(f"{due} logs would become due for cleaning.")
-    stopped = sum(row.state_now == DUE != row.state_then for row in rows)
-    if stopped:
-        sentences.append(f"{stopped} logs would no longer be due.")
-    if "compact" in then.policies and "compact" not in now.policies:
+    if "compact" in before.policies and "compact" not in after.policies:
+        sentences.append("The topic no longer compacts: old records of a key stay until retention.")
+    sentences += _difference(parts, "was_due", "is_due", "due for a cleaning")
+    sentences += _difference(parts, "was_over_threshold", "is_over_threshold", "over compactionThreshold")
+    if any(name in found.changed for name in ROLL_SETTINGS):
+        rolling = sum(part.rolls and not part.rolled for part in parts)
+        sentences.append(f"The next append rolls {rolling} active segments that it would not roll now.")
+    if "delete.retention.ms" in found.changed:
+        known = "those" if found.stamped_batches is None else f"the {found.stamped_batches:,} batches"
         sentences.append(
-            "Cleaning would remove records without a key, and all but the last record of each key."
+            f"It is for new delete horizons only: {known} that have one keep it. Tombstones without one lie "
+            "above the cleaner checkpoint; a job counts them."
         )
-    if "compact" in now.policies and "compact" not in then.policies:
-        sentences.append("No log would be compacted any more; tombstones stay until retention takes them.")
-    return sentences or ["Nothing would be deleted or cleaned because of this change alone."]
+    return sentences or ["Nothing goes, and no log becomes due, because of this change alone."]
+
+
+def _difference(parts: Sequence[PartitionPreview], before: str, after: str, what: str) -> list[str]:
+    begin = sum(not getattr(part, before) and getattr(part, after) for part in parts)
+    end = sum(getattr(part, before) and not getattr(part, after) for part in parts)
+    pairs = ((begin, f"{begin} logs become {what}."), (end, f"{end} logs stop being {what}."))
+    return [text for count, text in pairs if count]
+
+
+# By a job: what only the records themselves tell.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindCounts:
+    """Records below ``end``, the first uncleanable offset, and from there on.
+
+    ``keyless``: without a key, of no aborted transaction: the first cleaning removes them;
+    ``keyless_later``: above ``end``, which later cleanings remove. ``unstamped_tombstones``: without a delete
+    horizon, in the whole log; ``stamped_tombstones``: with one. ``records``: that were read.
+    """
+
+    end: int
+    records: int = 0
+    keyless: int = 0
+    keyless_later: int = 0
+    unstamped_tombstones: int = 0
+    stamped_tombstones: int = 0
+
+    def to_json(self) -> dict[str, object]:
+        """One object."""
+        return asdict(self)
+
+
+def count_kinds(log: ReadableLog, end: int, stop: threading.Event | None = None) -> KindCounts:
+    """Count the records of a log by kind, exactly; ``end``: see ``KindCounts``. Reads the whole log; a set
+    ``stop`` ends it with what was counted so far. Raises CorruptRecordError, OSError."""
+    reader = LogReader(log, isolation=READ_COMMITTED, end=log.view.last_stable_offset)
+    sums = np.zeros(5, np.int64)
+    while not (stop is not None and stop.is_set()):
+        polled = reader.poll_once()
+        if polled is None:
+            break
+        columns = polled.columns
+        is_keyless, is_below = columns.key_size < 0, columns.offset < end
+        is_tombstone = ~is_keyless & (columns.value_size < 0)
+        is_stamped = have_delete_horizons(polled.batches)[columns.batch]
+        sums += [
+            len(columns),
+            (is_keyless & is_below).sum(),
+            (is_keyless & ~is_below).sum(),
+            (is_tombstone & ~is_stamped).sum(),
+            (is_tombstone & is_stamped).sum(),
+        ]
+    records, keyless, later, unstamped, stamped = sums.tolist()
+    return KindCounts(
+        end=end,
+        records=records,
+        keyless=keyless,
+        keyless_later=later,
+        unstamped_tombstones=unstamped,
+        stamped_tombstones=stamped,
+    )

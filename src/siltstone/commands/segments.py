@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from siltstone.base import files
 from siltstone.base.clock import duration_text
 from siltstone.base.config import Config
 from siltstone.base.errors import SiltstoneError
+from siltstone.commands.circumstances import ACTIVE_SEGMENT, Circumstances, ratio_sentence
+from siltstone.commands.counting import SegmentCounter, SegmentCounts
 from siltstone.commands.watch import (
     CHANGING,
     CLEANING,
@@ -30,10 +32,10 @@ from siltstone.commands.watch import (
     UNREADABLE,
     WatchedLog,
 )
-from siltstone.compaction.inplace.ranges import CleanableRange
+from siltstone.compaction.inplace.ranges import CleanableRange, missing_bytes
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.store import LedgerStore
-from siltstone.log.names import segment_file
+from siltstone.log.names import parse_segment_file, segment_file
 from siltstone.log.read_only import ReadableLog
 from siltstone.log.segment import LiveSegment
 
@@ -43,10 +45,18 @@ SECTIONS = (CLEAN, DIRTY, UNCLEANABLE_YET, ACTIVE, CLOSED)
 there; closed: of a log that is not compacted."""
 
 
+COUNT_BYTES = 64 << 20
+"""Bytes of segments whose headers one look reads at most; the next look reads more."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRow:
     """One segment. ``end_offset``: the base offset of the next one, or the log's end. Sizes in bytes; times
-    are None where the segment has none."""
+    are None where the segment has none.
+
+    ``records``: that are stored, markers too; ``codecs``: of its batches; ``newest_horizon_ms``: the latest
+    delete horizon. These come from its batch headers: None, or (), if it was not counted.
+    """
 
     base_offset: int
     end_offset: int
@@ -57,10 +67,30 @@ class SegmentRow:
     modified_ms: int
     offset_index_bytes: int
     time_index_bytes: int
+    records: int | None = None
+    codecs: tuple[str, ...] = ()
+    newest_horizon_ms: int | None = None
+
+    @property
+    def spanned(self) -> int:
+        """How many offsets it spans."""
+        return self.end_offset - self.base_offset
+
+    @property
+    def share_left(self) -> float | None:
+        """Records divided by offsets: how much cleanings have left; None if it is not known."""
+        return None if self.records is None or not self.spanned else self.records / self.spanned
 
     def to_json(self) -> dict[str, object]:
         """One object."""
-        return {name: getattr(self, name) for name in SegmentRow.__slots__}
+        document = {name: getattr(self, name) for name in SegmentRow.__slots__}
+        share = self.share_left
+        return {
+            **document,
+            "codecs": list(self.codecs),
+            "spanned": self.spanned,
+            "share_left": None if share is None else round(share, 6),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +129,22 @@ class PartitionSegments:
         """Bytes of all segments."""
         return sum(segment.size for segment in self.segments)
 
+    @property
+    def ghosts(self) -> Sequence[tuple[int, str, int]]:
+        """(Base offset, suffix, bytes) of each ``.log`` among the leftovers."""
+        parsed = [(parse_segment_file(name), size) for name, size in self.leftovers]
+        return [
+            (name.base_offset, name.suffix, size)
+            for name, size in parsed
+            if name is not None and name.kind == "log"
+        ]
+
+    @property
+    def newest_horizon_ms(self) -> int | None:
+        """The latest delete horizon of its segments, None without one or if they were not counted."""
+        horizons = [segment.newest_horizon_ms for segment in self.segments]
+        return max((horizon for horizon in horizons if horizon is not None), default=None)
+
     def to_json(self) -> dict[str, object]:
         """One object."""
         return {
@@ -114,11 +160,23 @@ class PartitionSegments:
 
 
 def segments_of(
-    log: ReadableLog, watched: WatchedLog, config: Config | None, *, times: bool = True
+    log: ReadableLog,
+    watched: WatchedLog,
+    config: Config | None,
+    *,
+    times: bool = True,
+    counter: SegmentCounter | None = None,
+    count_bytes_max: int = COUNT_BYTES,
+    facts: Circumstances | None = None,
 ) -> PartitionSegments:
     """The segments of a log. ``watched``: its row of the catalogue, which may be a little older; ``config``:
-    None if the settings are not known; ``times``: read each segment's times. Raises OSError."""
+    None if the settings are not known; ``times``: read each segment's times; ``counter``: read the headers of
+    segments that it has not counted yet, at most ``count_bytes_max`` bytes of them; ``facts``: for a sentence
+    that says what holds records back. Raises OSError."""
     view = log.view
+    counts = (
+        [None] * len(view.segments) if counter is None else counter.counts_of(log, bytes_max=count_bytes_max)
+    )
     cleanable = None if watched.snapshot is None else watched.snapshot.range
     listed: dict[str, files.FileStat] = {}
     with contextlib.suppress(OSError):  # the directory may be renamed or deleted meanwhile
@@ -129,25 +187,36 @@ def segments_of(
         partition=log.topic_partition.partition,
         directory=str(log.directory),
         state=watched.state,
-        sentence=sentence_of(watched, config),
+        sentence=sentence_of(watched, config, facts),
         segments=[
-            _segment_row(segment, end, view.size_of(number), _section(view, number, cleanable), listed, times)
+            _with_counts(
+                _segment_row(
+                    segment, end, view.size_of(number), _section(view, number, cleanable), listed, times
+                ),
+                counts[number],
+            )
             for number, (segment, end) in enumerate(zip(view.segments, ends, strict=True))
         ],
-        marks=Marks(
-            log_start=view.log_start_offset,
-            cleaner_checkpoint=watched.checkpoint,
-            first_uncleanable=None if cleanable is None else cleanable.end,
-            high_watermark=view.high_watermark,
-            last_stable=view.last_stable_offset,
-            log_end=view.log_end_offset,
-            compacted_horizon=_compacted_horizon(log),
-        ),
+        marks=_marks(log, watched),
         leftovers=[
             (name, status.size)
             for name, status in sorted(listed.items())
             if name.endswith((".swap", ".cleaned", ".deleted"))
         ],
+    )
+
+
+def _marks(log: ReadableLog, watched: WatchedLog) -> Marks:
+    view = log.view
+    cleanable = None if watched.snapshot is None else watched.snapshot.range
+    return Marks(
+        log_start=view.log_start_offset,
+        cleaner_checkpoint=watched.checkpoint,
+        first_uncleanable=None if cleanable is None else cleanable.end,
+        high_watermark=view.high_watermark,
+        last_stable=view.last_stable_offset,
+        log_end=view.log_end_offset,
+        compacted_horizon=_compacted_horizon(log),
     )
 
 
@@ -170,6 +239,14 @@ def _segment_row(
         modified_ms=segment.modified_ms,
         offset_index_bytes=size_of("index"),
         time_index_bytes=size_of("timeindex"),
+    )
+
+
+def _with_counts(row: SegmentRow, counts: SegmentCounts | None) -> SegmentRow:
+    if counts is None:
+        return row
+    return replace(
+        row, records=counts.records, codecs=counts.codecs, newest_horizon_ms=counts.newest_horizon_ms
     )
 
 
@@ -199,8 +276,8 @@ def _compacted_horizon(log: ReadableLog) -> int | None:
     return None
 
 
-def sentence_of(watched: WatchedLog, config: Config | None) -> str:
-    """One sentence: what becomes of the log, or why it is not cleaned."""
+def sentence_of(watched: WatchedLog, config: Config | None, facts: Circumstances | None = None) -> str:
+    """One sentence: what becomes of the log, or why it is not cleaned. ``facts``: what holds records back."""
     snapshot, reason = watched.snapshot, watched.reason
     if watched.state == UNCLEANABLE:
         return f"The cleaner skips it: {reason}."
@@ -208,6 +285,8 @@ def sentence_of(watched: WatchedLog, config: Config | None) -> str:
         return f"It cannot be read: {reason}."
     if watched.state in (CLEANING, CHANGING):
         return f"It is being cleaned: {reason}." if reason else "It is being cleaned."
+    if facts is not None and facts.is_paused:
+        return "It is not cleaned: its cleaning is paused."
     if snapshot is None:
         return f"It is not cleaned: {reason}." if reason else "It is not cleaned."
     bounds = snapshot.range
@@ -216,10 +295,16 @@ def sentence_of(watched: WatchedLog, config: Config | None) -> str:
     if watched.state == TOMBSTONES:
         return f"Nothing is dirty; tombstones wait: {reason}."
     if watched.state == DIRTY:
+        if facts is not None and facts.log_config.compacts:
+            return f"Not cleaned: {ratio_sentence(facts)}."
         return _dirty_sentence(watched, config)
-    if bounds.end <= bounds.first_dirty:
-        return "Nothing to clean: all closed segments are clean, or held back."
-    return "Nothing to clean."
+    if bounds.end > bounds.first_dirty:
+        return "Nothing to clean."
+    # The active segment is always held back, and so last.
+    held = facts.holding_of(bounds.end) if facts is not None else None
+    if held is not None and held.code != ACTIVE_SEGMENT:
+        return f"Nothing to clean: from offset {held.offset} on records are held back ({held.sentence})."
+    return "Nothing to clean: all closed segments are clean, or held back."
 
 
 def _dirty_sentence(watched: WatchedLog, config: Config | None) -> str:
@@ -229,10 +314,9 @@ def _dirty_sentence(watched: WatchedLog, config: Config | None) -> str:
     if not isinstance(ratio, (int, float)):
         return f"Not cleaned: {bounds.dirty_ratio:.2f} of the bytes are dirty."
     text = f"Not cleaned: {bounds.dirty_ratio:.2f} of the bytes are dirty, more than {ratio:.2f} are needed"
-    if ratio < 1:
-        # dirty / (clean + dirty) > ratio
-        missing = int(ratio * bounds.clean_bytes / (1 - ratio)) - bounds.cleanable_bytes
-        text += f": {max(missing, 1):,} bytes more"
+    missing = missing_bytes(bounds, ratio)
+    if missing is not None:
+        text += f": {missing:,} bytes more"
     lag_ms = None if config is None else config.integer("max.compaction.lag.ms")
     if lag_ms is not None and lag_ms < 1 << 62:
         text += f", or when a record is older than {duration_text(lag_ms / 1000)} (max.compaction.lag.ms)"

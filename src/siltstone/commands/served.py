@@ -21,6 +21,7 @@ from siltstone.base.config import Config
 from siltstone.base.errors import NotAllowedError
 from siltstone.commands.catalogue import Catalogue, Cataloguer, Facts
 from siltstone.commands.changes import DONE, RESTART, ChangeLog
+from siltstone.commands.counting import SegmentCounter
 from siltstone.commands.directories import Snapshot
 from siltstone.commands.engines import has_session
 from siltstone.commands.jobs import Jobs
@@ -79,6 +80,7 @@ class Served(Closing):
         self.compactions: Compactions | None = None
         self.changes: ChangeLog | None = None
         self.restart_asked = threading.Event()
+        self.counter = SegmentCounter()
         self._snapshot: tuple[int, Snapshot] | None = None
         self._snapshot_lock = threading.Lock()
         with contextlib.ExitStack() as stack:

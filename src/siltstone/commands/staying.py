@@ -1,183 +1,351 @@
-"""Why is this record still here? The first of these reasons that holds, and what changes it.
+"""Why a record is still in its log: the first reason that holds, with what changes it and when.
 
 ::
 
-    its topic does not compact ........................................ policy_delete
-    a marker of a transaction ......................................... marker_needed
-    without a key ..................................................... keyless
-    no later record has its key ┬ a value ............................. newest
-                                └ a tombstone ... held_by_ledger, tombstone_unstamped, tombstone_waiting, due
-    a later one has it ┬ that one is not cleaned yet .. active_segment, above_watermark, open_transaction,
-                       │                                within_min_lag
-                       └ it may be cleaned ........... uncleanable, not_dirty_enough, due
+    is it superseded (aborted, without a key, a tombstone, a marker)?   no ─► newest · policy_delete
+      │ yes
+    is it, or what supersedes it, outside of the cleanable range?       ─► active_segment · above_watermark ·
+      │ no                                                                 open_transaction · within_min_lag
+    is the log left alone?                                              ─► uncleanable · paused · skipped
+      │ no
+    has a tombstone or a marker no horizon, or one to come?             ─► tombstone_unstamped · _waiting ·
+      │ no                                                                 held_by_ledger · marker_needed
+    is the log due?                                                     ─► due, else not_dirty_enough
 
-The rules are the planner's: the sections and the state of the log come from the catalogue. The search for a
-later record is bounded; where it does not reach the end, the answer is ``unknown`` and says how far it came.
+A search for the next record of the key reads the log above, within a budget: where that is used up the code
+is ``searching``, and ``next_offset`` says where to go on.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from siltstone.base.clock import time_text
-from siltstone.base.config import Config
 from siltstone.base.errors import UsageError
+from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, have_delete_horizons
-from siltstone.commands.browsing import BrowsedTopic, Budget, RecordQuery, browse
-from siltstone.commands.watch import DUE, WatchedLog
-from siltstone.compaction.inplace.ranges import CleanableRange
-from siltstone.log.fetch import READ_COMMITTED
-from siltstone.log.ledger.store import cleaning_bounds
-from siltstone.log.read_only import ReadableLog
+from siltstone.commands.browsing import Budget
+from siltstone.commands.circumstances import (
+    ABOVE_WATERMARK,
+    HELD_BY_LEDGER,
+    Circumstances,
+    Holding,
+    ratio_sentence,
+)
+from siltstone.compaction.inplace import ranges
+from siltstone.compaction.inplace.planning import find_horizons
+from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.reading import LogReader
+from siltstone.log.segments import find_segment
 
-NEWEST, POLICY_DELETE, KEYLESS, MARKER_NEEDED = "newest", "policy_delete", "keyless", "marker_needed"
-ACTIVE_SEGMENT, ABOVE_WATERMARK, OPEN_TRANSACTION = "active_segment", "above_watermark", "open_transaction"
-WITHIN_MIN_LAG, UNCLEANABLE, NOT_DIRTY_ENOUGH = "within_min_lag", "uncleanable", "not_dirty_enough"
+NEWEST, POLICY_DELETE, UNCLEANABLE, PAUSED = "newest", "policy_delete", "uncleanable", "paused"
+NOT_DIRTY_ENOUGH, DUE = "not_dirty_enough", "due"
 TOMBSTONE_UNSTAMPED, TOMBSTONE_WAITING = "tombstone_unstamped", "tombstone_waiting"
-HELD_BY_LEDGER, IS_DUE, UNKNOWN = "held_by_ledger", "due", "unknown"
-_SEARCH_BYTES, _SEARCH_SECONDS = 512 << 20, 5.0
+MARKER_NEEDED, SKIPPED, SEARCHING = "marker_needed", "skipped", "searching"
+BOTH_CLEAN = "both_clean"
+VALUE, TOMBSTONE, KEYLESS, ABORTED, MARKER = "value", "tombstone", "keyless", "aborted", "marker"
+"""Kinds of records."""
+_WHAT = {
+    KEYLESS: "it has no key, and cleanings remove such records",
+    ABORTED: "its transaction was aborted",
+    TOMBSTONE: "it is a tombstone",
+    MARKER: "it is the end of a transaction",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staying:
-    """The reason's ``code``, a ``sentence``, the offset of the next record with the key (None: there is none,
-    or it was not looked for), and the time in ms from which on another reason holds (None: not by time)."""
+    """Why the record at ``offset`` is still there: a ``code`` of this module or of ``circumstances``, and a
+    sentence.
 
+    ``kind``: of the record, None if it cannot be read; ``superseded_by``: the offset of the next record of
+    its key, None if none was found; ``until_ms``: when the reason ends, or the time at which the record goes;
+    ``place``: in the queue, if it is due; ``next_offset``: where the search goes on, if it was not ended.
+    """
+
+    offset: int
     code: str
     sentence: str
-    superseded_at: int | None = None
+    kind: str | None = None
+    superseded_by: int | None = None
     until_ms: int | None = None
+    place: int | None = None
+    next_offset: int | None = None
 
     def to_json(self) -> dict[str, object]:
-        """One object."""
+        """One object; unknown values are null."""
         return {name: getattr(self, name) for name in Staying.__slots__}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Record:
+    """The record that is asked about: its kind, key, and the headers of its batch (one row)."""
+
+    offset: int
+    kind: str
+    key: bytes | None
+    batch: BatchHeaders
+
+    @property
+    def horizon_ms(self) -> int | None:
+        """The delete horizon of its batch, None without one."""
+        return int(self.batch["base_timestamp"][0]) if have_delete_horizons(self.batch)[0] else None
+
+
 def why_it_stays(
-    topic: BrowsedTopic, log: ReadableLog, watched: WatchedLog, config: Config, offset: int, now_ms: int
-) -> Staying:
-    """Why the record at ``offset`` is still here. ``watched``: the log's row of the catalogue.
-
-    Raises UsageError if there is no such record, and what reading raises.
-    """
-    reader = LogReader(log, offset, end=offset + 1)
-    reader.control_records = True
-    polled = reader.poll() if log.log_start_offset <= offset < log.high_watermark else None
-    if polled is None:
-        reason = f"partition {log.topic_partition.partition} has no record at offset {offset}"
-        raise UsageError(reason, advice="it is not written yet, or a cleaning or retention has removed it")
-    batch, key, value = polled.batches[:1], polled.columns.key(0), polled.columns.value(0)
-    cleanable = None if watched.snapshot is None else watched.snapshot.range
-    if cleanable is None or "compact" not in config.policies:
-        return _of_deletion(config)
-    if int(batch["attributes"][0]) & CONTROL_BIT:
-        sentence = "A marker: it goes after its delete horizon, when no record of its transaction is left."
-        return Staying(code=MARKER_NEEDED, sentence=sentence, until_ms=_horizon(batch))
-    if key is None:
-        sentence = "It has no key: the next cleaning of this part of the log removes it."
-        return Staying(code=KEYLESS, sentence=sentence)
-    later, is_searched = _later(topic, log, key, offset)
-    if later is None and not is_searched:
-        return Staying(code=UNKNOWN, sentence="The log is too long to look for a later record here.")
-    if later is not None:
-        return _of_superseded(log, watched, cleanable, later, offset)
-    if value is not None:
-        return Staying(code=NEWEST, sentence="It is the last record of its key: it stays.")
-    return _of_tombstone(log, watched, cleanable, batch, offset, now_ms)
-
-
-def _later(topic: BrowsedTopic, log: ReadableLog, key: bytes, offset: int) -> tuple[int | None, bool]:
-    """(The offset of the next committed record with the key, whether the search came to the end)."""
-    query = RecordQuery(
-        partitions=(log.topic_partition.partition,),
-        start_offset=offset + 1,
-        key=key,
-        newest_first=False,
-        isolation=READ_COMMITTED,
-        limit=1,
-    )
-    page = browse(topic, query, budget=Budget(_SEARCH_BYTES, _SEARCH_SECONDS))
-    if page.records:
-        return page.records[0].offset, True
-    return None, page.cursor is None
-
-
-def _of_deletion(config: Config) -> Staying:
-    times = {
-        "retention.ms": config.integer("retention.ms"),
-        "retention.bytes": config.integer("retention.bytes"),
-    }
-    limits = [f"{name}={value}" for name, value in times.items() if value >= 0]
-    bound = " or ".join(limits) if limits else "no limit: it stays"
-    return Staying(
-        code=POLICY_DELETE, sentence=f"The topic is not compacted: it goes with its segment, by {bound}."
-    )
-
-
-def _of_superseded(
-    log: ReadableLog, watched: WatchedLog, cleanable: CleanableRange, later: int, offset: int
-) -> Staying:
-    """A record that offset ``later`` supersedes."""
-    view, newer = log.view, f"The record at offset {later} supersedes it"
-    active = view.segments[-1].base_offset
-    if later >= cleanable.end:
-        if later >= active:
-            what = (
-                "that one is in the active segment" if offset < active else "both are in the active segment"
-            )
-            return Staying(code=ACTIVE_SEGMENT, sentence=f"{newer}, but {what}.", superseded_at=later)
-        if later >= view.high_watermark:
-            sentence = f"{newer}, but is not replicated yet (high watermark {view.high_watermark})."
-            return Staying(code=ABOVE_WATERMARK, sentence=sentence, superseded_at=later)
-        if view.last_stable_offset <= later or cleanable.end >= view.last_stable_offset:
-            sentence = f"{newer}, but a transaction is open since offset {view.last_stable_offset}."
-            return Staying(code=OPEN_TRANSACTION, sentence=sentence, superseded_at=later)
-        sentence = f"{newer}, but is younger than min.compaction.lag.ms, or in a segment with such a record."
-        return Staying(code=WITHIN_MIN_LAG, sentence=sentence, superseded_at=later)
-    return _of_state(watched, newer, later)
-
-
-def _of_state(watched: WatchedLog, beginning: str, later: int | None = None) -> Staying:
-    """A record that the next cleaning of the log removes."""
-    if watched.uncleanable is not None:
-        since = time_text(watched.uncleanable.since_ms)
-        sentence = f"{beginning}, but the cleaner skips the log since {since}: {watched.uncleanable.reason}."
-        return Staying(code=UNCLEANABLE, sentence=sentence, superseded_at=later)
-    if watched.state == DUE:
-        sentence = f"{beginning}: the next cleaning, which is due, removes it."
-        return Staying(code=IS_DUE, sentence=sentence, superseded_at=later)
-    assert watched.snapshot is not None
-    ratio = watched.snapshot.range.dirty_ratio
-    needed = "" if watched.min_ratio is None else f", more than {watched.min_ratio.value} are needed"
-    sentence = f"{beginning}, but only {ratio:.2f} of the log's bytes are dirty{needed}."
-    return Staying(code=NOT_DIRTY_ENOUGH, sentence=sentence, superseded_at=later)
-
-
-def _of_tombstone(
-    log: ReadableLog,
-    watched: WatchedLog,
-    cleanable: CleanableRange,
-    batch: BatchHeaders,
+    log: Circumstances,
     offset: int,
-    now_ms: int,
+    *,
+    search_from: int | None = None,
+    superseded_by: int | None = None,
+    budget: Budget | None = None,
 ) -> Staying:
-    """A tombstone without a later record of its key."""
-    if offset >= cleaning_bounds(log.directory).tombstones_from:
-        sentence = "A tombstone: it stays until compaction beside the originals has passed it."
-        return Staying(code=HELD_BY_LEDGER, sentence=sentence)
-    horizon = _horizon(batch)
-    if horizon is None:
-        sentence = "A tombstone: the next cleaning gives it a delete horizon, after which it goes."
-        return Staying(code=TOMBSTONE_UNSTAMPED, sentence=sentence)
-    if now_ms < horizon:
-        sentence = f"A tombstone: it goes with the first cleaning after {time_text(horizon)}."
-        return Staying(code=TOMBSTONE_WAITING, sentence=sentence, until_ms=horizon)
-    if offset >= cleanable.end:
-        return Staying(code=ACTIVE_SEGMENT, sentence="A tombstone in a segment that is not cleaned yet.")
-    return _of_state(watched, f"A tombstone whose delete horizon was {time_text(horizon)}")
+    """Why the record at ``offset`` is still there.
+
+    ``search_from`` and ``superseded_by``: ``next_offset`` and ``superseded_by`` of an answer ``searching``.
+    Raises UsageError if there is no such record, CorruptRecordError, OffsetOutOfRangeError, OSError.
+    """
+    view = log.log.view
+    if view.high_watermark <= offset < view.log_end_offset:
+        sentence = f"It is not replicated: the high watermark is {view.high_watermark}."
+        return Staying(offset=offset, code=ABOVE_WATERMARK, sentence=sentence)
+    record = _read(log, offset)
+    if "compact" not in log.config.policies:
+        return _policy_delete(log, record)
+    next_offset, superseder = None, None
+    if record.kind in (VALUE, TOMBSTONE) and record.key is not None:
+        start = max(offset + 1, search_from or 0)
+        superseder, next_offset = _next_of_key(log, record.key, start, budget or Budget())
+        superseder = superseder if superseder is not None else superseded_by
+    found = Staying(offset=offset, code=SEARCHING, sentence="", kind=record.kind, superseded_by=superseder)
+    if next_offset is not None:
+        sentence = f"No later record of its key was found below offset {next_offset} yet; go on."
+        return replace(found, sentence=sentence, next_offset=next_offset)
+    if superseder is None and record.kind == VALUE:
+        return _newest(log, found)
+    return _of_removable(log, record, found)
 
 
-def _horizon(batch: BatchHeaders) -> int | None:
-    """The delete horizon of a record's batch (KIP-534), None without one."""
-    return int(batch["base_timestamp"][0]) if have_delete_horizons(batch)[0] else None
+def _read(log: Circumstances, offset: int) -> _Record:
+    """The record at an offset. Raises UsageError if there is none."""
+    reader = LogReader(log.log, offset, isolation=READ_UNCOMMITTED, end=offset + 1)
+    reader.control_records = True
+    polled = reader.poll()
+    if polled is None:
+        raise UsageError(
+            f"there is no record at offset {offset}",
+            path=str(log.log.topic_partition),
+            advice="a cleaning has removed it, or it was never written",
+        )
+    columns, batch = polled.columns, polled.batches[polled.columns.batch[:1]]
+    key = columns.key(0)
+    return _Record(offset=offset, kind=_kind(log, offset, columns, batch), key=key, batch=batch)
+
+
+def _kind(log: Circumstances, offset: int, columns: RecordColumns, batch: BatchHeaders) -> str:
+    if batch["magic"][0] == 2 and batch["attributes"][0] & CONTROL_BIT:
+        return MARKER
+    if offset < log.log.view.last_stable_offset:
+        committed = LogReader(log.log, offset, isolation=READ_COMMITTED, end=offset + 1)
+        if committed.poll() is None:
+            return ABORTED
+    if columns.key_size[0] < 0:
+        return KEYLESS
+    return TOMBSTONE if columns.value_size[0] < 0 else VALUE
+
+
+def _next_of_key(log: Circumstances, key: bytes, start: int, budget: Budget) -> tuple[int | None, int | None]:
+    """(The offset of a later record of ``key``, where the search has to go on or None if it has ended.)
+
+    A record in the dirty section is preferred, since only such a one supersedes others in a cleaning.
+    Aborted records supersede none.
+    """
+    view, below = log.log.view, None
+    for isolation, first, end in (
+        (READ_COMMITTED, start, view.last_stable_offset),
+        (READ_UNCOMMITTED, max(start, view.last_stable_offset), view.high_watermark),
+    ):
+        if first >= end:
+            continue
+        reader = LogReader(log.log, first, isolation=isolation, end=end)
+        while True:
+            before = reader.bytes_read
+            polled = reader.poll_once()
+            if polled is None:
+                break
+            budget.spent += reader.bytes_read - before
+            for offset in _offsets_of_key(polled.columns, key):
+                if offset >= log.range.first_dirty:
+                    return offset, None
+                below = offset
+            if budget.is_over and reader.offset < view.high_watermark:
+                return below, reader.offset
+    return below, None
+
+
+def _offsets_of_key(columns: RecordColumns, key: bytes) -> list[int]:
+    """The offsets of the records with this key."""
+    rows = np.flatnonzero(columns.key_size == len(key))
+    if key and len(rows):
+        places = columns.key_start[rows][:, np.newaxis] + np.arange(len(key))
+        rows = rows[(columns.data[places] == np.frombuffer(key, np.uint8)).all(axis=1)]
+    return [int(offset) for offset in columns.offset[rows]]
+
+
+def _policy_delete(log: Circumstances, record: _Record) -> Staying:
+    """Retention alone removes it, with its whole segment."""
+    config, view = log.log_config, log.log.view
+    number = max(
+        number for number, segment in enumerate(view.segments) if segment.base_offset <= record.offset
+    )
+    until_ms, ways = None, []
+    if config.retention_ms >= 0:
+        until_ms = view.segments[number].largest_timestamp + config.retention_ms
+        ways.append(f"after {time_text(until_ms)} (retention.ms)")
+    if config.retention_bytes >= 0:
+        above = sum(view.size_of(later) for later in range(number + 1, len(view.segments)))
+        missing = max(config.retention_bytes - above, 0)
+        ways.append(f"when {missing:,} bytes more have followed it (retention.bytes)")
+    policy = ",".join(log.config.policies) or "none"
+    goes = f"it goes with its segment {', or '.join(ways)}" if ways else "nothing limits how long it stays"
+    return Staying(
+        offset=record.offset,
+        code=POLICY_DELETE,
+        sentence=f"The topic does not compact (cleanup.policy={policy}): {goes}.",
+        kind=record.kind,
+        until_ms=until_ms,
+    )
+
+
+def _newest(log: Circumstances, found: Staying) -> Staying:
+    sentence = "It is the last record of its key: compaction never removes it"
+    if log.log_config.deletes:
+        sentence += "; retention does, with its segment (cleanup.policy has delete)"
+    return replace(found, code=NEWEST, sentence=f"{sentence}.")
+
+
+def _of_removable(log: Circumstances, record: _Record, found: Staying) -> Staying:
+    """Of a record that a cleaning removes, sooner or later."""
+    superseder = found.superseded_by
+    if superseder is not None and record.kind == TOMBSTONE and not _supersedes(log, superseder):
+        superseder = None  # until a cleaning reaches the newer record, the tombstone's own horizon counts
+    what = _WHAT[record.kind] if superseder is None else f"offset {superseder} has its key, too"
+    held = _holding(log, record.offset, superseder)
+    if held is not None:
+        sentence = f"{_capital(what)}; but {held.sentence}."
+        return replace(found, code=held.code, sentence=sentence, until_ms=held.until_ms)
+    if log.uncleanable is not None:
+        since = time_text(log.uncleanable.since_ms)
+        sentence = f"The cleaner has skipped the log since {since}: {log.uncleanable.reason}."
+        return replace(found, code=UNCLEANABLE, sentence=sentence)
+    if log.is_paused:
+        return replace(found, code=PAUSED, sentence="The cleaning of the log is paused.")
+    if log.skipped:
+        return replace(found, code=SKIPPED, sentence=f"The log is not cleaned: {log.skipped}.")
+    if superseder is not None and superseder < log.range.first_dirty:
+        sentence = (
+            f"{_capital(what)}, but both lie below the cleaner checkpoint {log.range.first_dirty}: it goes "
+            "with the next record of the key, or when the checkpoint is reset."
+        )
+        return replace(found, code=BOTH_CLEAN, sentence=sentence)
+    if superseder is None and record.kind in (TOMBSTONE, MARKER):
+        waits = _waits_for_horizon(log, record, found)
+        if waits is not None:
+            return waits
+    return _due_or_not(log, found, what)
+
+
+def _supersedes(log: Circumstances, offset: int) -> bool:
+    """Is a record in the dirty section, so that a cleaning now removes older ones of its key?"""
+    return log.range.first_dirty <= offset < log.range.end
+
+
+def _holding(log: Circumstances, offset: int, superseder: int | None) -> Holding | None:
+    """What holds a record back, or the one that supersedes it."""
+    held = log.holding_of(max(offset, superseder or 0))
+    if held is not None and superseder is not None and offset < held.offset:
+        sentence = held.sentence.replace("it is ", f"offset {superseder} is ", 1)
+        return replace(held, sentence=sentence)
+    return held
+
+
+def _waits_for_horizon(log: Circumstances, record: _Record, found: Staying) -> Staying | None:
+    """Of a tombstone or a marker that no cleaning removes before its delete horizon; None if that has
+    passed."""
+    horizon_ms, is_marker = record.horizon_ms, record.kind == MARKER
+    if horizon_ms is None and is_marker:
+        sentence = (
+            "It is the end of a transaction that had records left when the log was last cleaned, or that no "
+            "cleaning has looked at yet; once none is left, a cleaning gives it a delete horizon."
+        )
+        return replace(found, code=MARKER_NEEDED, sentence=sentence)
+    if record.batch["magic"][0] < 2:
+        return _waits_in_old_format(log, record, found)
+    if horizon_ms is None:
+        retention = log.log_config.delete_retention_ms
+        sentence = (
+            "It is a tombstone. The next cleaning gives it a delete horizon, "
+            f"{retention:,} ms later (delete.retention.ms); a cleaning after that removes it."
+        )
+        return replace(found, code=TOMBSTONE_UNSTAMPED, sentence=sentence)
+    if horizon_ms > log.now_ms:
+        what = "the end of a transaction without records" if is_marker else "a tombstone"
+        sentence = f"It is {what}; a cleaning after {time_text(horizon_ms)}, its delete horizon, removes it."
+        return replace(found, code=TOMBSTONE_WAITING, sentence=sentence, until_ms=horizon_ms)
+    tombstones_from = log.bounds.tombstones_from
+    if not is_marker and int(record.batch["last_offset"][0]) >= tombstones_from:
+        sentence = (
+            "Its delete horizon has passed, but side-by-side compaction, which may have a record with its "
+            f"key, has only reached offset {tombstones_from}."
+        )
+        return replace(found, code=HELD_BY_LEDGER, sentence=sentence)
+    return None
+
+
+def _waits_in_old_format(log: Circumstances, record: _Record, found: Staying) -> Staying | None:
+    """Of a tombstone of record format v0 or v1, which has no delete horizon: it stays while its segment is
+    not older than the last clean one by ``delete.retention.ms``."""
+    retention, segments = log.log_config.delete_retention_ms, log.log.view.segments
+    facts = [
+        ranges.PlanSegment(base_offset=segment.base_offset, size=0, modified_ms=segment.modified_ms)
+        for segment in segments
+    ]
+    horizon_ms = ranges.legacy_delete_horizon(facts, log.range.first_dirty, retention)
+    modified_ms = [fact.modified_ms for fact in facts if fact.base_offset <= record.offset][-1]
+    if modified_ms <= horizon_ms:
+        return None
+    sentence = (
+        "It is a tombstone of an old record format: a cleaning removes it once a clean segment was written "
+        f"{retention:,} ms (delete.retention.ms) after its own."
+    )
+    return replace(found, code=TOMBSTONE_UNSTAMPED, sentence=sentence)
+
+
+def _due_or_not(log: Circumstances, found: Staying, what: str) -> Staying:
+    what = _capital(what)
+    if log.is_being_cleaned:
+        return replace(found, code=DUE, sentence=f"{what}. The log is being cleaned now.")
+    if log.is_eligible or _is_due_for_its_tombstones(log):
+        place = "" if log.place is None else f", in place {log.place} of the queue"
+        sentence = f"{what}. The log is due{place}: the next cleaning removes the record."
+        return replace(found, code=DUE, sentence=sentence, place=log.place)
+    if not log.range.cleanable_bytes:
+        sentence = f"{what}. The log is not due: nothing in it is dirty"
+    else:
+        sentence = f"{what}. The log is not due: {ratio_sentence(log)}"
+    return replace(found, code=NOT_DIRTY_ENOUGH, sentence=f"{sentence}.", until_ms=log.forced_ms)
+
+
+def _is_due_for_its_tombstones(log: Circumstances) -> bool:
+    """Is an idle log cleaned now since the delete horizons of all its tombstones have passed?"""
+    end = log.range.clean_end
+    bases = [segment.base_offset for segment in log.log.view.segments[:-1] if segment.base_offset < end]
+    segments = [find_segment(log.log.directory, base) for base in bases]
+    limit = log.log_config.max_decompressed_message_bytes
+    return bool(segments) and find_horizons(segments, end, log.now_ms, limit).is_due
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

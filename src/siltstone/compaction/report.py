@@ -6,8 +6,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import logging
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -279,7 +277,6 @@ HISTORY_BYTES_MAX = 1 << 20
 _FIELDS_NOT_WRITTEN = ("directory", "settings")
 """Keys of a result that a line of the file leaves out: the file is in that directory, and settings are
 long."""
-_logger = logging.getLogger("siltstone.cleaner")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,42 +334,6 @@ def _parse(line: bytes, directory: Path) -> Cleaning | None:
         return None
 
 
-class History:
-    """Writes cleanings to the history of their log directories. Thread-safe.
-
-    A result other than cleaned is written only if its reason is another one than that of the log's last
-    result: else an engine that does not start would fill the file.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._reasons: dict[TopicPartition, str] = {}
-
-    def append(self, directory: Path, cleanings: Iterable[Cleaning]) -> None:
-        """Append the cleanings whose results are new. Raises nothing: an OSError is logged as a warning."""
-        with self._lock:
-            new = [cleaning for cleaning in cleanings if self._is_new(cleaning)]
-            if not new:
-                return
-            try:
-                append_cleanings(directory, new)
-            except OSError as error:
-                _logger.warning(
-                    "%s: the history of cleanings could not be written: %s; the logs are not affected",
-                    directory / CLEANINGS_FILE,
-                    error.strerror or error,
-                )
-
-    def _is_new(self, cleaning: Cleaning) -> bool:
-        """Is the log cleaned, or is its reason another one than the last time? Remembers the reason."""
-        topic_partition, reason = cleaning.result.topic_partition, cleaning.result.reason
-        if cleaning.result.status == CLEANED:
-            self._reasons.pop(topic_partition, None)
-            return True
-        last_reason, self._reasons[topic_partition] = self._reasons.get(topic_partition), reason
-        return last_reason != reason
-
-
 def append_cleanings(directory: Path, cleanings: Sequence[Cleaning]) -> None:
     """Append to a log directory's history; removes its older half when it is too large. Raises OSError."""
     path = directory / CLEANINGS_FILE
@@ -380,12 +341,12 @@ def append_cleanings(directory: Path, cleanings: Sequence[Cleaning]) -> None:
     appender = files.Appender(path)
     with contextlib.closing(appender):
         if appender.size + len(added) <= HISTORY_BYTES_MAX:
-            appender.write((b"\n" if _ends_within_line(path, appender.size) else b"") + added)
+            appender.write((b"\n" if ends_within_line(path, appender.size) else b"") + added)
             return
     _replace_by_newest(path, [*_lines(directory), *added.splitlines()])
 
 
-def _ends_within_line(path: Path, size: int) -> bool:
+def ends_within_line(path: Path, size: int) -> bool:
     """Did a crash leave an incomplete last line? ``size``: of the file."""
     if not size:
         return False

@@ -8,6 +8,7 @@ completed or a transaction index rebuilt first, opening the log raises Directory
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,14 +19,20 @@ from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock, checked_ms
 from siltstone.base.closing import Closing
 from siltstone.base.config import LogConfig
-from siltstone.base.errors import DirectoryRefusedError, ReadOnlyError, UnknownTopicError, UsageError
+from siltstone.base.errors import (
+    CorruptRecordError,
+    DirectoryRefusedError,
+    ReadOnlyError,
+    UnknownTopicError,
+    UsageError,
+)
 from siltstone.base.records.fetch_results import MessageSetSend
 from siltstone.log import fetch
 from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, require_one_broker
 from siltstone.log.fetch import READ_UNCOMMITTED, FetchPosition, FetchResult, LogView
 from siltstone.log.following import Consumer, ConsumerOptions, RecordStream, StreamOptions
 from siltstone.log.ledger.reading import CompactedReader, open_reader
-from siltstone.log.lookup import TimestampAndOffset
+from siltstone.log.lookup import TimestampAndOffset, batch_headers
 from siltstone.log.names import (
     CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
@@ -37,7 +44,7 @@ from siltstone.log.names import (
 from siltstone.log.producers import ProducerStates
 from siltstone.log.reading import EARLIEST, LogReader, ReaderSettings, Record, Start, records_of
 from siltstone.log.recovery.partition import RecoveredPartition, recover_partition
-from siltstone.log.segment import LiveSegment
+from siltstone.log.segment import NO_TIMESTAMP, LiveSegment
 from siltstone.log.segments import Segment, list_segments
 
 
@@ -463,4 +470,24 @@ def _without_rebuilt_indexes(segment: Segment, recovered: RecoveredPartition) ->
         segment = replace(segment, offset_index_size=0)
     if segment_file(segment.base_offset, "timeindex") in recovered.rebuilt_indexes:
         segment = replace(segment, time_index_size=0)
+        return _WithoutTimeIndex(segment, LogConfig(), created_ms=segment.modified_ms)
     return LiveSegment(segment, LogConfig(), created_ms=segment.modified_ms)
+
+
+class _WithoutTimeIndex(LiveSegment):
+    """A segment whose time index is not used: its largest timestamp is in its batch headers, since the file's
+    modification time is another one, for instance in a backup."""
+
+    def largest_timestamp_and_offset(self) -> tuple[int, int]:
+        """As of every segment; the headers are read once."""
+        if self._largest_timestamp_and_offset is None:
+            largest = NO_TIMESTAMP, self.base_offset
+            # Recovery would truncate the segment where its batches end.
+            with contextlib.suppress(CorruptRecordError):
+                for batches in batch_headers(self.reader, end=self.size):
+                    row = int(batches["max_timestamp"].argmax())
+                    timestamp = int(batches["max_timestamp"][row])
+                    if timestamp > largest[0]:
+                        largest = timestamp, int(batches["last_offset"][row])
+            self._largest_timestamp_and_offset = largest
+        return self._largest_timestamp_and_offset

@@ -131,6 +131,21 @@ def segments_to_delete(
     return tuple(deletions[:count])
 
 
+def deletions_of(
+    view: LogView, config: LogConfig, now_ms: int, retain_from: int | None
+) -> tuple[Deletion, ...]:
+    """What retention deletes of an open log now; see ``segments_to_delete``. Raises InvalidConfigError,
+    OSError."""
+    return segments_to_delete(
+        segment_metadata(view, with_times=config.deletes),
+        now_ms=now_ms,
+        config=config,
+        log_start_offset=view.log_start_offset,
+        high_watermark=view.high_watermark,
+        retain_from=retain_from,
+    )
+
+
 def deletions_below_log_start(segments: Sequence[SegmentMetadata], log_start_offset: int) -> list[Deletion]:
     """The closed segments that end at or below the log start offset."""
     below = takewhile(

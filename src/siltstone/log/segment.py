@@ -184,6 +184,13 @@ NO_TIMESTAMP = -1
 Result = TypeVar("Result")
 
 
+def segment_age_max_ms(config: LogConfig) -> int:
+    """How old an active segment may get: ``segment.ms``, of a compacted log ``max.compaction.lag.ms`` too."""
+    if config.compacts and config.max_compaction_lag_ms > 0:
+        return min(config.segment_ms, config.max_compaction_lag_ms)
+    return config.segment_ms
+
+
 class LiveSegment:
     """One segment of an open log (Kafka's ``LogSegment``).
 
@@ -292,20 +299,29 @@ class LiveSegment:
 
     def must_roll(self, config: LogConfig, validated: ValidatedBatches, now_ms: int) -> bool:
         """Must a new segment begin with these batches (``LogSegment.shouldRoll``)?"""
-        if self.size > config.segment_bytes - len(validated.data):
-            return True
         if validated.last_offset - self.base_offset > LARGEST_RELATIVE_OFFSET:
             return True
-        if not self.size:
-            return False
-        if self.offset_index.is_full or self.time_index.is_full:
+        return self.is_full_for(len(validated.data), config) or (
+            self.size > 0 and self.is_old_for(validated.max_timestamp, config, now_ms)
+        )
+
+    def is_full_for(self, size: int, config: LogConfig) -> bool:
+        """Has the segment no space for ``size`` more bytes, or its indexes none for another entry?"""
+        if self.size > config.segment_bytes - size:
             return True
-        age_max_ms = config.segment_ms
-        if config.compacts and config.max_compaction_lag_ms > 0:
-            age_max_ms = min(age_max_ms, config.max_compaction_lag_ms)
+        return self.size > 0 and (self.offset_index.is_full or self.time_index.is_full)
+
+    def is_old_for(self, timestamp: int, config: LogConfig, now_ms: int) -> bool:
+        """Is the segment too old for a record with this timestamp (ms), by ``segment.ms``?"""
         first = self.first_timestamp()
-        age_ms = validated.max_timestamp - first if first > NO_TIMESTAMP else now_ms - self.created_ms
-        return age_ms > age_max_ms - self.jitter_ms
+        age_ms = timestamp - first if first > NO_TIMESTAMP else now_ms - self.created_ms
+        return age_ms > segment_age_max_ms(config) - self.jitter_ms
+
+    def rolls_at_ms(self, config: LogConfig) -> int:
+        """The time (ms) after which an append of that time rolls the segment, whatever its size."""
+        first = self.first_timestamp()
+        begin_ms = first if first > NO_TIMESTAMP else self.created_ms
+        return begin_ms + segment_age_max_ms(config) - self.jitter_ms
 
     # Times, for retention and rolling
 

@@ -32,10 +32,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from siltstone.base.config import LONG_MAX, Config, LogConfig
+from siltstone.base.config import Config
 from siltstone.base.errors import CleaningAbortedError, EngineError, SiltstoneError, UsageError
 from siltstone.compaction import report
 from siltstone.compaction.engine import Engine
+from siltstone.compaction.history import History
 from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import (
@@ -50,15 +51,14 @@ from siltstone.compaction.inplace.planning import (
     OpenLog,
     PlannedLog,
     PlanOptions,
+    facts_of_view,
     find_horizons,
-    stable_offset,
 )
 from siltstone.compaction.inplace.ranges import kafka_map_keys
 from siltstone.compaction.report import (
     CLEANED,
     CLEANING_REASONS,
     Cleaning,
-    History,
     LogResult,
     failure_of,
     read_cleanings,
@@ -70,7 +70,6 @@ from siltstone.log.fetch import LogView
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.replacement import drop_cleaned, rename_to_cleaned
-from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import find_segment
 from siltstone.runtime.cleaner_metrics import CleanerMetrics, uncleanable_samples
 from siltstone.runtime.cleaning_states import NONE, Claim
@@ -97,7 +96,7 @@ from siltstone.runtime.upkeep import Upkeep
 # ``log.view`` is the immutable state of a log at one moment: its segments and offsets.
 
 
-def _durable_stable_offset(log: PartitionLog, view: LogView) -> int:
+def durable_stable_offset(log: PartitionLog, view: LogView) -> int:
     """The end of the records that are replicated, belong to no open transaction, and are on disk.
 
     Kafka has only the first two bounds. A crash could lose an unflushed record after a cleaning has removed
@@ -148,35 +147,8 @@ def make_candidate(
     config, view = log.config, log.view
     if not config.compacts or config.remote_storage_enable:
         return None
-    end_offsets = [segment.base_offset for segment in view.segments[1:]] + [view.log_end_offset]
-    first_dirty = checkpoint if checkpoint is not None else view.log_start_offset
-    facts = ranges.LogFacts(
-        segments=[
-            _segment_facts(segment, view.size_of(index), config, is_dirty=end_offsets[index] > first_dirty)
-            for index, segment in enumerate(view.segments)
-        ],
-        log_start_offset=view.log_start_offset,
-        log_end_offset=view.log_end_offset,
-        stable_offset=stable_offset(log.directory, _durable_stable_offset(log, view)),
-        checkpoint=checkpoint,
-    )
+    facts = facts_of_view(log.directory, view, config, checkpoint, durable_stable_offset(log, view))
     return Candidate(served=served, log=log, cleanable_range=ranges.cleanable_range(facts, config, now_ms))
-
-
-def _segment_facts(
-    segment: LiveSegment, size: int, config: LogConfig, *, is_dirty: bool
-) -> ranges.PlanSegment:
-    """The facts of one segment. Timestamps only if it is dirty and a compaction lag is set: they may have to
-    be read from the files."""
-    has_max_lag = is_dirty and config.max_compaction_lag_ms != LONG_MAX
-    first = segment.first_timestamp() if has_max_lag else -1
-    return ranges.PlanSegment(
-        base_offset=segment.base_offset,
-        size=size,
-        modified_ms=segment.modified_ms if has_max_lag else 0,
-        largest_timestamp=segment.largest_timestamp if is_dirty and config.min_compaction_lag_ms > 0 else 0,
-        first_timestamp=first if first > 0 else None,  # Kafka, too, ignores times of 0 and below
-    )
 
 
 def log_state(served: ServedDirectory, log: PartitionLog, config: Config, checkpoint: int | None) -> LogState:
@@ -192,7 +164,7 @@ def log_state(served: ServedDirectory, log: PartitionLog, config: Config, checkp
             cleaner={} if checkpoint is None else {log.topic_partition: checkpoint},
             recovery_point={},
             log_start={log.topic_partition: view.log_start_offset},
-            high_watermark={log.topic_partition: _durable_stable_offset(log, view)},
+            high_watermark={log.topic_partition: durable_stable_offset(log, view)},
         ),
     )
     return LogState(

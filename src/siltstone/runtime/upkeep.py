@@ -32,7 +32,7 @@ from siltstone.base.errors import SiltstoneError, StorageError
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.partition import PartitionLog
-from siltstone.log.retention import Deletion, segment_metadata, segments_to_delete
+from siltstone.log.retention import Deletion, deletions_of
 from siltstone.runtime.served_directory import ServedDirectory
 
 if TYPE_CHECKING:
@@ -247,14 +247,7 @@ class Upkeep:
         def count_expired(view: LogView) -> int:
             # Called under the lock of the log's segments, so that exactly the counted segments are deleted.
             nonlocal decisions
-            decisions = segments_to_delete(
-                segment_metadata(view, with_times=log.config.deletes),
-                now_ms=self._clock.now_ms(),
-                config=log.config,
-                log_start_offset=view.log_start_offset,
-                high_watermark=view.high_watermark,
-                retain_from=retain_from,
-            )
+            decisions = deletions_of(view, log.config, self._clock.now_ms(), retain_from)
             return len(decisions)
 
         if log.offline is None:

@@ -30,12 +30,14 @@ from siltstone.compaction.staging import GroupReport
 from siltstone.compaction.work import IO_LIMIT, LogWork, RetentionRules, TaskLimits, batch_slices, share_of_io
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import Checkpoints, LogDirectory
+from siltstone.log.fetch import LogView
 from siltstone.log.ledger.store import cleaning_bounds
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import CLUSTER_METADATA, LOG_START_CHECKPOINT, STAGING, TopicPartition
 from siltstone.log.overflow import overflowed_segments
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.replacement import swap_leftovers
+from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import (
     Segment,
     first_batch_timestamp,
@@ -410,6 +412,44 @@ def log_facts(
             state.path, committed_below, producers.first_open_transaction(), producers.end_offset
         ),
         checkpoint=checkpoints.cleaner.get(state.topic_partition),
+    )
+
+
+def facts_of_view(
+    directory: Path, view: LogView, config: LogConfig, checkpoint: int | None, stable: int
+) -> ranges.LogFacts:
+    """As ``log_facts``, of a log that is open or only read: what its view has in memory is not read again.
+
+    ``checkpoint``: the log's entry in the cleaner checkpoint, None without one; ``stable``: the end of its
+    records that may be cleaned, apart from the bound that a compacted ledger sets. Raises OSError.
+    """
+    ends = [*(segment.base_offset for segment in view.segments[1:]), view.log_end_offset]
+    first_dirty = checkpoint if checkpoint is not None else view.log_start_offset
+    return ranges.LogFacts(
+        segments=[
+            _live_segment_facts(segment, view.size_of(number), config, is_dirty=end > first_dirty)
+            for number, (segment, end) in enumerate(zip(view.segments, ends, strict=True))
+        ],
+        log_start_offset=view.log_start_offset,
+        log_end_offset=view.log_end_offset,
+        stable_offset=stable_offset(directory, stable),
+        checkpoint=checkpoint,
+    )
+
+
+def _live_segment_facts(
+    segment: LiveSegment, size: int, config: LogConfig, *, is_dirty: bool
+) -> ranges.PlanSegment:
+    """The facts of one segment. Timestamps only if it is dirty and a compaction lag is set: they may have to
+    be read from the files."""
+    has_max_lag = is_dirty and config.max_compaction_lag_ms != LONG_MAX
+    first = segment.first_timestamp() if has_max_lag else -1
+    return ranges.PlanSegment(
+        base_offset=segment.base_offset,
+        size=size,
+        modified_ms=segment.modified_ms if has_max_lag else 0,
+        largest_timestamp=segment.largest_timestamp if is_dirty and config.min_compaction_lag_ms > 0 else 0,
+        first_timestamp=first if first > 0 else None,  # Kafka, too, ignores times of 0 and below
     )
 
 

@@ -138,14 +138,31 @@ def cleanable_range(facts: LogFacts, config: LogConfig, now_ms: int) -> Cleanabl
     )
 
 
+def oldest_dirty_ms(dirty: Sequence[PlanSegment]) -> int | None:
+    """The time in ms from which ``max.compaction.lag.ms`` counts, None if nothing is dirty."""
+    if not dirty:
+        return None
+    first_timestamps = [segment.first_timestamp for segment in dirty if segment.first_timestamp is not None]
+    return min(first_timestamps) if first_timestamps else dirty[0].modified_ms
+
+
 def _compaction_delay_ms(dirty: Sequence[PlanSegment], max_lag_ms: int, now_ms: int) -> int:
     """By how many ms the oldest dirty record exceeds the maximum lag, 0 if it does not
     (``LogCleanerManager.maxCompactionDelay``)."""
-    if not dirty:
+    earliest_ms = oldest_dirty_ms(dirty)
+    return 0 if earliest_ms is None else max(now_ms - max_lag_ms - earliest_ms, 0)
+
+
+def missing_bytes(cleanable: CleanableRange, min_dirty_ratio: float) -> int | None:
+    """How many more dirty bytes bring the dirty ratio over ``min_dirty_ratio``: 0 if it is, None if none
+    do."""
+    if cleanable.dirty_ratio > min_dirty_ratio:
         return 0
-    first_timestamps = [segment.first_timestamp for segment in dirty if segment.first_timestamp is not None]
-    earliest = min(first_timestamps) if first_timestamps else dirty[0].modified_ms
-    return max(now_ms - max_lag_ms - earliest, 0)
+    if min_dirty_ratio >= 1:
+        return None
+    # dirty / (clean + dirty) > ratio, if dirty > ratio * clean / (1 - ratio)
+    needed = int(min_dirty_ratio * cleanable.clean_bytes / (1 - min_dirty_ratio)) + 1
+    return max(needed - cleanable.cleanable_bytes, 1)
 
 
 def is_eligible(cleanable: CleanableRange, min_dirty_ratio: float) -> bool:

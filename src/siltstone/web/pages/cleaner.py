@@ -28,5 +28,5 @@ def cleaner(request: Request, served: Here, *, problem: Problem = None) -> Respo
         queue=dirtiest(served.catalogue, PAGE_ROWS),
         cleanings=cleanings[:PAGE_ROWS],
         uncleanable=console.uncleanable_rows(served),
-        savings=savings_by_day(cleanings)[:PAGE_ROWS],
+        savings=savings_by_day(served.paths)[:PAGE_ROWS],
     )

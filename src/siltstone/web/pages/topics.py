@@ -15,7 +15,6 @@ from siltstone.commands.administration import topic_etag
 from siltstone.commands.browsing import RECORDS_VIEWS, browse
 from siltstone.commands.catalogue import PAGE_MAX, PartitionRow, list_topics
 from siltstone.commands.decoding import DECODINGS
-from siltstone.commands.previewing import preview
 from siltstone.commands.segments import PartitionSegments
 from siltstone.commands.topics import settings_of_topic
 from siltstone.commands.watch import STATES
@@ -122,9 +121,19 @@ def records(
 
 
 @router.get("/{topic}/why/{partition}/{offset}", dependencies=[READER])
-def why(request: Request, served: Here, topic: str, partition: int, offset: int) -> Response:
+def why(
+    request: Request,
+    served: Here,
+    topic: str,
+    partition: int,
+    offset: int,
+    search_from: Annotated[int | None, Query(ge=0)] = None,
+    superseded_by: Annotated[int | None, Query(ge=0)] = None,
+) -> Response:
     """Why a record is still here."""
-    staying = console.why_record_stays(served, topic, partition, offset)
+    staying = console.why_record_stays(
+        served, topic, partition, offset, search_from=search_from, superseded_by=superseded_by
+    )
     return _topic_page(
         request,
         served,
@@ -152,7 +161,8 @@ def configuration(
     previewed = None
     if name:
         try:
-            previewed = preview(served, topic, {} if default else {name: value}, [name] if default else [])
+            set_to, remove = ({}, [name]) if default else ({name: value}, [])
+            previewed = console.preview_change(served, topic, set_to, remove)
         except SiltstoneError as error:
             problem = str(error)
     settings = settings_of_topic(served.settings_of(topic), everything=True)

@@ -105,9 +105,19 @@ def value(served: Here, topic: str, partition: int, offset: int) -> Response:
 
 
 @router.get("/topics/{topic}/partitions/{partition}/records/{offset}/why", dependencies=[READER])
-def why(served: Here, topic: str, partition: int, offset: int) -> Document:
-    """Why a record is still here, and what changes that."""
-    return console.why_record_stays(served, topic, partition, offset).to_json()
+def why(
+    served: Here,
+    topic: str,
+    partition: int,
+    offset: int,
+    search_from: Annotated[int | None, Query(ge=0)] = None,
+    superseded_by: Annotated[int | None, Query(ge=0)] = None,
+) -> Document:
+    """Why a record is still here, and what changes that. For an answer ``searching`` ask again, with its
+    ``next_offset`` as ``search_from`` and its ``superseded_by``."""
+    return console.why_record_stays(
+        served, topic, partition, offset, search_from=search_from, superseded_by=superseded_by
+    ).to_json()
 
 
 @router.get("/cleaner/queue", dependencies=[VIEWER])
@@ -132,7 +142,7 @@ def uncleanable(served: Here) -> Document:
 @router.get("/cleaner/savings", dependencies=[VIEWER])
 def savings(served: Here) -> Document:
     """What cleanings have saved, by day and topic."""
-    return {"savings": [saving.to_json() for saving in savings_by_day(console.cleanings(served))]}
+    return {"savings": [saving.to_json() for saving in savings_by_day(served.paths)]}
 
 
 @router.get("/configs", dependencies=[VIEWER])

@@ -1,0 +1,132 @@
+"""The strip of a partition's segments, as golden SVG (``tests/web/strips``)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from siltstone.commands.segments import (
+    ACTIVE,
+    CLEAN,
+    CLOSED,
+    DIRTY,
+    SECTIONS,
+    UNCLEANABLE_YET,
+    Marks,
+    PartitionSegments,
+    SegmentRow,
+)
+from siltstone.web.strip import BOXES_MAX, GHOSTS_MAX, WIDTH, Scale, strip
+
+GOLDEN = Path(__file__).parent / "strips"
+SVG = re.compile(r"<(rect|line|text|title|svg)\b")
+
+
+def row(base: int, end: int, size: int, section: str, horizon_ms: int | None = None) -> SegmentRow:
+    return SegmentRow(
+        base_offset=base,
+        end_offset=end,
+        size=size,
+        section=section,
+        first_timestamp_ms=None,
+        largest_timestamp_ms=None,
+        modified_ms=0,
+        offset_index_bytes=0,
+        time_index_bytes=0,
+        newest_horizon_ms=horizon_ms,
+    )
+
+
+def partition(
+    segments: list[SegmentRow],
+    leftovers: tuple[tuple[str, int], ...] = (),
+    topic: str = "users",
+    **marks: int,
+) -> PartitionSegments:
+    end = segments[-1].end_offset if segments else 0
+    return PartitionSegments(
+        topic=topic,
+        partition=0,
+        directory="",
+        state="dirty",
+        sentence="",
+        segments=segments,
+        marks=Marks(
+            log_start=marks.get("log_start", 0),
+            cleaner_checkpoint=marks.get("cleaner_checkpoint"),
+            first_uncleanable=marks.get("first_uncleanable"),
+            high_watermark=marks.get("high_watermark", end),
+            last_stable=end,
+            log_end=end,
+            compacted_horizon=marks.get("compacted_horizon"),
+        ),
+        leftovers=leftovers,
+    )
+
+
+ALL_SECTIONS = [
+    row(0, 4000, 100, CLEAN, 1_800_000_000_000),
+    row(4000, 5000, 300, CLEAN),
+    row(5000, 6000, 600, DIRTY),
+    row(6000, 7000, 500, UNCLEANABLE_YET),
+    row(7000, 7500, 500, ACTIVE),
+]
+LEFT = (
+    ("00000000000000000000.index.swap", 7),
+    ("00000000000000000000.log.swap", 90),
+    ("00000000000000004000.log.deleted", 300),
+    ("00000000000000004000.timeindex.deleted", 3),
+)
+STRIPS = {
+    "all_sections": partition(
+        ALL_SECTIONS,
+        cleaner_checkpoint=5000,
+        first_uncleanable=6000,
+        high_watermark=7400,
+        compacted_horizon=2000,
+    ),
+    "ghosts": partition(ALL_SECTIONS, LEFT, cleaner_checkpoint=5000, first_uncleanable=6000),
+    "one_place": partition(ALL_SECTIONS, log_start=5000, cleaner_checkpoint=5000, first_uncleanable=5000),
+    "not_compacted": partition([row(10, 20, 900, CLOSED), row(20, 20, 0, ACTIVE)], log_start=12),
+    "empty": partition([]),
+    "hostile": partition([row(0, 1, 1, ACTIVE)], topic='<script>alert("x")</script>&'),
+}
+
+
+@pytest.mark.parametrize("scale", ["bytes", "offsets"])
+@pytest.mark.parametrize("name", STRIPS)
+def test_strips_are_the_golden_ones(name: str, scale: Scale) -> None:
+    drawn = str(strip(STRIPS[name], scale))
+    lines = SVG.sub(lambda found: f"\n{found.group()}", drawn).strip() + "\n"
+    assert lines == (GOLDEN / f"{name}.{scale}.svg").read_text(encoding="utf-8")
+    ElementTree.fromstring(drawn)
+    assert "style" not in drawn and "<script" not in drawn
+
+
+@pytest.mark.parametrize("count", [BOXES_MAX, BOXES_MAX + 1, 5000])
+def test_beyond_a_bound_neighbours_of_one_section_are_one_box(count: int) -> None:
+    sections = [SECTIONS[min(number * 4 // count, 3)] for number in range(count)]
+    segments = [row(number, number + 1, number, section) for number, section in enumerate(sections)]
+    for scale in ("bytes", "offsets"):
+        tree = ElementTree.fromstring(str(strip(partition(segments), scale)))
+        boxes = tree.findall("rect")
+        assert len(boxes) == (count if count <= BOXES_MAX else 4)
+        assert sum(float(box.attrib["width"]) for box in boxes) == pytest.approx(WIDTH, abs=0.1 * len(boxes))
+    if count > BOXES_MAX:
+        sizes = [sum(s.size for s in segments if s.section == section) for section in SECTIONS[:4]]
+        titles = [box.findtext("title") or "" for box in boxes]
+        assert [title.endswith(f", {size} bytes") for title, size in zip(titles, sizes, strict=True)] == [
+            True
+        ] * 4
+
+
+def test_ghosts_are_bounded_and_stay_inside() -> None:
+    left = tuple((f"{number:020d}.log.deleted", 1 << 50) for number in range(1000))
+    tree = ElementTree.fromstring(str(strip(replace(STRIPS["all_sections"], leftovers=left))))
+    ghosts = [box for box in tree.findall("rect") if box.attrib["class"] == "ghost deleted"]
+    assert len(ghosts) == GHOSTS_MAX
+    assert all(float(box.attrib["x"]) + float(box.attrib["width"]) <= WIDTH + 2 for box in ghosts)
