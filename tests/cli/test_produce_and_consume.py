@@ -18,7 +18,7 @@ from siltstone.commands.records import Range, TopicConsumer, parse_range
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.producing import NewRecord, append
 from tests.support.command_line import Command, tree
-from tests.support.golden_sets import write_checkpoint
+from tests.support.golden_sets import read_checkpoint, write_checkpoint
 from tests.support.operator.staged import stage
 
 EVERYTHING = ("-e", "-q", "-f", "%t %p %o %k=%s\\n")
@@ -298,9 +298,10 @@ def test_following_a_brokers_topic_goes_on_when_its_high_watermark_moves(
     staged = stage(golden, "basic_zipf_ts", tmp_path / "data")
     topic, partition = staged.case.topic, staged.topic_partition.partition
     checkpoint = staged.directory / "replication-offset-checkpoint"
-    write_checkpoint(checkpoint, {(topic, partition): 10})
+    end = read_checkpoint(checkpoint)[topic, partition]
+    write_checkpoint(checkpoint, {(topic, partition): 24})  # where the second batch begins
     consuming = TopicConsumer(BrokerDirectories(paths=(staged.directory,)), topic)
-    high_watermarks = iter((10, 30))
+    high_watermarks = iter((24, end))
 
     def wait() -> None:
         write_checkpoint(checkpoint, {(topic, partition): next(high_watermarks)})
@@ -310,7 +311,7 @@ def test_following_a_brokers_topic_goes_on_when_its_high_watermark_moves(
         for arrived in consuming.follow(wait):
             if arrived.polled is None:
                 ends.append(arrived.offset)
-    assert ends == [10, 30]
+    assert ends == [24, end]
 
 
 def test_following_in_a_process_of_its_own(logs: Path) -> None:
