@@ -178,7 +178,7 @@ def _clean_ranges_by_map(
     buffers, ranges = Buffers(), work.ranges
     for number in numbers:
         report = broadcast.clean_range(work, ranges[number], offset_map, attempt_name(), buffers)
-        yield report_row(rows.JOINED, report, ranges[number].group).batch()
+        yield report_row(rows.LOOKED_UP, report, ranges[number].group).batch()
 
 
 def _broadcast_join_report(work: LogWork, reports: Sequence[Row]) -> LogReport | None:
@@ -187,7 +187,7 @@ def _broadcast_join_report(work: LogWork, reports: Sequence[Row]) -> LogReport |
     if stopped is not None:
         return LogReport(name=work.name, extracted=stopped) if stopped.failure is not None else None
     keys = max(report_of(row, LogReport).dirty_keys for row in reports if row.kind == rows.MERGED)
-    parts = (report_of(row, LogReport) for row in reports if row.kind == rows.JOINED)
+    parts = (report_of(row, LogReport) for row in reports if row.kind == rows.LOOKED_UP)
     return merge_range_reports(work, keys, parts)
 
 
@@ -495,7 +495,7 @@ class SparkEngine(SparkWorkers):
                 Stage(function=dirty_task, arguments=(work, dirty, len(inputs)), tasks=len(dirty)),
                 Stage(function=lookup_task, arguments=(work, inputs), tasks=len(inputs), needs_claim=True),
             )
-            all_stages = _with_join(work, stages, rows.JOINED)
+            all_stages = _with_join(work, stages, rows.LOOKED_UP)
             job = Job(stages=all_stages, title=work.name, staging=work.staging, size=work.size)
             reports = run_in_barrier(self._session, job, self._progress)
             if reports is not None:
@@ -519,7 +519,7 @@ class SparkEngine(SparkWorkers):
             shared = self._session.sparkContext.broadcast(offset_map)
         stage = Stage(function=shared_lookup_task, arguments=(work, shared, inputs), tasks=len(inputs))
         try:
-            reports = self._rewrite(work, stage, work.size, rows.JOINED)
+            reports = self._rewrite(work, stage, work.size, rows.LOOKED_UP)
         finally:
             with contextlib.suppress(Exception):  # Spark may be gone, and the broadcast with it.
                 shared.destroy()
@@ -632,7 +632,8 @@ def _rewrite_task_count(
 
 
 def _concerns_all_logs(error: EngineError) -> bool:
-    """Has the job failed for a reason that is not in its logs? Then the error has no cause."""
+    """Has the job failed for a reason that is not in one of its logs? ``tasks.engine_errors`` raises that
+    without a cause; an error that concerns one log must have one."""
     return error.__cause__ is None
 
 
