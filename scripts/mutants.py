@@ -151,8 +151,8 @@ class Module:
         return min(starts), max(ends)
 
     def code_around(self, node: ast.expr) -> tuple[int, int]:
-        """The bytes of the largest code around a node that is short and in the same statement; in an ``if`` or
-        the like, in its condition."""
+        """The bytes of the largest code around a node that is short, and in its statement without the body of
+        an ``if`` or the like."""
         span, around = self.span(node), self._parents[node]
         while isinstance(around, ast.expr) or not (hasattr(around, "body") or hasattr(around, "cases")):
             start, end = self.span(around)
@@ -250,9 +250,7 @@ def mutants_of(path: Path) -> list[Mutant]:
             changed=one_line(module.source[start : change.start] + after + module.source[change.end : end]),
         )
         line = module.line(change.start)
-        mutants.append(
-            Mutant(place=place, line=line, start=change.start, end=change.end, after=change.after)
-        )
+        mutants.append(Mutant(place=place, line=line, start=change.start, end=change.end, after=change.after))
     return mutants
 
 
