@@ -760,8 +760,6 @@ def read_places(path: Path) -> dict[Place, dict[str, Any]]:
 
 def print_outcome(sample: Sample, judge: Judge) -> float:
     """Print what became of a sample; returns the share caught of the mutants that make a difference."""
-    for place in sample.vanished:
-        print(f"no longer in {place.path}, {place.function or 'outside of functions'}: {place.code}")
     for mutant in judge.survived:
         print(f"survived: {described(mutant)}")
     caught, survived = len(judge.caught), len(judge.survived)
@@ -777,9 +775,6 @@ def print_outcome(sample: Sample, judge: Judge) -> float:
 def main() -> int:
     """Take a survey, or judge mutants, write a line for each, and try the tests that noticed them."""
     chosen = parsed_arguments()
-    if chosen.draw:
-        sample_of(chosen).write(chosen.draw)
-        return 0
     for library in LOADED_BEFORE:
         importlib.import_module(library)
     survey = Survey(chosen.folder)
@@ -787,6 +782,11 @@ def main() -> int:
         survey.take(chosen.survey or TESTS)
         return 0
     sample = sample_of(chosen)
+    for place in sample.vanished:
+        print(f"no longer in {place.path}, {place.function or 'outside of functions'}: {place.code}")
+    if chosen.draw:
+        sample.write(chosen.draw)
+        return 0
     in_place = [mutant for mutant in sample.mutants if is_in_place(mutant, survey)]
     with chosen.out.open("a") as out:
         judge = Judge(survey, out, chosen.seconds, chosen.workers)
