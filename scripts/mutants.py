@@ -673,6 +673,10 @@ class Judge:
         result = {**asdict(mutant.place), "line": mutant.line, "noticed": noticed, "cpu_s": cpu_s, **counts}
         print(json.dumps(result), file=self._out, flush=True)
         print(f"{described(mutant)}: {noticed or 'SURVIVED'} ({cpu_s} s)", flush=True)
+        self.count(mutant, noticed)
+
+    def count(self, mutant: Mutant, noticed: str | None) -> None:
+        """Count a result; ``noticed``: the test that noticed the change."""
         (self.caught if noticed else self.survived).append(mutant)
         self.noticing.add((noticed or "").partition(" (SIG")[0])
 
@@ -715,7 +719,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=22)
     parser.add_argument("--draw", type=Path, help="only write the places to this file, a new list")
-    parser.add_argument("--skip", type=int, default=0, help="go on after so many of them")
+    parser.add_argument("--resume", action="store_true", help="judge no place that --out has already")
     parser.add_argument("--only", help="PATH:LINE: only the changes that begin there")
     parser.add_argument("--again", type=Path, help="only the survivors in the results of an earlier run")
     parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"), help="results (mutants.jsonl)")
@@ -749,7 +753,7 @@ def sample_of(chosen: argparse.Namespace) -> Sample:
     others = [mutant for mutant in every if mutant.place not in listed]
     mutants += others[: max(chosen.count - len(equivalent) - len(mutants), 0)]
     vanished = [place for place in listed if place not in by_place]
-    return Sample(mutants=mutants[chosen.skip :], equivalent=equivalent, vanished=vanished)
+    return Sample(mutants=mutants, equivalent=equivalent, vanished=vanished)
 
 
 def read_places(path: Path) -> dict[Place, dict[str, Any]]:
@@ -787,11 +791,16 @@ def main() -> int:
     if chosen.draw:
         sample.write(chosen.draw)
         return 0
-    in_place = [mutant for mutant in sample.mutants if is_in_place(mutant, survey)]
+    results = read_places(chosen.out) if chosen.resume else {}
+    waiting = [mutant for mutant in sample.mutants if mutant.place not in results]
+    in_place = [mutant for mutant in waiting if is_in_place(mutant, survey)]
     with chosen.out.open("a") as out:
         judge = Judge(survey, out, chosen.seconds, chosen.workers)
+        for mutant in sample.mutants:
+            if mutant.place in results:
+                judge.count(mutant, results[mutant.place]["noticed"])
         judge.judge(
-            [mutant for mutant in sample.mutants if mutant not in in_place],
+            [mutant for mutant in waiting if mutant not in in_place],
             lambda mutant, tests, scratch: run_imported(mutant, tests, survey, scratch),
         )
         # From here on this process has Siltstone imported.
