@@ -501,14 +501,19 @@ def kernel_of(mutant: Mutant) -> list[str]:
 
 
 def tests_for(mutant: Mutant, survey: Survey, sources: Sources) -> list[str]:
-    """The tests that run the changed statement, or use the kernel or constant that it belongs to; if there is
-    none, those that run its module. Those of files that import the module come first, else the quickest."""
+    """The tests that run the changed statement, or use the kernel, constant or class that it belongs to; if
+    there is none, those that run its module. Those of files that import the module come first, else the
+    quickest."""
     tree = ast.parse((ROOT / mutant.path).read_text())
     top = next(node for node in tree.body if first_line(node) <= mutant.line <= (node.end_lineno or 0))
     tests: set[str] = set()
     if isinstance(top, ast.FunctionDef | ast.ClassDef):
         tests = survey.tests_of(mutant.path, lines_of_statement(tree, mutant.line))
-    for path, lines in sources.uses_of(names_defined(top)).items():
+    # No line of a module runs when a default of a data class is used.
+    names = names_defined(top)
+    if isinstance(top, ast.ClassDef) and survey.runs_at_import(mutant.path, [mutant.line]):
+        names = [top.name]
+    for path, lines in sources.uses_of(names).items():
         tests |= survey.tests_of(path, sorted(lines))
     tests = tests or survey.tests_of(mutant.path)
     module = mutant.path.removeprefix("src/").removesuffix(".py").replace("/", ".")
