@@ -509,10 +509,11 @@ def tests_for(mutant: Mutant, survey: Survey, sources: Sources) -> list[str]:
     tests: set[str] = set()
     if isinstance(top, ast.FunctionDef | ast.ClassDef):
         tests = survey.tests_of(mutant.path, lines_of_statement(tree, mutant.line))
-    # No line of a module runs when a default of a data class is used.
     names = names_defined(top)
-    if isinstance(top, ast.ClassDef) and survey.runs_at_import(mutant.path, [mutant.line]):
-        names = [top.name]
+    if survey.runs_at_import(mutant.path, [mutant.line]):
+        # No test runs the line of a default, of a parameter or of a data class, that it uses.
+        tests |= survey.tests_of(mutant.path)
+        names += [top.name] if isinstance(top, ast.ClassDef) else []
     for path, lines in sources.uses_of(names).items():
         tests |= survey.tests_of(path, sorted(lines))
     tests = tests or survey.tests_of(mutant.path)
