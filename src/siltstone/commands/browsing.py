@@ -1,4 +1,4 @@
-"""Records of a topic for people: ``browse`` reads one page, ``tail`` follows new records.
+"""Records of a topic for people: ``browse`` reads one page. (``commands/streaming`` has streams.)
 
 ::
 
@@ -25,7 +25,6 @@ directory that another process cleans, the log is looked at again and the page i
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import bisect
@@ -33,7 +32,7 @@ import heapq
 import struct
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Literal, NamedTuple, TypeVar, get_args
@@ -41,7 +40,7 @@ from typing import Literal, NamedTuple, TypeVar, get_args
 import numpy as np
 
 from siltstone.base.clock import LATEST_MS
-from siltstone.base.errors import UnknownTopicError, UsageError
+from siltstone.base.errors import UnknownRecordError, UnknownTopicError, UsageError
 from siltstone.base.records.control import parse_marker
 from siltstone.base.records.hashing import partition_for_key
 from siltstone.base.records.layout import CONTROL_BIT, Int64
@@ -134,9 +133,10 @@ class RecordQuery:
 class BrowsedTopic:
     """A topic's open logs, or logs that are only read.
 
-    ``logs``: returns them, with new partitions; raises UnknownTopicError once the topic is deleted.
-    ``partition_count``: of the topic, for the partitioner. ``checkpoints``: the cleaner checkpoint by
-    partition, 0 without one. ``masked``: what leaves neither as text nor by a search.
+    ``identity``: the topic's id, empty where it has none. ``logs``: returns them, with new partitions; raises
+    UnknownTopicError once the topic is deleted. ``partition_count``: of the topic, for the partitioner.
+    ``checkpoints``: the cleaner checkpoint by partition, 0 without one. ``masked``: what leaves neither as
+    text nor by a search.
     """
 
     name: str
@@ -144,6 +144,7 @@ class BrowsedTopic:
     partition_count: int
     checkpoints: Mapping[int, int] = field(default_factory=dict)
     masked: MaskedParts = NOTHING_MASKED
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,18 +219,6 @@ class RecordPage:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TailEvent:
-    """``records`` (with new ones), ``heartbeat`` (nothing for a while) or ``end`` (the topic was deleted, or
-    the reader stopped), with the ``reason``. ``left``: as of a page; a slow reader sees there how far it is
-    behind."""
-
-    kind: Literal["records", "heartbeat", "end"]
-    records: tuple[BrowsedRecord, ...] = ()
-    left: tuple[PartitionProgress, ...] = ()
-    reason: str | None = None
-
-
 class Budget:
     """The bytes and the time that one request may take."""
 
@@ -269,13 +258,13 @@ def _retried(
     Then another process has swapped or deleted the segment since the directory was listed.
     """
     for _ in range(_ATTEMPTS - 1):
-        logs = _chosen_logs(topic, query)
+        logs = chosen_logs(topic, query)
         try:
             return work(logs)
         except FileNotFoundError:
             for log in logs.values():
                 log.refresh()
-    return work(_chosen_logs(topic, query))
+    return work(chosen_logs(topic, query))
 
 
 def check_query(topic: BrowsedTopic, query: RecordQuery) -> None:
@@ -317,7 +306,7 @@ def _problem(query: RecordQuery) -> tuple[str, str] | None:
     return None
 
 
-def _chosen_logs(topic: BrowsedTopic, query: RecordQuery) -> dict[int, ReadableLog]:
+def chosen_logs(topic: BrowsedTopic, query: RecordQuery) -> dict[int, ReadableLog]:
     """The logs to read, by partition. Raises UnknownTopicError, UsageError."""
     logs = {log.topic_partition.partition: log for log in topic.logs()}
     chosen = query.partitions
@@ -352,7 +341,7 @@ class _Position(NamedTuple):
 def _digest(topic: BrowsedTopic, query: RecordQuery) -> bytes:
     """What a cursor belongs to: the topic, and all of the query but how much and how it is shown."""
     shape = replace(query, limit=1, key_decoding="auto", value_decoding="auto")
-    return sha256(repr((topic.name, shape)).encode()).digest()[:8]
+    return sha256(repr((topic.name, topic.identity, shape)).encode()).digest()[:8]
 
 
 def _cursor_text(position: _Position, digest: bytes) -> str:
@@ -392,7 +381,7 @@ def _bounds(query: RecordQuery, log: ReadableLog) -> _Range:
     view = log.view
     # Retention may have deleted originals that the ledger has.
     low = 0 if query.view == "compacted" else view.log_start_offset
-    high = _readable_end(view, query.isolation)
+    high = readable_end(view, query.isolation)
     if query.start_offset is not None or query.start_ms is not None:
         low = max(low, _offset_at(view, query.start_offset, query.start_ms, high))
     if query.end_offset is not None or query.end_ms is not None:
@@ -400,7 +389,15 @@ def _bounds(query: RecordQuery, log: ReadableLog) -> _Range:
     return _Range(min(low, high), high)
 
 
-def _readable_end(view: LogView, isolation: str) -> int:
+def first_offset(query: RecordQuery, log: ReadableLog) -> int:
+    """Where a stream of a log begins: at the query's start, or without one with the next new record."""
+    if query.start_offset is None and query.start_ms is None:
+        return readable_end(log.view, query.isolation)
+    return _bounds(query, log).low
+
+
+def readable_end(view: LogView, isolation: str) -> int:
+    """The offset below which records may be read: the high watermark, or the last stable offset."""
     return view.last_stable_offset if isolation == READ_COMMITTED else view.high_watermark
 
 
@@ -423,10 +420,10 @@ class _Match(NamedTuple):
     row: int
 
 
-class _Filter:
+class RecordFilter:
     """The rows of columns that a query asks for."""
 
-    def __init__(self, query: RecordQuery, masked: MaskedParts, keys: LatestKeys | None) -> None:
+    def __init__(self, query: RecordQuery, masked: MaskedParts, keys: LatestKeys | None = None) -> None:
         self._query, self._masked, self._keys = query, masked, keys
 
     def rows(self, polled: PolledRecords) -> Int64:
@@ -479,7 +476,7 @@ class _Scan:
         log: ReadableLog,
         rest: _Range,
         query: RecordQuery,
-        matching: _Filter,
+        matching: RecordFilter,
         budget: Budget,
         block_bytes: int,
     ) -> None:
@@ -695,13 +692,20 @@ def _read_page(
     block_bytes = max(min(READ_BYTES // 4 // max(len(position.ranges), 1), _BLOCK_BYTES), _SMALLEST_BLOCK)
     scans = {
         number: _Scan(
-            logs[number], rest, query, _Filter(query, topic.masked, keys.get(number)), budget, block_bytes
+            logs[number],
+            rest,
+            query,
+            RecordFilter(query, topic.masked, keys.get(number)),
+            budget,
+            block_bytes,
         )
         for number, rest in position.ranges.items()
     }
     try:
         taken, is_bounded = _merge(scans, limit, query.is_newest_first)
-        records = tuple(_record(topic, query, number, match) for number, match in taken)
+        records = tuple(
+            record_in(topic, query, number, match.polled, match.row) for number, match in taken
+        )
         ranges = {number: scan.left() for number, scan in scans.items()}
     finally:
         for scan in scans.values():
@@ -738,9 +742,12 @@ def _merge(
     return taken, False
 
 
-def _record(topic: BrowsedTopic, query: RecordQuery, partition: int, match: _Match) -> BrowsedRecord:
-    columns, row = match.polled.columns, match.row
-    batch = match.polled.batches[columns.batch[row]]
+def record_in(
+    topic: BrowsedTopic, query: RecordQuery, partition: int, polled: PolledRecords, row: int
+) -> BrowsedRecord:
+    """The record in a row of polled columns, as it is shown."""
+    columns = polled.columns
+    batch, timestamp = polled.batches[columns.batch[row]], int(columns.timestamp[row])
     key, value = columns.key(row), columns.value(row)
     is_control = bool(batch["attributes"] & CONTROL_BIT) and int(batch["magic"]) == 2
     shown_key, shown_value = (
@@ -748,8 +755,8 @@ def _record(topic: BrowsedTopic, query: RecordQuery, partition: int, match: _Mat
     )
     return BrowsedRecord(
         partition=partition,
-        offset=match.offset,
-        timestamp_ms=None if match.timestamp < 0 else match.timestamp,
+        offset=int(columns.offset[row]),
+        timestamp_ms=None if timestamp < 0 else timestamp,
         key=shown_key,
         value=shown_value,
         headers=tuple(
@@ -788,118 +795,52 @@ def _control_mark(key: bytes | None, value: bytes | None) -> str:
     return "control" if marker is None else "commit" if marker.is_commit else "abort"
 
 
-# One record, and new ones
+# One record
+
+
+def one_record(
+    topic: BrowsedTopic,
+    partition: int,
+    offset: int,
+    *,
+    key_decoding: Decoding = "auto",
+    value_decoding: Decoding = "auto",
+) -> BrowsedRecord:
+    """The record at an offset, as a page shows it. Raises UnknownRecordError, and what ``browse`` raises."""
+    query = RecordQuery(
+        partitions=(partition,),
+        key_decoding=key_decoding,
+        value_decoding=value_decoding,
+        control_records=True,
+    )
+    polled = _polled_record(topic, query, partition, offset)
+    return record_in(topic, query, partition, polled, 0)
 
 
 def raw_value(topic: BrowsedTopic, partition: int, offset: int) -> bytes | None:
     """The value of one record as bytes, for a download, without what is masked; None if it is null.
 
-    Raises UsageError if there is no such record or all of the value is masked, and what ``browse`` raises.
+    Raises UnknownRecordError, UsageError if all of the value is masked, and what ``browse`` raises.
     """
-    query = RecordQuery(partitions=(partition,), start_offset=offset, end_offset=offset + 1, limit=1)
-    polled = _retried(topic, query, lambda logs: _record_at(logs[partition], offset))
-    if polled is None:
-        reason = f"partition {partition} has no record at offset {offset}"
-        raise UsageError(reason, advice="it is not written yet, or a cleaning or retention has removed it")
-    value = polled.columns.value(0)
+    value = _polled_record(topic, RecordQuery(partitions=(partition,)), partition, offset).columns.value(0)
     visible = topic.masked.masked_value(value)
     if value is not None and visible is None:
         raise UsageError("the value is masked", path="siltstone.http.mask", advice="ask who set the mask")
     return visible
 
 
-def _record_at(log: ReadableLog, offset: int) -> PolledRecords | None:
-    if not log.log_start_offset <= offset < log.high_watermark:
-        return None
-    return LogReader(log, offset, end=offset + 1).poll()
+def _polled_record(topic: BrowsedTopic, query: RecordQuery, partition: int, offset: int) -> PolledRecords:
+    """The one record at an offset. Raises UnknownRecordError."""
 
+    def read(logs: Mapping[int, ReadableLog]) -> PolledRecords | None:
+        log = logs[partition]
+        if not log.log_start_offset <= offset < log.high_watermark:
+            return None
+        reader = LogReader(log, offset, end=offset + 1)
+        reader.control_records = query.control_records
+        return reader.poll()
 
-HEARTBEAT_SECONDS = 15.0
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
-
-
-def check_tail(topic: BrowsedTopic, query: RecordQuery) -> None:
-    """Raises UsageError for a query that ``tail`` cannot follow."""
-    check_query(topic, query)
-    if (
-        query.view != "log"
-        or query.last is not None
-        or query.newest_first
-        or query.end_ms
-        or query.end_offset
-    ):
-        raise UsageError(
-            "new records come in the order of the log", advice="leave view, last, end and order out"
-        )
-
-
-async def tail(
-    topic: BrowsedTopic,
-    query: RecordQuery,
-    *,
-    heartbeat_seconds: float = HEARTBEAT_SECONDS,
-    stopped: asyncio.Event | None = None,
-) -> AsyncIterator[TailEvent]:
-    """New records as they come, from the query's start on, or from the ends as they are now without one.
-
-    Reads run in a thread. Nothing is read before the consumer asks for the next event, so a slow one holds no
-    memory and sees in ``left`` how far it is behind. Ends with an event ``end`` when ``stopped`` is set or
-    the topic is deleted. Raises UsageError for ``view``, ``last`` and ``newest_first``, and what ``browse``
-    raises.
-    """
-    check_tail(topic, query)
-    query = replace(query, newest_first=False)
-    stopped = stopped or asyncio.Event()
-    positions: dict[int, int] | None = None
-    pause, quiet_since = _SHORTEST_PAUSE, time.monotonic()
-    while not stopped.is_set():
-        try:
-            records, positions, left = await asyncio.to_thread(_tail_step, topic, query, positions)
-        except UnknownTopicError as error:
-            yield TailEvent(kind="end", reason=error.reason)
-            return
-        if records:
-            yield TailEvent(kind="records", records=records, left=left)
-        elif time.monotonic() - quiet_since >= heartbeat_seconds:
-            yield TailEvent(kind="heartbeat", left=left)
-        else:
-            pause = _SHORTEST_PAUSE if left else min(2 * pause, _LONGEST_PAUSE)
-            if not left:
-                await _sleep(stopped, min(pause, heartbeat_seconds))
-            continue
-        pause, quiet_since = _SHORTEST_PAUSE, time.monotonic()
-    yield TailEvent(kind="end", reason="the reader was stopped")
-
-
-async def _sleep(stopped: asyncio.Event, seconds: float) -> None:
-    try:
-        await asyncio.wait_for(stopped.wait(), seconds)
-    except TimeoutError:
-        return
-
-
-def _tail_step(
-    topic: BrowsedTopic, query: RecordQuery, positions: dict[int, int] | None
-) -> tuple[tuple[BrowsedRecord, ...], dict[int, int], tuple[PartitionProgress, ...]]:
-    """(the next records, from where to go on, what is left). ``positions``: None in the first step."""
-    for log in _chosen_logs(topic, query).values():
-        log.refresh()
-    read = _retried(topic, query, lambda logs: _read_new(topic, query, logs, positions))
-    ranges = read.position.ranges
-    left = {number: rest for number, rest in ranges.items() if rest.low < rest.high}
-    return read.records, {number: rest.low for number, rest in ranges.items()}, _progress(left)
-
-
-def _read_new(
-    topic: BrowsedTopic, query: RecordQuery, logs: Mapping[int, ReadableLog], positions: dict[int, int] | None
-) -> _PageRead:
-    ends = {number: _readable_end(log.view, query.isolation) for number, log in logs.items()}
-    if positions is None:
-        from_start = query.start_offset is not None or query.start_ms is not None
-        positions = {
-            number: _bounds(query, log).low if from_start else ends[number] for number, log in logs.items()
-        }
-    # A partition that is new, or was truncated.
-    starts = {number: min(positions.get(number, 0), end) for number, end in ends.items()}
-    position = _Position({number: _Range(starts[number], end) for number, end in ends.items()}, None)
-    return _read_page(topic, query, logs, position, {}, Budget())
+    polled = _retried(topic, query, read)
+    if polled is None:
+        raise UnknownRecordError(f"partition {partition} has no record at offset {offset}")
+    return polled
