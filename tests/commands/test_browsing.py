@@ -482,6 +482,48 @@ def test_compacted_reads_the_ledger_then_the_originals(tmp_path: Path) -> None:
     assert [record.offset for record in found] == [9, 10, 11, 12]
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_pages_of_the_compacted_view_go_on_over_newer_ledgers(tmp_path: Path, seed: int) -> None:
+    """Whoever applies the records of all pages has each key's last value as of some moment, no older one."""
+    log, chosen = opened_values(tmp_path), random.Random(seed)
+    topic = BrowsedTopic(name="topic", logs=lambda: [log], partition_count=1)
+
+    def grow() -> None:
+        records = [
+            Rec(offset=at, key=b"k%d" % chosen.randrange(8), value=chosen.choice([None, b"%d" % at]), timestamp=NOW)
+            for at in range(chosen.randrange(1, 9))
+        ]
+        log.append(of_records(records))
+
+    for _ in range(4):
+        grow()
+    compact(log, Model())
+    ended, cursor, seen = log.log_end_offset, None, dict[str, int]()
+    offsets_seen: list[int] = []
+    for number in range(1000):
+        page = browse(topic, RecordQuery(view="compacted", limit=2), cursor=cursor)
+        for record in page.records:
+            offsets_seen.append(record.offset)
+            seen[str(record.key.text)] = -1 if record.value.kind == "tombstone" else record.offset
+        cursor = page.cursor
+        if cursor is None:
+            break
+        if number < 6:
+            grow()
+            compact(log, Model())
+    assert offsets_seen == sorted(set(offsets_seen))
+    before, deleted_later = dict[str, int](), set[str]()
+    for record in log.records():
+        key = (record.key or b"").decode()
+        if record.offset < ended:
+            before[key] = -1 if record.value is None else record.offset
+        elif record.value is None:
+            deleted_later.add(key)
+    for key, offset in before.items():
+        # What a key had when the first page was read, or something newer; nothing that had gone.
+        assert seen.get(key, -1) >= offset or key in deleted_later, key
+
+
 # Transactions, swaps, logs that are only read
 
 

@@ -12,12 +12,15 @@ A request reads at most ``READ_BYTES`` or for ``READ_SECONDS``, but a block of e
 columns and makes objects only for the records of its page. Partitions are merged by time: the record that
 comes next is the one with the smallest (with ``newest_first``: the largest) timestamp among the next records
 of all partitions. The first page fixes the ends of the partitions, so going on ends although the log grows; a
-key whose last record comes after that end is not in later pages of the view *latest*.
+key whose last record comes after that end is not in later pages of the view *latest*. Pages of the view
+*compacted* go on over a newer ledger: they end at its horizon at least, since it no longer has what a record
+below its horizon supersedes, and read the log itself from where the first page would have (``log_from``),
+since a ledger has no tombstones.
 
 A cursor is opaque: base64 of these fields, big-endian, and refused for another topic or query::
 
     version int8 | digest 8 bytes | records left int32 (-1: no bound)
-    per partition: number int32 | low int64 | high int64
+    per partition: number int32 | low int64 | high int64 | of the view compacted log_from int64 (-1: not begun)
 
 Logs may be appended to and cleaned meanwhile. Where a file vanishes before it is opened, which happens in a
 directory that another process cleans, the log is looked at again and the page is read once more.
@@ -28,6 +31,7 @@ from __future__ import annotations
 import base64
 import binascii
 import bisect
+import contextlib
 import heapq
 import struct
 import time
@@ -40,7 +44,12 @@ from typing import Literal, NamedTuple, TypeVar, get_args
 import numpy as np
 
 from siltstone.base.clock import LATEST_MS
-from siltstone.base.errors import UnknownRecordError, UnknownTopicError, UsageError
+from siltstone.base.errors import (
+    OffsetOutOfRangeError,
+    UnknownRecordError,
+    UnknownTopicError,
+    UsageError,
+)
 from siltstone.base.records.control import parse_marker
 from siltstone.base.records.hashing import partition_for_key
 from siltstone.base.records.layout import CONTROL_BIT, Int64
@@ -61,8 +70,9 @@ from siltstone.commands.masking import NOTHING_MASKED, MaskedParts
 from siltstone.log import fetch
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, LogView
 from siltstone.log.ledger.reading import CompactedReader
+from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.read_only import ReadableLog
-from siltstone.log.reading import LogReader, PolledRecords
+from siltstone.log.reading import EARLIEST, LogReader, PolledRecords, ReaderSettings
 
 Result = TypeVar("Result")
 RecordsView = Literal["log", "latest", "compacted"]
@@ -73,7 +83,7 @@ PAGE_RECORDS, PAGE_RECORDS_MAX = 50, 500
 _BLOCK_BYTES, _SMALLEST_BLOCK = 1 << 20, 16 << 10
 _ATTEMPTS = 3
 _CURSOR_VERSION = 1
-_CURSOR_HEAD, _CURSOR_RANGE = struct.Struct(">b8si"), struct.Struct(">iqq")
+_CURSOR_HEAD, _CURSOR_RANGE, _COMPACTED_RANGE = map(struct.Struct, (">b8si", ">iqq", ">iqqq"))
 _CURSOR_BYTES_MAX = 4 << 20
 _LAST_OFFSET = (1 << 63) - 1
 _CURSOR_ADVICE = "begin again without a cursor"
@@ -325,10 +335,12 @@ def chosen_logs(topic: BrowsedTopic, query: RecordQuery) -> dict[int, ReadableLo
 
 
 class _Range(NamedTuple):
-    """Offsets of a partition that are left to read: ``low`` to ``high`` (exclusive)."""
+    """Offsets of a partition that are left to read: ``low`` to ``high`` (exclusive). ``log_from``: of the
+    view *compacted*, see ``CompactedReader``; -1 before it was opened."""
 
     low: int
     high: int
+    log_from: int = -1
 
 
 class _Position(NamedTuple):
@@ -344,13 +356,21 @@ def _digest(topic: BrowsedTopic, query: RecordQuery) -> bytes:
     return sha256(repr((topic.name, topic.identity, shape)).encode()).digest()[:8]
 
 
-def _cursor_text(position: _Position, digest: bytes) -> str:
+def _cursor_text(position: _Position, digest: bytes, view: RecordsView) -> str:
     left = -1 if position.records_left is None else position.records_left
-    ranges = b"".join(_CURSOR_RANGE.pack(number, *rest) for number, rest in position.ranges.items())
+    entry = _range_struct(view)
+    width = len(entry.format) - 2  # without the byte order and the partition's number
+    ranges = b"".join(entry.pack(number, *rest[:width]) for number, rest in position.ranges.items())
     return base64.urlsafe_b64encode(_CURSOR_HEAD.pack(_CURSOR_VERSION, digest, left) + ranges).decode()
 
 
-def _parse_cursor(text: str, digest: bytes, partitions: Mapping[int, ReadableLog]) -> _Position:
+def _range_struct(view: RecordsView) -> struct.Struct:
+    return _COMPACTED_RANGE if view == "compacted" else _CURSOR_RANGE
+
+
+def _parse_cursor(
+    text: str, digest: bytes, view: RecordsView, partitions: Mapping[int, ReadableLog]
+) -> _Position:
     """The position in a cursor. Raises UsageError for one that was not made for this topic and query."""
     try:
         if len(text) > _CURSOR_BYTES_MAX:
@@ -362,13 +382,30 @@ def _parse_cursor(text: str, digest: bytes, partitions: Mapping[int, ReadableLog
         if of_query != digest:
             raise ValueError("it belongs to another topic or query")
         ranges: dict[int, _Range] = {}
-        for number, low, high in _CURSOR_RANGE.iter_unpack(data[_CURSOR_HEAD.size :]):
-            if number not in partitions or number in ranges or not 0 <= low <= high or left < -1:
+        for number, *offsets in _range_struct(view).iter_unpack(data[_CURSOR_HEAD.size :]):
+            rest = _Range(*offsets)
+            is_possible = 0 <= rest.low <= rest.high and rest.log_from >= -1
+            if number not in partitions or number in ranges or not is_possible or left < -1:
                 raise ValueError("its positions are impossible")
-            ranges[number] = _Range(low, high)
+            ranges[number] = rest
     except (ValueError, struct.error, binascii.Error) as error:
         raise UsageError(f"the cursor is not valid: {error}", advice=_CURSOR_ADVICE) from error
     return _Position(ranges, None if left < 0 else left)
+
+
+def _over_newer_ledgers(
+    position: _Position, query: RecordQuery, logs: Mapping[int, ReadableLog]
+) -> _Position:
+    """The position in the view *compacted* whose ends are not below the horizons as they are now. Raises
+    LedgerError, OSError."""
+    ranges = dict(position.ranges)
+    for number, rest in ranges.items():
+        is_in_ledger = rest.log_from < 0 or rest.low < rest.log_from
+        ledger = LedgerStore(logs[number].directory).cursor() if is_in_ledger else None
+        if ledger is not None:
+            end = min(ledger.horizon, readable_end(logs[number].view, query.isolation))
+            ranges[number] = rest._replace(high=max(rest.high, end))
+    return position._replace(ranges=ranges)
 
 
 def _first_position(query: RecordQuery, logs: Mapping[int, ReadableLog]) -> _Position:
@@ -512,7 +549,7 @@ class _Scan:
         offset = self._matches[0].offset
         if self._query.is_newest_first:
             return _Range(min(self.rest.low, offset), offset + 1)
-        return _Range(offset, self.rest.high)
+        return self.rest._replace(low=offset)
 
     def close(self) -> None:
         """Release a ledger that is held."""
@@ -520,21 +557,22 @@ class _Scan:
             self._reader.close()
 
     def _read_forward(self) -> None:
-        if self._reader is None:
-            self._reader = self._open(self.rest)
-        polled = self._poll(self._reader)
+        reader = self._reader = self._reader or self._open(self.rest)
+        polled = self._poll(reader)
+        if isinstance(reader, CompactedReader):
+            self.rest = self.rest._replace(log_from=reader.log_from)
         if polled is None:
-            self.rest = _Range(self.rest.high, self.rest.high)
+            self.rest = self.rest._replace(low=self.rest.high)
             return
         matches = self._matches_of(polled)[: self._query.limit]
         self._matches.extend(matches)
         # Matches beyond a page are found again by the next one.
         is_cut = len(matches) == self._query.limit
-        low = matches[-1].offset + 1 if is_cut else self._reader.offset
+        low = matches[-1].offset + 1 if is_cut else reader.offset
         if is_cut:
             self.close()
             self._reader = None
-        self.rest = _Range(min(low, self.rest.high), self.rest.high)
+        self.rest = self.rest._replace(low=min(low, self.rest.high))
 
     def _read_block_before(self) -> None:
         """Read the block that ends where the rest ends, and put its matches behind those that are there."""
@@ -559,15 +597,7 @@ class _Scan:
     def _open(self, offsets: _Range) -> LogReader | CompactedReader:
         isolation, end = self._query.isolation, offsets.high
         if self._query.view == "compacted":
-            # Checksums of a ledger are those of whole files: the first page verifies them, not every page.
-            return CompactedReader(
-                self.log,
-                offsets.low,
-                isolation=isolation,
-                end=end,
-                reset="earliest",
-                verify=offsets.low == 0,
-            )
+            return self._open_compacted(offsets)
         low = min(max(offsets.low, self.log.log_start_offset), self.log.log_end_offset)
         reader = LogReader(
             self.log,
@@ -580,9 +610,29 @@ class _Scan:
         reader.control_records = self._query.control_records
         return reader
 
+    def _open_compacted(self, offsets: _Range) -> CompactedReader:
+        # Checksums of a ledger are those of whole files: the first page verifies them, not every page.
+        has_begun, low = offsets.log_from >= 0, min(offsets.low, self.log.log_end_offset)
+        options: ReaderSettings = {"isolation": self._query.isolation, "end": offsets.high}
+        options["verify"] = not has_begun
+        if has_begun:
+            with contextlib.suppress(OffsetOutOfRangeError):
+                return CompactedReader(self.log, low, log_from=offsets.log_from, **options)
+        reader = CompactedReader(self.log, EARLIEST, **options)
+        reader.seek_existing(low)
+        return reader
+
+    def _poll_compacted(self, reader: CompactedReader) -> PolledRecords | None:
+        try:
+            return reader.poll()
+        except OffsetOutOfRangeError:
+            # Retention was faster: what it has left goes on in the ledger that is current now.
+            reader.seek_existing(reader.offset)
+            return reader.poll()
+
     def _poll(self, reader: LogReader | CompactedReader) -> PolledRecords | None:
         if isinstance(reader, CompactedReader):
-            polled = reader.poll()
+            polled = self._poll_compacted(reader)
             self._budget.spent += 0 if polled is None else int(polled.batches["size"].sum())
             return polled
         before = reader.bytes_read
@@ -639,7 +689,12 @@ def _browse(
     budget: Budget,
 ) -> RecordPage:
     digest = _digest(topic, query)
-    position = _first_position(query, logs) if cursor is None else _parse_cursor(cursor, digest, logs)
+    if cursor is None:
+        position = _first_position(query, logs)
+    else:
+        position = _parse_cursor(cursor, digest, query.view, logs)
+        if query.view == "compacted" and query.end_offset is None and query.end_ms is None:
+            position = _over_newer_ledgers(position, query, logs)
     keys: dict[int, LatestKeys] = {}
     if query.view == "latest" and not query.finds_latest_by_key:
         if latest is None:
@@ -653,19 +708,21 @@ def _browse(
         if not all(are_ready):
             share = sum(each.share for each in keys.values()) / len(keys)
             read = _PageRead((), position, is_bounded=True)
-            return _page(read, budget, digest, building=share)
+            return _page(read, budget, digest, query.view, building=share)
         # A request that caught up may have used its time: the page itself is small, and gets time of its own.
         budget = Budget()
     read = _read_page(topic, query, logs, position, keys, budget)
-    return _page(read, budget, digest)
+    return _page(read, budget, digest, query.view)
 
 
-def _page(read: _PageRead, budget: Budget, digest: bytes, building: float | None = None) -> RecordPage:
+def _page(
+    read: _PageRead, budget: Budget, digest: bytes, view: RecordsView, building: float | None = None
+) -> RecordPage:
     ranges = {number: rest for number, rest in read.position.ranges.items() if rest.low < rest.high}
     is_end = not ranges or read.position.records_left == 0
     return RecordPage(
         records=read.records,
-        cursor=None if is_end else _cursor_text(read.position._replace(ranges=ranges), digest),
+        cursor=None if is_end else _cursor_text(read.position._replace(ranges=ranges), digest, view),
         bytes_read=budget.spent,
         is_bounded=read.is_bounded,
         left=_progress(ranges),
@@ -675,7 +732,7 @@ def _page(read: _PageRead, budget: Budget, digest: bytes, building: float | None
 
 def _progress(ranges: Mapping[int, _Range]) -> tuple[PartitionProgress, ...]:
     return tuple(
-        PartitionProgress(partition=number, low=low, high=high) for number, (low, high) in ranges.items()
+        PartitionProgress(partition=number, low=rest.low, high=rest.high) for number, rest in ranges.items()
     )
 
 

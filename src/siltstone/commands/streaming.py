@@ -313,7 +313,7 @@ class _Stream:
                 quiet += 1
                 continue
             quiet = 0
-            rows = self._filter.rows(polled).tolist()
+            rows = self._filter.rows(polled).tolist() if len(polled) else []
             if rows:
                 self._block = _Block(number, polled, rows, 0)
             else:
@@ -391,28 +391,23 @@ class _Stream:
             return CompactedReader(log, place.offset, log_from=place.log_from, isolation=query.isolation)
         if query.start_ms is not None:
             return CompactedReader(log, AtTime(query.start_ms), isolation=query.isolation)
-        return self._in_current_ledger(log, min(query.start_offset or 0, log.view.log_end_offset))
-
-    def _in_current_ledger(self, log: _Newest, offset: int) -> CompactedReader:
-        """A reader of the compacted view from an offset on, or from its first one, if that is higher."""
-        reader = CompactedReader(log, EARLIEST, isolation=self._query.isolation)
-        if reader.offset < offset:
-            reader.seek(offset)
-        if not reader.is_in_ledger:
-            reader.offset = max(reader.offset, log.view.log_start_offset)
+        reader = CompactedReader(log, EARLIEST, isolation=query.isolation)
+        if query.start_offset is not None:
+            reader.seek_existing(min(query.start_offset, log.view.log_end_offset))
         return reader
 
     def _continue_after_gap(self, number: int) -> None:
         """Go on in a partition whose next records were deleted, or cut off by a truncation."""
-        log, reader = self._logs[number], self._readers.get(number)
+        log, reader = self._logs[number], self._readers.pop(number, None)
         offset = self._positions[number].offset if reader is None else reader.offset
         offset = min(offset, log.view.log_end_offset)
         if self._query.view == "log":
-            offset = max(offset, log.view.log_start_offset)
-            self._positions[number] = Position(offset, 0)
-            self._readers.pop(number, None)
+            self._positions[number] = Position(max(offset, log.view.log_start_offset), 0)
             return
-        self._readers[number] = self._in_current_ledger(log, offset)
+        if not isinstance(reader, CompactedReader):
+            reader = CompactedReader(log, EARLIEST, isolation=self._query.isolation)
+        reader.seek_existing(offset)
+        self._readers[number] = reader
         self._note(number)
 
     def close(self) -> None:

@@ -178,6 +178,17 @@ class CompactedReader(RecordReader, Closing):
         """Continue at another offset, in the ledger that is current now. Raises as the constructor does."""
         self._seek(start, None)
 
+    def seek_existing(self, offset: int) -> None:
+        """Continue at the first offset from ``offset`` on that the view has now, in the ledger that is
+        current now: after ``OffsetOutOfRangeError``, without the records that are gone. Raises LedgerError,
+        OSError."""
+        self.seek(EARLIEST)
+        self.offset = max(self.offset, offset)
+        if self.offset >= self.log_from:
+            self._release()
+        if self._held is None:
+            self.offset = max(self.offset, self._log.view.log_start_offset)
+
     def _seek(self, start: Start, log_from: int | None) -> None:
         self._release()
         self._is_closed = False
