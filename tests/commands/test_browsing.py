@@ -490,7 +490,12 @@ def test_pages_of_the_compacted_view_go_on_over_newer_ledgers(tmp_path: Path, se
 
     def grow() -> None:
         records = [
-            Rec(offset=at, key=b"k%d" % chosen.randrange(8), value=chosen.choice([None, b"%d" % at]), timestamp=NOW)
+            Rec(
+                offset=at,
+                key=b"k%d" % chosen.randrange(8),
+                value=chosen.choice([None, b"%d" % at]),
+                timestamp=NOW,
+            )
             for at in range(chosen.randrange(1, 9))
         ]
         log.append(of_records(records))

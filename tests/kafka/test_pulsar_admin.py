@@ -67,7 +67,15 @@ def test_pulsars_client_administers_compaction(tmp_path: Path) -> None:
         server = WebServer(served, ["http://127.0.0.1:0"])
         server.start()
         try:
-            command = [java(), "-Xmx256m", *JVM_FLAGS, "-cp", f"{libs}/*", str(HERE / "Admin.java"), *server.urls]
+            command = [
+                java(),
+                "-Xmx256m",
+                *JVM_FLAGS,
+                "-cp",
+                f"{libs}/*",
+                str(HERE / "Admin.java"),
+                *server.urls,
+            ]
             done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
         finally:
             server.stop()

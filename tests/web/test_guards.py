@@ -19,12 +19,11 @@ from typing import Any, NamedTuple
 import pytest
 from fastapi import APIRouter
 from httpx import Response
-from starlette.testclient import TestClient
 
 from siltstone.commands import administration
 from siltstone.commands.changes import CHANGES_FILE, ChangeLog
 from siltstone.commands.jobs import FAILED
-from siltstone.commands.served import Served, ServeOptions
+from siltstone.commands.served import Served
 from siltstone.web import site
 from siltstone.web.guards import (
     ADMIN,
@@ -99,12 +98,16 @@ REQUESTS: Mapping[tuple[str, str], Try] = {
         json={"topics": [{"topic": "users", "set": {"retention.ms": "7"}}]}, headers={"If-Match": "*"}
     ),
     ("POST", f"{OWN}/topics/{{topic}}:clean"): Try(json={"force": True}, in_job=True),
-    ("POST", f"{OWN}/topics/{{topic}}/partitions/{{partition}}:retry-cleaning"): Try(names={"partition": "1"}),
+    ("POST", f"{OWN}/topics/{{topic}}/partitions/{{partition}}:retry-cleaning"): Try(
+        names={"partition": "1"}
+    ),
     ("POST", f"{OWN}/topics/{{topic}}/partitions/{{partition}}:pause"): Try(),
     ("POST", f"{OWN}/topics/{{topic}}/partitions/{{partition}}:resume"): Try(),
     ("DELETE", f"{OWN}/jobs/{{job_id}}"): Try(),
     ("POST", "/ui/topics"): Try(form={"name": "new"}),
-    ("POST", "/ui/topics/{topic}/configuration"): Try(form={"name": "retention.ms", "value": "7", "typed": "users"}),
+    ("POST", "/ui/topics/{topic}/configuration"): Try(
+        form={"name": "retention.ms", "value": "7", "typed": "users"}
+    ),
     ("POST", "/ui/topics/{topic}/clean"): Try(form={"force": "true"}, in_job=True),
     ("POST", "/ui/topics/{topic}/delete"): Try(form={"typed": "users"}),
     ("POST", "/ui/topics/{topic}/partitions/{partition}/retry"): Try(names={"partition": "1"}),
@@ -193,7 +196,9 @@ class Table:
         body: dict[str, Any] = {"data": dict(asked.form)} if asked.form else {"json": asked.json}
         if asked.json is None:
             body.pop("json", None)
-        return self.client.request(route.method, path, headers={**asked.headers, **headers}, follow_redirects=False, **body)
+        return self.client.request(
+            route.method, path, headers={**asked.headers, **headers}, follow_redirects=False, **body
+        )
 
     def looks(self) -> Looks:
         """What a change would alter."""
@@ -222,7 +227,9 @@ class Table:
             digest.update(path.read_bytes() if path.is_file() else b"")
         return digest.hexdigest()
 
-    def refused(self, status: int, *, but: Callable[[Unsafe], bool] = lambda route: False, **headers: str) -> None:
+    def refused(
+        self, status: int, *, but: Callable[[Unsafe], bool] = lambda route: False, **headers: str
+    ) -> None:
         """Every route answers with the status, and nothing has changed."""
         before, bytes_before, jobs = self.looks(), self.digest(), len(self.served.jobs.all())
         for route in self.routes():
@@ -270,14 +277,20 @@ def test_an_unknown_host_is_misdirected(table: Table, host: str) -> None:
 @pytest.fixture
 def with_users(served: Served) -> Table:
     """A site whose users are one of each role."""
-    return Table(served, replace(rules_of(served.config, []), identity=Identity(auth="basic", users=Users(_USERS, "users"))))
+    return Table(
+        served,
+        replace(rules_of(served.config, []), identity=Identity(auth="basic", users=Users(_USERS, "users"))),
+    )
 
 
 def test_who_does_not_log_in_changes_nothing(with_users: Table) -> None:
     with_users.refused(401)
     wrong = base64.b64encode(b"ADMIN:wrong").decode()
     for given in ("Basic !!!", f"Basic {wrong}", "Bearer x", "Digest x"):
-        assert with_users.client.delete("/probe/topics/users", headers={"Authorization": given}).status_code == 401
+        assert (
+            with_users.client.delete("/probe/topics/users", headers={"Authorization": given}).status_code
+            == 401
+        )
     assert with_users.client.get("/metrics").status_code == 401
 
 
@@ -318,7 +331,9 @@ def _changing(table: Table) -> Iterator[tuple[Unsafe, Try]]:
     for route in table.routes():
         if _asks(route) or any(part in route.path for part in CHANGES_NOTHING):
             continue
-        assert (route.method, route.path) in REQUESTS, f"{route}: REQUESTS has no request that changes something"
+        assert (route.method, route.path) in REQUESTS, (
+            f"{route}: REQUESTS has no request that changes something"
+        )
         yield route, REQUESTS[route.method, route.path]
 
 

@@ -77,7 +77,9 @@ def test_a_preview_works_in_look_mode(served: Served, open_served: Callable[...,
     looking = open_served(is_look=True)
     looking.cataloguer.refresh()
     answer = client_of(looking).post(f"{TOPIC}/configs:preview", json={"remove": ["cleanup.policy"]})
-    assert answer.json()["changed"] == [{"name": "cleanup.policy", "before": "('compact',)", "after": "('delete',)"}]
+    assert answer.json()["changed"] == [
+        {"name": "cleanup.policy", "before": "('compact',)", "after": "('delete',)"}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,12 @@ def test_open_transactions(client: TestClient, served: Served) -> None:
     shape = NewBatchHeader(producer_id=7, producer_epoch=3, base_sequence=0, transactional=True)
     append(served.opened()["users", 1], [NewRecord(key=b"k", value=b"v")], shape=shape)
     (found,) = client.get("/api/v1/transactions").json()["transactions"]
-    assert (found["topic"], found["partition"], found["producer_id"], found["first_offset"]) == ("users", 1, 7, 0)
+    assert (found["topic"], found["partition"], found["producer_id"], found["first_offset"]) == (
+        "users",
+        1,
+        7,
+        0,
+    )
     assert client.get("/api/v1/transactions?start=users-1").json()["transactions"] == [found]
     assert client.get("/api/v1/transactions?start=users-2").json()["transactions"] == []
     for start in ("users", "x/y-1", "-1", "%00-0"):

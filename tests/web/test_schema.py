@@ -1,5 +1,5 @@
-"""Requests that schemathesis makes from ``/openapi.json``: no failure of the server, and every answer is as the
-document says.
+"""Requests that schemathesis makes from ``/openapi.json``: no failure of the server, and every answer is as
+the document says.
 
 Each family of the API × who asks: nobody who has logged in, each role, and everybody of a server that only
 looks. Each operation gets requests that fit the document and such that do not, with names of its own making
@@ -33,9 +33,7 @@ FAMILIES = {"confluent": "/v3/", "pulsar": "/admin/", "own": "/api/"}
 ROLES = {role.name.lower(): role for role in Role if role}
 EXAMPLES = 20 if THOROUGH else 1
 """Requests for an operation, a mode and a way to name things."""
-_USERS = "\n".join(
-    f"{name}:{name}:sha256${hashlib.sha256(name.encode()).hexdigest()}" for name in ROLES
-)
+_USERS = "\n".join(f"{name}:{name}:sha256${hashlib.sha256(name.encode()).hexdigest()}" for name in ROLES)
 
 
 class Asking:

@@ -20,7 +20,7 @@ since a ledger has no tombstones.
 A cursor is opaque: base64 of these fields, big-endian, and refused for another topic or query::
 
     version int8 | digest 8 bytes | records left int32 (-1: no bound)
-    per partition: number int32 | low int64 | high int64 | of the view compacted log_from int64 (-1: not begun)
+    per partition: number int32 | low int64 | high int64 | view compacted: log_from int64 (-1: not begun)
 
 Logs may be appended to and cleaned meanwhile. Where a file vanishes before it is opened, which happens in a
 directory that another process cleans, the log is looked at again and the page is read once more.
@@ -760,9 +760,7 @@ def _read_page(
     }
     try:
         taken, is_bounded = _merge(scans, limit, query.is_newest_first)
-        records = tuple(
-            record_in(topic, query, number, match.polled, match.row) for number, match in taken
-        )
+        records = tuple(record_in(topic, query, number, match.polled, match.row) for number, match in taken)
         ranges = {number: scan.left() for number, scan in scans.items()}
     finally:
         for scan in scans.values():

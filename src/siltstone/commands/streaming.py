@@ -384,9 +384,9 @@ class _Stream:
         """A partition's reader, at its position or at the start that was asked for."""
         log, query, place = self._logs[number], self._query, self._positions.get(number)
         if query.view == "log":
-            reader = LogReader(log, 0 if place is None else place.offset, isolation=query.isolation)
-            reader.control_records = query.control_records
-            return reader
+            in_log = LogReader(log, 0 if place is None else place.offset, isolation=query.isolation)
+            in_log.control_records = query.control_records
+            return in_log
         if place is not None:
             return CompactedReader(log, place.offset, log_from=place.log_from, isolation=query.isolation)
         if query.start_ms is not None:

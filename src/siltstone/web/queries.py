@@ -43,12 +43,9 @@ class DecodingParameters(BaseModel):
     key_decoding: str = "auto"
     value_decoding: str = "auto"
 
-    def decodings(self) -> dict[str, Decoding]:
-        """As browsing takes them. Raises UsageError."""
-        return {
-            "key_decoding": check_decoding(self.key_decoding),
-            "value_decoding": check_decoding(self.value_decoding),
-        }
+    def decodings(self) -> tuple[Decoding, Decoding]:
+        """Of keys and of values, as browsing takes them. Raises UsageError."""
+        return check_decoding(self.key_decoding), check_decoding(self.value_decoding)
 
 
 class _ChosenRecords(DecodingParameters):
@@ -68,6 +65,7 @@ class _ChosenRecords(DecodingParameters):
 
     def query(self) -> RecordQuery:
         """As browsing takes it. Raises UsageError."""
+        of_keys, of_values = self.decodings()
         return RecordQuery(
             partitions=None if self.partition is None else tuple(self.partition),
             start_offset=self.offset,
@@ -79,7 +77,8 @@ class _ChosenRecords(DecodingParameters):
             view=self.view,  # type: ignore[arg-type]  # browsing refuses an unknown one
             isolation=self.isolation,
             limit=self.limit,
-            **self.decodings(),
+            key_decoding=of_keys,
+            value_decoding=of_values,
         )
 
 

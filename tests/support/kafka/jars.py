@@ -1,7 +1,7 @@
 """Jars from Maven, fetched once: `.cache/NAME/VERSION/libs` in the repository, which git ignores.
 
-Kafka's version and artifacts stand in `pom.xml` beside this file, those of Pulsar's client in its own. Without
-Java or mvn the tests fail with a line that says what to install; they are not skipped.
+Kafka's version and artifacts stand in `pom.xml` beside this file, those of Pulsar's client in its own.
+Without Java or mvn the tests fail with a line that says what to install; they are not skipped.
 """
 
 from __future__ import annotations

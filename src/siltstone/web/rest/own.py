@@ -116,8 +116,10 @@ def record(
     served: Here, topic: str, partition: int, offset: int, asked: Annotated[DecodingParameters, Query()]
 ) -> Document:
     """One record."""
+    of_keys, of_values = asked.decodings()
     browsed = console.browsed_topic(served, topic)
-    return one_record(browsed, partition, offset, **asked.decodings()).to_json()
+    found = one_record(browsed, partition, offset, key_decoding=of_keys, value_decoding=of_values)
+    return found.to_json()
 
 
 @router.get(

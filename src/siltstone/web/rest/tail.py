@@ -70,7 +70,9 @@ class _Stream(StreamingResponse):
             self._tails.count -= 1
 
 
-async def _texts(events: AsyncIterator[StreamEvent], text: Callable[[StreamEvent], str]) -> AsyncIterator[str]:
+async def _texts(
+    events: AsyncIterator[StreamEvent], text: Callable[[StreamEvent], str]
+) -> AsyncIterator[str]:
     """The events as texts; an error is the last one."""
     try:
         async for event in events:
