@@ -47,7 +47,7 @@ def test_a_record_that_is_not_there(client: TestClient, part: str) -> None:
 
 
 def test_a_record_that_is_masked(properties: Path, open_served: Callable[..., Served]) -> None:
-    properties.write_text("log.cleaner.enable=false\nsiltstone.http.mask=users:key|value\n")
+    properties.write_text("log.cleaner.enable=false\nsiltstone.http.mask=users:key,users:value\n")
     served = open_served()
     served.opened().topics.create("users", 1, {})
     served.opened().send("users", b"secret", key=b"who", partition=0)
