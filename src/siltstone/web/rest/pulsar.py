@@ -22,7 +22,7 @@ router = APIRouter(prefix="/admin/v2", tags=["Pulsar"], dependencies=[JSON_ONLY]
 TOPIC = "/persistent/{tenant}/{namespace}/{topic}"
 NAMESPACE = "/namespaces/{tenant}/{namespace}/compactionThreshold"
 Document = dict[str, Any]
-Bytes = Annotated[int, Body(le=(1 << 63) - 1)]
+Bytes = Annotated[int, Body(le=(1 << 63) - 1, strict=True)]
 
 
 def _topic(tenant: str, namespace: str, topic: str) -> str:
