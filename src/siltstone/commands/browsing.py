@@ -457,7 +457,7 @@ class _Match(NamedTuple):
     row: int
 
 
-class RecordFilter:
+class MatchingRows:
     """The rows of columns that a query asks for."""
 
     def __init__(self, query: RecordQuery, masked: MaskedParts, keys: LatestKeys | None = None) -> None:
@@ -513,7 +513,7 @@ class _Scan:
         log: ReadableLog,
         rest: _Range,
         query: RecordQuery,
-        matching: RecordFilter,
+        matching: MatchingRows,
         budget: Budget,
         block_bytes: int,
     ) -> None:
@@ -752,7 +752,7 @@ def _read_page(
             logs[number],
             rest,
             query,
-            RecordFilter(query, topic.masked, keys.get(number)),
+            MatchingRows(query, topic.masked, keys.get(number)),
             budget,
             block_bytes,
         )

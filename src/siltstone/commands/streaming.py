@@ -42,8 +42,8 @@ from siltstone.commands.browsing import (
     BrowsedRecord,
     BrowsedTopic,
     Budget,
+    MatchingRows,
     PartitionProgress,
-    RecordFilter,
     RecordQuery,
     check_query,
     chosen_logs,
@@ -256,7 +256,7 @@ class _Stream:
         *,
         is_resumed: bool,
     ) -> None:
-        self._topic, self._query, self._filter = topic, query, RecordFilter(query, topic.masked)
+        self._topic, self._query, self._filter = topic, query, MatchingRows(query, topic.masked)
         self._logs = {number: _Newest(log) for number, log in chosen_logs(topic, query).items()}
         self._positions = {number: place for number, place in positions.items() if number in self._logs}
         self._readers: dict[int, Reader] = {}
