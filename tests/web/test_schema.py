@@ -34,7 +34,7 @@ from tests.web.conftest import BASE
 
 FAMILIES = {"confluent": "/v3/", "pulsar": "/admin/", "own": "/api/"}
 ROLES = {role.name.lower(): role for role in Role if role}
-EXAMPLES = 40 if THOROUGH else 4
+EXAMPLES = 10 if THOROUGH else 1
 """Requests for an operation, a mode and a way to name things."""
 _CHECKS = {
     # Pulsar answers 412 to a bad name or a negative number.
