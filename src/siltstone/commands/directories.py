@@ -13,6 +13,7 @@ is in use as its files are now; its ``notes`` say so.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
@@ -132,13 +133,21 @@ class Snapshot:
             topic_partition: path
             for directory in self.directories
             for topic_partition, path in directory.partitions.items()
-            if topic_partition.topic != CLUSTER_METADATA and not self._is_deleted(topic_partition, path)
+            if topic_partition.topic != CLUSTER_METADATA
+            and not (self.registry.deleted and self._is_deleted(topic_partition, path))
         }
 
     @cached_property
     def logs(self) -> ReadOnlyLogs:
         """The logs, to be read. Raises SiltstoneError, OSError."""
-        return ReadOnlyLogs(self.paths)
+        return ReadOnlyLogs(self.paths, opened=self.directories)
+
+    def reopened(self) -> Snapshot:
+        """The same partitions, whose logs and checkpoints are read as the files are now; the directories are
+        not listed again."""
+        again = copy.copy(self)
+        vars(again).pop("logs", None)
+        return again
 
     def _is_deleted(self, topic_partition: TopicPartition, path: Path) -> bool:
         """Will the next start delete this partition?"""
@@ -183,6 +192,10 @@ class Snapshot:
         """All topics, in order of name."""
         listed = () if self._is_partial else self.registry.topics
         return sorted({*listed, *(topic_partition.topic for topic_partition in self.partitions)})
+
+    def has(self, topic: str) -> bool:
+        """Is there a topic of this name?"""
+        return topic in self._by_topic or (topic in self.registry.topics and not self._is_partial)
 
     @cached_property
     def _by_topic(self) -> Mapping[str, Mapping[TopicPartition, Path]]:
