@@ -290,8 +290,6 @@ class Watch:
         """One object for the settings of all topics whose own ones are the same."""
         self._log_configs: dict[int, tuple[Config, LogConfig]] = {}
         """By id of the settings."""
-        self._shown: dict[int, tuple[Setting, Setting]] = {}
-        """By id of the settings, those that each log shows; for one snapshot."""
         self.no_other_replica = high_watermark_is_end(options.high_watermark)
         listed = open_directories(paths, lock=False)
         self._policies = gather_policies(listed, options)
@@ -376,9 +374,9 @@ class Watch:
         for results in (self._without_open_transactions, self._horizons_read, self._kept):
             for path in results.keys() - here:
                 del results[path]
-        self._log_configs, self._shown = {}, {}
+        self._log_configs = {}
         topics = {
-            name: snapshot.topic(name)
+            name: self._described(snapshot.topic(name))
             for name in sorted({topic_partition.topic for topic_partition in paths})
         }
         logs, notes = list[WatchedLog](), list[str]()
@@ -407,6 +405,11 @@ class Watch:
             notes=(*notes, *snapshot.notes, *snapshot.notes_on(list(topics.values()))),
         )
 
+    def _described(self, topic: TopicDescription) -> TopicDescription:
+        """The description that is kept already, if it is the same."""
+        before = self.topics.get(topic.name)
+        return before.description if before is not None and before.description == topic else topic
+
     def _open(self, now_ms: int) -> Snapshot:
         """A new snapshot of the directories. It uses the broker's metadata of an earlier one, unless that was
         read too long ago."""
@@ -414,7 +417,10 @@ class Watch:
         is_recent = with_metadata is not None and now_ms - read_ms < METADATA_MS
         before = with_metadata if is_recent else None
         listed, self._listed = self._listed, None
-        snapshot = Snapshot(self._paths, self._policies.settings.broker, before, listed)
+        if listed is None and self.newest is not None:
+            listed = open_directories(self._paths, lock=False, before=self.newest.directories)
+        broker = self._policies.settings.broker
+        snapshot = Snapshot(self._paths, broker, before, listed, earlier=self.newest)
         if before is None and snapshot.has_brokers_metadata:
             self._metadata = (now_ms, snapshot)
         return snapshot
@@ -494,14 +500,6 @@ class Watch:
         if id(config) not in self._log_configs:
             self._log_configs[id(config)] = config, LogConfig.of(config)
         return self._log_configs[id(config)][1]
-
-    def shown(self, config: Config) -> tuple[Setting, Setting]:
-        """(cleanup.policy, min.cleanable.dirty.ratio), looked up once for the partitions of a topic."""
-        if id(config) not in self._shown:
-            names = "cleanup.policy", "min.cleanable.dirty.ratio"
-            policy, min_ratio = map(config.setting, names)
-            self._shown[id(config)] = policy, min_ratio
-        return self._shown[id(config)]
 
     def kept(self, path: Path, facts: _Facts) -> WatchedLog | None:
         """A log as it was read before, None if it may have changed since."""
@@ -588,7 +586,8 @@ class _Facts:
     high_watermark: int | None
     log_start: int | None
     uncleanable: Uncleanable | None
-    cleanings: tuple[Cleaning | None, Cleaning | None]
+    last_cleaning: Cleaning | None
+    last_failure: Cleaning | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -649,13 +648,12 @@ class _DirectoryWatch:
             config=settings if isinstance(settings, Config) else None,
             refused=settings if isinstance(settings, str) else None,
         )
-        policy, min_ratio = (None, None) if state.config is None else self._watch.shown(state.config)
         unread = WatchedLog(
             topic_partition=topic_partition,
             directory=path,
             state=SKIPPED,
-            policy=policy,
-            min_ratio=min_ratio,
+            policy=None if state.config is None else state.config.setting("cleanup.policy"),
+            min_ratio=None if state.config is None else state.config.setting("min.cleanable.dirty.ratio"),
             uncleanable=self._uncleanable.get(topic_partition),
             last_cleaning=self._cleanings.get(topic_partition),
             last_failure=self._failures.get(topic_partition),
@@ -689,7 +687,8 @@ class _DirectoryWatch:
             high_watermark=self._checkpoints.high_watermark.get(topic_partition),
             log_start=self._checkpoints.log_start.get(topic_partition),
             uncleanable=self._uncleanable.get(topic_partition),
-            cleanings=(self._cleanings.get(topic_partition), self._failures.get(topic_partition)),
+            last_cleaning=self._cleanings.get(topic_partition),
+            last_failure=self._failures.get(topic_partition),
         )
         kept = self._watch.kept(path, facts)
         if kept is not None:

@@ -97,7 +97,7 @@ class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
             name=name,
             topic_id=self.topic_id or None,
             partitions=self.partitions,
-            config=dict(self.config),
+            config=self.config,
             offline=offline,
             is_registered=is_registered,
         )
@@ -142,7 +142,8 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         paths = {topic_partition.partition: partitions[topic_partition] for topic_partition in here}
         listed = self.topics.get(name)
         if listed is not None:
-            return replace(listed, partitions=tuple(sorted({*listed.partitions, *paths})))
+            numbers = tuple(sorted({*listed.partitions, *paths}))
+            return listed if numbers == listed.partitions else replace(listed, partitions=numbers)
         if not paths:
             raise UnknownTopicError(f"the log directories have no topic {name!r}")
         topic_id = next(filter(None, map(_readable_topic_id, paths.values())), "")
@@ -183,7 +184,7 @@ def load_registry(directories: Iterable[Path]) -> tuple[TopicRegistry, list[Path
     for directory in directories:
         path = directory / TOPICS_FILE
         try:
-            copies[directory] = msgspec.convert(json.loads(files.read_bytes(path)), TopicRegistry)
+            copies[directory] = _decoded(files.read_bytes(path))
         except FileNotFoundError:
             missing.append(directory)
         except (ValueError, RecursionError) as error:
@@ -195,6 +196,32 @@ def load_registry(directories: Iterable[Path]) -> tuple[TopicRegistry, list[Path
     newest = max(copies.values(), key=lambda copy: copy.generation, default=NO_TOPICS)
     older = [directory for directory, copy in copies.items() if copy.generation < newest.generation]
     return newest, [*missing, *older] if newest.generation else []
+
+
+def _decoded(data: bytes) -> TopicRegistry:
+    """Raises ValueError, RecursionError."""
+    try:
+        registry = msgspec.json.decode(data, type=TopicRegistry)
+    except ValueError:  # it may have surrogates, or else says better what is wrong
+        registry = msgspec.convert(json.loads(data), TopicRegistry)
+    # Most topics have the settings of others: one object for all of them.
+    shared: dict[frozenset[tuple[str, str]], Mapping[str, str]] = {}
+    topics = {
+        name: replace(entry, config=shared.setdefault(frozenset(entry.config.items()), entry.config))
+        for name, entry in registry.topics.items()
+    }
+    return replace(registry, topics=topics)
+
+
+def registry_state(directories: Iterable[Path]) -> Sequence[object]:
+    """The identities of the copies of the registry: equal while none is written. Raises OSError."""
+    state = list[object]()
+    for directory in directories:
+        try:
+            state.append(files.stat(directory / TOPICS_FILE).identity)
+        except FileNotFoundError:
+            state.append(None)
+    return state
 
 
 def write_registry(directory: Path, registry: TopicRegistry) -> None:
