@@ -43,6 +43,7 @@ from rich.table import Table
 from bench.catalogue import make_directory
 from bench.partition_log import Figure, append, batch_of
 from siltstone.commands.catalogue import Listing, list_topics
+from siltstone.commands.cluster import cluster_identity
 from siltstone.commands.served import Served, ServeOptions
 from siltstone.web.running import SWITCH_SECONDS, WebServer, rules_of
 from siltstone.web.site import build_site, routes_with_roles
@@ -195,7 +196,7 @@ def measure_pages(options: argparse.Namespace) -> dict[str, object]:
     with serving as served:
         site = build_site(served, rules_of(served.config, [], is_look=served.is_look))
         topic = served.catalogue.names[options.topics // 2]
-        cluster = "siltstone"
+        cluster = cluster_identity(served).cluster_id
         paths = paths_of(site._app, topic, cluster)  # type: ignore[attr-defined]
         times = asyncio.run(timed_pages(site, paths, options.repeat))
     return {"pages": [page.to_json() for page in times]}
