@@ -236,7 +236,7 @@ class Served(Closing):
         if kept is not None and 0 <= now_ms - kept[0] < SNAPSHOT_MS:
             return kept[1]
         try:
-            log = None if kept is None or not kept[1].is_current() else kept[1]
+            log = None if kept is None or not kept[1].is_current else kept[1]
             log = log or self.snapshot_now().log(topic_partition)
         except FileNotFoundError:
             raise UnknownTopicError("the partition was deleted", path=str(topic_partition)) from None

@@ -272,14 +272,9 @@ class ReadOnlyLog(ReadableLog):
     open_transactions: Mapping[int, int] = field(default_factory=dict)
     _state: object = None
 
-<<<<<<< HEAD
-    def is_current(self) -> bool:
-        """Are the files as they were when it was opened? Raises OSError."""
-=======
     @property
     def is_current(self) -> bool:
         """Whether the files are still as they were when this was opened or refreshed. Raises OSError."""
->>>>>>> main
         return _file_state(self.directory) == self._state
 
     def refresh(self) -> None:
