@@ -60,6 +60,9 @@ HEARTBEAT_SECONDS = 15.0
 POSITIONS_MAX = 256
 """A stream of more partitions has no positions: HTTP's header ``Last-Event-ID`` must stay short."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+_GATHER_SECONDS = 0.25
+"""How long a stream rests after it has sent new records: for people four times a second is enough, and ten
+streams of a busy topic would take all of a core, which the appends of this process need, too."""
 _ATTEMPTS = 3
 _VERSION = 1
 _HEAD, _ENTRY = struct.Struct(">b8s"), struct.Struct(">iqq")
@@ -114,14 +117,15 @@ async def follow(
     """The records after ``position``, else from the query's start on, else of the view *compacted* all and of
     the view *log* those that come from now on. ``waits``: for new records, else the stream ends.
 
-    Reads run in a thread. Ends when ``stopped`` is set or the topic is deleted. Raises UsageError, and what
+    Reads run in a thread. A stream of new records rests for ``_GATHER_SECONDS`` after an event, one of the
+    compacted view only once it has caught up. Ends when ``stopped`` is set or the topic is deleted. Raises UsageError, and what
     ``browse`` raises.
     """
     check_stream(topic, query, position)
     stopped = stopped or asyncio.Event()
     begun = {} if position is None else parse_position(topic, query, position)
     stream = await asyncio.to_thread(_Stream, topic, query, begun, is_resumed=position is not None)
-    pause, quiet_since = _SHORTEST_PAUSE, time.monotonic()
+    pause, quiet_since, was_at_end = _SHORTEST_PAUSE, time.monotonic(), False
     try:
         while not stopped.is_set():
             try:
@@ -133,17 +137,20 @@ async def follow(
                 yield stream.event("gap", reason=read.gap)
             elif read.records:
                 yield stream.event("records", read.records)
+                if waits and (query.view == "log" or was_at_end):
+                    await _sleep(stopped, _GATHER_SECONDS)
             elif read.is_at_end and not waits:
                 yield stream.event("end", reason="there is no more")
                 return
             elif time.monotonic() - quiet_since >= heartbeat_seconds:
                 yield stream.event("heartbeat")
             else:
-                if read.is_at_end:
+                was_at_end = read.is_at_end
+                if was_at_end:
                     pause = min(2 * pause, _LONGEST_PAUSE)
                     await _sleep(stopped, min(pause, heartbeat_seconds))
                 continue
-            pause, quiet_since = _SHORTEST_PAUSE, time.monotonic()
+            pause, quiet_since, was_at_end = _SHORTEST_PAUSE, time.monotonic(), False
         yield stream.event("end", reason="the reader was stopped")
     finally:
         # A read that a thread is still at is not waited for here: whoever followed may be gone.

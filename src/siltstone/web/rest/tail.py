@@ -1,5 +1,5 @@
-"""``GET /api/v1/topics/{topic}/records:tail``: records as a stream, ``TAILS_MAX`` at once: new ones, or with
-``view=compacted`` the ledger and then the log after it (Pulsar's readCompacted).
+"""``GET /api/v1/topics/{topic}/records:tail``: records as a stream, ``limits.TAILS_MAX`` at once: new ones, or
+with ``view=compacted`` the ledger and then the log after it (Pulsar's readCompacted).
 
 ::
 
@@ -16,6 +16,7 @@ that comes back says the last ``id`` that it has seen, as browsers do (``Last-Ev
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
@@ -25,7 +26,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from siltstone.base.errors import BusyError, SiltstoneError
+from siltstone.base.errors import SiltstoneError
 from siltstone.commands import console
 from siltstone.commands.browsing import BrowsedTopic, RecordQuery
 from siltstone.commands.cluster import partition_named
@@ -33,41 +34,28 @@ from siltstone.commands.served import Served
 from siltstone.commands.streaming import StreamEvent, check_stream, follow
 from siltstone.web.guards import READER
 from siltstone.web.here import Here
+from siltstone.web.limits import Tails
 from siltstone.web.queries import StreamParameters
 
 router = APIRouter(prefix="/api/v1", tags=["Siltstone"])
-TAILS_MAX = 10
 EVENT_STREAM, NDJSON = "text/event-stream", "application/x-ndjson"
-
-
-class Tails:
-    """How many streams are open. Only used in the event loop."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def claim(self) -> None:
-        """Take one of the places; ``_Stream`` gives it back. Raises BusyError."""
-        if self.count >= TAILS_MAX:
-            raise BusyError(
-                f"{self.count} readers follow topics already", advice="try again when one has ended"
-            )
-        self.count += 1
 
 
 class _Stream(StreamingResponse):
     """A stream that has a place, and frees it whenever the reader goes: also before the first event."""
 
-    def __init__(self, events: AsyncIterator[str], tails: Tails, **options: Any) -> None:
+    def __init__(
+        self, events: AsyncIterator[str], tails: Tails, stopped: asyncio.Event, **options: Any
+    ) -> None:
         super().__init__(events, **options)
-        self._tails = tails
+        self._tails, self._stopped = tails, stopped
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._tails.count -= 1
+            self._tails.free(self._stopped)
 
 
 async def _texts(
@@ -119,12 +107,13 @@ async def tail(
     position = asked.cursor or last_event_id or None
     browsed, query = await run_in_threadpool(_checked, served, topic, asked.query(), position)
     tails: Tails = request.app.state.tails
-    tails.claim()
+    stopped = tails.claim()
     wants_lines = NDJSON in request.headers.get("accept", "")
-    events = follow(browsed, query, position, waits=asked.wait)
+    events = follow(browsed, query, position, waits=asked.wait, stopped=stopped)
     return _Stream(
         _texts(events, _line if wants_lines else _event_text),
         tails,
+        stopped,
         media_type=NDJSON if wants_lines else EVENT_STREAM,
         headers={"Cache-Control": "no-store"},
     )
