@@ -118,8 +118,8 @@ async def follow(
     the view *log* those that come from now on. ``waits``: for new records, else the stream ends.
 
     Reads run in a thread. A stream of new records rests for ``_GATHER_SECONDS`` after an event, one of the
-    compacted view only once it has caught up. Ends when ``stopped`` is set or the topic is deleted. Raises UsageError, and what
-    ``browse`` raises.
+    compacted view only once it has caught up. It ends when ``stopped`` is set or the topic is deleted. Raises
+    UsageError, and what ``browse`` raises.
     """
     check_stream(topic, query, position)
     stopped = stopped or asyncio.Event()

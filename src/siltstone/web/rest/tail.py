@@ -1,5 +1,5 @@
-"""``GET /api/v1/topics/{topic}/records:tail``: records as a stream, ``limits.TAILS_MAX`` at once: new ones, or
-with ``view=compacted`` the ledger and then the log after it (Pulsar's readCompacted).
+"""``GET /api/v1/topics/{topic}/records:tail``: records as a stream, ``limits.TAILS_MAX`` at once: new
+ones, or with ``view=compacted`` the ledger and then the log after it (Pulsar's readCompacted).
 
 ::
 
