@@ -72,7 +72,14 @@ def test_what_cannot_be_cleaned(client: TestClient, served: Served) -> None:
     assert client.post("/api/v1/topics/none:clean").status_code == 404
     assert client.post("/api/v1/topics/users:clean", json={"partitions": [9]}).status_code == 404
     assert client.post("/api/v1/topics/events:clean").status_code == 400
-    assert client.post("/api/v1/topics/users:clean", json={"force": "perhaps"}).status_code == 400
+    for body in (
+        {"force": "perhaps"},
+        {"force": 1},
+        {"force": "true"},
+        {"partitions": [True]},
+        {"partitions": ["0"]},
+    ):
+        assert client.post("/api/v1/topics/users:clean", json=body).status_code == 400
     assert served.jobs.all() == []
 
 

@@ -17,7 +17,7 @@ from siltstone.commands.cluster import partition_named
 from siltstone.web.errors import status_of
 from siltstone.web.guards import EDITOR
 from siltstone.web.here import By, Here
-from siltstone.web.rest.bodies import JSON_ONLY, Body
+from siltstone.web.rest.bodies import JSON_ONLY, Body, Flag, Whole
 
 router = APIRouter(prefix="/api/v1", tags=["Siltstone"], dependencies=[JSON_ONLY])
 Document = dict[str, Any]
@@ -38,14 +38,14 @@ class TopicAlterations(Body):
     """Changes of several topics: each is made or refused for itself."""
 
     topics: Annotated[list[TopicAlteration], Field(min_length=1, max_length=TOPICS_MAX)]
-    validate_only: bool = False
+    validate_only: Flag = False
 
 
 class CleaningOrder(Body):
     """``force``: whatever the dirty ratio, and with the active segments; ``partitions``: empty for all."""
 
-    force: bool = False
-    partitions: tuple[int, ...] = ()
+    force: Flag = False
+    partitions: tuple[Whole, ...] = ()
 
 
 @router.post("/topics:alter", dependencies=[EDITOR])
