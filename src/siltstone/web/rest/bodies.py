@@ -20,7 +20,10 @@ def _refuse_words(value: object) -> object:
     return value
 
 
-Whole = Annotated[int, BeforeValidator(_refuse_words)]
+NO_WORDS = BeforeValidator(_refuse_words)
+"""For a number with bounds, after them: ``Annotated[int, Field(ge=0), NO_WORDS]``, so that the document has
+them."""
+Whole = Annotated[int, NO_WORDS]
 """A whole number in a body. pydantic alone would take ``true`` for 1, ``"7"`` for 7; 7.0 is one in JSON."""
 Flag = StrictBool
 """``true`` or ``false`` in a body, and not 1 or ``"yes"``."""
