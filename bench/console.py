@@ -123,6 +123,7 @@ def looking(path: Path) -> Iterator[Served]:
     with Served(ServeOptions(paths=(path,), is_look=True)) as served:
         served.cataloguer.refresh()
         assert served.catalogue.error is None, served.catalogue.error
+        gc.freeze()  # as the catalogue's thread does after its first look
         yield served
 
 
@@ -210,6 +211,7 @@ def opened(path: Path) -> Iterator[Served]:
         shutil.copytree(path, copy)
     with Served(ServeOptions(paths=(copy,), engine="process")) as served:
         served.cataloguer.refresh()
+        gc.freeze()
         yield served
 
 
@@ -288,7 +290,6 @@ def measure_metrics(options: argparse.Namespace) -> dict[str, object]:
         directory = directory_of(options.folder, topics, options.partitions)
         with opened(directory) if options.open else looking(directory) as served:
             site = build_site(served, rules_of(served.config, [], is_look=served.is_look))
-            gc.freeze()  # as the catalogue's thread does after its first look
             sys.setswitchinterval(SWITCH_SECONDS)
 
             async def watched(site: Any = site, paths: list[str] = paths) -> list[PageTimes]:
