@@ -213,6 +213,14 @@ def clean_now(
     return served.jobs.submit("clean", target, actor.user, work)
 
 
+def cancel_job(served: Served, actor: Actor, job_id: str) -> BackgroundJob:
+    """Cancel a job: one that waits at once, one that runs at its next check. Raises UnknownJobError,
+    StorageError."""
+    served.jobs.get(job_id)
+    with served.opened_changes().recorded(actor, "cancel-job", job_id):
+        return served.jobs.cancel(job_id)
+
+
 def retry_cleaning(served: Served, actor: Actor, topic_partition: TopicPartition) -> bool:
     """Let the cleaner try an uncleanable partition again; False if it was cleanable. Raises
     UnknownTopicError, StorageError."""

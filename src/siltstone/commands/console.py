@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from siltstone.base import files
+from siltstone.base.errors import UnknownTopicError
 from siltstone.commands.browsing import BrowsedTopic
 from siltstone.commands.catalogue import PartitionRow
 from siltstone.commands.changes import AuditedChange
@@ -39,10 +40,14 @@ def browsed_topic(served: Served, topic: str) -> BrowsedTopic:
     rows = served.catalogue.partitions_of(topic) if topic in served.catalogue.topics else []
 
     def logs() -> Sequence[ReadableLog]:
-        return [served.log(topic, partition) for partition in served.describe(topic).partitions]
+        now = served.describe(topic)
+        if now.topic_id != description.topic_id:
+            raise UnknownTopicError(f"topic {topic[:256]!r} was deleted, and created again")
+        return [served.log(topic, partition) for partition in now.partitions]
 
     return BrowsedTopic(
         name=topic,
+        identity=description.topic_id or "",
         logs=logs,
         partition_count=served.partition_count(topic) or len(description.partitions),
         checkpoints={row.topic_partition.partition: row.watched.checkpoint or 0 for row in rows},
@@ -124,9 +129,14 @@ def uncleanable_rows(served: Served, count: int) -> list[PartitionRow]:
     return [catalogue.partition(row) for row in rows.tolist()]
 
 
-def cleanings(served: Served) -> Sequence[Cleaning]:
-    """The cleanings in the directories' histories, the newest first. Raises OSError."""
-    return served.histories.cleanings(served.roots)
+def cleanings(served: Served, topic: str | None = None) -> Sequence[Cleaning]:
+    """The cleanings in the directories' histories, or those of one topic, the newest first. Raises
+    UnknownTopicError, OSError."""
+    found = served.histories.cleanings(served.roots)
+    if topic is None:
+        return found
+    served.describe(topic)
+    return [cleaning for cleaning in found if cleaning.result.topic == topic]
 
 
 def savings(served: Served) -> Sequence[Saving]:

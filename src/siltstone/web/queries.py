@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from siltstone.commands.browsing import PAGE_RECORDS, PAGE_RECORDS_MAX, RecordQuery
 from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, Listing
-from siltstone.commands.decoding import check_decoding
+from siltstone.commands.decoding import Decoding, check_decoding
 
 
 class TopicParameters(BaseModel):
@@ -37,33 +37,39 @@ class TopicParameters(BaseModel):
         )
 
 
-class RecordParameters(BaseModel):
+class DecodingParameters(BaseModel):
+    """How keys and values are shown."""
+
+    key_decoding: str = "auto"
+    value_decoding: str = "auto"
+
+    def decodings(self) -> tuple[Decoding, Decoding]:
+        """Of keys and of values, as browsing takes them. Raises UsageError."""
+        return check_decoding(self.key_decoding), check_decoding(self.value_decoding)
+
+
+class _ChosenRecords(DecodingParameters):
     """Which records of a topic; see ``commands.browsing.RecordQuery``. Keys and texts are UTF-8."""
 
     partition: list[int] | None = None
     offset: int | None = None
     from_ms: int | None = None
-    until_ms: int | None = None
-    last: int | None = None
     key: str | None = None
     key_contains: str | None = None
     value_contains: str | None = None
     tombstones: bool = False
     view: str = "log"
     isolation: str = "read_uncommitted"
-    key_decoding: str = "auto"
-    value_decoding: str = "auto"
     limit: int = Field(default=PAGE_RECORDS, ge=1, le=PAGE_RECORDS_MAX)
     cursor: str | None = None
 
     def query(self) -> RecordQuery:
         """As browsing takes it. Raises UsageError."""
+        of_keys, of_values = self.decodings()
         return RecordQuery(
             partitions=None if self.partition is None else tuple(self.partition),
             start_offset=self.offset,
             start_ms=self.from_ms,
-            end_ms=self.until_ms,
-            last=self.last,
             key=_bytes(self.key),
             key_contains=_bytes(self.key_contains),
             value_contains=_bytes(self.value_contains),
@@ -71,9 +77,32 @@ class RecordParameters(BaseModel):
             view=self.view,  # type: ignore[arg-type]  # browsing refuses an unknown one
             isolation=self.isolation,
             limit=self.limit,
-            key_decoding=check_decoding(self.key_decoding),
-            value_decoding=check_decoding(self.value_decoding),
+            key_decoding=of_keys,
+            value_decoding=of_values,
         )
+
+
+class RecordParameters(_ChosenRecords):
+    """A page of records."""
+
+    until_ms: int | None = None
+    last: int | None = None
+
+    def query(self) -> RecordQuery:
+        """As browsing takes it. Raises UsageError."""
+        return replace(super().query(), end_ms=self.until_ms, last=self.last)
+
+
+class StreamParameters(_ChosenRecords):
+    """A stream of records, in the order of the log. ``cursor``: the ``id`` to go on after; ``wait``: for new
+    records."""
+
+    model_config = ConfigDict(extra="forbid")
+    wait: bool = True
+
+    def query(self) -> RecordQuery:
+        """As browsing takes it. Raises UsageError."""
+        return replace(super().query(), newest_first=False)
 
 
 class RecordForm(BaseModel):

@@ -117,7 +117,7 @@ def retry(request: Request, served: Here, by: By, topic: str, partition: int) ->
 
 
 @router.post("/jobs/{job_id}/cancel", dependencies=[EDITOR])
-def cancel(served: Here, job_id: str) -> Response:
+def cancel(served: Here, by: By, job_id: str) -> Response:
     """Cancel a job."""
-    served.jobs.cancel(job_id)
+    administration.cancel_job(served, by, job_id)
     return RedirectResponse("/ui/jobs", 303)

@@ -190,5 +190,5 @@ def configuration(
 @router.get("/{topic}/history", dependencies=[VIEWER])
 def history(request: Request, served: Here, topic: str) -> Response:
     """The topic's cleanings."""
-    cleanings = [found for found in console.cleanings(served) if found.result.topic == topic][:PAGE_MAX]
+    cleanings = console.cleanings(served, topic)[:PAGE_MAX]
     return _topic_page(request, served, "history.html", topic, "history", cleanings=cleanings)

@@ -5,22 +5,32 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from pydantic import Field
 from starlette.responses import Response
 
 from siltstone.commands import console
 from siltstone.commands.administration import topic_etag
-from siltstone.commands.browsing import browse, raw_value
+from siltstone.commands.browsing import browse, one_record, raw_value
 from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, dirtiest, list_topics
 from siltstone.commands.topics import settings_of_broker, settings_of_topic
+from siltstone.commands.transactions import open_transactions, parsed_start
 from siltstone.web.guards import READER, VIEWER
 from siltstone.web.here import Here, Latest
 from siltstone.web.limits import READING
-from siltstone.web.queries import RecordParameters, TopicParameters
+from siltstone.web.queries import DecodingParameters, RecordParameters, TopicParameters
+from siltstone.web.rest.bodies import JSON_ONLY, Body
 
 router = APIRouter(prefix="/api/v1", tags=["Siltstone"])
 Document = dict[str, Any]
 Count = Annotated[int, Query(ge=1, le=PAGE_MAX)]
 Start = Annotated[int, Query(ge=0)]
+
+
+class SettingsToPreview(Body):
+    """Settings of a topic that would be set, and removed."""
+
+    set: dict[str, str] = Field(default_factory=dict)
+    remove: tuple[str, ...] = ()
 
 
 @router.get("/overview", dependencies=[VIEWER])
@@ -90,6 +100,29 @@ def records(
     """A page of records: at most 64 MiB or a second of reading; ``cursor`` goes on."""
     browsed = console.browsed_topic(served, topic)
     return browse(browsed, asked.query(), cursor=asked.cursor, latest=latest).to_json()
+
+
+@router.get("/topics/{topic}/cleanings", dependencies=[VIEWER])
+def topic_cleanings(served: Here, topic: str, count: Count = PAGE_ROWS) -> Document:
+    """The last cleanings of a topic, the newest first."""
+    return {"cleanings": [cleaning.to_json() for cleaning in console.cleanings(served, topic)[:count]]}
+
+
+@router.post("/topics/{topic}/configs:preview", dependencies=[VIEWER, JSON_ONLY, READING])
+def preview_configs(served: Here, topic: str, change: SettingsToPreview) -> Document:
+    """What a change of a topic's own settings would do, from the facts of its segments. Changes nothing."""
+    return console.preview_change(served, topic, change.set, change.remove).to_json()
+
+
+@router.get("/topics/{topic}/partitions/{partition}/records/{offset}", dependencies=[READER, READING])
+def record(
+    served: Here, topic: str, partition: int, offset: int, asked: Annotated[DecodingParameters, Query()]
+) -> Document:
+    """One record."""
+    of_keys, of_values = asked.decodings()
+    browsed = console.browsed_topic(served, topic)
+    found = one_record(browsed, partition, offset, key_decoding=of_keys, value_decoding=of_values)
+    return found.to_json()
 
 
 @router.get(
@@ -166,6 +199,12 @@ def groups(served: Here) -> Document:
     """Consumer groups with their offsets and lags, from ``__consumer_offsets``."""
     found, notes = console.groups(served)
     return {"groups": [group.to_json() for group in found], "notes": notes}
+
+
+@router.get("/transactions", dependencies=[VIEWER, READING])
+def transactions(served: Here, start: str = "") -> Document:
+    """Open transactions, of a part of the logs at a time: ``start`` is the answer's ``next_start``."""
+    return open_transactions(served, start=parsed_start(start)).to_json()
 
 
 @router.get("/directories", dependencies=[VIEWER])

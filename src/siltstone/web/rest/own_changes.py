@@ -100,6 +100,4 @@ def resume(served: Here, by: By, topic: str, partition: int) -> None:
 @router.delete("/jobs/{job_id}", dependencies=[EDITOR])
 def cancel_job(served: Here, by: By, job_id: str) -> Document:
     """Cancel a job: one that runs ends at its next check."""
-    served.jobs.get(job_id)
-    with served.opened_changes().recorded(by, "cancel-job", job_id):
-        return served.jobs.cancel(job_id).to_json()
+    return administration.cancel_job(served, by, job_id).to_json()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, HTTPException
+from pydantic import BeforeValidator
 from starlette.responses import JSONResponse, Response
 
 from siltstone.base.errors import UsageError
@@ -22,7 +23,16 @@ router = APIRouter(prefix="/admin/v2", tags=["Pulsar"], dependencies=[JSON_ONLY]
 TOPIC = "/persistent/{tenant}/{namespace}/{topic}"
 NAMESPACE = "/namespaces/{tenant}/{namespace}/compactionThreshold"
 Document = dict[str, Any]
-Bytes = Annotated[int, Body(le=(1 << 63) - 1)]
+
+
+def _refuse_words(value: object) -> object:
+    """pydantic would take ``true`` for 1 and ``"7"`` for 7; a number with the fraction .0 is an integer."""
+    if isinstance(value, (bool, str)):
+        raise ValueError("it is a number of bytes")
+    return value
+
+
+Bytes = Annotated[int, Body(le=(1 << 63) - 1), BeforeValidator(_refuse_words)]
 
 
 def _topic(tenant: str, namespace: str, topic: str) -> str:
