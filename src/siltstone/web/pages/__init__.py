@@ -4,8 +4,30 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from siltstone.web.pages import actions, broker, cleaner, overview, topics
+from siltstone.web.pages import (
+    actions,
+    broker,
+    cleaner,
+    directories,
+    lists_of_server,
+    new_topic,
+    overview,
+    producing,
+    selected,
+    topics,
+)
 
 router = APIRouter()
-for pages in (overview, topics, cleaner, broker, actions):
+for pages in (
+    overview,
+    topics,
+    new_topic,
+    selected,
+    producing,
+    cleaner,
+    broker,
+    directories,
+    lists_of_server,
+    actions,
+):
     router.include_router(pages.router)

@@ -17,7 +17,14 @@ from siltstone.web.here import Here
 from siltstone.web.pages.rendering import THEME_COOKIE, THEMES, page
 
 router = APIRouter()
-_KINDS = {"console.css": "text/css", "htmx.min.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_KINDS = {
+    "console.css": "text/css",
+    "console.js": "text/javascript",
+    "htmx.min.js": "text/javascript",
+    "uplot.min.css": "text/css",
+    "uplot.min.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
 
 
 @router.get("/", dependencies=[VIEWER])

@@ -7,7 +7,7 @@ memory: the next records are read when it has taken the last ones.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -26,6 +26,8 @@ from siltstone.web.queries import RecordParameters
 
 router = APIRouter(prefix="/api/v1", tags=["Siltstone"])
 TAILS_MAX = 10
+EventText = Callable[[TailEvent], str]
+"""Writes an event of a stream, with the empty line that ends it."""
 
 
 class Tails:
@@ -34,13 +36,22 @@ class Tails:
     def __init__(self) -> None:
         self.count = 0
 
-    async def stream(self, topic: BrowsedTopic, query: RecordQuery) -> AsyncIterator[str]:
+    def opened(self, topic: BrowsedTopic, query: RecordQuery, text_of: EventText) -> StreamingResponse:
+        """An event stream that has one of the places. Raises BusyError."""
+        self.claim()
+        headers = {"Cache-Control": "no-store"}
+        events = self.stream(topic, query, text_of)
+        return _Stream(events, self, media_type="text/event-stream", headers=headers)
+
+    async def stream(
+        self, topic: BrowsedTopic, query: RecordQuery, text_of: EventText
+    ) -> AsyncIterator[str]:
         """The events as text."""
         try:
             async for event in tail(topic, query):
-                yield _text(event)
+                yield text_of(event)
         except SiltstoneError as error:
-            yield _text(TailEvent(kind="end", reason=str(error)))
+            yield text_of(TailEvent(kind="end", reason=str(error)))
 
     def claim(self) -> None:
         """Take one of the places; ``_Stream`` gives it back. Raises BusyError."""
@@ -100,7 +111,4 @@ async def follow(
     """New records as they come; from ``offset`` or ``from_ms`` on, else from now."""
     browsed, query = await run_in_threadpool(_checked, served, topic, asked)
     tails: Tails = request.app.state.tails
-    tails.claim()
-    headers = {"Cache-Control": "no-store"}
-    events = tails.stream(browsed, query)
-    return _Stream(events, tails, media_type="text/event-stream", headers=headers)
+    return tails.opened(browsed, query, _text)
