@@ -13,6 +13,7 @@ from siltstone.commands.browsing import browse, raw_value
 from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, dirtiest, list_topics
 from siltstone.commands.savings import savings_by_day
 from siltstone.commands.topics import settings_of_broker, settings_of_topic
+from siltstone.commands.transactions import open_transactions, parsed_start
 from siltstone.web.guards import READER, VIEWER
 from siltstone.web.here import Here, Latest
 from siltstone.web.queries import RecordParameters, TopicParameters
@@ -157,6 +158,12 @@ def groups(served: Here) -> Document:
     """Consumer groups with their offsets and lags, from ``__consumer_offsets``."""
     found, notes = console.groups(served)
     return {"groups": [group.to_json() for group in found], "notes": notes}
+
+
+@router.get("/transactions", dependencies=[VIEWER])
+def transactions(served: Here, start: str = "") -> Document:
+    """Open transactions, of a part of the logs at a time: ``start`` is the answer's ``next_start``."""
+    return open_transactions(served, start=parsed_start(start)).to_json()
 
 
 @router.get("/directories", dependencies=[VIEWER])
