@@ -13,7 +13,9 @@ from siltstone.web.pages import (
     new_topic,
     overview,
     producing,
+    records,
     selected,
+    topic_tabs,
     topics,
 )
 
@@ -21,6 +23,8 @@ router = APIRouter()
 for pages in (
     overview,
     topics,
+    topic_tabs,
+    records,
     new_topic,
     selected,
     producing,

@@ -18,7 +18,7 @@ from siltstone.commands.topics import parse_assignments
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, EDITOR, READER
 from siltstone.web.here import By, Here
-from siltstone.web.pages import cleaner, topics
+from siltstone.web.pages import cleaner, topic_tabs
 from siltstone.web.pages.lists import ListParameters
 from siltstone.web.pages.rendering import path, query_text
 
@@ -62,15 +62,15 @@ def alter(
     """Set one of the topic's own settings, or leave it to the default."""
     name = form.name
     try:
-        if name in topics.DELETES:
+        if name in topic_tabs.DELETES:
             _confirmed(form.typed, topic)
         set_to = {} if form.default else parse_assignments([f"{name}={form.value}"], name)
         removed = [name] if form.default else []
         administration.alter_settings(served, by, topic, set_to, removed, if_match=form.tag or None)
     except (SiltstoneError, OSError) as error:
-        asked = topics.Asked(name=name, value=form.value, default=form.default)
+        asked = topic_tabs.Asked(name=name, value=form.value, default=form.default)
         is_conflict = isinstance(error, ChangedMeanwhileError)
-        answer = topics.configuration(
+        answer = topic_tabs.configuration(
             request, served, topic, asked, problem=str(error), is_conflict=is_conflict
         )
         answer.status_code = status_of(error)[0]
@@ -91,14 +91,14 @@ def add_partitions(
         administration.add_partitions(served, by, topic, int(count), if_match=tag or None)
         served.cataloguer.refresh()
 
-    again = lambda problem: topics.configuration(request, served, topic, topics.Asked(), problem=problem)  # noqa: E731
+    again = lambda problem: topic_tabs.configuration(request, served, topic, topic_tabs.Asked(), problem=problem)  # noqa: E731
     return _answer(f"/ui/topics/{path(topic)}", act, again)
 
 
 @router.post("/topics/{topic}/clean", dependencies=[EDITOR])
 def clean(request: Request, served: Here, by: By, topic: str, force: Checked = False) -> Response:
     """Clean the topic now, as a job."""
-    again = lambda problem: topics.segments(request, served, topic, problem=problem)  # noqa: E731
+    again = lambda problem: topic_tabs.segments(request, served, topic, problem=problem)  # noqa: E731
     act = lambda: administration.clean_now(served, by, topic, force=force)  # noqa: E731
     return _answer("/ui/jobs", act, again)
 
@@ -106,7 +106,7 @@ def clean(request: Request, served: Here, by: By, topic: str, force: Checked = F
 @router.post("/topics/{topic}:explain", dependencies=[READER])
 def explain(request: Request, served: Here, by: By, topic: str) -> Response:
     """Explain the topic's next cleaning, as a job; its result is on the page of segments."""
-    again = lambda problem: topics.segments(request, served, topic, problem=problem)  # noqa: E731
+    again = lambda problem: topic_tabs.segments(request, served, topic, problem=problem)  # noqa: E731
     act = lambda: explain_topic(served, by.user, topic)  # noqa: E731
     return _answer(f"/ui/topics/{path(topic)}", act, again)
 
@@ -120,7 +120,7 @@ def delete(request: Request, served: Here, by: By, topic: str, typed: Text = "")
         administration.delete_topic(served, by, topic)
         served.cataloguer.refresh()
 
-    again = lambda problem: topics.configuration(request, served, topic, topics.Asked(), problem=problem)  # noqa: E731
+    again = lambda problem: topic_tabs.configuration(request, served, topic, topic_tabs.Asked(), problem=problem)  # noqa: E731
     return _answer("/ui/topics", act, again)
 
 

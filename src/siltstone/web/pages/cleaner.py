@@ -13,7 +13,7 @@ from siltstone.commands.listing import Column
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
 from siltstone.web.pages.lists import ListParameters, list_page
-from siltstone.web.pages.topics import Problem
+from siltstone.web.pages.topic_tabs import Problem
 
 router = APIRouter(prefix="/ui/cleaner")
 Asked = Annotated[ListParameters, Query()]

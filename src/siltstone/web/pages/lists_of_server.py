@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
@@ -16,6 +16,7 @@ from siltstone.commands.listing import Column
 from siltstone.commands.transactions import OpenTransaction, open_transactions, parsed_start
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
+from siltstone.web.openapi import description_of
 from siltstone.web.pages.lists import ListParameters, list_page
 
 router = APIRouter(prefix="/ui")
@@ -61,6 +62,21 @@ JOBS: tuple[Column[BackgroundJob], ...] = (
     Column(name="ended_ms", title="ended", value=lambda job: job.ended_ms),
     Column(name="done", title="done", value=lambda job: job.bytes_done, is_number=True),
     Column(name="error", title="result", value=lambda job: job.error),
+)
+
+
+class Operation(NamedTuple):
+    """A method and path of the REST APIs, and what it does."""
+
+    method: str
+    path: str
+    summary: str
+
+
+OPERATIONS: tuple[Column[Operation], ...] = (
+    Column(name="method", title="method", value=lambda operation: operation.method),
+    Column(name="path", title="path", value=lambda operation: operation.path),
+    Column(name="summary", title="what it does", value=lambda operation: operation.summary),
 )
 
 
@@ -125,3 +141,14 @@ def jobs(request: Request, served: Here, asked: Asked) -> Response:
         asked,
         poll_seconds=5 if all(job.has_ended for job in rows) else 2,
     )
+
+
+@router.get("/api", dependencies=[VIEWER])
+def api(request: Request, served: Here, asked: Asked) -> Response:
+    """The operations of the REST APIs, from the document that describes them."""
+    rows = [
+        Operation(method.upper(), path, operation.get("description") or operation.get("summary", ""))
+        for path, item in description_of(request.app)["paths"].items()
+        for method, operation in item.items()
+    ]
+    return list_page(request, served, "api.html", "api", OPERATIONS, rows, asked)

@@ -9,12 +9,13 @@ from functools import cache
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
+from siltstone.base.config import BROKER_NAMES
 from siltstone.commands import console
 from siltstone.commands.catalogue import dirtiest
 from siltstone.commands.savings import DAY_MS, saved_bytes
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
-from siltstone.web.pages.rendering import THEME_COOKIE, THEMES, page
+from siltstone.web.pages.rendering import THEME_COOKIE, THEMES, page, path, query_text
 
 router = APIRouter()
 _KINDS = {
@@ -46,6 +47,22 @@ def overview(request: Request, served: Here) -> Response:
         saved_day=saved_bytes(cleanings, now_ms - DAY_MS),
         saved_week=saved_bytes(cleanings, now_ms - 7 * DAY_MS),
     )
+
+
+@router.get("/ui/jump", dependencies=[VIEWER])
+def jump(served: Here, to: str = "") -> Response:
+    """To a topic (``users``), a record (``users 0 756``: topic, partition, offset), a setting of the broker;
+    else to the topics whose name has this text."""
+    words = to.split()
+    if words and words[0] in served.catalogue.topics:
+        topic, numbers = f"/ui/topics/{path(words[0])}", words[1:]
+        if len(numbers) == 2 and all(word.isascii() and word.isdigit() for word in numbers):
+            where = {"partition": numbers[0], "position": "offset", "offset": numbers[1]}
+            return RedirectResponse(f"{topic}/records?{query_text(where)}", 303)
+        return RedirectResponse(topic, 303)
+    if len(words) == 1 and words[0] in BROKER_NAMES:
+        return RedirectResponse(f"/ui/broker?{query_text({'name': words[0]})}#change", 303)
+    return RedirectResponse(f"/ui/topics?{query_text({'contains': to.strip()})}", 303)
 
 
 @router.get("/ui/theme/{theme}", dependencies=[VIEWER])

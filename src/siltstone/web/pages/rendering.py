@@ -36,6 +36,7 @@ NAVIGATION = (
     ("transactions", "Transactions", "/ui/transactions"),
     ("changes", "Changes", "/ui/changes"),
     ("jobs", "Jobs", "/ui/jobs"),
+    ("api", "API", "/ui/api"),
 )
 
 

@@ -24,7 +24,7 @@ from siltstone.web.guards import ADMIN, EDITOR, VIEWER
 from siltstone.web.here import By, Here
 from siltstone.web.pages.equivalents import cluster_url, curl, shell, siltstone
 from siltstone.web.pages.rendering import page, path
-from siltstone.web.pages.topics import DELETES
+from siltstone.web.pages.topic_tabs import DELETES
 
 router = APIRouter(prefix="/ui/selected")
 Action = Literal["settings", "clean", "delete"]
