@@ -59,7 +59,7 @@ class ShownList:
     """A list as a template shows it: a page of rows, the columns, the query."""
 
     def __init__(self, columns: Sequence[Column[Any]], asked: ListParameters, rows: ListPage[Any]) -> None:
-        self.columns, self.asked, self.values, self.page = columns, asked, asked.values, rows
+        self.columns, self.asked, self.values = columns, asked, asked.values
         self.rows, self.total, self.next_start = rows.rows, rows.total, rows.next_start
 
 

@@ -43,10 +43,14 @@ class RecordToSend(BaseModel):
             raise UsageError("a tombstone deletes a key, and there is none", advice="write the key")
         return SentRecord(
             key=encoded(self.key, self.key_format, "the key") if self.key_kind == "text" else None,
-            value=encoded(self.value, self.value_format, "the value") if self.value_kind == "text" else None,
+            value=self._value() if self.value_kind == "text" else None,
             headers=tuple(self._headers()),
             partition=int(partition) if partition else None,
         )
+
+    def _value(self) -> bytes:
+        """A browser sends a new line of a field as CR and LF."""
+        return encoded(self.value.replace("\r\n", "\n"), self.value_format, "the value")
 
     def _headers(self) -> Sequence[tuple[str, bytes | None]]:
         lines = [line for line in self.headers.splitlines() if line.strip()]
@@ -116,7 +120,7 @@ def _same(request: Request, served: Here, topic: str, form: RecordToSend) -> Seq
 
 
 @router.get("/{topic}/produce", dependencies=[VIEWER])
-def form(request: Request, served: Here, topic: str, stored: Annotated[Stored, Query()]) -> Response:
+def empty_form(request: Request, served: Here, topic: str, stored: Annotated[Stored, Query()]) -> Response:
     """The form, and where the last record went."""
     return _shown(request, served, topic, RecordToSend(), stored=stored)
 

@@ -7,8 +7,8 @@ const ROWS_MAX = 500;
 let lastAnswer = new Date();
 document.addEventListener("htmx:before:request", (event) => {
   const live = event.target.id === "live" ? event.target : null;
-  const busy = live && (live.querySelector("input[name=topic]:checked") || live.querySelector("input:focus, select:focus, textarea:focus"));
-  if (document.hidden || busy) event.preventDefault();
+  const isBusy = live && live.querySelector("input[name=topic]:checked, input:focus, select:focus, textarea:focus");
+  if (document.hidden || isBusy) event.preventDefault();
 });
 // The focus is on the same link again when its table was replaced.
 let focused = null;
@@ -17,16 +17,16 @@ document.addEventListener("htmx:before:swap", () => {
   focused = active && active.closest("#live") ? active.getAttribute("href") : null;
 });
 document.addEventListener("htmx:after:swap", () => {
-  if (focused) for (const link of document.querySelectorAll("#live a")) if (link.getAttribute("href") === focused) { link.focus({ preventScroll: true }); break; }
-  begin(document);
+  const link = [...document.querySelectorAll("#live a")].find((each) => each.getAttribute("href") === focused);
+  if (focused && link) link.focus({ preventScroll: true });
+  begin();
 });
 function connection(isLost) {
-  const note = document.getElementById("connection");
   if (!isLost) lastAnswer = new Date();
-  if (note) note.textContent = isLost ? `Not connected since ${lastAnswer.toISOString().slice(11, 19)} UTC; what is shown is older.` : "";
+  const since = `Not connected since ${lastAnswer.toISOString().slice(11, 19)} UTC; what is shown is older.`;
+  document.getElementById("connection").textContent = isLost ? since : "";
 }
-document.addEventListener("htmx:after:request", () => connection(false));
-document.addEventListener("htmx:error", () => connection(true));
+for (const [name, isLost] of [["after:request", false], ["error", true]]) document.addEventListener(`htmx:${name}`, () => connection(isLost));
 
 // New records as they come: rows of HTML from the server, the newest first, at most ROWS_MAX of them.
 function follow(button) {
@@ -46,15 +46,15 @@ function follow(button) {
     button.textContent = "Stop";
     status.textContent = "Waiting for new records …";
     source.addEventListener("records", (event) => {
-      const rows = document.createElement("template");
-      rows.innerHTML = event.data;
-      count += rows.content.childElementCount;
-      body.prepend(rows.content);
+      body.querySelector("td.none")?.parentNode.remove();
+      const before = body.childElementCount;
+      body.insertAdjacentHTML("afterbegin", event.data);
+      count += body.childElementCount - before;
       while (body.childElementCount > ROWS_MAX) body.lastElementChild.remove();
       status.textContent = `Following: ${count} new records.`;
     });
     source.addEventListener("end", (event) => stop(event.data));
-    source.addEventListener("error", () => stop(`Not connected since ${new Date().toISOString().slice(11, 19)} UTC. Follow again.`));
+    source.addEventListener("error", () => stop("Not connected: the server is gone, or too many follow already. Try again."));
   });
 }
 
@@ -66,27 +66,34 @@ function plot(figure) {
   const colour = (name) => getComputedStyle(figure.querySelector(`.${name}`)).color;
   const column = (name) => cleanings.map((row) => Number(row.dataset[name]));
   const marks = rows.filter((row) => row.dataset.before === undefined).map((row) => Number(row.dataset.at) / 1000);
-  const size = (value) => value >= 1e9 ? `${value / 1e9} GB` : value >= 1e6 ? `${value / 1e6} MB` : value >= 1e3 ? `${value / 1e3} kB` : `${value} B`;
+  const unit = (value) => [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].find(([least]) => value >= least) || [1, "B"];
+  const size = (value) => `${value / unit(value)[0]} ${unit(value)[1]}`;
   const axis = { stroke: colour("ink"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") } };
   const draw = (chart) => {
     chart.ctx.strokeStyle = colour("ink");
     for (const at of marks) {
       const x = chart.valToPos(at, "x", true);
-      chart.ctx.beginPath(); chart.ctx.moveTo(x, chart.bbox.top); chart.ctx.lineTo(x, chart.bbox.top + chart.bbox.height); chart.ctx.stroke();
+      chart.ctx.strokeRect(x, chart.bbox.top, 0, chart.bbox.height);
     }
   };
   figure.hidden = false;
+  const lines = { before: { dash: [6, 3] }, after: { fill: colour("fill") } };
+  const series = Object.entries(lines).map(([name, look]) => ({ label: name, stroke: colour(name), width: 2, ...look }));
   const chart = new uPlot({
-    width: figure.clientWidth, height: 240, tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"), hooks: { draw: [draw] },
-    series: [{}, { label: "before", stroke: colour("before"), width: 2, dash: [6, 3] }, { label: "after", stroke: colour("after"), width: 2, fill: colour("fill") }],
-    axes: [axis, { ...axis, size: 80, values: (_, values) => values.map(size) }], scales: { y: { range: (_, low, high) => [0, high] } }, legend: { show: false },
+    width: figure.clientWidth, height: 240, legend: { show: false }, hooks: { draw: [draw] }, series: [{}, ...series],
+    tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"), scales: { y: { range: (_, low, high) => [0, high] } },
+    axes: [axis, { ...axis, size: 80, values: (_, values) => values.map(size) }],
   }, [column("at").map((at) => at / 1000), column("before"), column("after")], figure.querySelector(".plot"));
   new ResizeObserver(() => chart.setSize({ width: figure.clientWidth, height: 240 })).observe(figure);
 }
 
 // Once for each element, also when a part of the page was replaced.
-function begin(root) {
-  const starts = { "[data-tail]": follow, "[data-plot]": plot };
-  for (const [selector, start] of Object.entries(starts)) for (const element of root.querySelectorAll(selector)) if (!element.dataset.begun) { element.dataset.begun = "yes"; start(element); }
+function begin() {
+  for (const [selector, start] of [["[data-tail]", follow], ["[data-plot]", plot]]) {
+    for (const element of document.querySelectorAll(`${selector}:not([data-begun])`)) {
+      element.dataset.begun = "yes";
+      start(element);
+    }
+  }
 }
-begin(document);
+begin();
