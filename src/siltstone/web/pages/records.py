@@ -71,7 +71,7 @@ async def follow(
 
     def rows(event: TailEvent) -> str:
         html = fragment("record_rows.html", records=event.records[::-1], topic_name=topic)
-        data = html if event.kind == "records" else event.reason or "The stream has ended."
+        data = html if event.kind == "records" else event.reason or event.kind
         # Also a carriage return ends a line of an event stream.
         return f"event: {event.kind}\n" + "".join(f"data: {line}\n" for line in data.splitlines()) + "\n"
 
