@@ -1,5 +1,5 @@
-"""The console in a browser, over a real broker's directories in look mode: no barrier and no forbidden script on
-any page, two widths, light and dark, script off."""
+"""The console in a browser, over a real broker's directories in look mode: no barrier and no forbidden script
+on any page, two widths, light and dark, script off."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGES = {
     "topics": "/ui/topics",
     "no-topic": "/ui/topics?contains=nothing",
     "new-topic": "/ui/new-topic",
-    "selected-settings": "/ui/selected?topic=users&topic=lagged&action=settings&name=cleanup.policy&value=delete",
+    "selected-settings": "/ui/selected?topic=users&topic=lagged&action=settings&value=delete",
     "selected-clean": "/ui/selected?topic=users&topic=lagged&action=clean",
     "selected-delete": "/ui/selected?topic=users&topic=lagged&action=delete",
     "segments": "/ui/topics/lagged",

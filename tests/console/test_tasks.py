@@ -1,5 +1,5 @@
-"""The tasks of the console's users, each begun at the overview, with the clicks that the specification allows; and
-what happens beside them: two editors, records that come, hostile ones, a restart."""
+"""The tasks of the console's users, each begun at the overview, with the clicks that the specification
+allows; and what happens beside them: two editors, records that come, hostile ones, a restart."""
 
 from __future__ import annotations
 
@@ -222,14 +222,26 @@ def test_new_records_are_followed_until_somebody_stops(
     assert not visitor.browser.get_log("browser")
 
 
-HOSTILE = b"<img src=x onerror=alert(1)><script>alert(2)</script>\"'&{{7*7}}\r\nevent: end\r\x00\x1b[31m\xe2\x80\xae"
+HOSTILE = (
+    b"<img src=x onerror=alert(1)><script>alert(2)</script>\"'&{{7*7}}"
+    b"\r\nevent: end\r\x00\x1b[31m\xe2\x80\xae"
+)
 
 
 def test_hostile_records_are_shown_and_do_nothing(visitor: Visitor, open_server: Server, axe: str) -> None:
     manager = open_server[1].opened()
-    for key, value in ((HOSTILE, HOSTILE), (HOSTILE + b"\xff", HOSTILE * 20_000), (b"\xff" * 1000, b"{" * 5000)):
+    for key, value in (
+        (HOSTILE, HOSTILE),
+        (HOSTILE + b"\xff", HOSTILE * 20_000),
+        (b"\xff" * 1000, b"{" * 5000),
+    ):
         manager.send("users", value, key=key, partition=0, headers=[(HOSTILE.decode("utf-8"), HOSTILE)])
-    for query in ("", "?value_decoding=utf8&key_decoding=utf8", "?value_decoding=json", "?contains=%3Cscript%3E"):
+    for query in (
+        "",
+        "?value_decoding=utf8&key_decoding=utf8",
+        "?value_decoding=json",
+        "?contains=%3Cscript%3E",
+    ):
         visitor.browser.get(f"{visitor.url}/ui/topics/users/records{query}")
         assert "<script>alert(2)" in text_of(visitor.browser) or "3c696d67" in text_of(visitor.browser)
     keep(visitor.browser, axe, "hostile-records")
@@ -241,13 +253,19 @@ def test_hostile_records_are_shown_and_do_nothing(visitor: Visitor, open_server:
 
     until(visitor.browser, arrives)
     visitor.press("Stop")
-    for path in ("/ui/topics/%3Cscript%3Ealert(1)%3C%2Fscript%3E", "/ui/topics?contains=%22%3E%3Cimg%20src%3Dx%3E"):
+    for path in (
+        "/ui/topics/%3Cscript%3Ealert(1)%3C%2Fscript%3E",
+        "/ui/topics?contains=%22%3E%3Cimg%20src%3Dx%3E",
+    ):
         visitor.browser.get(visitor.url + path)
     name = "//h1[contains(., 'Topics')]"
     assert visitor.find(name)
     messages = [entry["message"] for entry in visitor.browser.get_log("browser")]
     assert all("404" in message for message in messages), messages  # of the topic that there is not
-    assert visitor.browser.execute_script("return document.querySelectorAll('main img, main script').length") == 0
+    assert (
+        visitor.browser.execute_script("return document.querySelectorAll('main img, main script').length")
+        == 0
+    )
 
 
 @pytest.fixture
@@ -256,8 +274,22 @@ def process(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "server.properties").write_text("log.cleaner.enable=false\n")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    arguments = ["serve", tmp_path / "logs", "--config", tmp_path / "server.properties", "--engine", "process"]
-    command = [sys.executable, "-m", "siltstone", *map(str, arguments), "--listen", f"http://127.0.0.1:{port}"]
+    arguments = [
+        "serve",
+        tmp_path / "logs",
+        "--config",
+        tmp_path / "server.properties",
+        "--engine",
+        "process",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "siltstone",
+        *map(str, arguments),
+        "--listen",
+        f"http://127.0.0.1:{port}",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
         assert started.stdout is not None
         for line in started.stdout:

@@ -247,22 +247,35 @@ def test_a_topic_is_made_changed_and_deleted(served: Served, client: TestClient)
         ("new-topic:check", {"name": "users"}, 400, "already exists"),
         ("topics/users/partitions", {"count": "1"}, 400, "partitions"),
         ("topics/users/partitions", {"count": "many"}, 400, "is no number"),
-        ("topics/users/produce", {"key_kind": "none", "value": "x"}, 400, "key"),
         ("topics/users/produce", {"key": "a", "value": "{", "value_format": "json"}, 400, "is not JSON"),
         ("topics/users/produce", {"key": "ä", "key_format": "base64"}, 400, "the key is not base64"),
         ("topics/users/produce", {"key": "a", "key_format": "rot13"}, 400, "is no format"),
         ("topics/users/produce", {"key": "a", "headers": "none"}, 400, "has no ="),
-        ("topics/users/produce", {"key": "a", "partition": "9"}, 404, "has no partition 9"),
         ("topics/users/produce", {"key_kind": "none", "value_kind": "tombstone"}, 400, "write the key"),
         ("selected/delete", {"topic": "users", "typed": "users"}, 400, "type 1 topic"),
         ("selected/settings", {"topic": "users", "name": "retention.ms", "value": "1"}, 400, "type 1 topic"),
         ("selected/settings", {"topic": "users", "name": "segment.ms", "value": "x"}, 400, "segment.ms"),
         ("broker", {"name": "no.such", "value": "1"}, 400, "no.such"),
         ("broker", {"name": "log.cleaner.threads", "value": "many"}, 400, "log.cleaner.threads"),
-        ("broker", {"name": "log.cleaner.threads", "value": "2", "tag": '"old"'}, 412, "Somebody has changed"),
+        (
+            "broker",
+            {"name": "log.cleaner.threads", "value": "2", "tag": '"old"'},
+            412,
+            "Somebody has changed",
+        ),
         ("topics/users/configuration", {"name": "segment.ms", "value": "soon"}, 400, "segment.ms"),
-        ("topics/users/configuration", {"name": "segment.ms", "value": "5000", "tag": '"old"'}, 412, "has changed"),
-        ("topics/users/configuration", {"name": "cleanup.policy", "value": "delete"}, 400, "was not confirmed"),
+        (
+            "topics/users/configuration",
+            {"name": "segment.ms", "value": "5000", "tag": '"old"'},
+            412,
+            "has changed",
+        ),
+        (
+            "topics/users/configuration",
+            {"name": "cleanup.policy", "value": "delete"},
+            400,
+            "was not confirmed",
+        ),
         (
             "topics/users/configuration",
             {"name": "cleanup.policy", "value": "delete", "typed": "user"},
@@ -298,7 +311,7 @@ def test_a_cleaning_is_a_job_whose_outcome_is_on_its_page(
         log["removed"]["superseded"] for log in client.get(f"/api/v1/jobs/{job.id}").json()["result"]["logs"]
     ]
     assert sum(removed) == 1
-    assert "records removed" in client.get("/ui/topics/users/history").text
+    assert "removed 1 older records of keys" in client.get("/ui/topics/users/history").text
 
 
 def test_the_libraries_are_as_they_were_published() -> None:
@@ -344,7 +357,7 @@ def test_a_list_has_pages(looking: tuple[Served, TestClient]) -> None:
     shown, start = 0, 0
     while start is not None:
         text = client.get(f"/ui/groups?count=3&start={start}&sort=log").text
-        shown += len(re.findall(r"<tr><th", text))
+        shown += len(re.findall(r'<tr><th scope="row"', text))
         more = re.search(r'href="\?[^"]*start=(\d+)">next page', text)
         start = None if more is None else int(more[1])
     assert shown == len(whole) > 3
@@ -435,7 +448,11 @@ def _partitions(served: Served, topic: str) -> list[TopicPartition]:
     ("form", "key", "value"),
     [
         ({"key": "a", "value": "1"}, b"a", b"1"),
-        ({"key": "YQ==", "key_format": "base64", "value": '{"b": 1}', "value_format": "json"}, b"a", b'{"b": 1}'),
+        (
+            {"key": "YQ==", "key_format": "base64", "value": '{"b": 1}', "value_format": "json"},
+            b"a",
+            b'{"b": 1}',
+        ),
         ({"key": "", "value": ""}, b"", b""),
         ({"key": "a", "value": "ignored", "value_kind": "tombstone"}, b"a", None),
     ],
@@ -453,6 +470,22 @@ def test_a_record_is_produced(
     shown = client.get(answer.headers["location"]).text
     assert f"at offset {record.offset}" in shown
     checked(shown)
+
+
+@pytest.mark.parametrize(
+    ("form", "status", "problem"),
+    [
+        ({"key_kind": "none", "value": "x"}, 400, "key"),
+        ({"key": "a", "partition": "9"}, 404, "has no partition 9"),
+    ],
+)
+def test_a_record_that_the_log_refuses_stays_in_the_form(
+    served: Served, client: TestClient, form: dict[str, str], status: int, problem: str
+) -> None:
+    end = served.opened()["users", 0].log_end_offset
+    answer = client.post("/ui/topics/users/produce", data=form)
+    assert answer.status_code == status and problem in answer.text
+    assert served.opened()["users", 0].log_end_offset == end
 
 
 def test_partitions_are_added(served: Served, client: TestClient) -> None:

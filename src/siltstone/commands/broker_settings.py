@@ -32,7 +32,13 @@ from siltstone.commands.topics import EffectiveSetting, SettingsChange, default_
 _BROKER = "broker"
 LOG_CLEANER, MAIN = "Log Cleaner", "Main"
 CLEANER_SWITCH = "log.cleaner.enable"
-_CLEANERS = ("log.cleaner.", "log.cleanup.policy", "cleaner.spark.", "brokerServiceCompaction", "topicCompaction")
+_CLEANERS = (
+    "log.cleaner.",
+    "log.cleanup.policy",
+    "cleaner.spark.",
+    "brokerServiceCompaction",
+    "topicCompaction",
+)
 _FIRST = (CLEANER_SWITCH, "log.cleanup.policy")
 _lock = threading.Lock()
 """One change of a file at a time."""

@@ -1,4 +1,4 @@
-"""What the cleaner's lists show for people: its queue, its runs, the logs that it skips, what it has saved."""
+"""What the cleaner's lists show: its queue, its runs, the logs that it skips, what it has saved."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A dry run of a topic's cleaning as a job of a server: what would go, and why. Nothing is changed, so it works
-in look mode, too.
+"""A dry run of a topic's cleaning as a job of a server: what would go, and why. Nothing is changed, so it
+works in look mode, too.
 
 An open log is explained with what the manager knows of it (its end, its checkpoint), one that is only looked
 at from its files, as ``siltstone explain`` does. Keys are never shown. A log that is not due is explained as
@@ -42,9 +42,7 @@ def removal_words(removed: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {REASON_WORDS.get(name, name)}" for name, count in removed.items() if count)
 
 
-def explain_topic(
-    served: Served, user: str, topic: str, partitions: Sequence[int] = ()
-) -> BackgroundJob:
+def explain_topic(served: Served, user: str, topic: str, partitions: Sequence[int] = ()) -> BackgroundJob:
     """Explain a topic, or some of its partitions, as a job. Its result has what ``siltstone explain --json``
     has of each log, without settings. Raises UnknownTopicError, BusyError, SiltstoneError, OSError."""
     chosen = [partition_named(served, topic, number) for number in partitions]

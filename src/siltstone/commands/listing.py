@@ -74,7 +74,7 @@ def chosen_rows(rows: Iterable[Row], columns: Sequence[Column[Row]], query: List
     value = by_name[query.sort].value
     known = [(cell, row) for row in chosen if (cell := value(row)) is not None]
     # Stable, also in descending order: equal rows stay in the order in which they came.
-    known.sort(key=lambda pair: pair[0], reverse=query.descending)  # type: ignore[arg-type, return-value]
+    known.sort(key=lambda pair: pair[0], reverse=query.descending)
     return [row for _, row in known] + [row for row in chosen if value(row) is None]
 
 

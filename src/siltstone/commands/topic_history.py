@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from siltstone.commands import console
@@ -74,6 +74,10 @@ def _changes(served: Served, topic: str) -> Iterator[TopicEvent]:
             what=change.action,
             partition=None if where is None else where.partition,
             status=change.outcome or "interrupted, or still running",
-            details=", ".join(f"{name}: {before.get(name, '–')} → {after.get(name, '–')}" for name in names)
+            details=", ".join(f"{name}: {_text(before, name)} → {_text(after, name)}" for name in names)
             + f" (by {change.actor.user})",
         )
+
+
+def _text(values: Mapping[str, object], name: str) -> str:
+    return str(values.get(name, "not set"))

@@ -112,9 +112,7 @@ def _page(
 ) -> TransactionPage:
     left = len(unreadable) - NOTES_MAX
     more = [f"{left} more logs cannot be read"] if left > 0 else []
-    return TransactionPage(
-        transactions=found, next_start=next_start, notes=[*unreadable[:NOTES_MAX], *more]
-    )
+    return TransactionPage(transactions=found, next_start=next_start, notes=[*unreadable[:NOTES_MAX], *more])
 
 
 def _transactions_of(served: Served, where: TopicPartition) -> Iterator[OpenTransaction]:

@@ -98,7 +98,7 @@ class RecordForm(BaseModel):
     cursor: str = ""
 
     def query(self) -> RecordQuery:
-        """As browsing takes it. Raises ValueError for a text that should be a number or a time, UsageError."""
+        """As browsing takes it. Raises ValueError for a text that is no number or time, UsageError."""
         searched = _bytes(self.contains or None)
         query = RecordQuery(
             partitions=(int(self.partition),) if self.partition else None,

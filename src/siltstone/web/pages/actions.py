@@ -4,6 +4,7 @@ is refused shows its page again with the reason. ``guards`` has let it through: 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Request
@@ -27,12 +28,12 @@ Text = Annotated[str, Form()]
 Checked = Annotated[bool, Form()]
 
 
-def _answer(target: str, act: Callable[[], object], again: Callable[[str], Response]) -> Response:
-    """Act and go to ``target``, or show the page again with what was wrong."""
+def _answer(target: str, act: Callable[[], object], again: Callable[..., Response]) -> Response:
+    """Act and go to ``target``, or show the page ``again`` with its ``problem``."""
     try:
         act()
     except (SiltstoneError, OSError) as error:
-        answer = again(str(error))
+        answer = again(problem=str(error))
         answer.status_code = status_of(error)[0]
         return answer
     return RedirectResponse(target, 303)
@@ -56,9 +57,7 @@ class Setting(BaseModel):
 
 
 @router.post("/topics/{topic}/configuration", dependencies=[EDITOR])
-def alter(
-    request: Request, served: Here, by: By, topic: str, form: Annotated[Setting, Form()]
-) -> Response:
+def alter(request: Request, served: Here, by: By, topic: str, form: Annotated[Setting, Form()]) -> Response:
     """Set one of the topic's own settings, or leave it to the default."""
     name = form.name
     try:
@@ -91,23 +90,23 @@ def add_partitions(
         administration.add_partitions(served, by, topic, int(count), if_match=tag or None)
         served.cataloguer.refresh()
 
-    again = lambda problem: topic_tabs.configuration(request, served, topic, topic_tabs.Asked(), problem=problem)  # noqa: E731
+    again = partial(topic_tabs.configuration, request, served, topic, topic_tabs.Asked())
     return _answer(f"/ui/topics/{path(topic)}", act, again)
 
 
 @router.post("/topics/{topic}/clean", dependencies=[EDITOR])
 def clean(request: Request, served: Here, by: By, topic: str, force: Checked = False) -> Response:
     """Clean the topic now, as a job."""
-    again = lambda problem: topic_tabs.segments(request, served, topic, problem=problem)  # noqa: E731
-    act = lambda: administration.clean_now(served, by, topic, force=force)  # noqa: E731
+    again = partial(topic_tabs.segments, request, served, topic)
+    act = partial(administration.clean_now, served, by, topic, force=force)
     return _answer("/ui/jobs", act, again)
 
 
 @router.post("/topics/{topic}:explain", dependencies=[READER])
 def explain(request: Request, served: Here, by: By, topic: str) -> Response:
     """Explain the topic's next cleaning, as a job; its result is on the page of segments."""
-    again = lambda problem: topic_tabs.segments(request, served, topic, problem=problem)  # noqa: E731
-    act = lambda: explain_topic(served, by.user, topic)  # noqa: E731
+    again = partial(topic_tabs.segments, request, served, topic)
+    act = partial(explain_topic, served, by.user, topic)
     return _answer(f"/ui/topics/{path(topic)}", act, again)
 
 
@@ -120,7 +119,7 @@ def delete(request: Request, served: Here, by: By, topic: str, typed: Text = "")
         administration.delete_topic(served, by, topic)
         served.cataloguer.refresh()
 
-    again = lambda problem: topic_tabs.configuration(request, served, topic, topic_tabs.Asked(), problem=problem)  # noqa: E731
+    again = partial(topic_tabs.configuration, request, served, topic, topic_tabs.Asked())
     return _answer("/ui/topics", act, again)
 
 
@@ -132,37 +131,38 @@ def retry(request: Request, served: Here, by: By, topic: str, partition: int) ->
         administration.retry_cleaning(served, by, partition_named(served, topic, partition))
         served.cataloguer.refresh()
 
-    again = lambda problem: cleaner.uncleanable(request, served, ListParameters(), problem=problem)  # noqa: E731
+    again = partial(cleaner.uncleanable, request, served, ListParameters())
     return _answer("/ui/cleaner/uncleanable", act, again)
 
 
 def _in_queue(request: Request, served: Here, target: str, act: Callable[[], object]) -> Response:
-    again = lambda problem: cleaner.queue(request, served, ListParameters(), problem=problem)  # noqa: E731
-    return _answer(target, act, again)
+    return _answer(target, act, partial(cleaner.queue, request, served, ListParameters()))
 
 
 @router.post("/topics/{topic}/partitions/{partition}/clean", dependencies=[EDITOR])
 def clean_partition(request: Request, served: Here, by: By, topic: str, partition: int) -> Response:
     """Clean one log now, as a job, whatever its dirty ratio."""
-    act = lambda: administration.clean_now(served, by, topic, [partition], force=True)  # noqa: E731
+    act = partial(administration.clean_now, served, by, topic, [partition], force=True)
     return _in_queue(request, served, "/ui/jobs", act)
 
 
 @router.post("/topics/{topic}/partitions/{partition}/pause", dependencies=[EDITOR])
 def pause(request: Request, served: Here, by: By, topic: str, partition: int) -> Response:
     """Let the cleaner leave a log alone."""
-    act = lambda: administration.pause_cleaning(  # noqa: E731
-        served, by, partition_named(served, topic, partition)
-    )
+
+    def act() -> None:
+        administration.pause_cleaning(served, by, partition_named(served, topic, partition))
+
     return _in_queue(request, served, "/ui/cleaner", act)
 
 
 @router.post("/topics/{topic}/partitions/{partition}/resume", dependencies=[EDITOR])
 def resume(request: Request, served: Here, by: By, topic: str, partition: int) -> Response:
     """End the pause of a log."""
-    act = lambda: administration.resume_cleaning(  # noqa: E731
-        served, by, partition_named(served, topic, partition)
-    )
+
+    def act() -> None:
+        administration.resume_cleaning(served, by, partition_named(served, topic, partition))
+
     return _in_queue(request, served, "/ui/cleaner", act)
 
 

@@ -28,7 +28,9 @@ COLUMNS: tuple[Column[BrokerRow], ...] = (
     Column(name="source", title="source", value=lambda row: row.source),
     Column(name="default", title="default", value=lambda row: row.default),
     Column(
-        name="applies", title="applies", value=lambda row: "at once" if row.applies_at_once else "after a restart"
+        name="applies",
+        title="applies",
+        value=lambda row: "at once" if row.applies_at_once else "after a restart",
     ),
     Column(name="pending", title="pending", value=lambda row: row.pending),
     Column(name="what", title="what it does", value=lambda row: row.key.doc),
@@ -36,7 +38,7 @@ COLUMNS: tuple[Column[BrokerRow], ...] = (
 
 
 class BrokerParameters(ListParameters):
-    """``name``: the setting whose form is shown, with ``value`` in it; ``changed``: only those that are set."""
+    """``name``: the setting whose form is shown, with ``value`` in it; ``changed``: only those that differ."""
 
     count: int = 500
     name: str = ""

@@ -39,7 +39,10 @@ LOGS: tuple[Column[LogOnDisk], ...] = (
 @router.get("", dependencies=[VIEWER])
 def directories(request: Request, served: Here, asked: Asked) -> Response:
     """The log directories."""
-    rows, numbers = console.directories(served), {path: number for number, path in enumerate(paths_of(served))}
+    rows, numbers = (
+        console.directories(served),
+        {path: number for number, path in enumerate(paths_of(served))},
+    )
     return list_page(
         request, served, "directories.html", "directories", DIRECTORIES, rows, asked, numbers=numbers
     )

@@ -36,11 +36,15 @@ GROUPS: tuple[Column[Committed], ...] = (
 TRANSACTIONS: tuple[Column[OpenTransaction], ...] = (
     Column(name="log", title="log", value=lambda row: f"{row.topic}-{row.partition}"),
     Column(name="producer_id", title="producer", value=lambda row: row.producer_id, is_number=True),
-    Column(name="first_offset", title="open since offset", value=lambda row: row.first_offset, is_number=True),
+    Column(
+        name="first_offset", title="open since offset", value=lambda row: row.first_offset, is_number=True
+    ),
     Column(name="began_ms", title="since (UTC)", value=lambda row: row.began_ms),
     Column(name="held_bytes", title="bytes held back", value=lambda row: row.held_bytes, is_number=True),
     Column(
-        name="cleaning", title="keeps it from cleaning", value=lambda row: "yes" if row.blocks_cleaning else "no"
+        name="cleaning",
+        title="keeps it from cleaning",
+        value=lambda row: "yes" if row.blocks_cleaning else "no",
     ),
 )
 CHANGES: tuple[Column[AuditedChange], ...] = (

@@ -26,8 +26,8 @@ POLICIES = {
     "value of a thing.",
     "delete": "All records stay until they are old, or the log is large. For events: orders, clicks, "
     "measurements.",
-    "compact,delete": "Of each key the last record stays, until it is old. For state that ends by itself, such "
-    "as sessions.",
+    "compact,delete": "Of each key the last record stays, until it is old. For state that ends, such as "
+    "sessions.",
 }
 COMPACTING = (
     "min.cleanable.dirty.ratio",
@@ -46,14 +46,14 @@ class NewTopicForm(BaseModel):
     name: str = ""
     partitions: str = "1"
     policy: str = "compact"
-    dirty_ratio: str = Field("", alias="min.cleanable.dirty.ratio")
-    min_lag: str = Field("", alias="min.compaction.lag.ms")
-    max_lag: str = Field("", alias="max.compaction.lag.ms")
-    delete_retention: str = Field("", alias="delete.retention.ms")
-    retention_ms: str = Field("", alias="retention.ms")
-    retention_bytes: str = Field("", alias="retention.bytes")
-    segment_bytes: str = Field("", alias="segment.bytes")
-    segment_ms: str = Field("", alias="segment.ms")
+    dirty_ratio: str = Field(default="", alias="min.cleanable.dirty.ratio")
+    min_lag: str = Field(default="", alias="min.compaction.lag.ms")
+    max_lag: str = Field(default="", alias="max.compaction.lag.ms")
+    delete_retention: str = Field(default="", alias="delete.retention.ms")
+    retention_ms: str = Field(default="", alias="retention.ms")
+    retention_bytes: str = Field(default="", alias="retention.bytes")
+    segment_bytes: str = Field(default="", alias="segment.bytes")
+    segment_ms: str = Field(default="", alias="segment.ms")
     more: str = ""
 
     @property

@@ -38,7 +38,9 @@ class RecordToSend(BaseModel):
         """The record to send. Raises UsageError."""
         partition = self.partition.strip()
         if partition and not (partition.isascii() and partition.isdigit() and len(partition) < 10):
-            raise UsageError(f"partition={partition[:20]!r} is no number", advice="leave it empty: the key picks")
+            raise UsageError(
+                f"partition={partition[:20]!r} is no number", advice="leave it empty: the key picks"
+            )
         if self.value_kind == "tombstone" and self.key_kind != "text":
             raise UsageError("a tombstone deletes a key, and there is none", advice="write the key")
         return SentRecord(

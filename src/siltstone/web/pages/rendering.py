@@ -158,7 +158,9 @@ def page(
             read_at=read_at,
             user=user_of(request),
             problem=problem,
-            refusals={role: _refusal(request, served, role) for role in (Role.READER, Role.EDITOR, Role.ADMIN)},
+            refusals={
+                role: _refusal(request, served, role) for role in (Role.READER, Role.EDITOR, Role.ADMIN)
+            },
             READER=Role.READER,
             EDITOR=Role.EDITOR,
             ADMIN=Role.ADMIN,

@@ -35,8 +35,6 @@ Problem = Annotated[str | None, Depends(lambda: None)]
 """Why a form was refused: only ``actions`` passes it, never a request."""
 
 
-
-
 def topic_page(request: Request, served: Here, template: str, topic: str, tab: str, **more: Any) -> Response:
     """A page of a topic. Raises UnknownTopicError."""
     row = served.catalogue.topic(topic)

@@ -43,9 +43,7 @@ class Tails:
         events = self.stream(topic, query, text_of)
         return _Stream(events, self, media_type="text/event-stream", headers=headers)
 
-    async def stream(
-        self, topic: BrowsedTopic, query: RecordQuery, text_of: EventText
-    ) -> AsyncIterator[str]:
+    async def stream(self, topic: BrowsedTopic, query: RecordQuery, text_of: EventText) -> AsyncIterator[str]:
         """The events as text."""
         try:
             async for event in tail(topic, query):
