@@ -6,7 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from selenium import webdriver
-from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+from selenium.common.exceptions import (
+    NoSuchElementException,
+    StaleElementReferenceException,
+    TimeoutException,
+)
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
@@ -38,7 +42,10 @@ def button(browser: webdriver.Chrome, text: str) -> WebElement:
 def until(browser: webdriver.Chrome, holds: Callable[[], bool]) -> None:
     """Wait; a part of the page may be replaced while it is read."""
     ignored = [StaleElementReferenceException, NoSuchElementException]
-    WebDriverWait(browser, 20, 0.1, ignored_exceptions=ignored).until(lambda _: holds())
+    try:
+        WebDriverWait(browser, 20, 0.1, ignored_exceptions=ignored).until(lambda _: holds())
+    except TimeoutException:
+        raise AssertionError(f"it did not come; the page says: {text_of(browser)}") from None
 
 
 def text_of(browser: webdriver.Chrome) -> str:

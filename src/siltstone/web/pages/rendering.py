@@ -58,6 +58,7 @@ def _environment() -> Environment:
         query=_query,
         percent=_percent,
         meaning=_meaning,
+        source=_source,
     )
     return environment
 
@@ -89,6 +90,20 @@ def _duration(value: int | None) -> str:
     if value is None:
         return ""
     return "unlimited" if value < 0 else duration_text(value / 1000)
+
+
+_SOURCES = {
+    "DEFAULT_CONFIG": "default",
+    "STATIC_BROKER_CONFIG": "the broker's file",
+    "DYNAMIC_BROKER_CONFIG": "the broker, at run time",
+    "DYNAMIC_DEFAULT_BROKER_CONFIG": "all brokers, at run time",
+    "DYNAMIC_TOPIC_CONFIG": "the topic",
+}
+
+
+def _source(name: str) -> str:
+    """Who has set a setting, by Kafka's name of the source."""
+    return _SOURCES.get(name, name)
 
 
 def _meaning(text: str, name: str) -> str:

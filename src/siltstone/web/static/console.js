@@ -7,7 +7,7 @@ const ROWS_MAX = 500;
 let lastAnswer = new Date();
 document.addEventListener("htmx:before:request", (event) => {
   const live = event.target.id === "live" ? event.target : null;
-  const isBusy = live && live.querySelector("input[name=topic]:checked, input:focus, select:focus, textarea:focus");
+  const isBusy = live && live.querySelector("input:checked, input:not([type=checkbox]):focus, select:focus, textarea:focus");
   if (document.hidden || isBusy) event.preventDefault();
 });
 // The focus is on the same link again when its table was replaced.
