@@ -45,7 +45,7 @@ def _confirmed(typed: str, topic: str) -> None:
         raise UsageError("this may delete data, and was not confirmed", advice=f"type {topic}")
 
 
-class Setting(BaseModel):
+class NewSetting(BaseModel):
     """One setting of a topic: its value, or its default. ``tag``: as the topic was read; ``typed``: its name,
     where the change may delete data."""
 
@@ -57,7 +57,9 @@ class Setting(BaseModel):
 
 
 @router.post("/topics/{topic}/configuration", dependencies=[EDITOR])
-def alter(request: Request, served: Here, by: By, topic: str, form: Annotated[Setting, Form()]) -> Response:
+def alter(
+    request: Request, served: Here, by: By, topic: str, form: Annotated[NewSetting, Form()]
+) -> Response:
     """Set one of the topic's own settings, or leave it to the default."""
     name = form.name
     try:

@@ -38,7 +38,8 @@ COLUMNS: tuple[Column[BrokerRow], ...] = (
 
 
 class BrokerParameters(ListParameters):
-    """``name``: the setting whose form is shown, with ``value`` in it; ``changed``: only those that differ."""
+    """``name``: the setting whose form is shown, with ``value`` in it; ``changed``: only those that are
+    set."""
 
     count: int = 500
     name: str = ""

@@ -44,6 +44,8 @@ def overview(request: Request, served: Here) -> Response:
         "overview.html",
         dirtiest=dirtiest(served.catalogue, 10),
         cleanings=cleanings[:10],
+        offline=console.offline_directories(served),
+        engine=console.cleaner_state(served),
         saved_day=saved_bytes(cleanings, now_ms - DAY_MS),
         saved_week=saved_bytes(cleanings, now_ms - 7 * DAY_MS),
     )

@@ -25,7 +25,7 @@ from siltstone.web.here import Here
 from siltstone.web.pages.equivalents import curl, shell, topic_setting
 from siltstone.web.pages.lists import ListParameters, list_page
 from siltstone.web.pages.rendering import page, path
-from siltstone.web.strip import strip
+from siltstone.web.strip import Scale, strip
 
 router = APIRouter(prefix="/ui/topics")
 PARTITIONS_SHOWN = 20
@@ -47,6 +47,7 @@ def segments(
     served: Here,
     topic: str,
     start: Annotated[int, Query(ge=0)] = 0,
+    scale: Scale = "bytes",
     *,
     problem: Problem = None,
 ) -> Response:
@@ -56,7 +57,7 @@ def segments(
     for row in rows[start : start + PARTITIONS_SHOWN]:
         try:
             found = console.partition_segments(served, topic, row.topic_partition.partition)
-            shown.append((row, found, strip(found), None))
+            shown.append((row, found, strip(found, scale), None))
         except (SiltstoneError, OSError) as error:
             shown.append((row, None, None, str(error)))
     more = start + PARTITIONS_SHOWN if start + PARTITIONS_SHOWN < len(rows) else None
@@ -70,6 +71,8 @@ def segments(
         shown=shown,
         next_start=more,
         total=len(rows),
+        start=start,
+        scale=scale,
         dry_run=last_explanation(served, topic),
         removal_words=removal_words,
         same=[

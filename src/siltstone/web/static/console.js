@@ -1,8 +1,6 @@
 "use strict";
 // What pages do beyond links and forms. Without script everything else works. No inline script, no eval.
-
 const ROWS_MAX = 500;
-
 // A list that polls stays as it is while somebody ticks rows or writes in it, and while nobody sees it.
 let lastAnswer = new Date();
 document.addEventListener("htmx:before:request", (event) => {
@@ -10,14 +8,18 @@ document.addEventListener("htmx:before:request", (event) => {
   const isBusy = live && live.querySelector("input:checked, input:not([type=checkbox]):focus, select:focus, textarea:focus");
   if (document.hidden || isBusy) event.preventDefault();
 });
-// The focus is on the same link again when its table was replaced.
-let focused = null;
+// When a part of the page was replaced, the focus is on the same link again, and what was open or scrolled still is.
+const states = [["details", "open"], [".scroll", "scrollLeft"]];
+const all = (selector) => [...document.querySelectorAll(`#live ${selector}`)];
+let focused = null, kept = [[], []];
 document.addEventListener("htmx:before:swap", () => {
   const active = document.activeElement;
   focused = active && active.closest("#live") ? active.getAttribute("href") : null;
+  kept = states.map(([selector, name]) => all(selector).map((element) => element[name]));
 });
 document.addEventListener("htmx:after:swap", () => {
-  const link = [...document.querySelectorAll("#live a")].find((each) => each.getAttribute("href") === focused);
+  states.forEach(([selector, name], at) => all(selector).forEach((element, index) => { if (index in kept[at]) element[name] = kept[at][index]; }));
+  const link = all("a").find((each) => each.getAttribute("href") === focused);
   if (focused && link) link.focus({ preventScroll: true });
   begin();
 });
@@ -65,7 +67,7 @@ function plot(figure) {
   if (cleanings.length < 2 || typeof uPlot === "undefined") return;
   const colour = (name) => getComputedStyle(figure.querySelector(`.${name}`)).color;
   const column = (name) => cleanings.map((row) => Number(row.dataset[name]));
-  const marks = rows.filter((row) => row.dataset.before === undefined).map((row) => Number(row.dataset.at) / 1000);
+  const marks = rows.filter((row) => !cleanings.includes(row)).map((row) => Number(row.dataset.at) / 1000);
   const unit = (value) => [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].find(([least]) => value >= least) || [1, "B"];
   const size = (value) => `${value / unit(value)[0]} ${unit(value)[1]}`;
   const axis = { stroke: colour("ink"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") } };
@@ -82,7 +84,7 @@ function plot(figure) {
   const chart = new uPlot({
     width: figure.clientWidth, height: 240, legend: { show: false }, hooks: { draw: [draw] }, series: [{}, ...series],
     tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"), scales: { y: { range: (_, low, high) => [0, high] } },
-    axes: [axis, { ...axis, size: 80, values: (_, values) => values.map(size) }],
+    axes: [{ ...axis, values: "{YYYY}-{MM}-{DD}\n{HH}:{mm}:{ss}" }, { ...axis, size: 80, values: (_, values) => values.map(size) }],
   }, [column("at").map((at) => at / 1000), column("before"), column("after")], figure.querySelector(".plot"));
   new ResizeObserver(() => chart.setSize({ width: figure.clientWidth, height: 240 })).observe(figure);
 }
@@ -90,10 +92,7 @@ function plot(figure) {
 // Once for each element, also when a part of the page was replaced.
 function begin() {
   for (const [selector, start] of [["[data-tail]", follow], ["[data-plot]", plot]]) {
-    for (const element of document.querySelectorAll(`${selector}:not([data-begun])`)) {
-      element.dataset.begun = "yes";
-      start(element);
-    }
+    for (const element of document.querySelectorAll(`${selector}:not([data-begun])`)) { element.dataset.begun = "yes"; start(element); }
   }
 }
 begin();
