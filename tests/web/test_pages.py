@@ -306,7 +306,9 @@ def test_a_cleaning_is_a_job_whose_outcome_is_on_its_page(
     wait_for(lambda: served.jobs.all()[0].has_ended)
     (job,) = served.jobs.all()
     assert (job.kind, job.target, job.state) == ("clean", "users", "done")
-    assert "as JSON" in client.get("/ui/jobs").text
+    shown = client.get("/ui/jobs").text
+    assert "as JSON" in shown and "1 older records of keys that have a newer one removed;" in shown
+    assert client.get("/ui/jobs?format=json").json()[0]["result"].startswith("1 older records")
     removed = [
         log["removed"]["superseded"] for log in client.get(f"/api/v1/jobs/{job.id}").json()["result"]["logs"]
     ]

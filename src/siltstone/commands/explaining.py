@@ -8,12 +8,14 @@ if it were.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from siltstone.commands.cluster import partition_named, partitions_of
-from siltstone.commands.jobs import BackgroundJob, Progress
+from siltstone.commands.explain_page import size_text
+from siltstone.commands.jobs import DONE, BackgroundJob, Progress
 from siltstone.commands.review import ExplainRequest, engine_for, explain
 from siltstone.commands.served import Served
 from siltstone.compaction import engine
@@ -22,7 +24,8 @@ from siltstone.compaction.inplace.planning import LogState, PlanOptions
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.log_cleaner import log_state
 
-EXPLAIN = "explain"
+CLEAN, EXPLAIN = "clean", "explain"
+"""Kinds of jobs."""
 GROUPS_MAX = 100
 """Groups of a log that a result has; ``groups_left`` says how many more there are."""
 REASON_WORDS = {
@@ -40,6 +43,22 @@ def removal_words(removed: Mapping[str, int]) -> str:
     """``1,200 older records of keys that have a newer one, 3 records without a key``; empty if nothing
     goes."""
     return ", ".join(f"{count:,} {REASON_WORDS.get(name, name)}" for name, count in removed.items() if count)
+
+
+def outcome_words(job: BackgroundJob) -> str:
+    """What a cleaning or a dry run that is done has come to, in words; empty for other jobs."""
+    result = job.result
+    if job.state != DONE or job.kind not in (CLEAN, EXPLAIN) or not isinstance(result, dict):
+        return ""
+    logs, counts = result["logs"], Counter[str]()
+    if not logs:
+        return "No log was due, so none was cleaned"
+    for log in logs:
+        counts.update(log["removed"])
+    sizes = [(log["bytes_before"], log["bytes_after"]) for log in logs if log["bytes_after"] is not None]
+    before, after = (sum(side) for side in zip(*sizes, strict=True)) if sizes else (0, 0)
+    words, would = removal_words(counts) or "nothing", "would be " if job.kind == EXPLAIN else ""
+    return f"{words} {would}removed; {size_text(before)} → {size_text(after)}"
 
 
 def explain_topic(served: Served, user: str, topic: str, partitions: Sequence[int] = ()) -> BackgroundJob:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from siltstone.commands import console
 from siltstone.commands.catalogue import PAGE_MAX
 from siltstone.commands.changes import AuditedChange
+from siltstone.commands.explaining import outcome_words
 from siltstone.commands.groups import ConsumerGroup, GroupOffset
 from siltstone.commands.jobs import BackgroundJob
 from siltstone.commands.listing import Column
@@ -65,7 +66,7 @@ JOBS: tuple[Column[BackgroundJob], ...] = (
     Column(name="created_ms", title="created (UTC)", value=lambda job: job.created_ms),
     Column(name="ended_ms", title="ended", value=lambda job: job.ended_ms),
     Column(name="done", title="done", value=lambda job: job.bytes_done, is_number=True),
-    Column(name="error", title="result", value=lambda job: job.error),
+    Column(name="result", title="result", value=lambda job: job.error or outcome_words(job)),
 )
 
 
@@ -143,6 +144,7 @@ def jobs(request: Request, served: Here, asked: Asked) -> Response:
         JOBS,
         rows,
         asked,
+        outcome_words=outcome_words,
         poll_seconds=5 if all(job.has_ended for job in rows) else 2,
     )
 
