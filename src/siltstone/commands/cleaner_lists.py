@@ -1,4 +1,4 @@
-"""What the cleaner's lists show: its queue, its runs, the logs that it skips, what it has saved."""
+"""What the cleaner's lists show: its queue, its runs, the logs that it skips."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from siltstone.commands import console
 from siltstone.commands.catalogue import PartitionRow, dirtiest
 from siltstone.commands.explaining import removal_words
-from siltstone.commands.savings import savings_by_day
 from siltstone.commands.served import Served
 from siltstone.log.names import TopicPartition
 
-QUEUE_MAX = 1000
-"""The dirtiest logs: the others are not in the queue for long."""
+LISTED_MAX = 1000
+"""Logs that a list has at most: the dirtiest ones, or the first by name."""
 _PLACE = re.compile(r"(?P<file>/.*?): byte (?P<byte>\d+): (?P<reason>.*)", re.DOTALL)
 
 
@@ -40,7 +39,7 @@ class QueueRow:
 def queue(served: Served) -> Iterator[QueueRow]:
     """The compacted logs, the dirtiest first."""
     paused = frozenset[TopicPartition]() if served.cleaner is None else served.cleaner.paused
-    for place, row in enumerate(dirtiest(served.catalogue, QUEUE_MAX), 1):
+    for place, row in enumerate(dirtiest(served.catalogue, LISTED_MAX), 1):
         log = row.watched
         assert log.snapshot is not None  # only such logs are in the list
         ratio = None if log.min_ratio is None else log.min_ratio.value
@@ -108,8 +107,8 @@ class UncleanableRow:
 
 
 def uncleanable(served: Served) -> Iterator[UncleanableRow]:
-    """The logs that the cleaner skips."""
-    yield from (_uncleanable(row) for row in console.uncleanable_rows(served))
+    """The logs that the cleaner skips, the first by name."""
+    yield from (_uncleanable(row) for row in console.uncleanable_rows(served, LISTED_MAX))
 
 
 def _uncleanable(row: PartitionRow) -> UncleanableRow:
@@ -125,32 +124,3 @@ def _uncleanable(row: PartitionRow) -> UncleanableRow:
         reason=found.reason if place is None else place["reason"],
         command=shlex.join(["siltstone", "dump", file or str(row.watched.directory)]),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavingRow:
-    """What the cleanings of one topic have saved on one day (UTC)."""
-
-    day: str
-    topic: str
-    cleanings: int
-    bytes_before: int
-    bytes_after: int
-    saved_bytes: int
-    removed: int
-    what_went: str
-
-
-def savings(served: Served) -> Iterator[SavingRow]:
-    """By day and topic, the newest day first. Raises OSError."""
-    for saving in savings_by_day(served.paths):
-        yield SavingRow(
-            day=saving.day,
-            topic=saving.topic,
-            cleanings=saving.cleanings,
-            bytes_before=saving.bytes_before,
-            bytes_after=saving.bytes_after,
-            saved_bytes=saving.saved_bytes,
-            removed=saving.records_removed,
-            what_went=removal_words(saving.removed),
-        )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from siltstone.commands import cleaner_lists
-from siltstone.commands.cleaner_lists import QueueRow, RunRow, SavingRow, UncleanableRow
+from siltstone.commands import cleaner_lists, console
+from siltstone.commands.cleaner_lists import QueueRow, RunRow, UncleanableRow
+from siltstone.commands.explaining import removal_words
 from siltstone.commands.listing import Column
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
@@ -46,15 +47,16 @@ UNCLEANABLE: tuple[Column[UncleanableRow], ...] = (
     Column(name="reason", title="reason", value=lambda row: row.reason),
     Column(name="command", title="look at it", value=lambda row: row.command),
 )
-SAVINGS: tuple[Column[SavingRow], ...] = (
+# Rows are ``Saving``s as they are kept: there may be 30,000.
+SAVINGS: tuple[Column[Any], ...] = (
     Column(name="day", title="day (UTC)", value=lambda row: row.day),
     Column(name="topic", title="topic", value=lambda row: row.topic),
     Column(name="cleanings", title="cleanings", value=lambda row: row.cleanings, is_number=True),
     Column(name="bytes_before", title="bytes before", value=lambda row: row.bytes_before, is_number=True),
     Column(name="bytes_after", title="after", value=lambda row: row.bytes_after, is_number=True),
     Column(name="saved_bytes", title="saved", value=lambda row: row.saved_bytes, is_number=True),
-    Column(name="removed", title="records removed", value=lambda row: row.removed, is_number=True),
-    Column(name="what_went", title="what went, and why", value=lambda row: row.what_went),
+    Column(name="removed", title="records removed", value=lambda row: row.records_removed, is_number=True),
+    Column(name="what_went", title="what went, and why", value=lambda row: removal_words(row.removed)),
 )
 
 
@@ -86,7 +88,7 @@ def uncleanable(request: Request, served: Here, asked: Asked, *, problem: Proble
 @router.get("/savings", dependencies=[VIEWER])
 def savings(request: Request, served: Here, asked: Asked) -> Response:
     """What cleanings have saved, by day and topic."""
-    rows = list(cleaner_lists.savings(served))
+    rows = console.savings(served)
     return list_page(
         request,
         served,
@@ -96,5 +98,6 @@ def savings(request: Request, served: Here, asked: Asked) -> Response:
         rows,
         asked,
         tab="savings",
+        removal_words=removal_words,
         saved=sum(row.saved_bytes for row in rows),
     )

@@ -13,6 +13,7 @@ from siltstone.commands.disk_contents import LogOnDisk, contents_of, paths_of
 from siltstone.commands.listing import Column
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
+from siltstone.web.limits import READING
 from siltstone.web.pages.lists import ListParameters, list_page
 
 router = APIRouter(prefix="/ui/directories")
@@ -48,7 +49,7 @@ def directories(request: Request, served: Here, asked: Asked) -> Response:
     )
 
 
-@router.get("/{number}", dependencies=[VIEWER])
+@router.get("/{number}", dependencies=[VIEWER, READING])
 def directory(request: Request, served: Here, number: int, asked: Asked) -> Response:
     """What one directory is full of: its logs, the largest first, and what is left over."""
     contents = contents_of(served, number)

@@ -17,6 +17,7 @@ from siltstone.commands.listing import Column
 from siltstone.commands.transactions import OpenTransaction, open_transactions, parsed_start
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
+from siltstone.web.limits import READING
 from siltstone.web.openapi import description_of
 from siltstone.web.pages.lists import ListParameters, list_page
 
@@ -89,7 +90,7 @@ def _pairs(values: object) -> str:
     return ", ".join(f"{name}={value}" for name, value in dict(values).items())  # type: ignore[call-overload]
 
 
-@router.get("/groups", dependencies=[VIEWER])
+@router.get("/groups", dependencies=[VIEWER, READING])
 def groups(request: Request, served: Here, asked: Asked) -> Response:
     """Consumer groups and their lags, a row for each partition that a group has."""
     found, notes = console.groups(served)
@@ -106,7 +107,7 @@ class TransactionParameters(ListParameters):
     begin: str = ""
 
 
-@router.get("/transactions", dependencies=[VIEWER])
+@router.get("/transactions", dependencies=[VIEWER, READING])
 def transactions(
     request: Request, served: Here, asked: Annotated[TransactionParameters, Query()]
 ) -> Response:

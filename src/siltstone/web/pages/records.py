@@ -22,16 +22,17 @@ from siltstone.commands.cluster import partition_named
 from siltstone.commands.decoding import DECODINGS
 from siltstone.web.guards import READER
 from siltstone.web.here import Here, Latest
+from siltstone.web.limits import READING
 from siltstone.web.pages.equivalents import curl, shell
 from siltstone.web.pages.rendering import fragment, path, query_text
 from siltstone.web.pages.topic_tabs import topic_page
 from siltstone.web.queries import RecordForm
-from siltstone.web.rest.tail import Tails
+from siltstone.web.rest.tail import opened_stream
 
 router = APIRouter(prefix="/ui/topics")
 
 
-@router.get("/{topic}/records", dependencies=[READER])
+@router.get("/{topic}/records", dependencies=[READER, READING])
 def records(
     request: Request, served: Here, latest: Latest, topic: str, asked: Annotated[RecordForm, Query()]
 ) -> Response:
@@ -67,7 +68,6 @@ async def follow(
 ) -> StreamingResponse:
     """New records that fit the form, as rows of the table."""
     browsed, query = await run_in_threadpool(_followed, served, topic, asked)
-    tails: Tails = request.app.state.tails
 
     def rows(event: TailEvent) -> str:
         html = fragment("record_rows.html", records=event.records[::-1], topic_name=topic)
@@ -75,7 +75,7 @@ async def follow(
         # Also a carriage return ends a line of an event stream.
         return f"event: {event.kind}\n" + "".join(f"data: {line}\n" for line in data.splitlines()) + "\n"
 
-    return tails.opened(browsed, query, rows)
+    return opened_stream(request.app.state.tails, browsed, query, rows)
 
 
 def _followed(served: Here, topic: str, asked: RecordForm) -> tuple[BrowsedTopic, RecordQuery]:
@@ -91,7 +91,7 @@ def _followed(served: Here, topic: str, asked: RecordForm) -> tuple[BrowsedTopic
     return browsed, query
 
 
-@router.get("/{topic}/why/{partition}/{offset}", dependencies=[READER])
+@router.get("/{topic}/why/{partition}/{offset}", dependencies=[READER, READING])
 def why(
     request: Request,
     served: Here,

@@ -22,6 +22,7 @@ from siltstone.commands.topic_history import CLEANING, TopicEvent, history_of
 from siltstone.commands.topics import settings_of_topic
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
+from siltstone.web.limits import READING
 from siltstone.web.pages.equivalents import curl, shell, topic_setting
 from siltstone.web.pages.lists import ListParameters, list_page
 from siltstone.web.pages.rendering import page, path
@@ -41,7 +42,7 @@ def topic_page(request: Request, served: Here, template: str, topic: str, tab: s
     return page(request, served, template, topic=row, tab=tab, **more)
 
 
-@router.get("/{topic}", dependencies=[VIEWER])
+@router.get("/{topic}", dependencies=[VIEWER, READING])
 def segments(
     request: Request,
     served: Here,
@@ -91,7 +92,7 @@ class Asked(BaseModel):
     default: bool = False
 
 
-@router.get("/{topic}/configuration", dependencies=[VIEWER])
+@router.get("/{topic}/configuration", dependencies=[VIEWER, READING])
 def configuration(
     request: Request,
     served: Here,
