@@ -196,6 +196,19 @@ def _free_bytes(path: str) -> int | None:
     return None
 
 
+def offline_directories(served: Served) -> int:
+    """How many log directories are out of service; 0 where they are only looked at."""
+    directories = () if served.manager is None else served.manager.directories
+    return sum(directory.offline is not None for directory in directories)
+
+
+def cleaner_state(served: Served) -> str | None:
+    """Does the log cleaner run: on, off; None where nothing is cleaned."""
+    if served.manager is None:
+        return None
+    return "on" if served.manager.config.flag("log.cleaner.enable") else "off"
+
+
 def changes(served: Served, count: int) -> list[AuditedChange]:
     """The audit log, the newest change first; empty where nothing is changed. Raises OSError."""
     return [] if served.changes is None else served.changes.newest(count)

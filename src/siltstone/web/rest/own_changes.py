@@ -14,8 +14,9 @@ from pydantic import Field
 from siltstone.base.errors import SiltstoneError
 from siltstone.commands import administration
 from siltstone.commands.cluster import partition_named
+from siltstone.commands.explaining import explain_topic
 from siltstone.web.errors import status_of
-from siltstone.web.guards import EDITOR
+from siltstone.web.guards import EDITOR, READER
 from siltstone.web.here import By, Here
 from siltstone.web.rest.bodies import JSON_ONLY, Body
 
@@ -77,6 +78,19 @@ def clean(served: Here, by: By, topic: str, request: CleaningOrder | None = None
     request = request or CleaningOrder()
     job = administration.clean_now(served, by, topic, request.partitions, force=request.force)
     return job.to_json()
+
+
+class ExplainOrder(Body):
+    """``partitions``: empty for all."""
+
+    partitions: tuple[int, ...] = ()
+
+
+@router.post("/topics/{topic}:explain", dependencies=[READER], status_code=202)
+def explain(served: Here, by: By, topic: str, request: ExplainOrder | None = None) -> Document:
+    """What a cleaning of a topic would do, as a job; nothing is changed. Keys are masked."""
+    partitions = () if request is None else request.partitions
+    return explain_topic(served, by.user, topic, partitions).to_json()
 
 
 @router.post("/topics/{topic}/partitions/{partition}:retry-cleaning", dependencies=[EDITOR], status_code=204)
