@@ -34,6 +34,7 @@ offset.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -207,7 +208,9 @@ def remove_deleted(directory: Path, from_base: int = 0) -> list[str]:
     deleted = [(entry, name) for entry, name in _files(directory) if name.suffix == DELETED]
     names = [entry.name for entry, name in deleted if name.base_offset >= from_base]
     for name in names:
-        files.unlink(directory / name)
+        # The upkeep of an open log unlinks them, too, when file.delete.delay.ms has passed.
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(directory / name)
     if names:
         files.sync_directory(directory)
     return names
