@@ -13,7 +13,13 @@ from pathlib import Path
 import pytest
 
 from siltstone.base.clock import ManualClock
-from siltstone.base.errors import PolicyViolationError, StorageError, UnknownTopicError, UsageError
+from siltstone.base.errors import (
+    MessageTooLargeError,
+    PolicyViolationError,
+    StorageError,
+    UnknownTopicError,
+    UsageError,
+)
 from siltstone.commands.changes import CHANGES_FILE, Actor, ChangeLog
 from siltstone.commands.erasing import (
     ABSENT,
@@ -467,6 +473,18 @@ def test_a_cleaning_that_is_under_way_is_waited_for(tmp_path: Path, monkeypatch:
 
         monkeypatch.setattr(here.manager.cleaning_states, "wait_until_unclaimed", end_then_wait)
         assert erase(here).status == VALUES_GONE
+
+
+def test_a_tombstone_that_the_log_refuses_is_an_error_without_the_key(tmp_path: Path) -> None:
+    with open_at(tmp_path) as here:
+        key = b"user-4711" * 20
+        put(here.manager["users", 0], key=key)
+        here.manager.topics.alter("users", {"max.message.bytes": "100"})
+        with pytest.raises(MessageTooLargeError) as refused:
+            erase(here, key)
+        assert "user-4711" not in str(refused.value) + (tmp_path / CHANGES_FILE).read_text()
+        assert [str(outcome).split(":")[0] for outcome in outcomes(here)] == ["failed"]
+        assert here.manager["users", 0].log_end_offset == 1
 
 
 # What is refused, and what is kept of a key.

@@ -67,12 +67,9 @@ class OpenDirectories:
             if not left:
                 break
             with interruption.current().critical():  # of a command: no swap is cut off
-                for result in self.cleaner.clean_now(left, force=True):
-                    results[result.topic_partition] = result
-            excluded = results.keys() | self.cleaner.paused | self.manager.uncleanable.keys()
-            left -= excluded
-            for log in left:  # a thread of the cleaner has a claim on it
-                self.manager.cleaning_states.wait_until_unclaimed(log, CLAIM_SECONDS)
+                cleaned = self.cleaner.clean_now(left, force=True, wait_seconds=CLAIM_SECONDS)
+            results |= {result.topic_partition: result for result in cleaned}
+            left -= results.keys() | self.cleaner.paused | self.manager.uncleanable.keys()
         return results
 
     def circumstances(self, log: TopicPartition) -> Circumstances:
