@@ -73,6 +73,8 @@ def test_values_are_in_the_unit_of_the_settings_own_name(name: str, text: str, v
         ("log.roll.hours", "-1"),
         ("log.roll.jitter.hours", "-1"),
         ("log.cleanup.interval.mins", str(INT_MAX + 1)),
+        ("log.cleanup.interval.mins", "0"),
+        ("log.cleanup.interval.mins", "-5"),
         ("segment.bytes", str(INT_MAX + 1)),
         ("flush.messages", "0"),
         ("max.compaction.lag.ms", "0"),

@@ -18,6 +18,8 @@ from siltstone.commands.records import Range, TopicConsumer, parse_range
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.producing import NewRecord, append
 from tests.support.command_line import Command, tree
+from tests.support.golden_sets import read_checkpoint, write_checkpoint
+from tests.support.operator.staged import stage
 
 EVERYTHING = ("-e", "-q", "-f", "%t %p %o %k=%s\\n")
 
@@ -287,6 +289,29 @@ def test_following_sees_appends_rolls_and_new_partitions(logs: Path) -> None:
                         (arrived.topic_partition.partition, columns.value(row)) for row in range(len(columns))
                     ]
     assert found == [(0, b"first"), (0, b"1"), (2, b"new partition"), (0, b"4"), (0, b"5")]
+
+
+def test_following_a_brokers_topic_goes_on_when_its_high_watermark_moves(
+    golden: Path, tmp_path: Path
+) -> None:
+    """A broker appends first, and writes the checkpoint of the high watermark up to 5 s later."""
+    staged = stage(golden, "basic_zipf_ts", tmp_path / "data")
+    topic, partition = staged.case.topic, staged.topic_partition.partition
+    checkpoint = staged.directory / "replication-offset-checkpoint"
+    end = read_checkpoint(checkpoint)[topic, partition]
+    write_checkpoint(checkpoint, {(topic, partition): 24})  # where the second batch begins
+    consuming = TopicConsumer(BrokerDirectories(paths=(staged.directory,)), topic)
+    high_watermarks = iter((24, end))
+
+    def wait() -> None:
+        write_checkpoint(checkpoint, {(topic, partition): next(high_watermarks)})
+
+    ends = []
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        for arrived in consuming.follow(wait):
+            if arrived.polled is None:
+                ends.append(arrived.offset)
+    assert ends == [24, end]
 
 
 def test_following_in_a_process_of_its_own(logs: Path) -> None:

@@ -520,7 +520,6 @@ class LogConfig:
     message_timestamp_type: str = "CreateTime"
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
-    preallocate: bool = False
     producer_id_expiration_ms: int = _DAY_MS
     remote_storage_enable: bool = False
     retention_bytes: int = -1

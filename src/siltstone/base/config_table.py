@@ -41,7 +41,8 @@ class Synonym:
     """A broker's name for a setting, perhaps in a larger unit.
 
     ``unit``: the size of its unit, in the setting's own unit (an hour, for a setting in ms: 3,600,000).
-    ``kind``: its type if that is not the setting's. ``minimum``: its smallest value, in its own unit.
+    ``kind``: its type if that is not the setting's. ``minimum``: its smallest value, in its own unit; None: the
+    setting's bounds if the unit is 1, else none. A negative synonym of retention.ms always means no limit.
     ``is_dynamic``: whether it can change at run time.
     """
 
@@ -169,7 +170,7 @@ _ROWS = (
     _topic_key("min.cleanable.dirty.ratio", Kind.DOUBLE, 0.5, "A log is eligible for cleaning when more than this share of its bytes is dirty.", "log.cleaner.min.cleanable.ratio", minimum=0, maximum=1),
     _topic_key("min.compaction.lag.ms", Kind.LONG, 0, "A record stays uncleaned at least this long.", "log.cleaner.min.compaction.lag.ms", minimum=0),
     _accepted_topic_key("min.insync.replicas", Kind.INT, 1, _REPLICAS, "min.insync.replicas", minimum=1),
-    _topic_key("preallocate", Kind.BOOLEAN, False, "Whether a new segment's file gets its full size at once.", "log.preallocate"),
+    _accepted_topic_key("preallocate", Kind.BOOLEAN, False, "Whether a new segment's file gets its full size at once; files always grow as they are written.", "log.preallocate"),
     _accepted_topic_key("remote.copy.lag.bytes", Kind.LONG, 0, _TIERED, minimum=-1),
     _accepted_topic_key("remote.copy.lag.ms", Kind.LONG, 0, _TIERED, minimum=-1),
     _accepted_topic_key("remote.log.copy.disable", Kind.BOOLEAN, False, _TIERED),
@@ -213,7 +214,7 @@ BROKER_KEYS = (
     _broker_key("log.flush.scheduler.interval.ms", Kind.LONG, LONG_MAX, "How often logs are checked for a sync that is due; also flush.ms where no other name sets it."),
     _broker_key("log.flush.start.offset.checkpoint.interval.ms", Kind.INT, 60_000, "How often the log start offsets are checkpointed.", minimum=0),
     _broker_key("log.initial.task.delay.ms", Kind.LONG, 30_000, "How long after the start the periodic tasks begin.", minimum=0),
-    _broker_key("log.retention.check.interval.ms", Kind.LONG, 300_000, "How often logs are checked for segments to delete.", Synonym(name="log.cleanup.interval.mins", unit=60_000, kind=Kind.INT, is_dynamic=False), minimum=1),
+    _broker_key("log.retention.check.interval.ms", Kind.LONG, 300_000, "How often logs are checked for segments to delete.", Synonym(name="log.cleanup.interval.mins", unit=60_000, kind=Kind.INT, minimum=1, is_dynamic=False), minimum=1),
     _broker_key("num.recovery.threads.per.data.dir", Kind.INT, 2, "Logs of one directory that are opened at the same time.", minimum=1, is_dynamic=True),
     _broker_key("producer.id.expiration.ms", Kind.INT, 86_400_000, "How long the state of an inactive producer is kept.", minimum=1, is_dynamic=True),
     _broker_key("producer.id.expiration.check.interval.ms", Kind.INT, 600_000, "How often expired producers are removed.", minimum=1),

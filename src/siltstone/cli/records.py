@@ -249,7 +249,7 @@ def consume(
         partitions=frozenset(flags.partition),
         offset_range=parse_range(flags.offset),
         isolation=flags.isolation,
-        to_the_end=high_watermark_is_end(flags.high_watermark),
+        beyond_high_watermark=high_watermark_is_end(flags.high_watermark),
         read_compacted=flags.read_compacted,
     )
     output.note(*consuming.notes, *consuming.damage)

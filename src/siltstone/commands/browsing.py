@@ -3,9 +3,9 @@
 ::
 
     topic = BrowsedTopic(name="users", logs=logs["users"].logs, partition_count=3)
-    page = browse(topic, RecordQuery(key=b"alice", view="latest"), latest=LatestViews())
-    while page.cursor is not None:               # "go on": a request is bounded, the page says how far it
-    came
+    query, latest = RecordQuery(key=b"alice", view="latest"), LatestViews()
+    page = browse(topic, query, latest=latest)
+    while page.cursor is not None:  # the page's bound was reached: "go on"
         page = browse(topic, query, cursor=page.cursor, latest=latest)
 
 A request reads at most ``READ_BYTES`` or for ``READ_SECONDS``, but a block of each partition always. It scans
@@ -251,7 +251,7 @@ def browse(
     budget: Budget | None = None,
 ) -> RecordPage:
     """One page of records. ``latest``: for the view of that name, the cache of each log's last
-    offsets by key.
+    offsets by key; without it they are found for this page alone. (A key that is asked for needs none.)
 
     Raises UsageError (query, cursor), UnknownTopicError, CorruptRecordError, LedgerError,
     DirectoryRefusedError, OSError.
@@ -562,7 +562,7 @@ class _Scan:
     def _open(self, offsets: _Range) -> LogReader | CompactedReader:
         isolation, end = self._query.isolation, offsets.high
         if self._query.view == "compacted":
-            # Checksums of a ledger are those of whole files: the first page verifies them, not every page.
+            # A ledger's checksums are those of whole files: only a page from offset 0 verifies them.
             return CompactedReader(
                 self.log,
                 offsets.low,

@@ -275,11 +275,13 @@ class Snapshot:
         """A topic's settings over the broker's. Raises UsageError for a bad one."""
         return self.settings_of(topic).config_of(topic.name)
 
-    def log(self, topic_partition: TopicPartition, *, to_the_end: bool = False) -> ReadOnlyLog:
+    def log(self, topic_partition: TopicPartition, *, beyond_high_watermark: bool = False) -> ReadOnlyLog:
         """A partition's log, up to the high watermark in the checkpoint.
 
         A topic that Siltstone created has no other replica, so its logs are read to their ends; with
-        ``to_the_end`` those of all topics are. Batches may decompress to ``max.decompressed.message.bytes``.
+        ``beyond_high_watermark`` those of all topics are. Batches may decompress to
+        ``max.decompressed.message.bytes``.
+
         Raises UnknownTopicError, DirectoryRefusedError, CorruptFileError, OSError.
         """
         if topic_partition not in self.partitions:
@@ -299,7 +301,7 @@ class Snapshot:
                 advice="try again in a moment",
             ) from None
         view = log.view._replace(batch_limit=self._batch_limit(topic_partition.topic))
-        if to_the_end or topic_partition.topic in self.registry.topics:
+        if beyond_high_watermark or topic_partition.topic in self.registry.topics:
             # An open transaction still bounds the last stable offset.
             is_stable = view.last_stable_offset == view.high_watermark
             stable = view.log_end_offset if is_stable else view.last_stable_offset

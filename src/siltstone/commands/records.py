@@ -10,9 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from siltstone.base import files
 from siltstone.base.clock import SystemClock
 from siltstone.base.closing import Closing
 from siltstone.base.codec_table import CODEC_NAMES
@@ -172,13 +170,10 @@ def parse_range(text: str) -> Range:
 
 
 class _Followed:
-    """A partition that is read. ``view``: its newest view, which ``reader`` reads; ``sizes``: of its ``.log``
-    files when that was taken."""
+    """A partition that is read. ``log``: as it was last opened; ``reader`` reads its view."""
 
     def __init__(self, log: ReadOnlyLog, offset_range: Range, isolation: str, *, compacted: bool) -> None:
-        self.topic_partition, self.directory = log.topic_partition, log.directory
-        self.view: LogView = log.view
-        self.sizes = _log_sizes(log.directory)
+        self.topic_partition, self.directory, self.log = log.topic_partition, log.directory, log
         end = None if offset_range.until_ms is None else log.offset_for_time(offset_range.until_ms)
         self.reader = open_reader(
             self,
@@ -198,10 +193,10 @@ class _Followed:
                 advice="pass -o with an offset between them, start or end",
             )
 
-
-def _log_sizes(directory: Path) -> dict[str, int]:
-    """The sizes of a partition's ``.log`` files; every append, swap and deletion changes them."""
-    return {name: stat.size for name, stat in files.list_files(directory).items() if ".log" in name}
+    @property
+    def view(self) -> LogView:
+        """What ``reader`` reads: it asks at each poll."""
+        return self.log.view
 
 
 class TopicConsumer:
@@ -218,7 +213,7 @@ class TopicConsumer:
         partitions: frozenset[int] = frozenset(),
         offset_range: Range = Range(),
         isolation: str = READ_COMMITTED,
-        to_the_end: bool = False,
+        beyond_high_watermark: bool = False,
         read_compacted: bool = False,
     ) -> None:
         """``read_compacted``: the compacted view of each partition that has one.
@@ -229,7 +224,7 @@ class TopicConsumer:
             advice = f"pass {' or '.join(ISOLATIONS)}"
             raise UsageError(f"--isolation {isolation}: there is no such level", advice=advice)
         self._directories, self._topic, self._isolation = directories, topic, isolation
-        self._only, self._to_the_end = partitions, to_the_end
+        self._only, self._beyond_high_watermark = partitions, beyond_high_watermark
         self._compacted = read_compacted
         snapshot = directories.snapshot()
         self.notes, self.broker_id = snapshot.notes, snapshot.broker_id
@@ -251,7 +246,8 @@ class TopicConsumer:
         return _Followed(log, offset_range, self._isolation, compacted=self._compacted)
 
     def _log(self, snapshot: Snapshot, number: int) -> ReadOnlyLog:
-        return snapshot.log(TopicPartition(self._topic, number), to_the_end=self._to_the_end)
+        topic_partition = TopicPartition(self._topic, number)
+        return snapshot.log(topic_partition, beyond_high_watermark=self._beyond_high_watermark)
 
     def read_to_end(self) -> Iterator[ConsumedRecords]:
         """Read the partitions in turn up to their current ends; then report the end of each.
@@ -297,16 +293,11 @@ class TopicConsumer:
 
     def _read_again(self) -> None:
         """Open the partitions again whose files have changed, and begin to read new partitions."""
-        changed = [
-            number
-            for number, followed in self._followed.items()
-            if _log_sizes(followed.directory) != followed.sizes
-        ]
+        changed = [number for number, followed in self._followed.items() if not followed.log.is_current]
         snapshot = self._directories.snapshot()
         for number in snapshot.topic(self._topic).partitions:
             if number in changed:
                 followed = self._followed[number]
-                followed.sizes = _log_sizes(followed.directory)
-                followed.view = self._log(snapshot, number).view
+                followed.log = self._log(snapshot, number)
             elif number not in self._followed and not self._only:
                 self._followed[number] = self._follow(snapshot, number, Range())

@@ -272,6 +272,11 @@ class ReadOnlyLog(ReadableLog):
     open_transactions: Mapping[int, int] = field(default_factory=dict)
     _state: object = None
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the files are still as they were when this was opened or refreshed. Raises OSError."""
+        return _file_state(self.directory) == self._state
+
     def refresh(self) -> None:
         """Look at the files again if they have changed. Raises what opening raises."""
         state = _file_state(self.directory)

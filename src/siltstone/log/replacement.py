@@ -208,7 +208,7 @@ def remove_deleted(directory: Path, from_base: int = 0) -> list[str]:
     deleted = [(entry, name) for entry, name in _files(directory) if name.suffix == DELETED]
     names = [entry.name for entry, name in deleted if name.base_offset >= from_base]
     for name in names:
-        # The upkeep of an open log unlinks them, too, when file.delete.delay.ms has passed.
+        # In an open log, the one that unlinks them after ``file.delete.delay.ms`` may come first.
         with contextlib.suppress(FileNotFoundError):
             files.unlink(directory / name)
     if names:

@@ -553,9 +553,9 @@ class LogCleaner(LogService[Engine]):
         their results.
 
         ``force``: whatever their dirty ratio and with their active segments, which are rolled first; without
-        it, those that are due. ``wait_seconds``: how long to wait for a log that is being cleaned, to clean it
-        again after that; by default it is left out. Raises UnknownTopicError, UsageError for a topic that is not compacted,
-        StorageError.
+        it, those that are due. ``wait_seconds``: how long to wait for a log that is being cleaned, to clean
+        it again after that; by default it is left out. Raises UnknownTopicError, UsageError for a topic that
+        is not compacted, StorageError.
         """
         self.refuse_not_compacted(
             dict.fromkeys(place if isinstance(place, str) else place.topic for place in where)

@@ -61,14 +61,14 @@ EXTRACTED = "extracted"
 """A report of a task that extracted key entries, for a broadcast join."""
 MERGED = "merged"
 """A report of a task that built an offset map (broadcast join)."""
-JOINED = "joined"
-"""A report on a group that a broadcast join rewrote."""
+LOOKED_UP = "looked-up"
+"""A report on a range that a broadcast join rewrote, and on a group whose pieces were joined after that."""
 ROWS = "rows"
 """Rows of a table's key bucket, as an Arrow stream (``tables.lakes.buckets``)."""
 REPORT = "report"
 """A report of any other task."""
 FAILED = "failed"
-"""A report of a worker that aborted. It returns this row and raises nothing: for an exception in a barrier
+"""A report of a worker that aborted. It returns this row and raises nothing: for an exception in an exchange
 stage Spark would run the stage again, while the driver runs the job with shuffles (``spark.exchange``)."""
 Report = TypeVar("Report")
 
@@ -77,8 +77,9 @@ Report = TypeVar("Report")
 class Row:
     """One row. ``target``: the bucket, group or task that it is for. It goes to task ``target`` modulo the
     number of tasks, or to each task (``ALL``). ``count``: the length of the array in ``blob``;
-    ``base_offset``: added to the relative offsets in key entries; ``log``: the number of the row's log, in a
-    job of several logs."""
+    ``base_offset``: of key entries, what is added to their relative offsets; of ``RETAINED`` and
+    ``TRANSACTION_STATE``, the base offset of the range that the row is for (a cleaning's retained offsets are
+    relative to it). ``log``: the number of the row's log, in a job of several logs."""
 
     target: int
     kind: str = ""

@@ -68,7 +68,7 @@ _NAMES_IN_DUMP = {
     "lastUpdateTimestamp": "transactionLastUpdateTimestampMs",
     "startTimestamp": "transactionStartTimestampMs",
 }
-"""Columns by their name in ``siltstone dump``, where it is another: dump has the names of Kafka's tools."""
+"""The name in ``siltstone dump`` by the column, where they differ: dump has the names of Kafka's tools."""
 
 
 def schema_of(options: ReadOptions) -> pa.Schema:

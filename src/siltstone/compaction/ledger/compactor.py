@@ -227,8 +227,8 @@ def _check_counts(
 
 
 def check_compaction(work: CompactionWork, report: CompactionReport) -> None:
-    """Check the counts of new records: read = retained + discarded, retained = written, key entries sent =
-    key entries merged.
+    """Check the counts of new records: read = those with a key + without + aborted, retained = written, key
+    entries sent = key entries merged, superseded (what is left over) at least the late ones.
 
     Raises CheckFailedError; CompactionFailedError for a failure that was reported; CorruptFileError for an
     aborted transaction that no ``.txnindex`` has.
@@ -241,7 +241,6 @@ def check_compaction(work: CompactionWork, report: CompactionReport) -> None:
     counts = (
         (extracted.records, records, "records by kind"),
         (report.merged_entries, extracted.entries, "key entries sent and merged"),
-        (extracted.records, retained + discarded.total(), "records retained and discarded"),
         (report.written, report.retained, "records retained and written"),
         (sum(part.entries for part in report.key_index_parts), entries, "keys of the new run"),
     )
