@@ -678,6 +678,7 @@ class LogManager(Closing):
         with served.offline_on_error():
             remove_deleted(log.directory)
             remove_all_staged(log.directory)
+            files.sync_directory(log.directory)  # also what the upkeep has unlinked a moment ago
 
     def truncate_to(self, topic_partition: TopicPartition, offset: int) -> bool:
         """Remove all records at and above ``offset`` (``LogManager.truncateTo``). False if there was none.
