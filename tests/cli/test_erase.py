@@ -46,7 +46,8 @@ def test_a_key_from_the_dry_run_to_the_last_receipt(siltstone: Command, filled: 
     assert tree(filled) == before
     done = siltstone(*named, "--yes")
     assert done.status == 0, done.err
-    assert [line.split(":")[0] for line in done.lines[-2:]] == ["receipt", "receipt"]
+    assert [line.split(":")[0] for line in done.lines[-3:-1]] == ["receipt", "receipt"]
+    assert done.lines[-1].startswith("the key is in none of the files")
     assert files_with(filled, VALUE) == files_with(filled, b"albert") == []
     assert records(filled) == [(b"anna", b"1")]
     absent = siltstone(*named, "--yes", "--json")
@@ -55,7 +56,7 @@ def test_a_key_from_the_dry_run_to_the_last_receipt(siltstone: Command, filled: 
 
 def test_the_second_step_is_announced(siltstone: Command, filled: Path) -> None:
     done = siltstone("erase", filled, "--topic", "users", "--key", "albert", "--yes")
-    assert done.status == 0 and "run the same command again then" in done.lines[-1]
+    assert done.status == 0 and "run the command again then" in " ".join(done.lines)
     assert files_with(filled, VALUE) == []
     assert (b"albert", None) in records(filled)
 
@@ -196,5 +197,5 @@ def test_a_topic_is_emptied(siltstone: Command, filled: Path, mode: str) -> None
 def test_a_topic_that_only_deletes_is_truncated(siltstone: Command, logs: Path) -> None:
     siltstone("produce", "--dir", logs, "-t", "orders", "-p", 0, stdin=b"a\nb\n")
     done = siltstone("empty", logs, "--topic", "orders", "--mode", "truncate", "--yes")
-    assert done.status == 0 and "emptied by truncate: it had 2 records" in done.lines[-1]
+    assert done.status == 0 and "is empty (truncate; it had 2 records" in done.lines[-1]
     assert records(logs, "orders") == []

@@ -47,6 +47,8 @@ def test_a_key_is_erased_as_a_job_that_has_no_key(client: TestClient, served: Se
     assert [record.value for record in served.opened()["users", 1]] == [None]
     shown = client.get("/api/v1/jobs").text + client.get("/api/v1/changes").text + client.get("/ui/jobs").text
     assert "anna" not in shown and "the-value" not in shown
+    for page in ("jobs", "changes"):
+        assert "no value of the key is left" in client.get(f"/ui/{page}").text
     assert [change["receipt"]["step"] for change in client.get("/api/v1/changes").json()["changes"]] == [
         "values"
     ]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 from siltstone.base import files
-from siltstone.base.clock import time_text
 from siltstone.base.errors import UsageError
 from siltstone.cli import output
 from siltstone.commands import emptying, erasing
@@ -20,12 +19,6 @@ from siltstone.commands.open_directories import command_actor
 _KEY_BYTES_MAX = 256 << 20
 _HOLDERS_SHOWN = 20
 """Files that are named; ``--json`` has all of them."""
-_STATUS_TEXTS = {
-    erasing.ABSENT: "no record has this key, and no erasure of it has begun",
-    erasing.HELD: "not erased: a value is left",
-    erasing.VALUES_GONE: "no value of the key is left; its tombstone is",
-    erasing.KEY_GONE: "the key is in none of the files",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,16 +125,9 @@ def _show_erasure(done: erasing.Erasure, *, as_json: bool) -> int:
     more = len(shown) - _HOLDERS_SHOWN
     output.write_wrapped(*shown[:_HOLDERS_SHOWN])
     output.write_lines(*([f"and {output.counted(more, 'file')} more"] if more > 0 else []))
-    searched = f"{output.counted(done.files, 'file')}, {size_text(done.bytes)} searched"
-    if done.dry_run and done.status != erasing.ABSENT:
-        output.write_lines(f"dry run: nothing was changed; {searched}")
-    else:
-        output.write_lines(f"{_STATUS_TEXTS[done.status]}; {searched}")
     output.write_wrapped(*(f"receipt: {receipt['states']}" for receipt in done.receipts))
-    if done.due_ms is not None:
-        output.write_lines(
-            f"the tombstone may go at {time_text(done.due_ms)}: run the same command again then"
-        )
+    searched = f"{output.counted(done.files, 'file')}, {size_text(done.bytes)} searched"
+    output.write_wrapped(f"{done.sentence} ({searched})")
     output.note(*done.notes)
     return _erasure_status(done)
 
@@ -239,7 +225,7 @@ def _show_emptying(
     for partition in done.partitions:
         if partition.hold is not None:
             write(f"{done.topic}-{partition.partition}: {partition.hold.reason}; {partition.hold.advice}")
-    write(_emptied_summary(done))
+    write(done.sentence)
     output.note(*done.notes)
     return 0 if is_complete else 1
 
@@ -250,13 +236,6 @@ def _emptied_row(partition: emptying.EmptiedPartition) -> tuple[object, ...]:
     after = partition.bytes if partition.bytes_after is None else partition.bytes_after
     size = output.change_text(partition.bytes, after, size_text)
     return str(partition.partition), partition.records, keys, size, partition.log_start_offset
-
-
-def _emptied_summary(done: emptying.Emptying) -> str:
-    records = sum(partition.records or 0 for partition in done.partitions)
-    size = size_text(sum(partition.bytes for partition in done.partitions))
-    verb = "would be emptied" if done.dry_run else "emptied" if done.is_empty else "not empty yet"
-    return f"topic {done.topic} {verb} by {done.mode}: it had {output.counted(records, 'record')}, {size}"
 
 
 def _on_standard_error(line: str) -> None:

@@ -24,6 +24,7 @@ from siltstone.base.records.layout import Int64
 from siltstone.commands.changes import Actor
 from siltstone.commands.counting import SegmentCounter
 from siltstone.commands.directories import BrokerDirectories
+from siltstone.commands.explain_page import size_text
 from siltstone.commands.latest_keys import LatestKeys
 from siltstone.commands.open_directories import (
     AGAIN,
@@ -95,9 +96,20 @@ class Emptying:
         """Are the values gone, of all partitions?"""
         return not self.dry_run and all(partition.hold is None for partition in self.partitions)
 
+    @property
+    def sentence(self) -> str:
+        """What holds now."""
+        records = sum(partition.records or 0 for partition in self.partitions)
+        size = size_text(sum(partition.bytes for partition in self.partitions))
+        verb = "would be emptied" if self.dry_run else "is empty" if self.is_empty else "is not empty yet"
+        text = f"topic {self.topic} {verb} ({self.mode}; it had {records:,} records, {size})"
+        held = [partition.hold for partition in self.partitions if partition.hold is not None]
+        return f"{text}: {held[0].reason}; {held[0].advice}" if held else text
+
     def to_json(self) -> dict[str, object]:
         """One object."""
         return {
+            "sentence": self.sentence,
             "topic": self.topic,
             "mode": self.mode,
             "dry_run": self.dry_run,

@@ -80,6 +80,13 @@ NOT_COMPACTED_ADVICE = (
     "its records go with their segments: lower retention.ms, or siltstone delete-records; "
     "cleanup.policy=compact would keep the last record of each key"
 )
+_SENTENCES = {
+    ABSENT: "no record has this key, and no erasure of it has begun",
+    FOUND: "dry run: nothing was changed",
+    HELD: "not erased: a value is left",
+    VALUES_GONE: "no value of the key is left; its tombstone is",
+    KEY_GONE: "the key is in none of the files",
+}
 _STATEMENTS = {
     VALUES: "no value of the key is left in the files that were searched",
     KEY: "the key is in none of the files that were searched",
@@ -195,9 +202,19 @@ class Erasure:
     due_ms: int | None = None
     notes: Sequence[str] = ()
 
+    @property
+    def sentence(self) -> str:
+        """What holds now, and what is to be done."""
+        text = _SENTENCES[self.status]
+        if self.holders and not self.dry_run:
+            text = f"{text}: {self.holders[0].reason}; {self.holders[0].advice}"
+        if self.due_ms is not None:
+            text = f"{text}; the tombstone with the key may go at {time_text(self.due_ms)}: {AGAIN} then"
+        return text
+
     def to_json(self) -> dict[str, object]:
         """One object, without the key."""
-        plain = {name: getattr(self, name) for name in Erasure.__slots__}
+        plain = {"sentence": self.sentence, **{name: getattr(self, name) for name in Erasure.__slots__}}
         plain["holders"] = [holder.to_json() for holder in self.holders]
         return {**plain, "partitions": list(self.partitions), "notes": list(self.notes)}
 
