@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 from starlette.testclient import TestClient
 
-from siltstone.base.errors import StorageError
+from siltstone.base.errors import BusyError, StorageError
 from siltstone.commands.served import Served
-from siltstone.web.rest.tail import TAILS_MAX
+from siltstone.web.limits import TAILS_MAX
 from siltstone.web.running import WebServer
 from tests.web.conftest import client_of
 
@@ -178,6 +178,19 @@ def test_only_so_many_tails_at_once(server: WebServer, served: Served) -> None:
         assert event(first)[0] == "end"
         assert first.read() == b""
         assert tails.count == 0
+
+
+def test_a_tail_ends_with_the_server(served: Served) -> None:
+    server = WebServer(served, ["http://127.0.0.1:0"])
+    server.start()
+    with tailing(server) as answer:
+        assert answer.status == 200
+        server.stop()
+        kind, data = event(answer)
+        assert (kind, data["reason"]) == ("end", "the reader was stopped")
+        assert answer.read() == b""
+    with pytest.raises(BusyError):
+        server._tails.claim()
 
 
 def test_a_tail_of_no_topic(client: TestClient) -> None:

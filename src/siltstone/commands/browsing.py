@@ -816,6 +816,9 @@ def _record_at(log: ReadableLog, offset: int) -> PolledRecords | None:
 
 HEARTBEAT_SECONDS = 15.0
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+_GATHER_SECONDS = 0.25
+"""How long a tail rests after it has sent records: for people four times a second is enough, and ten tails of
+a busy topic would take all of a core, which the appends of this process need, too."""
 
 
 def check_tail(topic: BrowsedTopic, query: RecordQuery) -> None:
@@ -843,7 +846,8 @@ async def tail(
     """New records as they come, from the query's start on, or from the ends as they are now without one.
 
     Reads run in a thread. Nothing is read before the consumer asks for the next event, so a slow one holds no
-    memory and sees in ``left`` how far it is behind. Ends with an event ``end`` when ``stopped`` is set or
+    memory and sees in ``left`` how far it is behind; so does one that follows more than ``query.limit``
+    records in ``_GATHER_SECONDS``. Ends with an event ``end`` when ``stopped`` is set or
     the topic is deleted. Raises UsageError for ``view``, ``last`` and ``newest_first``, and what ``browse``
     raises.
     """
@@ -860,6 +864,7 @@ async def tail(
             return
         if records:
             yield TailEvent(kind="records", records=records, left=left)
+            await _sleep(stopped, _GATHER_SECONDS)
         elif time.monotonic() - quiet_since >= heartbeat_seconds:
             yield TailEvent(kind="heartbeat", left=left)
         else:

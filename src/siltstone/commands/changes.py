@@ -17,6 +17,7 @@ import contextlib
 import json
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +28,9 @@ from siltstone.base.clock import Clock
 from siltstone.base.errors import StorageError
 
 CHANGES_FILE = "siltstone-changes.jsonl"
-INTENT, OUTCOME, DONE, INTERRUPTED = "intent", "outcome", "done", "interrupted"
+INTENT, OUTCOME, DONE, INTERRUPTED, FAILED = "intent", "outcome", "done", "interrupted", "failed"
+SETTING_ACTIONS = frozenset(("alter", "alter-broker", "alter-namespace"))
+"""The actions that change settings."""
 RESTART = "restart"
 """The action whose outcome is written when the directories are open again."""
 LOCAL_USER = "-"
@@ -88,12 +91,16 @@ class _Outcome(NamedTuple):
 
 
 class ChangeLog:
-    """Appends to the audit log of a log directory, and reads it. Safe in several threads."""
+    """Appends to the audit log of a log directory, and reads it. Safe in several threads.
+
+    ``setting_changes``: how many changes of settings this process has made, by outcome.
+    """
 
     def __init__(self, directory: Path, clock: Clock) -> None:
         self.path = directory / CHANGES_FILE
         self._clock = clock
         self._lock = threading.Lock()
+        self.setting_changes = Counter({DONE: 0, FAILED: 0, INTERRUPTED: 0})
 
     @contextlib.contextmanager
     def recorded(
@@ -115,10 +122,13 @@ class ChangeLog:
             yield
             outcome = DONE
         except Exception as error:
-            outcome = f"failed: {error}"
+            outcome = f"{FAILED}: {error}"
             raise
         finally:
             self.end(change_id, outcome)
+            if action in SETTING_ACTIONS:
+                with self._lock:
+                    self.setting_changes[outcome.partition(":")[0]] += 1
 
     def begin(
         self,

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from siltstone.base import files
 from siltstone.commands import emptying, erasing
 from siltstone.commands.browsing import READ_BYTES, BrowsedTopic
@@ -20,12 +22,13 @@ from siltstone.commands.erasing import Erasure, ErasureRequest
 from siltstone.commands.groups import ConsumerGroup, partitions_elsewhere, read_groups, with_log_ends
 from siltstone.commands.masking import Masking
 from siltstone.commands.previewing import ChangePreview, changed_settings, preview
-from siltstone.commands.savings import cleanings_of
+from siltstone.commands.savings import SavedBytes, saved_lately
 from siltstone.commands.segments import PartitionSegments, segments_of
 from siltstone.commands.served import Served
 from siltstone.commands.staying import Staying, why_it_stays
 from siltstone.commands.watch import DUE, STATES, WatchedLog
 from siltstone.compaction.report import Cleaning
+from siltstone.compaction.savings import Saving
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadableLog
 
@@ -143,7 +146,7 @@ def look_for_key(served: Served, request: ErasureRequest) -> Erasure | None:
         topic = erasing.looked_topic(served.snapshot(), request.topic)
     if _size_of(topic.logs) > READ_BYTES:
         return None
-    earlier = erasing.earlier_runs(served.paths, served.clock, request.topic, request.key)
+    earlier = erasing.earlier_runs(topic.directories, served.clock, request.topic, request.key)
     return erasing.look_for_key(topic, request.key, earlier)
 
 
@@ -151,25 +154,32 @@ def _size_of(logs: Sequence[ReadableLog]) -> int:
     return sum(log.view.size_of(number) for log in logs for number in range(len(log.view.segments)))
 
 
-def uncleanable_rows(served: Served) -> list[PartitionRow]:
-    """The logs that the cleaner skips."""
+def uncleanable_rows(served: Served, count: int) -> list[PartitionRow]:
+    """The logs that the cleaner skips, the first ``count`` in order of name."""
     catalogue = served.catalogue
-    return [
-        catalogue.partition(number)
-        for number, watched in enumerate(catalogue.watched)
-        if watched.uncleanable is not None
-    ]
+    rows = np.flatnonzero(catalogue.partition_columns["is_uncleanable"])[:count]
+    return [catalogue.partition(row) for row in rows.tolist()]
 
 
-def cleanings(served: Served) -> list[Cleaning]:
+def cleanings(served: Served) -> Sequence[Cleaning]:
     """The cleanings in the directories' histories, the newest first. Raises OSError."""
-    return cleanings_of(served.paths)
+    return served.histories.cleanings(served.roots)
+
+
+def savings(served: Served) -> Sequence[Saving]:
+    """The savings by day and topic, the newest day first, on a day the largest first. Raises OSError."""
+    return served.histories.savings(served.roots)
+
+
+def saved(served: Served) -> SavedBytes:
+    """What cleanings have freed lately. Raises OSError."""
+    return saved_lately(savings(served), cleanings(served), served.clock.now_ms())
 
 
 def groups(served: Served) -> tuple[list[ConsumerGroup], list[str]]:
     """The consumer groups with their lags, and notes. Raises SiltstoneError, OSError."""
-    snapshot = served.snapshot()
-    if CONSUMER_OFFSETS not in snapshot.names():
+    snapshot = served.snapshot_now()
+    if not snapshot.has(CONSUMER_OFFSETS):
         return [], [f"the directories have no {CONSUMER_OFFSETS}, where a broker keeps its groups"]
     found, failures = read_groups(snapshot)
     complete, more = with_log_ends(snapshot, found)
@@ -194,20 +204,16 @@ class DirectoryRow:
 
 def directories(served: Served) -> list[DirectoryRow]:
     """The log directories."""
-    counts: dict[str, list[int]] = {path: [0, 0] for path in served.catalogue.directories}
-    for log in served.catalogue.watched:
-        row = counts.setdefault(str(log.directory.parent), [0, 0])
-        row[0] += 1
-        row[1] += log.size
+    catalogue = served.catalogue
     return [
         DirectoryRow(
             path=path,
-            in_use=served.catalogue.directories.get(path, False),
+            in_use=catalogue.directories.get(path, False),
             free_bytes=_free_bytes(path),
             logs=logs,
             bytes=size,
         )
-        for path, (logs, size) in counts.items()
+        for path, (logs, size) in catalogue.sums_by_directory.items()
     ]
 
 

@@ -272,7 +272,7 @@ def opened_topic(manager: LogManager, topic: str, kept: Sequence[Path] = ()) -> 
 
 def looked_topic(snapshot: Snapshot, topic: str, kept: Sequence[Path] = ()) -> SearchedTopic:
     """A topic of directories that are only looked at. Raises UnknownTopicError."""
-    description = snapshot.topic(topic)
+    description, roots = snapshot.topic(topic), roots_of(snapshot)
     logs, unreadable = list[ReadableLog](), dict[int, str]()
     for number in description.partitions:
         try:
@@ -282,12 +282,17 @@ def looked_topic(snapshot: Snapshot, topic: str, kept: Sequence[Path] = ()) -> S
     return SearchedTopic(
         name=topic,
         logs=logs,
-        directories=snapshot.paths,
+        directories=roots,
         count=snapshot.partition_count(description),
         is_brokers=not description.is_registered,
         unreadable=unreadable,
-        kept=(*kept, *_known_originals(snapshot.paths, topic)),
+        kept=(*kept, *_known_originals(roots, topic)),
     )
+
+
+def roots_of(snapshot: Snapshot) -> list[Path]:
+    """The log directories of a snapshot, where their histories and audit logs are."""
+    return [directory.path for directory in snapshot.directories]
 
 
 def _known_originals(directories: Iterable[Path], topic: str) -> list[Path]:
@@ -372,7 +377,7 @@ def erase_in(
             return erase_key(here, actor, request, progress=progress)
     snapshot = directories.snapshot()
     refuse_topic(request.topic, snapshot.config_of(snapshot.topic(request.topic)))
-    earlier = earlier_runs(snapshot.paths, SystemClock(), request.topic, request.key)
+    earlier = earlier_runs(roots_of(snapshot), SystemClock(), request.topic, request.key)
     topic = looked_topic(snapshot, request.topic, request.kept)
     return look_for_key(topic, request.key, earlier, progress)
 

@@ -88,11 +88,22 @@ _HELP = {
     IS_OFFLINE: "1 if the log directory is out of service, else 0.",
     FREE_BYTES: "Bytes that are free on the log directory's file system.",
     USED_BYTES: "Bytes of the .log files in the log directory.",
+}
+LOG_HELP = {
     "kafka_log_log_size": "Bytes of the log's .log files.",
     "kafka_log_log_numlogsegments": "Segments of the log.",
     "kafka_log_log_logstartoffset": "The first offset that may be read.",
     "kafka_log_log_logendoffset": "The offset that the next record gets.",
 }
+"""The gauges of a log."""
+
+
+def log_figures(log: PartitionLog) -> tuple[int, int, int, int]:
+    """The values of the gauges in ``LOG_HELP``, in order. Takes no lock: ``log.view`` is the immutable state
+    of the log at one moment."""
+    view = log.view
+    size = sum(segment.size for segment in view.segments[:-1]) + (view.active_size if view.segments else 0)
+    return size, len(view.segments), view.log_start_offset, view.log_end_offset
 
 
 def _space_samples(served: ServedDirectory) -> list[Sample]:
@@ -741,13 +752,9 @@ class LogManager(Closing):
         if self._ticker is None:
             self._ticker = Ticker(self.tick, self.scheduler, self.clock)
 
-    def samples(self) -> list[Sample]:
-        """The gauges of the directories and of their logs, named as exporters name Kafka's MBeans, then those
-        of the services, such as the cleaner.
-
-        Takes no log's lock: ``log.view`` is the immutable state of the log at one moment. A log that is
-        offline has no gauges.
-        """
+    def samples(self, *, with_logs: bool = True) -> list[Sample]:
+        """The gauges of the directories and, ``with_logs``, of their logs, named as exporters name Kafka's
+        MBeans, then those of the services, such as the cleaner. A log that is offline has no gauges."""
         offline = self.offline
         directories = {**dict.fromkeys(offline, 1), **{served.path: 0 for served in self.serving()}}
         samples = samples_of({OFFLINE_COUNT: len(offline)}, _HELP)
@@ -755,22 +762,10 @@ class LogManager(Closing):
             samples += samples_of({IS_OFFLINE: is_offline}, _HELP, logDirectory=str(path))
         for served in self.serving():
             samples += _space_samples(served)
-        for log in self.sorted_logs():
-            view = log.view
+        for log in self.sorted_logs() if with_logs else ():
             if log.offline is None:
-                sizes = [view.size_of(index) for index in range(len(view.segments))]
-                values = {
-                    "kafka_log_log_size": sum(sizes),
-                    "kafka_log_log_numlogsegments": len(sizes),
-                    "kafka_log_log_logstartoffset": view.log_start_offset,
-                    "kafka_log_log_logendoffset": view.log_end_offset,
-                }
-                samples += samples_of(
-                    values,
-                    _HELP,
-                    topic=log.topic_partition.topic,
-                    partition=str(log.topic_partition.partition),
-                )
+                where, values = log.topic_partition, dict(zip(LOG_HELP, log_figures(log), strict=True))
+                samples += samples_of(values, LOG_HELP, topic=where.topic, partition=str(where.partition))
         return samples + [sample for service in self.services for sample in service.samples()]
 
     def flush(self) -> None:

@@ -11,6 +11,7 @@ from siltstone.commands.catalogue import PAGE_ROWS
 from siltstone.commands.topics import settings_of_broker
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
+from siltstone.web.limits import READING
 from siltstone.web.pages.rendering import page
 
 router = APIRouter(prefix="/ui")
@@ -33,7 +34,7 @@ def directories(request: Request, served: Here) -> Response:
     return page(request, served, "directories.html", rows=console.directories(served))
 
 
-@router.get("/groups", dependencies=[VIEWER])
+@router.get("/groups", dependencies=[VIEWER, READING])
 def groups(request: Request, served: Here) -> Response:
     """Consumer groups and their lags."""
     found, notes = console.groups(served)

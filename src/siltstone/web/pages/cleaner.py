@@ -7,7 +7,6 @@ from starlette.responses import Response
 
 from siltstone.commands import console
 from siltstone.commands.catalogue import PAGE_ROWS, dirtiest
-from siltstone.commands.savings import savings_by_day
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
 from siltstone.web.pages.rendering import page
@@ -19,14 +18,13 @@ router = APIRouter(prefix="/ui/cleaner")
 @router.get("", dependencies=[VIEWER])
 def cleaner(request: Request, served: Here, *, problem: Problem = None) -> Response:
     """All of it on one page."""
-    cleanings = console.cleanings(served)
     return page(
         request,
         served,
         "cleaner.html",
         problem=problem,
         queue=dirtiest(served.catalogue, PAGE_ROWS),
-        cleanings=cleanings[:PAGE_ROWS],
-        uncleanable=console.uncleanable_rows(served),
-        savings=savings_by_day(served.paths)[:PAGE_ROWS],
+        cleanings=console.cleanings(served)[:PAGE_ROWS],
+        uncleanable=console.uncleanable_rows(served, PAGE_ROWS),
+        savings=console.savings(served)[:PAGE_ROWS],
     )

@@ -11,7 +11,6 @@ from starlette.responses import RedirectResponse, Response
 
 from siltstone.commands import console
 from siltstone.commands.catalogue import dirtiest
-from siltstone.commands.savings import DAY_MS, saved_bytes
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
 from siltstone.web.pages.rendering import THEME_COOKIE, THEMES, page
@@ -29,15 +28,13 @@ def root() -> Response:
 @router.get("/ui/", dependencies=[VIEWER])
 def overview(request: Request, served: Here) -> Response:
     """Bytes by section, what needs attention, the dirtiest logs, the last cleanings."""
-    cleanings, now_ms = console.cleanings(served), served.clock.now_ms()
     return page(
         request,
         served,
         "overview.html",
         dirtiest=dirtiest(served.catalogue, 10),
-        cleanings=cleanings[:10],
-        saved_day=saved_bytes(cleanings, now_ms - DAY_MS),
-        saved_week=saved_bytes(cleanings, now_ms - 7 * DAY_MS),
+        cleanings=console.cleanings(served)[:10],
+        saved=console.saved(served),
     )
 
 

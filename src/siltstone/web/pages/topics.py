@@ -20,6 +20,7 @@ from siltstone.commands.topics import settings_of_topic
 from siltstone.commands.watch import STATES
 from siltstone.web.guards import READER, VIEWER
 from siltstone.web.here import Here, Latest
+from siltstone.web.limits import READING
 from siltstone.web.pages.rendering import page
 from siltstone.web.queries import RecordForm, TopicParameters
 from siltstone.web.strip import strip
@@ -61,7 +62,7 @@ def _topic_page(request: Request, served: Here, template: str, topic: str, tab: 
     return page(request, served, template, topic=row, tab=tab, **more)
 
 
-@router.get("/{topic}", dependencies=[VIEWER])
+@router.get("/{topic}", dependencies=[VIEWER, READING])
 def segments(
     request: Request,
     served: Here,
@@ -93,7 +94,7 @@ def segments(
     )
 
 
-@router.get("/{topic}/records", dependencies=[READER])
+@router.get("/{topic}/records", dependencies=[READER, READING])
 def records(
     request: Request, served: Here, latest: Latest, topic: str, asked: Annotated[RecordForm, Query()]
 ) -> Response:
@@ -120,7 +121,7 @@ def records(
     )
 
 
-@router.get("/{topic}/why/{partition}/{offset}", dependencies=[READER])
+@router.get("/{topic}/why/{partition}/{offset}", dependencies=[READER, READING])
 def why(
     request: Request,
     served: Here,
@@ -146,7 +147,7 @@ def why(
     )
 
 
-@router.get("/{topic}/configuration", dependencies=[VIEWER])
+@router.get("/{topic}/configuration", dependencies=[VIEWER, READING])
 def configuration(
     request: Request,
     served: Here,

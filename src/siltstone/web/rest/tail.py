@@ -1,11 +1,12 @@
-"""``GET /api/v1/topics/{topic}/records:tail``: new records as an event stream, ``TAILS_MAX`` at once.
+"""``GET /api/v1/topics/{topic}/records:tail``: new records as an event stream.
 
-Events are ``records`` (data: records, and what is left), ``heartbeat`` and ``end``. A slow reader holds no
-memory: the next records are read when it has taken the last ones.
+``limits.TAILS_MAX`` may be open. Events are ``records`` (data: records, and what is left), ``heartbeat`` and
+``end``. A slow reader holds no memory: the next records are read when it has taken the last ones.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
@@ -15,55 +16,43 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from siltstone.base.errors import BusyError, SiltstoneError, UsageError
+from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.commands import console
 from siltstone.commands.browsing import BrowsedTopic, RecordQuery, TailEvent, check_tail, tail
 from siltstone.commands.cluster import partition_named
 from siltstone.commands.served import Served
 from siltstone.web.guards import READER
 from siltstone.web.here import Here
+from siltstone.web.limits import Tails
 from siltstone.web.queries import RecordParameters
 
 router = APIRouter(prefix="/api/v1", tags=["Siltstone"])
-TAILS_MAX = 10
 
 
-class Tails:
-    """How many streams are open. Only used in the event loop."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    async def stream(self, topic: BrowsedTopic, query: RecordQuery) -> AsyncIterator[str]:
-        """The events as text."""
-        try:
-            async for event in tail(topic, query):
-                yield _text(event)
-        except SiltstoneError as error:
-            yield _text(TailEvent(kind="end", reason=str(error)))
-
-    def claim(self) -> None:
-        """Take one of the places; ``_Stream`` gives it back. Raises BusyError."""
-        if self.count >= TAILS_MAX:
-            raise BusyError(
-                f"{self.count} readers follow topics already", advice="try again when one has ended"
-            )
-        self.count += 1
+async def _events(topic: BrowsedTopic, query: RecordQuery, stopped: asyncio.Event) -> AsyncIterator[str]:
+    """The events as text."""
+    try:
+        async for event in tail(topic, query, stopped=stopped):
+            yield _text(event)
+    except SiltstoneError as error:
+        yield _text(TailEvent(kind="end", reason=str(error)))
 
 
 class _Stream(StreamingResponse):
     """A stream that has a place, and frees it whenever the reader goes: also before the first event."""
 
-    def __init__(self, events: AsyncIterator[str], tails: Tails, **options: Any) -> None:
+    def __init__(
+        self, events: AsyncIterator[str], tails: Tails, stopped: asyncio.Event, **options: Any
+    ) -> None:
         super().__init__(events, **options)
-        self._tails = tails
+        self._tails, self._stopped = tails, stopped
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._tails.count -= 1
+            self._tails.free(self._stopped)
 
 
 def _text(event: TailEvent) -> str:
@@ -100,7 +89,7 @@ async def follow(
     """New records as they come; from ``offset`` or ``from_ms`` on, else from now."""
     browsed, query = await run_in_threadpool(_checked, served, topic, asked)
     tails: Tails = request.app.state.tails
-    tails.claim()
+    stopped = tails.claim()
     headers = {"Cache-Control": "no-store"}
-    events = tails.stream(browsed, query)
-    return _Stream(events, tails, media_type="text/event-stream", headers=headers)
+    events = _events(browsed, query, stopped)
+    return _Stream(events, tails, stopped, media_type="text/event-stream", headers=headers)
