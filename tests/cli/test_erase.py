@@ -97,6 +97,14 @@ def test_a_key_of_a_real_brokers_topic(siltstone: Command, stopped_broker: tuple
     assert siltstone("erase", *named, "--key", key, "--dry-run", "--json").document["values"] == 0
 
 
+def test_partitions_that_are_elsewhere_are_named(
+    siltstone: Command, stopped_broker: tuple[Path, Path]
+) -> None:
+    named = ("--dir", stopped_broker[0], "--topic", "ledger", "--key", "nobody")
+    looked = siltstone("erase", *named, "--dry-run")
+    assert looked.status == 1 and "1 of the topic's 2 partitions are here" in looked.err
+
+
 @pytest.mark.parametrize("written", [b"albert", b"albert\n", b"albert\r\n"])
 def test_a_key_from_standard_input(siltstone: Command, filled: Path, written: bytes) -> None:
     named = ("erase", filled, "--topic", "users", "--key-file", "-", "--dry-run", "--json")

@@ -275,6 +275,39 @@ def test_other_younger_tombstones_of_an_idle_log_delay_the_second_step(tmp_path:
         assert erase(here).status == KEY_GONE
 
 
+def test_a_tombstone_that_no_cleaning_has_seen_is_stamped_by_the_next_run(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    with open_at(tmp_path, clock) as here:
+        put(here.manager["users", 0], None)
+        here.cleaner.pause(USERS)
+        done = erase(here)
+        assert (done.status, receipts(here), done.due_ms) == (VALUES_GONE, ["values"], None)
+        assert done.holders[0].reason == "the cleaning of the log is paused"
+        here.cleaner.resume(USERS)
+        clock.advance(5)
+        done = erase(here)
+        assert (done.status, done.holders, done.due_ms) == (VALUES_GONE, (), NOW + 5 + RETENTION)
+        clock.advance(RETENTION)
+        assert erase(here).status == KEY_GONE
+        assert receipts(here) == ["values", "key"]
+
+
+def test_a_partition_that_cannot_be_opened_may_have_the_key(tmp_path: Path) -> None:
+    with open_at(tmp_path, partitions=2) as here:
+        put(here.manager["users", 0])
+    metadata = tmp_path / "users-1" / "partition.metadata"
+    whole = metadata.read_bytes()
+    metadata.write_bytes(b"?")
+    with open_at(tmp_path) as here:
+        done = erase(here)
+        assert done.status == HELD and [holder.partition for holder in done.holders] == [1]
+        assert "cannot be searched" in done.holders[0].reason
+        assert files_with(tmp_path, VALUE) == [] and receipts(here) == []
+    metadata.write_bytes(whole)
+    with open_at(tmp_path) as here:
+        assert erase(here).status == VALUES_GONE
+
+
 # Copies beside the log.
 
 
