@@ -258,6 +258,7 @@ class ServedDirectory:
         with self._lock:
             entry = self.cleaner_checkpoint().get(topic_partition)
             if entry is not None and (limit is None or entry > limit):
+                self._cleaner_checkpoint = None
                 self.directory.write_cleaner_checkpoint(topic_partition, limit)
 
     def cleaner_checkpoint(self) -> Mapping[TopicPartition, int]:
@@ -276,6 +277,7 @@ class ServedDirectory:
         """Write the cleaner checkpoint of a log, durably. Raises OSError."""
         with self._lock:
             offsets = {**self.cleaner_checkpoint(), topic_partition: offset}
+            self._cleaner_checkpoint = None  # inode and time may be those of an earlier file again
             write_checkpoint(self.path / names.CLEANER_CHECKPOINT, offsets)
 
     # Uncleanable partitions
@@ -314,6 +316,7 @@ class ServedDirectory:
         cleaned = self.cleaner_checkpoint()
         if cleaned.keys() - existing:
             entries = {partition: offset for partition, offset in cleaned.items() if partition in existing}
+            self._cleaner_checkpoint = None
             write_checkpoint(self.path / names.CLEANER_CHECKPOINT, entries)
 
     def forget(self, topic_partition: TopicPartition) -> None:
