@@ -218,6 +218,20 @@ def test_records_of_an_aborted_transaction_are_erased_too(tmp_path: Path) -> Non
         assert files_with(tmp_path, b"in-the-aborted-one") == []
 
 
+@pytest.mark.parametrize("segment_bytes", ["300", "100000"])
+def test_a_value_below_the_log_start_is_erased_too(tmp_path: Path, segment_bytes: str) -> None:
+    settings = {"cleanup.policy": "compact,delete", "segment.bytes": segment_bytes}
+    with open_at(tmp_path, topic=settings) as here:
+        log = here.manager["users", 0]
+        put(log)
+        write(log, 5)
+        here.manager.delete_records(USERS, 3)
+        assert files_with(tmp_path, VALUE), "no reader gets it, and it is there"
+        done = erase(here)
+        assert (done.status, done.values) == (VALUES_GONE, 1)
+        assert files_with(tmp_path, VALUE) == []
+
+
 def test_a_log_that_is_left_alone_holds_it(tmp_path: Path) -> None:
     with open_at(tmp_path) as here:
         put(here.manager["users", 0])
