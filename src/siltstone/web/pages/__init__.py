@@ -9,6 +9,7 @@ from siltstone.web.pages import (
     broker,
     cleaner,
     directories,
+    emptying,
     lists_of_server,
     new_topic,
     overview,
@@ -33,5 +34,6 @@ for pages in (
     directories,
     lists_of_server,
     actions,
+    emptying,
 ):
     router.include_router(pages.router)
