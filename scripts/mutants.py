@@ -1,8 +1,9 @@
 """Measures the tests: changes one place of the source at a time, and runs tests until one of them fails.
 
     .venv/bin/python scripts/mutants.py --survey                                # ten minutes
-    .venv/bin/python scripts/mutants.py --count 200 --seed 22
-    .venv/bin/python scripts/mutants.py --only src/siltstone/compaction/rewrite.py:120:15
+    .venv/bin/python scripts/mutants.py --list scripts/mutants_200.jsonl        # an hour
+    .venv/bin/python scripts/mutants.py --only src/siltstone/compaction/rewrite.py:120
+    .venv/bin/python scripts/mutants.py --count 200 --seed 1 --draw other_200.jsonl
 
 A survey runs the tests once, unchanged: which of them pass, which lines each of them runs, in what time
 (needs ``coverage``, of the extra dev). ``--survey tests/log/test_new.py`` adds tests to an earlier survey.
@@ -17,12 +18,19 @@ sees no line of a kernel: its tests are those of the lines that call it, directl
 A mutant that passes all of its tests survives: a test is missing, or the change makes no difference, which a
 person has to decide. The results have one line of JSON a mutant. At the end all tests that noticed something
 run once more without a change, in the same way; what one of them noticed counts only if it passes.
+
+A list of places has one line of JSON a place (``Place``), which is found by the code around it, wherever that
+has moved. A place whose code is no more is named, and others are drawn with the seed, until there are
+``--count`` again. ``"equivalent"`` says why a change makes no difference: it is not judged. At the end a
+table has the outcome of all places; the exit status is 1 if under 95 % of those that make a difference are
+caught.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import bisect
 import contextlib
 import functools
 import gc
@@ -41,7 +49,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -63,6 +71,9 @@ MEMORY_MAX = 6 << 30
 """Bytes: a changed size must not take the machine's memory."""
 FAILED_HERE = 70
 """Exit status of a forked process after an error of this script."""
+CODE_MAX = 160
+"""Characters of a place's code, at most, unless the changed expression itself has more."""
+CAUGHT_MIN = 0.95
 
 _COMPARE = {
     "Lt": "<=",
@@ -79,35 +90,112 @@ _BINARY = {"Add": "-", "Sub": "+", "Mult": "//", "FloorDiv": "*", "BitAnd": "|",
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mutant:
-    """One change: the bytes `start` to `end` of a line become `after`."""
+class Place:
+    """Where a change is, without line numbers.
+
+    ``code``: the statement, or as much around the change as is short, in one line; ``changed``: the same with
+    the change. ``function``: its qualified name, empty outside of functions and classes. ``ordinal``: how
+    often the same code comes before, in the same function.
+    """
 
     path: str
+    function: str
+    code: str
+    ordinal: int
+    changed: str
+
+
+PLACE = tuple(each.name for each in fields(Place))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One change: the bytes ``start`` to ``end`` of a module, in this line, become ``after``."""
+
+    place: Place
     line: int
     start: int
     end: int
-    before: str
+    after: str
+
+    @property
+    def path(self) -> str:
+        return self.place.path
+
+
+class Module:
+    """The source of a module, its syntax tree, and what is around each of its nodes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.relative_to(ROOT).as_posix()
+        source = path.read_text()
+        self.tree = ast.parse(source)
+        self.source = source.encode()
+        self._starts = [0, *itertools.accumulate(len(line) + 1 for line in self.source.split(b"\n"))]
+        """Where each line begins."""
+        self._parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+
+    def position(self, line: int, column: int) -> int:
+        return self._starts[line - 1] + column
+
+    def line(self, position: int) -> int:
+        return bisect.bisect_right(self._starts, position)
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        """The bytes of a node; of one without a position of its own (parameters), those of its children."""
+        if isinstance(node, ast.expr | ast.stmt | ast.keyword | ast.arg):
+            assert node.end_lineno is not None and node.end_col_offset is not None
+            end = self.position(node.end_lineno, node.end_col_offset)
+            return self.position(node.lineno, node.col_offset), end
+        starts, ends = zip(*map(self.span, ast.iter_child_nodes(node)), strict=True)
+        return min(starts), max(ends)
+
+    def code_around(self, node: ast.expr) -> tuple[int, int]:
+        """The bytes of the largest code around a node that is short, and in its statement without the body of
+        an ``if`` or the like."""
+        span, around = self.span(node), self._parents[node]
+        while isinstance(around, ast.expr) or not (hasattr(around, "body") or hasattr(around, "cases")):
+            start, end = self.span(around)
+            if len(one_line(self.source[start:end])) > CODE_MAX:
+                break
+            span, around = (start, end), self._parents[around]
+        return span
+
+    def function_around(self, node: ast.AST) -> str:
+        names = []
+        around: ast.AST | None = node
+        while around is not None:
+            if isinstance(around, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.append(around.name)
+            around = self._parents.get(around)
+        return ".".join(reversed(names))
+
+
+def one_line(code: bytes) -> str:
+    return " ".join(code.decode().split())
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The bytes ``start`` to ``end`` of a module become ``after``; ``node`` is the expression around them."""
+
+    node: ast.expr
+    start: int
+    end: int
     after: str
 
 
-def mutants_of(path: Path) -> Iterator[Mutant]:
+def changes_of(module: Module) -> Iterator[Change]:
     """Every change of one file: comparisons, sums, and/or, not, numbers in expressions, True and False."""
-    source = path.read_text()
-    lines = source.encode().split(b"\n")
 
-    def between(left: ast.expr, right: ast.expr, after: str) -> Iterator[Mutant]:
-        if left.end_lineno == right.lineno and left.end_col_offset is not None:
-            yield made(right.lineno, left.end_col_offset, right.col_offset, f" {after} ")
+    def between(node: ast.expr, left: ast.expr, right: ast.expr, after: str) -> Iterator[Change]:
+        if left.end_lineno == right.lineno:
+            start, end = module.span(left)[1], module.span(right)[0]
+            before = module.source[start:end].decode()
+            # A bracket around an operand belongs to neither node: it stays where it is.
+            yield Change(node, start, end, ")" * before.count(")") + f" {after} " + "(" * before.count("("))
 
-    def made(line: int, start: int, end: int, after: str) -> Mutant:
-        before = lines[line - 1][start:end].decode()
-        # A bracket around an operand belongs to neither node: it stays where it is.
-        opening, closing = before.count("("), before.count(")")
-        after = ")" * closing + after + "(" * opening
-        name = path.relative_to(ROOT).as_posix()
-        return Mutant(path=name, line=line, start=start, end=end, before=before, after=after)
-
-    tree = ast.parse(source)
+    tree = module.tree
     decorators = {
         id(inner)
         for node in ast.walk(tree)
@@ -125,30 +213,50 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
         if id(node) in decorators or id(node) in annotations:
             continue
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
-            yield from between(node.left, node.comparators[0], _COMPARE[type(node.ops[0]).__name__])
+            yield from between(node, node.left, node.comparators[0], _COMPARE[type(node.ops[0]).__name__])
         elif isinstance(node, ast.BinOp) and type(node.op).__name__ in _BINARY:
-            yield from between(node.left, node.right, _BINARY[type(node.op).__name__])
+            yield from between(node, node.left, node.right, _BINARY[type(node.op).__name__])
         elif isinstance(node, ast.BoolOp):
             other = "or" if isinstance(node.op, ast.And) else "and"
-            yield from between(node.values[0], node.values[1], other)
-        elif (
-            isinstance(node, ast.UnaryOp)
-            and isinstance(node.op, ast.Not)
-            and node.lineno == node.operand.lineno
-        ):
-            yield made(node.lineno, node.col_offset, node.operand.col_offset, "")
-        elif isinstance(node, ast.Constant) and node.end_col_offset is not None:
+            yield from between(node, node.values[0], node.values[1], other)
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            if node.lineno == node.operand.lineno:
+                # A bracket around the operand stays.
+                start, end = module.span(node)[0], module.span(node.operand)[0]
+                yield Change(node, start, end, "(" * module.source[start:end].count(b"("))
+        elif isinstance(node, ast.Constant):
             if isinstance(node.value, bool):
-                yield made(node.lineno, node.col_offset, node.end_col_offset, str(not node.value))
+                yield Change(node, *module.span(node), str(not node.value))
             elif isinstance(node.value, int):
-                yield made(node.lineno, node.col_offset, node.end_col_offset, str(node.value + 1))
+                yield Change(node, *module.span(node), str(node.value + 1))
+
+
+def mutants_of(path: Path) -> list[Mutant]:
+    """A mutant for every change of one file."""
+    module = Module(path)
+    changes = list(changes_of(module))
+    around = [(module.function_around(change.node), *module.code_around(change.node)) for change in changes]
+    same: dict[tuple[str, str], set[int]] = {}
+    for function, start, end in around:
+        same.setdefault((function, one_line(module.source[start:end])), set()).add(start)
+    mutants = []
+    for change, (function, start, end) in zip(changes, around, strict=True):
+        code, after = one_line(module.source[start:end]), change.after.encode()
+        place = Place(
+            path=module.path,
+            function=function,
+            code=code,
+            ordinal=sorted(same[function, code]).index(start),
+            changed=one_line(module.source[start : change.start] + after + module.source[change.end : end]),
+        )
+        line = module.line(change.start)
+        mutants.append(Mutant(place=place, line=line, start=change.start, end=change.end, after=change.after))
+    return mutants
 
 
 def changed_source(mutant: Mutant) -> bytes:
-    lines = (ROOT / mutant.path).read_bytes().split(b"\n")
-    line = lines[mutant.line - 1]
-    lines[mutant.line - 1] = line[: mutant.start] + mutant.after.encode() + line[mutant.end :]
-    return b"\n".join(lines)
+    source = (ROOT / mutant.path).read_bytes()
+    return source[: mutant.start] + mutant.after.encode() + source[mutant.end :]
 
 
 def import_changed(mutant: Mutant) -> None:
@@ -393,14 +501,19 @@ def kernel_of(mutant: Mutant) -> list[str]:
 
 
 def tests_for(mutant: Mutant, survey: Survey, sources: Sources) -> list[str]:
-    """The tests that run the changed statement, or use the kernel or constant that it belongs to; if there is
-    none, those that run its module. Those of files that import the module come first, else the quickest."""
+    """The tests that run the changed statement, or use the kernel, constant or class that it belongs to; if
+    there is none, those that run its module. Those of files that import the module come first, else the
+    quickest."""
     tree = ast.parse((ROOT / mutant.path).read_text())
     top = next(node for node in tree.body if first_line(node) <= mutant.line <= (node.end_lineno or 0))
     tests: set[str] = set()
     if isinstance(top, ast.FunctionDef | ast.ClassDef):
         tests = survey.tests_of(mutant.path, lines_of_statement(tree, mutant.line))
-    for path, lines in sources.uses_of(names_defined(top)).items():
+    # No line of a module runs when a default of a data class is used.
+    names = names_defined(top)
+    if isinstance(top, ast.ClassDef) and survey.runs_at_import(mutant.path, [mutant.line]):
+        names = [top.name]
+    for path, lines in sources.uses_of(names).items():
         tests |= survey.tests_of(path, sorted(lines))
     tests = tests or survey.tests_of(mutant.path)
     module = mutant.path.removeprefix("src/").removesuffix(".py").replace("/", ".")
@@ -536,6 +649,10 @@ class Judge:
         self.sources = Sources(sorted(sources))
         self.noticing: set[str] = set()
         """The tests that noticed something."""
+        self.caught: list[Mutant] = []
+        self.survived: list[Mutant] = []
+        self.failing: str | None = None
+        """A test that failed without a change, too."""
 
     def judge(self, mutants: Sequence[Mutant], run: Run) -> None:
         running: dict[int, tuple[Child, Mutant, int, int]] = {}
@@ -558,10 +675,14 @@ class Judge:
             )
 
     def _report(self, mutant: Mutant, *, noticed: str | None, cpu_s: float, **counts: int) -> None:
-        result = {**asdict(mutant), "noticed": noticed, "cpu_s": cpu_s, **counts}
+        result = {**asdict(mutant.place), "line": mutant.line, "noticed": noticed, "cpu_s": cpu_s, **counts}
         print(json.dumps(result), file=self._out, flush=True)
-        place = f"{mutant.path}:{mutant.line}: {mutant.before!r} -> {mutant.after!r}"
-        print(f"{place}: {noticed or 'SURVIVED'} ({cpu_s} s)", flush=True)
+        print(f"{described(mutant)}: {noticed or 'SURVIVED'} ({cpu_s} s)", flush=True)
+        self.count(mutant, noticed)
+
+    def count(self, mutant: Mutant, noticed: str | None) -> None:
+        """Count a result; ``noticed``: the test that noticed the change."""
+        (self.caught if noticed else self.survived).append(mutant)
         self.noticing.add((noticed or "").partition(" (SIG")[0])
 
 
@@ -572,16 +693,39 @@ def run_imported(mutant: Mutant, tests: Sequence[str], survey: Survey, scratch: 
     return run_pytest(files_of(tests), session, "--capture=no", "--no-header") or session.status
 
 
+def described(mutant: Mutant) -> str:
+    return f"{mutant.path}:{mutant.line}: {mutant.place.code} -> {mutant.place.changed}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Which mutants are judged, which places of a list make no difference, with the reason, and which are no
+    more."""
+
+    mutants: list[Mutant]
+    equivalent: dict[Place, str] = field(default_factory=dict)
+    vanished: list[Place] = field(default_factory=list)
+
+    def write(self, path: Path) -> None:
+        """Write a list of the places, in the order of the sources."""
+        entries = [{**asdict(place), "equivalent": reason} for place, reason in self.equivalent.items()]
+        entries += [asdict(mutant.place) for mutant in self.mutants]
+        entries.sort(key=lambda entry: [entry[name] for name in PLACE])
+        path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+
+
 def parsed_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--folder", type=Path, default=ROOT / "mutants", help="where the survey is (mutants)")
     parser.add_argument("--survey", nargs="*", help="run tests, all or some, and note what they run")
+    parser.add_argument("--list", type=Path, help="the places of this file, not places drawn with the seed")
     parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--skip", type=int, default=0, help="go on after so many of them")
-    parser.add_argument("--only", help="PATH:LINE:COLUMN: only the changes that begin there")
+    parser.add_argument("--seed", type=int, default=22)
+    parser.add_argument("--draw", type=Path, help="only write the places to this file, a new list")
+    parser.add_argument("--resume", action="store_true", help="judge no place that --out has already")
+    parser.add_argument("--only", help="PATH:LINE: only the changes that begin there")
     parser.add_argument("--again", type=Path, help="only the survivors in the results of an earlier run")
     parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"), help="results (mutants.jsonl)")
     parser.add_argument("--seconds", type=float, default=120, help="of tests for a mutant, at most (120)")
@@ -589,7 +733,7 @@ def parsed_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def chosen_mutants(chosen: argparse.Namespace) -> list[Mutant]:
+def sample_of(chosen: argparse.Namespace) -> Sample:
     every = [
         mutant
         for package in PACKAGES
@@ -597,18 +741,47 @@ def chosen_mutants(chosen: argparse.Namespace) -> list[Mutant]:
         for mutant in mutants_of(path)
     ]
     if chosen.again:
-        results = [json.loads(line) for line in chosen.again.read_text().splitlines()]
-        survivors = {
-            (result["path"], result["line"], result["start"]) for result in results if not result["noticed"]
-        }
-        return [mutant for mutant in every if (mutant.path, mutant.line, mutant.start) in survivors]
+        results = read_places(chosen.again)
+        survivors = {place for place, result in results.items() if not result["noticed"]}
+        return Sample(mutants=[mutant for mutant in every if mutant.place in survivors])
     if chosen.only:
-        return [mutant for mutant in every if f"{mutant.path}:{mutant.line}:{mutant.start}" == chosen.only]
+        return Sample(mutants=[mutant for mutant in every if f"{mutant.path}:{mutant.line}" == chosen.only])
+    listed = read_places(chosen.list) if chosen.list else {}
+    by_place = {mutant.place: mutant for mutant in every}
+    equivalent = {
+        place: entry["equivalent"]
+        for place, entry in listed.items()
+        if "equivalent" in entry and place in by_place
+    }
+    mutants = [by_place[place] for place in listed if place in by_place and place not in equivalent]
     random.Random(chosen.seed).shuffle(every)
-    return every[chosen.skip : chosen.count]
+    others = [mutant for mutant in every if mutant.place not in listed]
+    mutants += others[: max(chosen.count - len(equivalent) - len(mutants), 0)]
+    vanished = [place for place in listed if place not in by_place]
+    return Sample(mutants=mutants, equivalent=equivalent, vanished=vanished)
 
 
-def main() -> None:
+def read_places(path: Path) -> dict[Place, dict[str, Any]]:
+    """The lines of a list or of results, by place."""
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    return {Place(**{name: entry[name] for name in PLACE}): entry for entry in entries}
+
+
+def print_outcome(sample: Sample, judge: Judge) -> float:
+    """Print what became of a sample; returns the share caught of the mutants that make a difference."""
+    for mutant in judge.survived:
+        print(f"survived: {described(mutant)}")
+    caught, survived = len(judge.caught), len(judge.survived)
+    share = caught / max(caught + survived, 1)
+    print(f"{caught} caught")
+    print(f"{survived} survived")
+    print(f"{len(sample.equivalent)} equivalent")
+    print(f"{len(sample.vanished)} vanished, and replaced by others")
+    print(f"{share:.1%} of the {caught + survived} that make a difference are caught")
+    return share
+
+
+def main() -> int:
     """Take a survey, or judge mutants, write a line for each, and try the tests that noticed them."""
     chosen = parsed_arguments()
     for library in LOADED_BEFORE:
@@ -616,18 +789,30 @@ def main() -> None:
     survey = Survey(chosen.folder)
     if chosen.survey is not None:
         survey.take(chosen.survey or TESTS)
-        return
-    mutants = chosen_mutants(chosen)
-    in_place = [mutant for mutant in mutants if is_in_place(mutant, survey)]
+        return 0
+    sample = sample_of(chosen)
+    for place in sample.vanished:
+        print(f"no longer in {place.path}, {place.function or 'outside of functions'}: {place.code}")
+    if chosen.draw:
+        sample.write(chosen.draw)
+        return 0
+    results = read_places(chosen.out) if chosen.resume else {}
+    waiting = [mutant for mutant in sample.mutants if mutant.place not in results]
+    in_place = [mutant for mutant in waiting if is_in_place(mutant, survey)]
     with chosen.out.open("a") as out:
         judge = Judge(survey, out, chosen.seconds, chosen.workers)
+        for mutant in sample.mutants:
+            if mutant.place in results:
+                judge.count(mutant, results[mutant.place]["noticed"])
         judge.judge(
-            [] if os.environ.get("IN_PLACE") else [mutant for mutant in mutants if mutant not in in_place],
+            [mutant for mutant in waiting if mutant not in in_place],
             lambda mutant, tests, scratch: run_imported(mutant, tests, survey, scratch),
         )
         # From here on this process has Siltstone imported.
         session = Session(functools.partial(judge_in_place, judge, in_place, survey), survey)
         run_pytest(files_of(list(survey.seconds)), session, "--capture=no", "--no-header")
+    share = print_outcome(sample, judge)
+    return int(share < CAUGHT_MIN or judge.failing is not None)
 
 
 def judge_in_place(judge: Judge, mutants: Sequence[Mutant], survey: Survey, session: Session) -> int:
@@ -640,10 +825,10 @@ def judge_in_place(judge: Judge, mutants: Sequence[Mutant], survey: Survey, sess
 
     judge.judge(mutants, run)
     tests = survey.in_order(judge.noticing)
-    failing = run_without_change(functools.partial(session.run, tests))
-    print(f"without a change {failing or 'no test'} fails, of the {len(tests)} that noticed something")
+    judge.failing = run_without_change(functools.partial(session.run, tests))
+    print(f"without a change {judge.failing or 'no test'} fails, of the {len(tests)} that noticed something")
     return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

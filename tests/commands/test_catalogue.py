@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -160,3 +161,34 @@ def test_no_request_lists_the_directories(served: Served, monkeypatch: pytest.Mo
         assert other.log("users", 0) is newest, "no file has changed"
         with pytest.raises(UnknownTopicError):
             other.log("users", 1)
+
+
+def test_a_look_notices_every_change_of_the_registry(served: Served) -> None:
+    """Also two within a tick of the clock, after which inode, size and time may be those of before."""
+    options = ServeOptions(paths=tuple(served.paths), properties=served.options.properties, is_look=True)
+    with Served(options) as other:
+        for number in range(100, 110):
+            for value in (number + 500, number):
+                served.opened().topics.alter("plain", {"retention.ms": str(value)})
+            other.cataloguer.refresh()
+            assert other.catalogue.topic("plain").retention_ms == number
+
+
+def test_the_thread_reads_names_then_rows_and_leaves_the_collector_as_it_was(served: Served) -> None:
+    with looked(served) as other:
+        seen: list[tuple[bool, bool]] = []
+        outline, refresh = other.cataloguer.outline, other.cataloguer.refresh
+
+        def outlined() -> module.Catalogue:
+            seen.append((gc.isenabled(), other.catalogue.is_complete))
+            return outline()
+
+        def refreshed() -> module.Catalogue:
+            seen.append((gc.isenabled(), other.catalogue.is_complete))
+            return refresh()
+
+        other.cataloguer.outline, other.cataloguer.refresh = outlined, refreshed  # type: ignore[method-assign]
+        other.cataloguer._look_first()
+        assert seen == [(False, False), (False, False)] and gc.isenabled()
+        assert other.catalogue.is_complete
+    gc.unfreeze()

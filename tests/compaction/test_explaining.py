@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ from siltstone.compaction import explain as explaining
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.explain import MASKED_KEY, WOULD_CLEAN
 from siltstone.compaction.inplace.planning import POLICY_UNKNOWN
+from tests.support.cleaning import logs
 from tests.support.command_line import tree
 from tests.support.explaining import explain_all, explain_one, explain_request, records_by_key
 from tests.support.golden_sets import write_checkpoint
 from tests.support.operator.staged import Staged, stage
+from tests.support.records import twin
 
 ROUNDS = [
     ("basic", 0),
@@ -122,6 +125,35 @@ def test_buckets_and_memory_change_nothing(
     assert apart.to_json() == whole.to_json()
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_bytes_of_markers_that_go_are_told(tmp_path: Path, count: int) -> None:
+    """Nothing of their transactions is left, and their delete horizons have passed."""
+    key, value = struct.pack(">hh", 0, 1), struct.pack(">hi", 0, 0)
+    markers = [
+        logs.batch(
+            [logs.Rec(offset=offset, key=key, value=value)],
+            transactional=True,
+            control=True,
+            producer_id=offset,
+            producer_epoch=0,
+            delete_horizon_ms=logs.NOW - 1,
+        )
+        for offset in range(count)
+    ]
+    logs.write_log(tmp_path, {0: [*markers, logs.one(count, "a")], 10: [logs.one(10, "z")]})
+    request = review.ExplainRequest(
+        directories=[tmp_path],
+        topics=[logs.WHERE.topic],
+        config=[f"{key}={value}" for key, value in logs.CONFIG.items()],
+        now_ms=logs.NOW,
+        no_spark=True,
+    )
+    (log,) = review.explain(request).logs
+    (record,) = next(twin.decode_log(markers[0])).records
+    assert log.outcome.removed["markers"] == count
+    assert log.outcome.removed_bytes["markers"] == count * record.size
+
+
 def test_a_log_is_read_no_more_often_than_in_a_dry_run(golden: Path, tmp_path: Path) -> None:
     staged = stage(golden, "basic", tmp_path / "logs")
     size = explain_one(staged).bytes_before
@@ -136,14 +168,17 @@ def test_a_log_is_read_no_more_often_than_in_a_dry_run(golden: Path, tmp_path: P
     assert bytes_read(lambda: explain_one(staged, top=0)) < dry + size // 2
 
 
-@pytest.mark.parametrize("damage", ["missing", "wrong"])
+@pytest.mark.parametrize("damage", ["missing", "within a batch", "at a later batch", "at the end"])
 def test_hot_keys_are_found_without_the_index(staged: Staged, damage: str) -> None:
     whole = explain_one(staged, show_keys=True, top=1000)
     for index in staged.partition.glob("*.index"):
-        data = index.read_bytes()
-        index.unlink() if damage == "missing" else index.write_bytes(
-            b"".join(data[at : at + 4] + b"\0\0\0\1" for at in range(0, len(data), 8))
-        )
+        log = index.with_suffix(".log").read_bytes()
+        last = max(batch.position for batch in twin.decode_log(log))
+        positions = {"within a batch": 1, "at a later batch": last, "at the end": len(log)}
+        if damage == "missing":
+            index.unlink()
+        else:
+            index.write_bytes(bytes(4) + positions[damage].to_bytes(4, "big"))
     found = explain_one(staged, show_keys=True, top=1000)
     assert found.keys.hottest_keys == whole.keys.hottest_keys
     assert len({key.key for key in found.keys.hottest_keys}) == found.keys.distinct_keys

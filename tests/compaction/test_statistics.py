@@ -181,14 +181,15 @@ def test_records_and_keys_are_counted_as_a_dict_counts_them(seed: int) -> None:
             assert comparable(found) == comparable(wanted), (first_dirty, buckets, capacity)
 
 
-def test_an_entry_is_sent_before_its_sums_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_is_sent_when_its_sums_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = [
         Batch(records=[Rec(offset=10 * number + i, key=b"key", timestamp=i) for i in range(10)])
         for number in range(8)
     ]
-    for limit in ("COUNTED_RECORDS_MAX", "COUNTED_BYTES_MAX"):
+    two_batches = 2 * len(logs.batch(batches[0].records))
+    for limit, full in (("COUNTED_RECORDS_MAX", 20), ("COUNTED_BYTES_MAX", two_batches)):
         with monkeypatch.context() as patched:
-            patched.setattr(collecting, limit, 25 if limit == "COUNTED_RECORDS_MAX" else 600)
+            patched.setattr(collecting, limit, full)
             collector = KeyCollector(
                 hash_key=WORDS, first_dirty=0, buckets=1, capacity=1 << 20, bins=BINS.bin_count
             )
@@ -198,9 +199,8 @@ def test_an_entry_is_sent_before_its_sums_are_full(monkeypatch: pytest.MonkeyPat
                 columns = decode_records(data, headers)
                 marks = count_records(sent, BINS, headers, columns, None, RULES)
                 blobs += [blob.copied() for blob in collector.add(columns, columns.key_size >= 0, marks)]
-            assert len(blobs) > 2, limit
             assert {blob.entries.shape for blob in blobs} == {(1, COUNTED_WORDS)}
-            assert all(int(blob.entries[0, 3] >> np.uint64(35)) <= 25 for blob in blobs)
+            assert [int(blob.entries[0, 3] >> np.uint64(35)) for blob in blobs] == [20, 20, 20], limit
             wanted, retained = plain(batches, 0)
             found, offsets = counted([batches], first_dirty=0, buckets=1, capacity=1 << 20)
             assert (comparable(found), offsets) == (comparable(wanted), retained)

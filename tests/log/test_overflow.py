@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -137,10 +138,17 @@ def test_recovery_splits_an_overflowed_segment_as_kafka_does(tmp_path: Path) -> 
 
 def test_after_a_clean_shutdown_it_is_split_only_if_an_index_is_invalid(tmp_path: Path) -> None:
     partition = wide_log(tmp_path)
-    recover(partition, clean=True)
+    assert [each.base_offset for each in recover(partition, clean=True).segments] == [0, 4 * FAR]
     (partition / f"{0:020d}.index").unlink()
     found = recover(partition, clean=True)
     assert [each.base_offset for each in found.segments] == [0, FAR, 2 * FAR + INT_MAX, 4 * FAR]
+
+
+def test_after_a_clean_shutdown_an_index_is_judged_by_its_last_entry(tmp_path: Path) -> None:
+    """The sanity checks of Kafka's ``OffsetIndex`` and ``TimeIndex``."""
+    partition = wide_log(tmp_path)
+    (partition / f"{0:020d}.index").write_bytes(struct.pack(">iiii", 9, 80, 7, 80))
+    assert [each.base_offset for each in recover(partition, clean=True).segments] == [0, 4 * FAR]
 
 
 def test_a_dry_run_of_recovery_reports_that_a_segment_is_to_be_split(tmp_path: Path) -> None:

@@ -162,6 +162,19 @@ def test_damage_below_the_recovery_point_is_reported_where_asked_for(tmp_path: P
     assert logs_of(done)["c"].status == "damaged"
 
 
+def test_the_first_damage_comes_before_other_notes(tmp_path: Path) -> None:
+    path = write(tmp_path / "log", "a", clean=False)
+    for at in (80, 300):
+        damage(path / "a-0" / f"{0:020d}.log", at)
+    (path / "a-0" / "leader-epoch-checkpoint").write_bytes(b"\xff")
+    (done,) = recover(path, check=None)
+    found = logs_of(done)["a"]
+    first, second = found.damage
+    assert first.position < second.position
+    begin = f"corrupt below the recovery point, left as it is: {first} and 1 more; leader-epoch-checkpoint"
+    assert found.reason.startswith(begin)
+
+
 def failing_at(path: Path) -> Callable[[files.Operation], None]:
     def observer(operation: files.Operation) -> None:
         if operation[1].startswith(str(path)):

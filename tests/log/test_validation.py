@@ -338,6 +338,12 @@ def refused(data: Bytes, **options: object) -> RecordRefusedError:
     return caught.value
 
 
+def one_byte_longer() -> bytes:
+    """A record that is right but for a byte after its key, which its size does not count."""
+    body = b"\0\0\0" + twin.varint(1) + b"k" + twin.varint(63) + twin.varint(30) + b"v" * 30 + b"\0"
+    return twin.varint(len(body) - 1) + body
+
+
 BODIES: list[tuple[str, bytes, Fault, int | None]] = [
     ("record size negative", record(size=twin.varint(-5)), Fault.RECORD_SIZE, 0),
     ("record size too large", record(size=twin.varint(999)), Fault.RECORD_SIZE, 0),
@@ -345,6 +351,7 @@ BODIES: list[tuple[str, bytes, Fault, int | None]] = [
     ("over-long size", record(size=b"\x80\x80\x80\x80\x80\x01"), Fault.VARINT, 0),
     ("over-long offset delta", record(delta=b"\x80\x80\x80\x80\x80\x00"), Fault.VARINT, 0),
     ("key size below null", record(key=twin.varint(-2)), Fault.NEGATIVE_SIZE, 0),
+    ("a byte behind the key that the size leaves out", one_byte_longer(), Fault.RECORD_END, 0),
     ("key size too large", record(key=twin.varint(1 << 30) + b"k"), Fault.RECORD_END, 0),
     ("bytes behind the headers", record(tail=b"\0"), Fault.RECORD_END, 0),
     ("bytes behind the last record", record() + b"\0", Fault.TRAILING_BYTES, None),

@@ -21,7 +21,7 @@ from fastapi import APIRouter
 from httpx import Response
 
 from siltstone.commands import administration
-from siltstone.commands.changes import CHANGES_FILE, ChangeLog
+from siltstone.commands.changes import CHANGES_FILE, RESTART, ChangeLog
 from siltstone.commands.jobs import FAILED
 from siltstone.commands.served import Served
 from siltstone.web import site
@@ -104,7 +104,21 @@ REQUESTS: Mapping[tuple[str, str], Try] = {
     ("POST", f"{OWN}/topics/{{topic}}/partitions/{{partition}}:pause"): Try(),
     ("POST", f"{OWN}/topics/{{topic}}/partitions/{{partition}}:resume"): Try(),
     ("DELETE", f"{OWN}/jobs/{{job_id}}"): Try(),
-    ("POST", "/ui/topics"): Try(form={"name": "new"}),
+    ("POST", f"{OWN}/topics/{{topic}}:empty"): Try(json={"mode": "truncate"}, in_job=True),
+    ("POST", f"{OWN}/topics/{{topic}}:erase-key"): Try(json={"key": "a"}, in_job=True),
+    ("POST", "/ui/new-topic"): Try(form={"name": "new"}),
+    ("POST", "/ui/topics/{topic}/partitions"): Try(form={"count": "3"}),
+    ("POST", "/ui/topics/{topic}/produce"): Try(form={"key": "k", "value": "v"}),
+    ("POST", "/ui/topics/{topic}/empty"): Try(form={"mode": "truncate", "typed": "users"}, in_job=True),
+    ("POST", "/ui/topics/{topic}/erase"): Try(form={"key": "a", "typed": "users"}, in_job=True),
+    ("POST", "/ui/topics/{topic}/partitions/{partition}/clean"): Try(in_job=True),
+    ("POST", "/ui/topics/{topic}/partitions/{partition}/pause"): Try(),
+    ("POST", "/ui/topics/{topic}/partitions/{partition}/resume"): Try(),
+    ("POST", "/ui/selected/settings"): Try(form={"topic": "users", "name": "segment.ms", "value": "700000"}),
+    ("POST", "/ui/selected/clean"): Try(form={"topic": "users", "force": "true"}, in_job=True),
+    ("POST", "/ui/selected/delete"): Try(form={"topic": "users", "typed": "1 topic"}),
+    ("POST", "/ui/broker"): Try(form={"name": "log.retention.ms", "value": "7"}),
+    ("POST", "/ui/broker/restart"): Try(),
     ("POST", "/ui/topics/{topic}/configuration"): Try(
         form={"name": "retention.ms", "value": "7", "typed": "users"}
     ),
@@ -346,7 +360,8 @@ def _outcome(table: Table, route: Unsafe, asked: Try) -> str:
     before = {job.id for job in table.served.jobs.all()}
     answer = table.send(route, asked)
     if not asked.in_job:
-        assert answer.status_code >= 400 or "error_code" in answer.text, (route, answer.text)
+        is_of_several = "error_code" in answer.text or route.path.startswith("/ui/selected/")
+        assert answer.status_code >= 400 or is_of_several, (route, answer.text)
         return answer.text
     (job,) = (job for job in table.served.jobs.all() if job.id not in before)
     ended = table.served.jobs.wait(job.id, 60)
@@ -393,7 +408,8 @@ def test_a_crash_between_audit_and_change_leaves_the_intent_alone(
     assert again.looks().memory[0] == topics
     left = again.served.opened_changes().newest(1000)
     assert len(left) == intents
-    assert {change.outcome for change in left} == {None}
+    # A restart is done, whatever ended the process, when the directories are open again.
+    assert {change.outcome for change in left if change.action != RESTART} == {None}
 
 
 def test_a_program_and_a_page_of_ours_may_change(served: Served) -> None:

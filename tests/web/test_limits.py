@@ -101,7 +101,13 @@ def test_a_body_that_never_ends_is_408(served: Served, monkeypatch: pytest.Monke
     async def send(message: Message) -> None:
         sent.append(message)
 
-    scope = {**_scope("POST"), "path": "/ui/topics", "query_string": b"", "root_path": "", "scheme": "http"}
+    scope = {
+        **_scope("POST"),
+        "path": "/ui/new-topic",
+        "query_string": b"",
+        "root_path": "",
+        "scheme": "http",
+    }
     scope["headers"].append((b"content-type", b"application/x-www-form-urlencoded"))
     asyncio.run(app(scope, receive, send))  # type: ignore[arg-type]
     assert sent[0]["status"] == 408

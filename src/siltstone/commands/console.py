@@ -13,10 +13,13 @@ import numpy as np
 
 from siltstone.base import files
 from siltstone.base.errors import UnknownTopicError
-from siltstone.commands.browsing import BrowsedTopic
+from siltstone.commands import emptying, erasing
+from siltstone.commands.browsing import READ_BYTES, BrowsedTopic
 from siltstone.commands.catalogue import PartitionRow
 from siltstone.commands.changes import AuditedChange
 from siltstone.commands.circumstances import Circumstances, circumstances_of
+from siltstone.commands.emptying import Emptying
+from siltstone.commands.erasing import Erasure, ErasureRequest
 from siltstone.commands.groups import ConsumerGroup, partitions_elsewhere, read_groups, with_log_ends
 from siltstone.commands.masking import Masking
 from siltstone.commands.previewing import ChangePreview, changed_settings, preview
@@ -122,6 +125,40 @@ def preview_change(
     return preview(topic, logs, after, namespaces=namespaces, counter=served.counter)
 
 
+def look_at_emptying(served: Served, topic: str, mode: str) -> Emptying:
+    """What emptying a topic would remove; its keys are counted up to ``READ_BYTES``. Raises
+    UnknownTopicError, PolicyViolationError, UsageError, SiltstoneError, OSError."""
+    emptying.refuse_topic(topic, mode, served.settings_of(topic))
+    logs = [served.log(topic, number) for number in served.describe(topic).partitions]
+    manager = served.manager
+    return emptying.look_at_emptying(
+        topic,
+        mode,
+        logs,
+        emptying.looked_checkpoint if manager is None else emptying.opened_checkpoints(manager),
+        counter=served.counter,
+        counts_keys=_size_of(logs) <= READ_BYTES,
+    )
+
+
+def look_for_key(served: Served, request: ErasureRequest) -> Erasure | None:
+    """Where a key is; None if the topic has more than ``READ_BYTES``, so that a job should search it. Raises
+    UnknownTopicError, PolicyViolationError, SiltstoneError, OSError."""
+    erasing.refuse_topic(request.topic, served.settings_of(request.topic))
+    if served.manager is not None:
+        topic = erasing.opened_topic(served.manager, request.topic)
+    else:
+        topic = erasing.looked_topic(served.snapshot(), request.topic)
+    if _size_of(topic.logs) > READ_BYTES:
+        return None
+    earlier = erasing.earlier_runs(topic.directories, served.clock, request.topic, request.key)
+    return erasing.look_for_key(topic, request.key, earlier)
+
+
+def _size_of(logs: Sequence[ReadableLog]) -> int:
+    return sum(log.view.size_of(number) for log in logs for number in range(len(log.view.segments)))
+
+
 def uncleanable_rows(served: Served, count: int) -> list[PartitionRow]:
     """The logs that the cleaner skips, the first ``count`` in order of name."""
     catalogue = served.catalogue
@@ -194,6 +231,19 @@ def _free_bytes(path: str) -> int | None:
     with contextlib.suppress(OSError):
         return files.free_space(Path(path)).free_bytes
     return None
+
+
+def offline_directories(served: Served) -> int:
+    """How many log directories are out of service; 0 where they are only looked at."""
+    directories = () if served.manager is None else served.manager.directories
+    return sum(directory.offline is not None for directory in directories)
+
+
+def cleaner_state(served: Served) -> str | None:
+    """Does the log cleaner run: on, off; None where nothing is cleaned."""
+    if served.manager is None:
+        return None
+    return "on" if served.manager.config.flag("log.cleaner.enable") else "off"
 
 
 def changes(served: Served, count: int) -> list[AuditedChange]:

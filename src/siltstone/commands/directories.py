@@ -46,7 +46,7 @@ from siltstone.runtime.topics import (
     TopicRegistry,
     TopicSettings,
     load_registry,
-    registry_state,
+    registry_files,
 )
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__share_group_state", "__transaction_state")
@@ -137,8 +137,8 @@ class Snapshot:
         self.broker = broker
         self.directories = open_directories(paths, lock=False) if directories is None else directories
         roots = sorted({directory.path for directory in self.directories})
-        self._registry_state = registry_state(roots)
-        if earlier is not None and earlier._registry_state == self._registry_state:
+        self.registry_files = registry_files(roots)
+        if earlier is not None and earlier.registry_files == self.registry_files:
             self.registry: TopicRegistry = earlier.registry
         else:
             self.registry = load_registry(roots)[0] if roots else NO_TOPICS

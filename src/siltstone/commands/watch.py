@@ -307,6 +307,8 @@ class Watch:
         """The topics of the newest snapshot, by name."""
         self.newest: Snapshot | None = None
         """The directories as they were read last."""
+        self._opened: tuple[int, Snapshot] | None = None
+        """When directories were opened last (ms), and as what."""
 
     def list_again(self) -> None:
         """Let the first snapshot list the directories again: this process may change them before that."""
@@ -417,10 +419,17 @@ class Watch:
         is_recent = with_metadata is not None and now_ms - read_ms < METADATA_MS
         before = with_metadata if is_recent else None
         listed, self._listed = self._listed, None
-        if listed is None and self.newest is not None:
-            listed = open_directories(self._paths, lock=False, before=self.newest.directories)
+        opened_ms, earlier = self._opened or (0, None)
+        if listed is None and earlier is not None:
+            listed = open_directories(self._paths, lock=False, before=earlier.directories)
+        settled_ns = (opened_ms - SETTLED_MS) * 1_000_000
+        if earlier is not None and any(
+            file is not None and file.modified_ns >= settled_ns for file in earlier.registry_files
+        ):
+            earlier = None  # the registry was just being changed when it was read
         broker = self._policies.settings.broker
-        snapshot = Snapshot(self._paths, broker, before, listed, earlier=self.newest)
+        snapshot = Snapshot(self._paths, broker, before, listed, earlier=earlier)
+        self._opened = now_ms, snapshot
         if before is None and snapshot.has_brokers_metadata:
             self._metadata = (now_ms, snapshot)
         return snapshot

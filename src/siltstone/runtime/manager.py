@@ -52,6 +52,7 @@ from siltstone.base.errors import (
     UnknownTopicError,
 )
 from siltstone.base.records.fetch_results import MessageSetSend, MultiMessageSetSend
+from siltstone.compaction.inplace.destination import remove_all_staged
 from siltstone.log import names
 from siltstone.log.directory import require_one_broker
 from siltstone.log.fetch import READ_UNCOMMITTED
@@ -66,6 +67,7 @@ from siltstone.log.read_only import (
     partition_of_key,
     topic_views,
 )
+from siltstone.log.replacement import remove_deleted
 from siltstone.runtime.cleaning_states import CleaningStates
 from siltstone.runtime.metrics import Sample, samples_of
 from siltstone.runtime.producing import NewRecord, RecordMetadata, RecordProducer, SendOptions, Serializer
@@ -651,6 +653,43 @@ class LogManager(Closing):
         with served.offline_on_error():
             served.write_log_starts()
         return start
+
+    def delete_all_records(self, topic_partition: TopicPartition) -> int:
+        """Raise the log start offset to the high watermark and remove the segments below it, whatever the
+        policy; Kafka refuses this for ``cleanup.policy=compact``. Returns the new log start offset.
+
+        Readers that have not come so far never learn of it: there are no tombstones. Raises StorageError,
+        UnknownTopicError.
+        """
+        served, log = self.directory_of(topic_partition), self.get(topic_partition)
+        with self.cleaning_paused(topic_partition):
+            log.roll()  # else the active segment keeps the records
+            start = log.delete_records(-1)
+            with served.offline_on_error():
+                served.write_log_starts()
+            self.upkeep.delete_old_segments_of(served, log)
+        return start
+
+    @contextlib.contextmanager
+    def files_at_rest(self, topic_partition: TopicPartition) -> Iterator[PartitionLog]:
+        """The log, while nothing replaces or writes files of its directory but appends and retention:
+        cleaning and side-by-side compaction are aborted, paused, and over. Raises UnknownTopicError,
+        StorageError."""
+        log = self.get(topic_partition)
+        with self.cleaning_paused(topic_partition):
+            self.cleaning_states.wait_until_unclaimed(topic_partition)
+            self.compaction_states.wait_until_unclaimed(topic_partition)
+            yield log
+
+    def remove_leftovers(self, topic_partition: TopicPartition) -> None:
+        """Remove, durably, replaced and deleted segments' files without waiting for ``file.delete.delay.ms``,
+        and what interrupted cleanings have staged; within ``files_at_rest``. A reader of an older view may
+        then miss a file that it has not opened yet. Raises StorageError, DirectoryRefusedError."""
+        served, log = self.directory_of(topic_partition), self.get(topic_partition)
+        with served.offline_on_error():
+            remove_deleted(log.directory)
+            remove_all_staged(log.directory)
+            files.sync_directory(log.directory)  # also what the upkeep has unlinked a moment ago
 
     def truncate_to(self, topic_partition: TopicPartition, offset: int) -> bool:
         """Remove all records at and above ``offset`` (``LogManager.truncateTo``). False if there was none.

@@ -213,15 +213,16 @@ def _decoded(data: bytes) -> TopicRegistry:
     return replace(registry, topics=topics)
 
 
-def registry_state(directories: Iterable[Path]) -> Sequence[object]:
-    """The identities of the copies of the registry: equal while none is written. Raises OSError."""
-    state = list[object]()
+def registry_files(directories: Iterable[Path]) -> list[files.FileStat | None]:
+    """The files of the registry's copies, None for a missing one: as long as none is written they are equal.
+    Two that are written within a tick of the clock may be equal, too. Raises OSError."""
+    found = list[files.FileStat | None]()
     for directory in directories:
         try:
-            state.append(files.stat(directory / TOPICS_FILE).identity)
+            found.append(files.stat(directory / TOPICS_FILE))
         except FileNotFoundError:
-            state.append(None)
-    return state
+            found.append(None)
+    return found
 
 
 def write_registry(directory: Path, registry: TopicRegistry) -> None:

@@ -88,6 +88,17 @@ def test_a_chosen_offset_that_no_record_has_is_refused(log: bytes) -> None:
         decode_chosen_records(window, batches, rows, choice, path="a.log")
 
 
+def test_the_largest_offsets_are_told_apart() -> None:
+    base = (1 << 63) - 4
+    records = [twin.record(delta, 1, b"key", b"") for delta in range(3)]
+    window, batches = scanned(twin.batch(records, base_offset=base, last_delta=2))
+    choice = ChosenOffsets(
+        offsets=np.array([1], np.uint32), base=base, matched=0, all_from=np.array([(1 << 63) - 1], np.int64)
+    )
+    found = decode_chosen_records(window, batches, np.array([0]), choice)
+    assert (found.columns.offset.tolist(), found.matched, found.left_out) == ([base + 1], 1, 2)
+
+
 @settings(deadline=None)
 @given(st.booleans().flatmap(logs))
 def test_keys_alone_are_those_of_all(log: bytes) -> None:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import cramjam
 import numpy as np
 import pytest
+import xxhash
 import zstandard
 
 from siltstone.base.codec_table import CODEC_NAMES
@@ -260,6 +261,21 @@ def test_lz4_frames_of_one_block_are_read_as_the_library_reads_frames(name: str)
     assert by_the_library(frames[2], 100_000) == 2 * data
 
 
+@pytest.mark.parametrize("block_size_code", [0x40, 0x50, 0x60, 0x70])
+def test_an_lz4_frame_with_a_reserved_bit_is_refused(block_size_code: int) -> None:
+    """As in Kafka (``Lz4BlockInputStream``). The header's checksum is right."""
+    data = b"a frame of one block " * 20
+    frame = bytearray(compress(twin.LZ4, array(data)))
+    for reserved in (0, *(1 << bit for bit in (0, 1, 2, 3, 7))):
+        frame[5] = block_size_code | reserved
+        frame[6] = xxhash.xxh32_intdigest(bytes(frame[4:6])) // 256 % 256
+        if reserved:
+            with pytest.raises(DecompressionError, match="lz4"):
+                unpacked(twin.LZ4, bytes(frame))
+        else:
+            assert unpacked(twin.LZ4, bytes(frame)) == data
+
+
 def test_lz4_frames_are_headed_as_kafkas_own() -> None:
     data = texts()["over a block"]
     for size in (1000, 65_536):
@@ -325,4 +341,4 @@ def test_batches_compressed_together_equal_those_compressed_one_by_one(codec: in
 def test_a_scratch_doubles_when_it_grows() -> None:
     scratch = Scratch(100)
     scratch.append(bytes(101))
-    assert len(scratch._array) == 200
+    assert scratch.used + len(scratch.reserve(0)) == 200

@@ -54,6 +54,16 @@ def test_the_drawing_of_a_multi_message_set_send() -> None:
     assert [(each.error_code, each.messages.tobytes()) for each in multi.results] == [(0, LOG), (3, b"")]
 
 
+def test_a_frame_has_up_to_65536_results_by_default() -> None:
+    for count in (65_536, 65_537):
+        frame = struct.pack(">ih", 2 + 6 * count, 0) + count * struct.pack(">ih", 2, 0)
+        if count == 65_536:
+            assert len(decode_multi_message_set_send(frame).results) == count
+        else:
+            with raises_error(CorruptRecordError, about="65536"):
+                decode_multi_message_set_send(frame)
+
+
 def test_no_message_byte_is_copied() -> None:
     log = array(LOG)
     parts = encode_multi_message_set_send([MessageSetSend(error_code=0, messages=log)] * 2)

@@ -122,6 +122,15 @@ def test_messages_of_the_other_magic_inside_a_wrapper() -> None:
         assert records_of(columns) == wanted(log)
 
 
+def test_the_smallest_message_ends_a_set() -> None:
+    smallest = twin.message(1, None, None, magic=0)
+    assert len(smallest) == 26
+    log = twin.wrapper(1, twin.message(0, b"a", b"1", magic=0) + smallest, twin.GZIP, magic=0)
+    columns = decode_records(*scanned(log))
+    assert records_of(columns) == wanted(log)
+    assert [columns.key(row) for row in range(len(columns))] == [b"a", None]
+
+
 def test_magic_0_knows_no_log_append_time() -> None:
     inner = twin.message(0, b"a", b"1", magic=1, timestamp=9)
     log = twin.wrapper(0, inner, twin.GZIP, magic=0, attributes=twin.LOG_APPEND)
@@ -224,6 +233,7 @@ GOOD = twin.message(0, b"k", b"v", magic=1)
 BAD_SETS: dict[str, tuple[int, bytes]] = {
     "cut inner message": (3, GOOD + twin.message(1, b"k", b"v", magic=1)[:-1]),
     "cut inner header": (3, GOOD + GOOD[:11]),
+    "too short for a message, whatever its magic byte": (3, GOOD + GOOD[:16] + b"\x07" + GOOD[17:20]),
     "inner size 0": (3, inner_size(0)),
     "negative inner size": (3, inner_size(-1)),
     "inner size below the smallest": (3, inner_size(21, magic=1)),

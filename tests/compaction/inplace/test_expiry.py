@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from siltstone.base.config import LONG_MAX
+from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import DryRun, InPlace
@@ -29,6 +29,7 @@ from siltstone.compaction.report import (
 from siltstone.compaction.staging import GroupReport
 from siltstone.log import replacement, retention
 from siltstone.log.directory import LogDirectory
+from siltstone.log.retention import SegmentMetadata
 from siltstone.log.segments import Segment
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import DAY, NOW, Rec, batch
@@ -230,6 +231,21 @@ def test_a_default_retention_ms_deletes_nothing_and_says_so(tmp_path: Path) -> N
             [replace(state, has_brokers_defaults=True)], PlanOptions(now_ms=NOW + 10 * DAY)
         )
     assert bases(partition) == [4] and result.discarded.expired == 3
+
+
+def test_a_registered_deletion_policy_gets_no_default_retention_ms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """-1 is Kafka's number for no limit."""
+
+    def policy(segments: Sequence[SegmentMetadata], now_ms: int, config: LogConfig) -> int:
+        return 0 if config.retention_ms == -1 else 1
+
+    monkeypatch.setitem(retention._policies, "by age", policy)
+    partition = write(tmp_path)
+    result = clean(tmp_path, {"cleanup.policy": "compact,delete", "siltstone.retention.policy": "by age"})
+    assert bases(partition) == [0, 1, 3, 4]
+    assert [note for note in result.notes if "retention.ms" in note]
 
 
 def test_an_unknown_deletion_policy_keeps_all_and_says_so(tmp_path: Path) -> None:

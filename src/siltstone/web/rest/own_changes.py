@@ -1,4 +1,5 @@
-"""What Siltstone's own REST API changes, below ``/api/v1``: settings of many topics, cleanings, jobs.
+"""What Siltstone's own REST API changes, below ``/api/v1``: settings of many topics, cleanings, emptied
+topics and erased keys, jobs.
 
 Settings are only changed as they were read: a change without ``If-Match``, or ``if_match`` of each topic, is
 428.
@@ -6,7 +7,7 @@ Settings are only changed as they were read: a change without ``If-Match``, or `
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, HTTPException
 from pydantic import Field
@@ -14,8 +15,10 @@ from pydantic import Field
 from siltstone.base.errors import SiltstoneError
 from siltstone.commands import administration
 from siltstone.commands.cluster import partition_named
+from siltstone.commands.erasing import ErasureRequest, parse_key
+from siltstone.commands.explaining import explain_topic
 from siltstone.web.errors import status_of
-from siltstone.web.guards import EDITOR
+from siltstone.web.guards import ADMIN, EDITOR, READER
 from siltstone.web.here import By, Here
 from siltstone.web.rest.bodies import JSON_ONLY, Body, Flag, Whole
 
@@ -48,6 +51,21 @@ class CleaningOrder(Body):
     partitions: tuple[Whole, ...] = ()
 
 
+class EmptyingOrder(Body):
+    """``tombstones``: one for each key; ``truncate``: the log begins at its end, and nobody is told."""
+
+    mode: Literal["tombstones", "truncate"]
+    dry_run: bool = False
+
+
+class KeyErasure(Body):
+    """A key: its text, or its bytes in hex or base64."""
+
+    key: str
+    key_format: Literal["utf8", "hex", "base64"] = "utf8"
+    dry_run: bool = False
+
+
 @router.post("/topics:alter", dependencies=[EDITOR])
 def alter_topics(served: Here, by: By, new: TopicAlterations, if_match: IfMatch = None) -> Document:
     """Set and remove settings of several topics, as they were read; the outcome of each."""
@@ -77,6 +95,32 @@ def clean(served: Here, by: By, topic: str, request: CleaningOrder | None = None
     request = request or CleaningOrder()
     job = administration.clean_now(served, by, topic, request.partitions, force=request.force)
     return job.to_json()
+
+
+class ExplainOrder(Body):
+    """``partitions``: empty for all."""
+
+    partitions: tuple[int, ...] = ()
+
+
+@router.post("/topics/{topic}:explain", dependencies=[READER], status_code=202)
+def explain(served: Here, by: By, topic: str, request: ExplainOrder | None = None) -> Document:
+    """What a cleaning of a topic would do, as a job; nothing is changed. Keys are masked."""
+    partitions = () if request is None else request.partitions
+    return explain_topic(served, by.user, topic, partitions).to_json()
+
+
+@router.post("/topics/{topic}:empty", dependencies=[ADMIN], status_code=202)
+def empty(served: Here, by: By, topic: str, order: EmptyingOrder) -> Document:
+    """Empty a topic as a job, or count what would go."""
+    return administration.empty_topic(served, by, topic, order.mode, dry_run=order.dry_run).to_json()
+
+
+@router.post("/topics/{topic}:erase-key", dependencies=[ADMIN], status_code=202)
+def erase_key(served: Here, by: By, topic: str, order: KeyErasure) -> Document:
+    """Erase a key as a job: the steps that can be taken now. Nothing that is kept of it has the key."""
+    request = ErasureRequest(topic=topic, key=parse_key(order.key, order.key_format))
+    return administration.erase_key(served, by, request, dry_run=order.dry_run).to_json()
 
 
 @router.post("/topics/{topic}/partitions/{partition}:retry-cleaning", dependencies=[EDITOR], status_code=204)

@@ -39,6 +39,24 @@ from siltstone.web.queries import StreamParameters
 
 router = APIRouter(prefix="/api/v1", tags=["Siltstone"])
 EVENT_STREAM, NDJSON = "text/event-stream", "application/x-ndjson"
+EventText = Callable[[StreamEvent], str]
+"""Writes an event of a stream."""
+
+
+def opened_stream(
+    tails: Tails,
+    topic: BrowsedTopic,
+    query: RecordQuery,
+    text_of: EventText,
+    *,
+    position: str | None = None,
+    waits: bool = True,
+    media_type: str = EVENT_STREAM,
+) -> StreamingResponse:
+    """A stream that has one of the places. Raises BusyError."""
+    stopped = tails.claim()
+    texts = _texts(follow(topic, query, position, waits=waits, stopped=stopped), text_of)
+    return _Stream(texts, tails, stopped, media_type=media_type, headers={"Cache-Control": "no-store"})
 
 
 class _Stream(StreamingResponse):
@@ -58,9 +76,7 @@ class _Stream(StreamingResponse):
             self._tails.free(self._stopped)
 
 
-async def _texts(
-    events: AsyncIterator[StreamEvent], text: Callable[[StreamEvent], str]
-) -> AsyncIterator[str]:
+async def _texts(events: AsyncIterator[StreamEvent], text: EventText) -> AsyncIterator[str]:
     """The events as texts; an error is the last one."""
     try:
         async for event in events:
@@ -106,14 +122,13 @@ async def tail(
     and what comes after it, else from now on. With ``wait=false`` the stream ends where there is no more."""
     position = asked.cursor or last_event_id or None
     browsed, query = await run_in_threadpool(_checked, served, topic, asked.query(), position)
-    tails: Tails = request.app.state.tails
-    stopped = tails.claim()
     wants_lines = NDJSON in request.headers.get("accept", "")
-    events = follow(browsed, query, position, waits=asked.wait, stopped=stopped)
-    return _Stream(
-        _texts(events, _line if wants_lines else _event_text),
-        tails,
-        stopped,
+    return opened_stream(
+        request.app.state.tails,
+        browsed,
+        query,
+        _line if wants_lines else _event_text,
+        position=position,
+        waits=asked.wait,
         media_type=NDJSON if wants_lines else EVENT_STREAM,
-        headers={"Cache-Control": "no-store"},
     )
