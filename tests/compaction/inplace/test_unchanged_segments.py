@@ -89,6 +89,24 @@ def test_without_hard_links_an_unchanged_segment_is_copied(
     assert logs.tree(partition) == before
 
 
+def test_a_linked_segment_is_not_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every batch of it was verified when it was read."""
+
+    def bytes_read(path: Path) -> int:
+        partition, before = write(path), files.bytes_read()
+        clean(path)
+        assert sorted(logs.logs_of(partition)) == [WHOLE, CHANGED, ACTIVE]
+        return files.bytes_read() - before
+
+    def refused(source: object, target: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM), str(source))
+
+    linked = bytes_read(tmp_path / "linked")
+    monkeypatch.setattr(files, "link", refused)
+    sizes = {base: len(log) for base, log in logs.logs_of(tmp_path / "linked" / str(logs.WHERE)).items()}
+    assert bytes_read(tmp_path / "copied") == linked + sizes[WHOLE] + sizes[CHANGED]
+
+
 def test_another_file_under_the_segments_name_is_not_swapped_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
