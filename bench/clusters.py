@@ -2,7 +2,8 @@
 
 Each side is a process with a session of its own (``bench.session``)::
 
-    local[N]                  threads of one Java; N is the largest number of executors
+    local[N]                  threads of one Java, for the largest number of executors, and for the smallest:
+                              what a second core earns without a cluster
     local-cluster[n,1,2048]   n executors of one core, which the driver's Java starts
     standalone, n workers     a master and n workers, processes with work directories, homes and temporary
                               folders of their own; only the log is shared; Spark's settings are the cluster's
@@ -70,7 +71,8 @@ def measure_clusters(
 ) -> dict[str, SideTimes]:
     """All sides for each number of executors, by name. Raises WrongResultError."""
     clusters = [Side(kind=kind, executors=number) for number in executors for kind in CLUSTERS]
-    sides = [Side(kind=LOCAL, executors=max(executors)), *clusters]
+    locals_ = [Side(kind=LOCAL, executors=number) for number in sorted({max(executors), min(executors)})]
+    sides = [*reversed(locals_), *clusters]
     times = {side: Times(size=made.closed_size) for side in sides}
     config = folder / "topic.config"
     config.write_text("".join(f"{WHERE.topic}:{setting}\n" for setting in SETTINGS))
@@ -98,7 +100,7 @@ def _compared(side: Side, times: Mapping[Side, Times]) -> SideTimes:
     local = times[Side(kind=LOCAL, executors=max(executors))].seconds
     fewest = times.get(Side(kind=side.kind, executors=min(executors)))
     has_local = side.kind != LOCAL and side.executors == max(executors)
-    has_fewest = side.kind != LOCAL and side.executors > min(executors)
+    has_fewest = side.executors > min(executors)
     return SideTimes(
         times=times[side],
         slower_than_local=_ratio(seconds, local) if has_local else None,

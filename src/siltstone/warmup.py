@@ -82,13 +82,16 @@ def _start_spark(directory: Path) -> None:
     if find_spec("pyspark") is None:
         return
     from siltstone.spark.clean import SparkEngine
-    from siltstone.spark.jobs import BARRIER_BYTES
+    from siltstone.spark.jobs import EXCHANGE_STAGE_BYTES
     from siltstone.spark.session import make_class_archive
 
     def clean(session: Any) -> None:
         # A job with shuffles needs Spark's SQL, one without does not.
-        for number, barrier_bytes in enumerate((BARRIER_BYTES, 0)):
-            engine, log = SparkEngine(session, barrier_bytes=barrier_bytes), directory / f"spark-{number}"
+        for number, exchange_stage_bytes in enumerate((EXCHANGE_STAGE_BYTES, 0)):
+            engine, log = (
+                SparkEngine(session, exchange_stage_bytes=exchange_stage_bytes),
+                directory / f"spark-{number}",
+            )
             files.make_directory(log)
             clean_warm_up_log(log, engine, engine)
 

@@ -177,6 +177,21 @@ def test_settings_and_offsets(siltstone: Command, logs: Path, tmp_path: Path) ->
     hold_to_page("delete-records", [deleted])
 
 
+def test_erase_and_empty(siltstone: Command, logs: Path) -> None:
+    users = (logs, "--topic", "users", "--json")
+    siltstone("produce", "--dir", logs, "-t", "users", "-K", ":", stdin=b"a:1\nb:1\n")
+    erased = [
+        siltstone("erase", *users, "--key", "a", "--dry-run").document,
+        siltstone("erase", *users, "--key", "a", "--yes").document,
+    ]
+    hold_to_page("erase", erased, rare=("notes", "receipts[].kept_originals"))
+    emptied = [
+        siltstone("empty", *users, "--mode", "truncate", "--dry-run").document,
+        siltstone("empty", *users, "--mode", "truncate", "--yes").document,
+    ]
+    hold_to_page("empty", emptied)
+
+
 def test_groups(siltstone: Command, tmp_path: Path) -> None:
     """One member, one partition of the two that it has is committed."""
     key, group = encoded.key(2, "g"), encoded.group({"m1": encoded.assignment({"orders": [0, 1]})})

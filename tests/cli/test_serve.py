@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import io
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,8 +18,9 @@ import pytest
 from siltstone.cli.main import run
 from siltstone.commands import broker_settings
 from siltstone.commands.changes import Actor
-from siltstone.commands.served import Served, ServeOptions
+from siltstone.commands.served import Served, ServeOptions, refuse_missing
 from siltstone.runtime.manager import LogManager
+from siltstone.web import running
 from siltstone.web.identity import Role, Users
 from siltstone.web.running import WebServer
 
@@ -51,7 +53,7 @@ def _get(url: str, path: str, **headers: str) -> tuple[int, str, str]:
 
 def test_a_process_serves_and_leaves_the_directory_stopped_in_order(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
-    with _serving(str(logs), "--engine", "process") as (process, url):
+    with _serving(str(logs), "--engine", "process", "--create") as (process, url):
         assert _get(url, "/healthz")[0] == 200
         status, kind, text = _get(url, "/metrics")
         assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
@@ -115,14 +117,14 @@ def test_a_restart_opens_the_directories_again(tmp_path: Path) -> None:
 def test_what_is_unsafe_or_wrong_does_not_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str
 ) -> None:
-    assert run(["serve", str(tmp_path / "logs"), *arguments]) == 2
+    assert run(["serve", str(tmp_path / "logs"), "--create", *arguments]) == 2
     assert reason in capsys.readouterr().err
 
 
 def test_a_port_in_use_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Served(ServeOptions(paths=(tmp_path / "one",))) as served:
         server = WebServer(served, ["http://127.0.0.1:0"])
-        assert run(["serve", str(tmp_path / "two"), "--listen", server.urls[0]]) == 2
+        assert run(["serve", str(tmp_path / "two"), "--create", "--listen", server.urls[0]]) == 2
         assert "cannot listen on" in capsys.readouterr().err
         server.stop()
 
@@ -139,5 +141,44 @@ def test_a_password_is_hashed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 @pytest.mark.parametrize("listen", ["http://0.0.0.0:8082", "ftp://127.0.0.1:1", "nonsense"])
 def test_a_refused_listener_makes_no_directory(tmp_path: Path, listen: str) -> None:
-    assert run(["serve", str(tmp_path / "new"), "--listen", listen]) == 2
+    assert run(["serve", str(tmp_path / "new"), "--create", "--listen", listen]) == 2
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("flags", [[], ["--look"], ["--look", "--create"], ["--config", "named"]])
+def test_a_mistyped_directory_is_refused_and_not_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    named = tmp_path / "server.properties"
+    named.write_text(f"log.dirs={tmp_path / 'logs'}, {tmp_path / 'more'}\n", "utf-8")
+    flags = [str(named) if flag == "named" else flag for flag in flags]
+    assert run(["serve", str(tmp_path / "lgos"), "--listen", "http://127.0.0.1:0", *flags]) != 0
+    assert "no such directory" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [named]
+
+
+def test_a_directory_of_log_dirs_is_made_as_a_broker_makes_it(tmp_path: Path) -> None:
+    named = tmp_path / "server.properties"
+    named.write_text(f"log.dirs={tmp_path / 'logs'},{tmp_path / 'more'}\n", "utf-8")
+    missing = (tmp_path / "more",)
+    assert refuse_missing(ServeOptions(paths=missing, properties=named)) == [*missing]
+    assert refuse_missing(ServeOptions(paths=missing, creates=True)) == [*missing]
+    missing[0].mkdir()
+    assert refuse_missing(ServeOptions(paths=missing)) == []
+
+
+def test_a_connection_that_asks_for_nothing_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "KEEP_ALIVE_SECONDS", 0.05)
+    with Served(ServeOptions(paths=(tmp_path / "logs",), engine="process")) as served:
+        server = WebServer(served, ["http://127.0.0.1:0"])
+        server.start()
+        try:
+            with socket.create_connection(
+                urlsplit(server.urls[0]).netloc.split(":"), timeout=20
+            ) as connection:
+                connection.sendall(b"GET /healthz HTTP/1.1\r\n")  # and never the rest
+                assert connection.recv(100) == b""
+        finally:
+            server.stop()

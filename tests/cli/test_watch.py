@@ -278,25 +278,25 @@ def test_a_log_is_read_again_when_a_segment_vanishes(tmp_path: Path, monkeypatch
         write(manager[USERS], 60, keys=30)
         manager.topics.alter("users", {"segment.bytes": "100000"})
         seeing = Watch([tmp_path], LogOptions(), ManualClock(NOW + MINUTE))
-        listed = outlook.list_segments
+        listed = outlook.partition_files
         swaps: list[int] = []
 
-        def swapped_meanwhile(directory: Path) -> Any:
-            found = listed(directory)
+        def swapped_meanwhile(directory: Path, *, require_owner: bool) -> Any:
+            found = listed(directory, require_owner=require_owner)
             if not swaps:
                 swaps.append(len(cleaner.clean_once()))
                 for path in directory.glob("*.deleted"):
                     path.unlink()
             return found
 
-        monkeypatch.setattr(outlook, "list_segments", swapped_meanwhile)
+        monkeypatch.setattr(outlook, "partition_files", swapped_meanwhile)
         (seen,) = seeing.snapshot().logs
         assert swaps == [1] and seen.state == "up_to_date" and seen.checkpoint is not None
 
-        def never_there(directory: Path) -> Any:
+        def never_there(directory: Path, *, require_owner: bool) -> Any:
             raise FileNotFoundError(2, "No such file or directory", str(directory))
 
-        monkeypatch.setattr(outlook, "list_segments", never_there)
+        monkeypatch.setattr(outlook, "partition_files", never_there)
         assert seeing.snapshot().logs[0].state == "changing"
 
 
@@ -324,7 +324,7 @@ def test_a_log_is_read_again_when_a_swap_ends_meanwhile(
     with serving(tmp_path) as (manager, _):
         write(manager[USERS], 60)
         asked: list[str | None] = ["an interrupted swap is unfinished", None]
-        monkeypatch.setattr(watching, "refusal", lambda state: asked.pop(0) if asked else None)
+        monkeypatch.setattr(watching, "refusal", lambda state, *listed: asked.pop(0) if asked else None)
         assert Watch([tmp_path], LogOptions(), ManualClock(NOW)).snapshot().logs[0].state == "due"
         assert asked == []
 

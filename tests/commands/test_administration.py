@@ -171,7 +171,7 @@ def test_the_catalogue_sorts_filters_and_pages(served: Served) -> None:
     assert (page.total, page.next_start) == (3, 2)
     assert list_topics(catalogue, Listing(start=2, count=2)).next_start is None
     row = catalogue.topic("a")
-    assert (row.retention_ms, row.partitions, row.policy, row.records) == (5, 3, "delete", None)
+    assert (row.retention_ms, row.partitions, row.policy, row.records) == (5, 3, "delete", 1)
     assert row.bytes > 100
     assert catalogue.totals.partitions == 6
     assert [each.topic_partition.partition for each in catalogue.partitions_of("users")] == [0, 1]

@@ -1,8 +1,7 @@
-"""Pages of records: against a plain list, in both orders, with every filter; cursors; tailing."""
+"""Pages of records: against a plain list, in both orders, with every filter; cursors; one record."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import random
 import threading
@@ -15,7 +14,13 @@ import pytest
 
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import LogConfig
-from siltstone.base.errors import CorruptRecordError, TooManyKeysError, UnknownTopicError, UsageError
+from siltstone.base.errors import (
+    CorruptRecordError,
+    TooManyKeysError,
+    UnknownRecordError,
+    UnknownTopicError,
+    UsageError,
+)
 from siltstone.base.records.hashing import partition_for_key
 from siltstone.commands import browsing
 from siltstone.commands.browsing import (
@@ -23,10 +28,9 @@ from siltstone.commands.browsing import (
     BrowsedTopic,
     Budget,
     RecordQuery,
-    TailEvent,
     browse,
+    one_record,
     raw_value,
-    tail,
 )
 from siltstone.commands.latest_keys import LatestKeys, LatestViews
 from siltstone.commands.masking import MaskedParts, Masking
@@ -478,6 +482,53 @@ def test_compacted_reads_the_ledger_then_the_originals(tmp_path: Path) -> None:
     assert [record.offset for record in found] == [9, 10, 11, 12]
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_pages_of_the_compacted_view_go_on_over_newer_ledgers(tmp_path: Path, seed: int) -> None:
+    """Whoever applies the records of all pages has each key's last value as of some moment, no older one."""
+    log, chosen = opened_values(tmp_path), random.Random(seed)
+    topic = BrowsedTopic(name="topic", logs=lambda: [log], partition_count=1)
+
+    def grow() -> None:
+        records = [
+            Rec(
+                offset=at,
+                key=b"k%d" % chosen.randrange(8),
+                value=chosen.choice([None, b"%d" % at]),
+                timestamp=NOW,
+            )
+            for at in range(chosen.randrange(1, 9))
+        ]
+        log.append(of_records(records))
+
+    for _ in range(4):
+        grow()
+    compact(log, Model())
+    ended, cursor, seen = log.log_end_offset, None, dict[str, int]()
+    offsets_seen: list[int] = []
+    for number in range(1000):
+        page = browse(topic, RecordQuery(view="compacted", limit=2), cursor=cursor)
+        for record in page.records:
+            offsets_seen.append(record.offset)
+            seen[str(record.key.text)] = -1 if record.value.kind == "tombstone" else record.offset
+        cursor = page.cursor
+        if cursor is None:
+            break
+        if number < 6:
+            grow()
+            compact(log, Model())
+    assert offsets_seen == sorted(set(offsets_seen))
+    before, deleted_later = dict[str, int](), set[str]()
+    for record in log.records():
+        key = (record.key or b"").decode()
+        if record.offset < ended:
+            before[key] = -1 if record.value is None else record.offset
+        elif record.value is None:
+            deleted_later.add(key)
+    for key, offset in before.items():
+        # What a key had when the first page was read, or something newer; nothing that had gone.
+        assert seen.get(key, -1) >= offset or key in deleted_later, key
+
+
 # Transactions, swaps, logs that are only read
 
 
@@ -626,56 +677,17 @@ def test_a_value_is_downloaded_as_it_is(logs: list[PartitionLog]) -> None:
     )
     assert raw_value(topic_of(logs), 0, 0) == b"\0\xff"
     assert raw_value(topic_of(logs), 0, 1) is None
-    with pytest.raises(UsageError, match="no record at offset 2"):
+    with pytest.raises(UnknownRecordError, match="no record at offset 2"):
         raw_value(topic_of(logs), 0, 2)
 
 
-# New records
-
-
-def test_a_tail_gives_new_records_heartbeats_and_an_end(
-    logs: list[PartitionLog], records: dict[Place, Rec]
-) -> None:
-    async def follow() -> list[TailEvent]:
-        stopped, events = asyncio.Event(), list[TailEvent]()
-        async for event in tail(topic_of(logs), RecordQuery(limit=2), heartbeat_seconds=0.0, stopped=stopped):
-            events.append(event)
-            if len(events) == 1:
-                assert event.kind == "heartbeat"
-                logs[1].append(of_records([Rec(offset=at, key=b"n%d" % at) for at in range(5)]))
-            if event.records and event.records[-1].key.text == "n4":
-                stopped.set()
-        return events
-
-    events = asyncio.run(follow())
-    assert [record.key.text for event in events for record in event.records] == [f"n{at}" for at in range(5)]
-    assert events[1].left[0].high - events[1].left[0].low == 3
-    assert events[-1].kind == "end"
-
-
-def test_a_tail_from_an_offset_begins_there_and_ends_with_the_topic(logs: list[PartitionLog]) -> None:
-    logs[0].append(of_records([Rec(offset=at, key=b"n%d" % at) for at in range(5)]))
-    answers = [logs, logs]
-
-    def next_logs() -> list[PartitionLog]:
-        if not answers:
-            raise UnknownTopicError("there is no such topic")
-        return answers.pop()
-
-    topic = BrowsedTopic(name="users", logs=next_logs, partition_count=3)
-
-    async def follow() -> list[TailEvent]:
-        return [event async for event in tail(topic, RecordQuery(start_offset=3), heartbeat_seconds=0.0)]
-
-    events = asyncio.run(follow())
-    assert [record.offset for event in events for record in event.records] == [3, 4]
-    assert (events[-1].kind, events[-1].reason) == ("end", "there is no such topic")
-
-
-def test_a_tail_of_a_view_is_refused(logs: list[PartitionLog]) -> None:
-    async def follow() -> None:
-        async for _ in tail(topic_of(logs), RecordQuery(view="latest")):
-            pass
-
-    with pytest.raises(UsageError, match="order of the log"):
-        asyncio.run(follow())
+def test_one_record_is_shown_as_a_page_shows_it(logs: list[PartitionLog], records: dict[Place, Rec]) -> None:
+    topic = topic_of(logs)
+    (shown,) = browse(topic, RecordQuery(partitions=(1,), start_offset=2, limit=1)).records
+    assert one_record(topic, 1, 2) == shown
+    assert one_record(topic, 1, 2, key_decoding="hex").key.kind in ("hex", "null", "empty")
+    for offset in (-1, logs[1].log_end_offset, 1 << 70):
+        with pytest.raises(UnknownRecordError):
+            one_record(topic, 1, offset)
+    with pytest.raises(UnknownTopicError):
+        one_record(topic, 9, 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.commands.savings import saved_by_topic, savings_by_day
+from siltstone.commands.savings import DAY_MS, Histories, saved_by_topic, saved_lately
 from siltstone.compaction import savings
 from siltstone.compaction.history import History
 from siltstone.compaction.report import (
@@ -20,12 +20,17 @@ from siltstone.compaction.report import (
     LogResult,
     RecordCounts,
     append_cleanings,
+    read_cleanings,
 )
-from siltstone.compaction.savings import SAVINGS_FILE, append_savings, day_of, read_savings
+from siltstone.compaction.savings import (
+    SAVINGS_FILE,
+    append_savings,
+    day_of,
+    read_savings,
+    savings_of_cleanings,
+)
 from tests.support.cleaning.serving import USERS, serving, write
 from tests.support.log.managed import NOW
-
-DAY_MS = 86_400_000
 
 
 def cleaning(topic: str = "users", at_ms: int = NOW, *, status: str = CLEANED, after: int = 40) -> Cleaning:
@@ -57,7 +62,7 @@ def test_cleanings_of_a_topic_and_a_day_are_added_up(tmp_path: Path) -> None:
     assert found == [(today, "other", 1, 60), (today, "users", 2, 90), (tomorrow, "users", 1, 60)]
     assert read_savings(tmp_path)[1].removed == {"superseded": 6, "keyless": 2}
     assert read_savings(tmp_path)[1].to_json()["records_removed"] == 8
-    shown = savings_by_day([tmp_path, tmp_path / "none"])
+    shown = Histories().savings([tmp_path, tmp_path / "none"])
     assert [(saving.day, saving.topic) for saving in shown] == [
         (tomorrow, "users"),
         (today, "users"),
@@ -65,6 +70,49 @@ def test_cleanings_of_a_topic_and_a_day_are_added_up(tmp_path: Path) -> None:
     ]
     assert saved_by_topic(shown, NOW + DAY_MS) == {"users": 150, "other": 60}
     assert saved_by_topic(shown, NOW + DAY_MS, days=1) == {"users": 60}
+
+
+def test_what_was_saved_in_24_hours_is_that_of_today_and_of_the_end_of_yesterday() -> None:
+    noon = NOW - NOW % DAY_MS + DAY_MS // 2
+    times = [
+        noon,
+        noon - DAY_MS // 2 - 1,
+        noon - DAY_MS,
+        noon - DAY_MS - 1,
+        noon - 6 * DAY_MS,
+        noon - 7 * DAY_MS,
+    ]
+    cleanings = [cleaning(at_ms=at_ms, after=100 - 2**number) for number, at_ms in enumerate(times)]
+    savings = savings_of_cleanings([*cleanings, cleaning(status=FAILED, at_ms=noon)])
+    found = saved_lately(savings, cleanings, noon)
+    assert (found.last_24_hours, found.last_7_days) == (1 + 2 + 4, 1 + 2 + 4 + 8 + 16)
+
+
+def test_histories_are_parsed_again_only_when_a_file_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[str] = []
+
+    def counted(directory: Path) -> list[Cleaning]:
+        parsed.append(directory.name)
+        return read_cleanings(directory)
+
+    monkeypatch.setattr("siltstone.commands.savings.read_cleanings", counted)
+    one, two = tmp_path / "one", tmp_path / "two"
+    for directory in (one, two):
+        directory.mkdir()
+    histories, history = Histories(), History()
+    assert histories.cleanings([one, two]) == () and histories.savings([one, two]) == ()
+    history.append(one, [cleaning()])
+    found = histories.cleanings([one, two])
+    assert len(found) == 1 and histories.cleanings([one, two]) is found
+    assert histories.savings([one, two]) is histories.savings([one, two])
+    history.append(two, [cleaning(at_ms=NOW + 1)])
+    assert [each.began_ms for each in histories.cleanings([one, two])] == [NOW + 1, NOW]
+    assert sum(saving.cleanings for saving in histories.savings([one, two])) == 2
+    assert parsed.count("one") == 2 and parsed.count("two") == 2
+    os.unlink(one / CLEANINGS_FILE)
+    assert [each.began_ms for each in histories.cleanings([one, two])] == [NOW + 1]
 
 
 def test_a_directory_without_savings_begins_with_its_history(tmp_path: Path) -> None:
@@ -138,7 +186,7 @@ def test_hostile_lines_are_skipped(tmp_path: Path, line: bytes) -> None:
     with (tmp_path / SAVINGS_FILE).open("ab") as file:
         file.write(line + b"\n")
     append_savings(tmp_path, [cleaning()])
-    assert [(saving.topic, saving.cleanings) for saving in savings_by_day([tmp_path])] == [("users", 2)]
+    assert [(saving.topic, saving.cleanings) for saving in Histories().savings([tmp_path])] == [("users", 2)]
 
 
 def test_a_line_that_a_crash_cut_off_spoils_no_other(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
 from siltstone.commands.served import Served, ServeOptions
+from siltstone.log.names import TopicPartition
 from siltstone.web.running import WebServer
 
 AXE = "axe-core@4.14.1"
@@ -61,15 +62,24 @@ def looking(stopped_broker: tuple[Path, Path]) -> Iterator[str]:
 
 @pytest.fixture
 def open_server(tmp_path: Path) -> Iterator[tuple[str, Served]]:
-    """The URL of a server with the compacted topic ``users``, whose first record is superseded."""
+    """The URL of a server with the compacted topic ``users``, which was cleaned twice and has something dirty
+    again, and the topic ``events``, whose log is uncleanable."""
     properties = tmp_path / "server.properties"
-    properties.write_text("log.cleaner.enable=false\n")
+    properties.write_text("# ours\nlog.cleaner.enable=false\n")
     options = ServeOptions(paths=(tmp_path / "logs",), properties=properties, engine="process")
     with Served(options) as served:
         manager = served.opened()
         manager.topics.create("users", 1, {"cleanup.policy": "compact"})
+        manager.topics.create("events", 1, {"cleanup.policy": "compact"})
+        for _ in range(2):
+            for number in range(20):
+                manager.send("users", b"old %d" % number, key=b"alice" if number % 2 else b"bob", partition=0)
+            served.opened_cleaner().clean_now(["users"])
         for value in (b"old", b"new"):
             manager.send("users", value, key=b"alice", partition=0)
+        manager.send("events", b"1", key=b"a", partition=0)
+        reason = f"{tmp_path}/logs/events-0/00000000000000000000.log: byte 61: the checksum does not match"
+        manager.serving()[0].mark_uncleanable(TopicPartition("events", 0), reason, served.clock.now_ms())
         for url in running(served):
             yield url, served
 

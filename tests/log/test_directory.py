@@ -117,7 +117,7 @@ def test_a_directory_that_cannot_be_listed_under_its_lock_is_not_locked(
     (root / ".lock").touch()
     find_partitions, failed = log_directory._find_partitions, list[Path]()
 
-    def find_while_unlocked(path: Path) -> object:
+    def find_while_unlocked(path: Path, *known: object) -> object:
         if can_lock(root / ".lock"):
             return find_partitions(path)
         raise OSError(errno.EIO, "disk error", path)

@@ -62,6 +62,32 @@ def test_what_waited_of_an_earlier_swap_goes_before_the_next_one(log: PartitionL
     assert not set(waiting) & set(names(log, ".log.deleted"))
 
 
+@pytest.mark.parametrize("way", ["swapped", "truncated", "started anew"])
+def test_old_files_may_be_unlinked_by_the_one_whose_turn_it_is(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """After ``file.delete.delay.ms`` another thread unlinks what a swap has left, at any moment."""
+    bases = [segment.base_offset for segment in log.view.segments]
+    offset_values.clean_two(log, 2)
+    unlink = files.unlink
+
+    def second(path: Path) -> None:
+        if str(path).endswith(".deleted"):
+            unlink(path)  # the other thread was first
+        unlink(path)
+
+    monkeypatch.setattr(files, "unlink", second)
+    if way == "swapped":
+        offset_values.clean_two(log, 0)
+    elif way == "truncated":
+        log.truncate_to(bases[1])
+    else:
+        log.truncate_fully_and_start_at(2000)
+    assert log.offline is None
+    ends = {"swapped": 98, "truncated": bases[1] - 1, "started anew": None}
+    assert max((record.offset for record in read_all(log)), default=None) == ends[way]
+
+
 @pytest.mark.parametrize("way", ["truncated", "deleted", "started anew"])
 def test_a_segment_that_was_swapped_in_under_a_second_name_can_go(log: PartitionLog, way: str) -> None:
     """Its ``.deleted`` is the same file, of which both names stay when one is renamed to the other."""

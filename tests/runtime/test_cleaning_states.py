@@ -30,6 +30,19 @@ def test_pauses_count_up_and_down() -> None:
     assert seen == [NONE, paused(1), paused(2), paused(1), NONE]
 
 
+def test_a_claim_counts_until_it_is_done_also_after_an_abort() -> None:
+    states = CleaningStates()
+    assert states.wait_until_unclaimed(WHERE)
+    claim = states.begin(WHERE)
+    assert claim is not None
+    states.abort(WHERE)
+    assert states.state(WHERE) == NONE and not states.wait_until_unclaimed(WHERE, 0)
+    thread = in_background(lambda: states.wait_until_unclaimed(WHERE))
+    claim.done()
+    thread.join(SOON)
+    assert not thread.is_alive() and states.wait_until_unclaimed(WHERE, 0)
+
+
 def test_an_abort_waits_until_the_cleaners_change_has_ended() -> None:
     states = CleaningStates()
     claim = states.begin(WHERE)

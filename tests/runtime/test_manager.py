@@ -385,6 +385,43 @@ def test_delete_records_is_durable_when_it_returns(tmp_path: Path) -> None:
         assert (manager[EVENTS].log_start_offset, manager[EVENTS].log_end_offset) == (3, 4)
 
 
+@pytest.mark.parametrize("policy", ["compact", "delete", "compact,delete"])
+def test_all_records_are_deleted_durably_whatever_the_policy(tmp_path: Path, policy: str) -> None:
+    root, where = tmp_path / "logs", TopicPartition("a", 0)
+    with opened(root) as manager:
+        manager.topics.create("a", 1, {"cleanup.policy": policy, "segment.bytes": "100"})
+        for _ in range(5):
+            append(manager.get(where))
+        assert manager.delete_all_records(where) == 5
+        assert values(manager.get(where)) == 0 and manager.get(where).size == 0
+        assert manager.delete_all_records(where) == 5, "again: nothing happens"
+        assert append(manager.get(where)).first_offset == 5
+    with opened(root) as manager:
+        assert (manager.get(where).log_start_offset, values(manager.get(where))) == (5, 1)
+
+
+def test_files_that_wait_for_their_removal_can_be_removed_at_once(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    with opened(tmp_path / "logs", clock=clock) as manager:
+        manager.topics.create("a", 1, {"segment.bytes": "100", "retention.ms": "1000"})
+        where = TopicPartition("a", 0)
+        for _ in range(5):
+            append(manager.get(where))
+        clock.advance(2000)
+        manager.upkeep.delete_old_segments()
+        folder = manager.get(where).directory
+        staged = folder / ".siltstone" / "RUN" / "x.log"
+        staged.parent.mkdir(parents=True)
+        staged.write_bytes(b"x")
+        assert any(name.endswith(".deleted") for name in names_in(folder))
+        with manager.files_at_rest(where) as log:
+            assert log is manager.get(where) and manager.cleaning_states.begin(where) is None
+            manager.remove_leftovers(where)
+        assert not any(name.endswith(".deleted") for name in names_in(folder)) and not staged.exists()
+        clock.advance(2 * MINUTE)
+        manager.tick()  # what was to remove them finds nothing
+
+
 def test_delete_records_on_a_failing_disk_takes_the_directory_offline(tmp_path: Path) -> None:
     manager = opened(tmp_path)
     manager.topics.create("events")

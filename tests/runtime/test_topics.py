@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,14 @@ from siltstone.runtime.topic_names import (
     refuse_bad_name,
     refuse_collision,
 )
-from siltstone.runtime.topics import NO_TOPICS, TOPICS_FILE, TopicEntry, load_registry, write_registry
+from siltstone.runtime.topics import (
+    NO_TOPICS,
+    TOPICS_FILE,
+    TopicEntry,
+    Topics,
+    load_registry,
+    write_registry,
+)
 from tests.support.errors import raises_error
 from tests.support.log.managed import MINUTE, NOW, append, failing, names_in, opened, values
 
@@ -190,6 +198,36 @@ def test_all_partitions_are_those_of_each_topic(tmp_path: Path, stopped_broker: 
         found = manager.topics.all_partitions()
         assert list(found) == manager.topics.names()
         assert found == {name: manager.topics.partitions_of(name) for name in found}
+
+
+def test_a_topic_is_described_without_a_walk_over_all_partitions(tmp_path: Path) -> None:
+    walks = 0
+
+    class Walked(Topics):
+        def _on_disk(self) -> Iterator[TopicPartition]:
+            nonlocal walks
+            walks += 1
+            return super()._on_disk()
+
+    with opened(tmp_path / "one", tmp_path / "two") as manager:
+        manager.topics.__class__ = Walked
+        for name in "abc":
+            manager.topics.create(name, 4)
+        manager.topics.describe("a")
+        walks = 0
+        for name in "abc" * 3:
+            assert manager.topics.describe(name).partitions == (0, 1, 2, 3)
+        assert walks == 0
+        manager.topics.add_partitions("b", 5)
+        assert manager.topics.describe("b").partitions == (0, 1, 2, 3, 4)
+        manager.topics.delete("c")
+        with pytest.raises(UnknownTopicError):
+            manager.topics.describe("c")
+        # A directory goes offline, with a partition of a topic that no registry lists.
+        served = manager.serving()[0]
+        gone = [here.partition for here in served.logs if here.topic == "a"]
+        served.go_offline("the disk is gone")
+        assert manager.topics.describe("a").offline == tuple(sorted(gone)) != ()
 
 
 def test_a_partition_is_created_by_its_number(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_it_leaves_what_a_shuffle_join_leaves(
     ours, wanted = (prepare(tmp_path / name) for name in ("ours", "wanted"))  # type: ignore[operator]
     before = os.listdir(session.sparkContext._temp_dir)  # type: ignore[arg-type]
     found = clean(
-        tmp_path / "ours", SparkEngine(session, tasks=2, min_clean_to_dirty_ratio=0, barrier_bytes=way)
+        tmp_path / "ours", SparkEngine(session, tasks=2, min_clean_to_dirty_ratio=0, exchange_stage_bytes=way)
     )
     assert found.status == CLEANED, found.reason
     assert found == clean(tmp_path / "wanted", InProcessEngine(min_clean_to_dirty_ratio=math.inf))
@@ -76,7 +76,9 @@ def test_damage_in_a_segment_stops_it(
     data[-1] ^= 1
     log.write_bytes(data)
     before = logs.tree(partition)
-    result = clean(tmp_path, SparkEngine(session, tasks=2, min_clean_to_dirty_ratio=0, barrier_bytes=way))
+    result = clean(
+        tmp_path, SparkEngine(session, tasks=2, min_clean_to_dirty_ratio=0, exchange_stage_bytes=way)
+    )
     assert_uncleanable(result, log)
     assert logs.tree(partition) == before
 
@@ -93,6 +95,8 @@ def test_a_lost_dirty_entry_stops_it(
     partition = write_clean_and_dirty(tmp_path)
     before = logs.tree(partition)
     monkeypatch.setattr(second_pass, "dirty_task", lost_dirty_task)
-    result = clean(tmp_path, SparkEngine(session, tasks=2, min_clean_to_dirty_ratio=0, barrier_bytes=way))
+    result = clean(
+        tmp_path, SparkEngine(session, tasks=2, min_clean_to_dirty_ratio=0, exchange_stage_bytes=way)
+    )
     assert_failed(result, "CHECK_FAILED", path="topic-0", about="offset map")
     assert logs.tree(partition) == before

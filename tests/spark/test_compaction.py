@@ -19,7 +19,7 @@ from siltstone.log.checkpoints import write_checkpoint
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.spark import compact
 from siltstone.spark.compact import SparkCompactionEngine
-from siltstone.spark.jobs import BARRIER_BYTES
+from siltstone.spark.jobs import EXCHANGE_STAGE_BYTES
 from siltstone.spark.rows import Row, rows_of
 from tests.support.cleaning import logs
 from tests.support.cleaning.lives import Life, Living, lives
@@ -47,10 +47,10 @@ def live(life: Life, by_time: bool, retain_null_key: bool, session: SparkSession
             keyless=list(models[0].keyless),
             horizon=models[0].horizon,
         )
-        way = BARRIER_BYTES * (life.buckets // 2 % 2)
+        way = EXCHANGE_STAGE_BYTES * (life.buckets // 2 % 2)
         for root, model, spread in ((living.root, models[0], False), (copy, models[1], True)):
             engine = SparkCompactionEngine(
-                session, buckets=life.buckets, tasks=1 + life.buckets % 3, barrier_bytes=way
+                session, buckets=life.buckets, tasks=1 + life.buckets % 3, exchange_stage_bytes=way
             )
             compact_and_check(opened(root), model, How(spread=spread, engine=lambda _, one=engine: one))
 

@@ -74,7 +74,9 @@ def test_a_whole_log_in_one_task(golden: Path, tmp_path: Path, session: SparkSes
 def test_one_log_over_all_workers(
     golden: Path, tmp_path: Path, session: SparkSession, name: str, buckets: int, way: int
 ) -> None:
-    same(golden, tmp_path, name, SparkEngine(session, buckets=buckets, tasks=buckets, barrier_bytes=way))
+    same(
+        golden, tmp_path, name, SparkEngine(session, buckets=buckets, tasks=buckets, exchange_stage_bytes=way)
+    )
 
 
 @pytest.mark.usefixtures("always_spread")
@@ -195,7 +197,7 @@ def test_a_worker_is_killed_and_its_task_goes_again(
 ) -> None:
     marker = tmp_path / "killed"
     monkeypatch.setattr(pipeline, task, dying(getattr(pipeline, task), str(marker)))
-    same(golden, tmp_path, "basic_zipf_ts", SparkEngine(session, buckets=3, barrier_bytes=way))
+    same(golden, tmp_path, "basic_zipf_ts", SparkEngine(session, buckets=3, exchange_stage_bytes=way))
     assert marker.exists()
 
 

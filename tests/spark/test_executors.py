@@ -36,6 +36,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """The master passes for one whose executors may be on other machines."""
     for module in (executors, jobs):
         monkeypatch.setattr(module, "is_local", lambda master: False)
+    monkeypatch.setattr(jobs, "are_on_this_machine", lambda session: False)
     monkeypatch.setattr(jobs.SparkWorkers, "workers", 2)
 
 

@@ -59,7 +59,9 @@ def test_a_cut_within_a_batch_is_done_again_without(
     closed = list_segments(ours)[1 if checkpoint else 0 : 2]
     assert are_cut(splits_by_task(closed, 19, 3, may_cut=True))
     limits = logs.one_group_a_wave(tmp_path / "ours", {"segment.bytes": 300}) if plan == "in waves" else None
-    engine = SparkEngine(session, tasks=3, min_clean_to_dirty_ratio=0 if checkpoint else 4, barrier_bytes=way)
+    engine = SparkEngine(
+        session, tasks=3, min_clean_to_dirty_ratio=0 if checkpoint else 4, exchange_stage_bytes=way
+    )
     result = clean(tmp_path / "ours", engine, limits)
     assert result.status == CLEANED, result.reason
     assert clean(tmp_path / "wanted", InProcessEngine(min_clean_to_dirty_ratio=math.inf)).status == CLEANED

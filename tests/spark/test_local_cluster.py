@@ -29,7 +29,8 @@ def test_a_cluster_of_processes(golden: Path, tmp_path: Path) -> None:
     assert here.clean_one().status == "cleaned"
     wanted = logs_in(here.directory)
     assert (tmp_path / "marker").exists()
-    for way in ("whole", "spread", "killed"):
+    assert said["exchanges"], "its executors are on this machine"
+    for way in ("whole", "spread", "exchanged", "killed"):
         assert said[way]["status"] == "cleaned", said
         assert logs_in(tmp_path / way) == wanted, way
         no_leftovers(tmp_path / way)

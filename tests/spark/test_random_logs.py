@@ -17,7 +17,7 @@ from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import LogResult
 from siltstone.spark.clean import SparkEngine
-from siltstone.spark.jobs import BARRIER_BYTES
+from siltstone.spark.jobs import EXCHANGE_STAGE_BYTES
 from tests.support import in_memory
 from tests.support.cleaning import judging, logs, oracle
 from tests.support.cleaning.lives import Life, Living, Round, lives, splits_of_any_size
@@ -56,7 +56,7 @@ def check(life: Life, root: Path, session: SparkSession) -> None:
         buckets=life.buckets,
         tasks=1 if life.in_waves and life.buckets % 2 == 0 else 3,
         min_clean_to_dirty_ratio=4 * (life.buckets % 2),
-        barrier_bytes=BARRIER_BYTES * (life.buckets // 2 % 2),
+        exchange_stage_bytes=EXCHANGE_STAGE_BYTES * (life.buckets // 2 % 2),
     )
     with pytest.MonkeyPatch.context() as patch:
         splits_of_any_size(patch)

@@ -54,7 +54,9 @@ def test_the_files_are_those_of_one_task(
     limits = RunLimits(whole_log_bytes=0)
     if plan == "in waves":
         limits = logs.one_group_a_wave(tmp_path / "cut", CONFIG, times=2)
-    engine = SparkEngine(session, tasks=4, min_clean_to_dirty_ratio=0 if checkpoint else 4, barrier_bytes=way)
+    engine = SparkEngine(
+        session, tasks=4, min_clean_to_dirty_ratio=0 if checkpoint else 4, exchange_stage_bytes=way
+    )
     result = logs.run(tmp_path / "cut", config=CONFIG, limits=limits, engine=lambda: engine)
     assert result.status == CLEANED, result.reason
     assert ranges == ([BATCHES] * GROUPS if plan == "in waves" else [GROUPS * BATCHES])

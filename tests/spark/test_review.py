@@ -26,7 +26,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize(
-    ("is_spread", "is_in_barrier", "is_cut"),
+    ("is_spread", "is_in_exchange_stage", "is_cut"),
     [
         (False, False, False),
         (True, False, False),
@@ -43,7 +43,7 @@ def test_explanations_are_the_same(
     monkeypatch: pytest.MonkeyPatch,
     name: str,
     is_spread: bool,
-    is_in_barrier: bool,
+    is_in_exchange_stage: bool,
     is_cut: bool,
 ) -> None:
     staged = stage(golden, name, tmp_path / "logs")
@@ -52,7 +52,7 @@ def test_explanations_are_the_same(
         monkeypatch.setattr(explain, "WHOLE_LOG_BYTES", 0)
     if is_cut:
         cut_at_every_batch(monkeypatch)
-    engine = SparkEngine(session, tasks=3, barrier_bytes=1 << 30 if is_in_barrier else -1)
+    engine = SparkEngine(session, tasks=3, exchange_stage_bytes=1 << 30 if is_in_exchange_stage else -1)
     there = review.explain(explain_request(staged, show_keys=True), engine=lambda: engine).to_json()
     assert there == here
     assert here["logs"][0]["status"] == ("skipped" if name == "keyless" else "would_clean")

@@ -18,11 +18,15 @@ from siltstone.spark.settings import REQUIRED
 from tests.support.golden_sets import REPOSITORY
 from tests.support.operator.staged import Staged, last_values, logs_in, no_leftovers, stage
 from tests.support.spark.fenced_on_cluster import (
+    EXCHANGED,
     EXECUTOR_DECOMMISSIONED,
+    GAVE_UP,
     HELD,
     IDLE_BETWEEN,
     IDLE_WITHIN,
     KILLED,
+    KILLED_IN_MERGE,
+    KILLED_IN_REWRITE,
     LEFT,
     TWICE,
     WORKER_DECOMMISSIONED,
@@ -161,6 +165,23 @@ def test_the_bytes_are_the_same_whatever_is_lost_or_done_twice(
     (said,) = json.loads(cluster.run(fenced(cluster, [there], what, marks, **settings)))
     assert said["status"] == "cleaned", said
     assert len(list(marks.glob("0.*"))) > 1 if what == TWICE else (marks / "killed").exists()
+    assert logs_in(there.directory) == logs_in(here.directory)
+    no_leftovers(there.directory)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("what", [EXCHANGED, KILLED_IN_MERGE, KILLED_IN_REWRITE])
+def test_executors_of_this_machine_exchange_rows_through_files(
+    golden: Path, tmp_path: Path, cluster: Cluster, what: str
+) -> None:
+    """If one is lost, the workers that wait for it give up, and the job runs with shuffles."""
+    here, there = stage(golden, SET, tmp_path / "here"), stage(golden, SET, tmp_path / "there")
+    here.clean_one()
+    marks = tmp_path / "marks"
+    (said,) = json.loads(cluster.run(fenced(cluster, [there], what, marks)))
+    assert said["status"] == "cleaned", said
+    assert (marks / (EXCHANGED if what == EXCHANGED else GAVE_UP)).exists()
+    assert (marks / "killed").exists() == (what != EXCHANGED)
     assert logs_in(there.directory) == logs_in(here.directory)
     no_leftovers(there.directory)
 

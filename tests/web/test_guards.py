@@ -1,31 +1,140 @@
-"""Requests that must be refused, by every unsafe route, without a changed byte."""
+"""Requests that must be refused: every unsafe route of the application × why, without a changed byte.
+
+The routes are those of the application, not a list here. Where a request has to come as far as the audit log,
+``REQUESTS`` has one that would change something; a route without one makes the test fail.
+"""
 
 from __future__ import annotations
 
 import base64
 import errno
+import hashlib
+import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from fastapi import APIRouter
-from starlette.testclient import TestClient
+from httpx import Response
 
 from siltstone.commands import administration
-from siltstone.commands.changes import CHANGES_FILE
+from siltstone.commands.changes import CHANGES_FILE, RESTART, ChangeLog
+from siltstone.commands.jobs import FAILED
 from siltstone.commands.served import Served
 from siltstone.web import site
-from siltstone.web.guards import ADMIN, EDITOR, VIEWER, Rules, host_of, is_cross_origin
+from siltstone.web.guards import (
+    ADMIN,
+    EDITOR,
+    SAFE_METHODS,
+    VIEWER,
+    Rules,
+    host_of,
+    is_cross_origin,
+    is_question,
+)
 from siltstone.web.here import By, Here
-from siltstone.web.identity import Identity, Role, Users, scrypt_hash
+from siltstone.web.identity import Identity, Role, Users
 from siltstone.web.running import rules_of
 from tests.web.conftest import client_of
 
+_TOKENS = {role: f"token of {role.name}" for role in Role if role}
+_USERS = "\n".join(
+    f"{role.name}:{role.name.lower()}:sha256${hashlib.sha256(token.encode()).hexdigest()}"
+    for role, token in _TOKENS.items()
+)
+AS_EDITOR, AS_ADMIN = ({"Authorization": f"Bearer {_TOKENS[role]}"} for role in (Role.EDITOR, Role.ADMIN))
+V3, PULSAR, OWN = "/v3/clusters/{cluster_id}", "/admin/v2/persistent/{tenant}/{namespace}/{topic}", "/api/v1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsafe:
+    """A route that may change something."""
+
+    method: str
+    path: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """A request to a route that would change something. ``in_job``: the change is a job's."""
+
+    json: object = None
+    form: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    in_job: bool = False
+
+
+_SETTING = {"data": [{"name": "retention.ms", "value": "7"}]}
+_BROKER_SETTING = {"data": [{"name": "log.retention.ms", "value": "7"}]}
+_RECORD = {"value": {"type": "STRING", "data": "x"}}
+REQUESTS: Mapping[tuple[str, str], Try] = {
+    ("POST", f"{V3}/topics"): Try(json={"topic_name": "new"}),
+    ("PATCH", f"{V3}/topics/{{topic_name}}"): Try(json={"partitions_count": 3}),
+    ("DELETE", f"{V3}/topics/{{topic_name}}"): Try(),
+    ("POST", f"{V3}/topics/{{topic_name}}/configs:alter"): Try(json=_SETTING),
+    ("PUT", f"{V3}/topics/{{topic_name}}/configs/{{name}}"): Try(json={"value": "7"}),
+    ("DELETE", f"{V3}/topics/{{topic_name}}/configs/{{name}}"): Try(names={"name": "cleanup.policy"}),
+    ("POST", f"{V3}/topics/{{topic_name}}/records"): Try(json=_RECORD),
+    ("POST", f"{V3}/topics/{{topic_name}}/records:batch"): Try(json={"entries": [{"id": "1", **_RECORD}]}),
+    ("POST", f"{V3}/broker-configs:alter"): Try(json=_BROKER_SETTING),
+    ("PUT", f"{V3}/broker-configs/{{name}}"): Try(json={"value": "7"}, names={"name": "log.retention.ms"}),
+    ("DELETE", f"{V3}/broker-configs/{{name}}"): Try(names={"name": "log.cleaner.enable"}),
+    ("POST", f"{V3}/brokers/{{broker_id}}/configs:alter"): Try(json=_BROKER_SETTING),
+    ("PUT", f"{V3}/brokers/{{broker_id}}/configs/{{name}}"): Try(
+        json={"value": "7"}, names={"name": "log.retention.ms"}
+    ),
+    ("DELETE", f"{V3}/brokers/{{broker_id}}/configs/{{name}}"): Try(names={"name": "log.cleaner.enable"}),
+    ("PUT", f"{PULSAR}/compaction"): Try(),
+    ("POST", f"{PULSAR}/compactionThreshold"): Try(json=7),
+    ("DELETE", f"{PULSAR}/compactionThreshold"): Try(names={"topic": "with-threshold"}),
+    ("PUT", "/admin/v2/namespaces/{tenant}/{namespace}/compactionThreshold"): Try(json=7),
+    ("DELETE", "/admin/v2/namespaces/{tenant}/{namespace}/compactionThreshold"): Try(),
+    ("POST", f"{OWN}/topics:alter"): Try(
+        json={"topics": [{"topic": "users", "set": {"retention.ms": "7"}}]}, headers={"If-Match": "*"}
+    ),
+    ("POST", f"{OWN}/topics/{{topic}}:clean"): Try(json={"force": True}, in_job=True),
+    ("POST", f"{OWN}/topics/{{topic}}/partitions/{{partition}}:retry-cleaning"): Try(
+        names={"partition": "1"}
+    ),
+    ("POST", f"{OWN}/topics/{{topic}}/partitions/{{partition}}:pause"): Try(),
+    ("POST", f"{OWN}/topics/{{topic}}/partitions/{{partition}}:resume"): Try(),
+    ("DELETE", f"{OWN}/jobs/{{job_id}}"): Try(),
+    ("POST", f"{OWN}/topics/{{topic}}:empty"): Try(json={"mode": "truncate"}, in_job=True),
+    ("POST", f"{OWN}/topics/{{topic}}:erase-key"): Try(json={"key": "a"}, in_job=True),
+    ("POST", "/ui/new-topic"): Try(form={"name": "new"}),
+    ("POST", "/ui/topics/{topic}/partitions"): Try(form={"count": "3"}),
+    ("POST", "/ui/topics/{topic}/produce"): Try(form={"key": "k", "value": "v"}),
+    ("POST", "/ui/topics/{topic}/empty"): Try(form={"mode": "truncate", "typed": "users"}, in_job=True),
+    ("POST", "/ui/topics/{topic}/erase"): Try(form={"key": "a", "typed": "users"}, in_job=True),
+    ("POST", "/ui/topics/{topic}/partitions/{partition}/clean"): Try(in_job=True),
+    ("POST", "/ui/topics/{topic}/partitions/{partition}/pause"): Try(),
+    ("POST", "/ui/topics/{topic}/partitions/{partition}/resume"): Try(),
+    ("POST", "/ui/selected/settings"): Try(form={"topic": "users", "name": "segment.ms", "value": "700000"}),
+    ("POST", "/ui/selected/clean"): Try(form={"topic": "users", "force": "true"}, in_job=True),
+    ("POST", "/ui/selected/delete"): Try(form={"topic": "users", "typed": "1 topic"}),
+    ("POST", "/ui/broker"): Try(form={"name": "log.retention.ms", "value": "7"}),
+    ("POST", "/ui/broker/restart"): Try(),
+    ("POST", "/ui/topics/{topic}/configuration"): Try(
+        form={"name": "retention.ms", "value": "7", "typed": "users"}
+    ),
+    ("POST", "/ui/topics/{topic}/clean"): Try(form={"force": "true"}, in_job=True),
+    ("POST", "/ui/topics/{topic}/delete"): Try(form={"typed": "users"}),
+    ("POST", "/ui/topics/{topic}/partitions/{partition}/retry"): Try(names={"partition": "1"}),
+    ("POST", "/ui/jobs/{job_id}/cancel"): Try(),
+    ("POST", "/probe/topics/{name}"): Try(names={"name": "new"}),
+    ("DELETE", "/probe/topics/{name}"): Try(names={"name": "users"}),
+    ("PUT", "/probe/topics/{name}"): Try(names={"name": "users"}),
+}
+"""By method and route. What a path's parameters stand for is in ``Table.fill`` unless ``names`` has it."""
+CHANGES_NOTHING = ("/acls", "/admin/v2/non-persistent/")
+"""Routes that refuse every request."""
+
 _router = APIRouter()
-_PASSWORDS = {role.name.lower(): scrypt_hash(role.name, b"salt") for role in Role if role}
-_USERS = "\n".join(f"{name}:{name}:{secret}" for name, secret in _PASSWORDS.items())
 
 
 @_router.post("/probe/topics/{name}", dependencies=[ADMIN])
@@ -54,33 +163,112 @@ def _probes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "ROUTERS", (*site.ROUTERS, _router))
 
 
-def _unsafe_routes(client: TestClient) -> list[tuple[str, str]]:
-    """(Method, a path) of each route that may change something."""
-    app = client.app._app  # type: ignore[attr-defined]
-    found = []
-    for path, methods, _ in site.routes_with_roles(app):
-        filled = re.sub(r"\{[^}]*\}", "users", path)
-        found += [(method, filled) for method in methods if method not in ("GET", "HEAD")]
-    assert len(found) >= 3
-    return found
+def _request_of(route: Unsafe) -> Try | None:
+    """A request that would change something, if one is known."""
+    return REQUESTS.get((route.method, route.path.removeprefix("/kafka")))
 
 
-def _bytes_of(path: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+class Looks(NamedTuple):
+    """Sizes, times and inodes of all files by path, and what the server has in memory."""
+
+    files: Mapping[str, tuple[int, int, int]]
+    memory: tuple[object, ...]
 
 
-def _refused_everywhere(
-    served: Served,
-    status: int,
-    *,
-    headers: Mapping[str, str] | None = None,
-    rules: Rules | None = None,
-) -> None:
-    client, before = client_of(served, rules), _bytes_of(served.options.paths[0])
-    for method, path in _unsafe_routes(client):
-        answer = client.request(method, path, headers=headers or {}, json={})
-        assert answer.status_code == status, (method, path, answer.text)
-    assert _bytes_of(served.options.paths[0]) == before
+class Table:
+    """A site over ``served``, every request that may change something, and the means to see that none did."""
+
+    def __init__(self, served: Served, rules: Rules | None = None) -> None:
+        self.served, self.client = served, client_of(served, rules)
+        job = served.jobs.submit("test", "users", "-", lambda progress: None)
+        served.jobs.wait(job.id, 60)
+        cluster = self.client.get("/v3/clusters", headers=AS_ADMIN).json()["data"][0]["cluster_id"]
+        self.fill = {
+            "cluster_id": cluster,
+            "broker_id": "0",
+            "topic_name": "users",
+            "topic": "users",
+            "tenant": "public",
+            "namespace": "default",
+            "partition": "0",
+            "name": "retention.ms",
+            "job_id": job.id,
+        }
+
+    def routes(self) -> list[Unsafe]:
+        """The unsafe routes of the application."""
+        app = self.client.app._app  # type: ignore[attr-defined]
+        found = [
+            Unsafe(method=method, path=path, role=role)
+            for path, methods, role in site.routes_with_roles(app)
+            for method in sorted(methods - {*SAFE_METHODS})
+            if role is not None
+        ]
+        assert len(found) > 30
+        return found
+
+    def send(self, route: Unsafe, asked: Try | None = None, **headers: str) -> Response:
+        """A request to a route: one that would change something, or with names filled in and no sense."""
+        asked = asked or Try(json={})
+        names = {**self.fill, **asked.names}
+        path = re.sub(r"\{(\w+)(:\w+)?\}", lambda match: names.get(match[1], "users"), route.path)
+        body: dict[str, Any] = {"data": dict(asked.form)} if asked.form else {"json": asked.json}
+        if asked.json is None:
+            body.pop("json", None)
+        return self.client.request(
+            route.method, path, headers={**asked.headers, **headers}, follow_redirects=False, **body
+        )
+
+    def looks(self) -> Looks:
+        """What a change would alter."""
+        files = {}
+        for path in self._paths():
+            status = path.stat()
+            files[str(path)] = status.st_size, status.st_mtime_ns, status.st_ino
+        manager, cleaner = self.served.manager, self.served.cleaner
+        if manager is None or cleaner is None:
+            return Looks(files, ())
+        topics = {name: manager.topics.describe(name) for name in manager.topics.names()}
+        policies, uncleanable = dict(manager.topics.namespaces), dict(manager.uncleanable)
+        return Looks(files, (topics, policies, uncleanable, set(cleaner.paused)))
+
+    def _paths(self) -> Iterator[Path]:
+        for folder in self.served.options.paths:
+            yield from sorted(folder.rglob("*"))
+        assert self.served.options.properties is not None
+        yield self.served.options.properties
+
+    def digest(self) -> str:
+        """A hash of all bytes of the directories and of the broker's file."""
+        digest = hashlib.sha256()
+        for path in self._paths():
+            digest.update(os.fsencode(path))
+            digest.update(path.read_bytes() if path.is_file() else b"")
+        return digest.hexdigest()
+
+    def refused(
+        self, status: int, *, but: Callable[[Unsafe], bool] = lambda route: False, **headers: str
+    ) -> None:
+        """Every route answers with the status, and nothing has changed."""
+        before, bytes_before, jobs = self.looks(), self.digest(), len(self.served.jobs.all())
+        for route in self.routes():
+            if but(route):
+                continue
+            for asked in (None, _request_of(route)):
+                answer = self.send(route, asked, **headers)
+                assert answer.status_code == status, (route, answer.text)
+                assert self.looks() == before, route
+        assert self.digest() == bytes_before
+        assert len(self.served.jobs.all()) == jobs
+
+
+@pytest.fixture
+def table(served: Served) -> Table:
+    return Table(served)
+
+
+def _asks(route: Unsafe) -> bool:
+    return is_question(route.path)
 
 
 @pytest.mark.parametrize(
@@ -95,73 +283,133 @@ def _refused_everywhere(
     ],
     ids=str,
 )
-def test_a_page_of_another_site_changes_nothing(served: Served, headers: dict[str, str]) -> None:
-    _refused_everywhere(served, 403, headers=headers)
+def test_a_page_of_another_site_changes_nothing(table: Table, headers: dict[str, str]) -> None:
+    table.refused(403, **headers)
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "", "10.0.0.1:8082", "[::2]"])
-def test_an_unknown_host_is_misdirected(served: Served, host: str) -> None:
-    _refused_everywhere(served, 421, headers={"Host": host})
-    assert client_of(served).get("/metrics", headers={"Host": host}).status_code == 421
+def test_an_unknown_host_is_misdirected(table: Table, host: str) -> None:
+    table.refused(421, Host=host)
+    assert table.client.get("/metrics", headers={"Host": host}).status_code == 421
 
 
-def test_who_does_not_log_in_changes_nothing(served: Served) -> None:
-    rules = replace(
-        rules_of(served.config, []), identity=Identity(auth="basic", users=Users(_USERS, "users"))
+@pytest.fixture
+def with_users(served: Served) -> Table:
+    """A site whose users are one of each role."""
+    return Table(
+        served,
+        replace(rules_of(served.config, []), identity=Identity(auth="basic", users=Users(_USERS, "users"))),
     )
-    _refused_everywhere(served, 401, rules=rules)
-    for given in ("Basic !!!", "Basic " + base64.b64encode(b"admin:wrong").decode(), "Bearer x", "Digest x"):
-        _refused_everywhere(served, 401, rules=rules, headers={"Authorization": given})
 
 
-def test_a_viewer_and_a_reader_change_nothing(served: Served) -> None:
-    rules = replace(
-        rules_of(served.config, []), identity=Identity(auth="basic", users=Users(_USERS, "users"))
-    )
-    for name in ("viewer", "reader"):
-        given = base64.b64encode(f"{name}:{name.upper()}".encode()).decode()
-        headers = {"Authorization": f"Basic {given}"}
-        assert client_of(served, rules).get("/metrics", headers=headers).status_code == 200
-        questions = [
-            path for _, path in _unsafe_routes(client_of(served, rules)) if path.endswith(":preview")
-        ]
-        if not questions:  # a preview is a question, which a viewer may ask
-            _refused_everywhere(served, 403, rules=rules, headers=headers)
+def test_who_does_not_log_in_changes_nothing(with_users: Table) -> None:
+    with_users.refused(401)
+    wrong = base64.b64encode(b"ADMIN:wrong").decode()
+    for given in ("Basic !!!", f"Basic {wrong}", "Bearer x", "Digest x"):
+        assert (
+            with_users.client.delete("/probe/topics/users", headers={"Authorization": given}).status_code
+            == 401
+        )
+    assert with_users.client.get("/metrics").status_code == 401
+
+
+@pytest.mark.parametrize("role", [Role.VIEWER, Role.READER, Role.EDITOR])
+def test_who_has_a_lower_role_than_a_route_changes_nothing(with_users: Table, role: Role) -> None:
+    header = {"Authorization": f"Bearer {_TOKENS[role]}"}
+    assert with_users.client.get("/metrics", headers=header).status_code == 200
+    with_users.refused(403, but=lambda route: route.role <= role, **header)
 
 
 def test_read_only_changes_nothing(served: Served) -> None:
-    rules = replace(rules_of(served.config, []), read_only_reason="read only")
-    client, before = client_of(served, rules), _bytes_of(served.options.paths[0])
-    for method, path in _unsafe_routes(client):
-        if not path.endswith((":preview", ":explain", ":check")):
-            assert client.request(method, path, json={}).status_code == 403, path
-    assert _bytes_of(served.options.paths[0]) == before
+    Table(served, replace(rules_of(served.config, []), read_only_reason="read only")).refused(403, but=_asks)
 
 
 def test_look_mode_changes_nothing(open_served: Callable[..., Served], served: Served) -> None:
-    looking = open_served(is_look=True)
-    client, before = client_of(looking), _bytes_of(served.options.paths[0])
-    for method, path in _unsafe_routes(client):
-        if not path.endswith((":preview", ":explain", ":check")):
-            answer = client.request(method, path, json={})
-            assert answer.status_code == 403, path
-            assert "only looked at" in answer.text
-    assert _bytes_of(served.options.paths[0]) == before
+    served.opened().flush()
+    table = Table(open_served(is_look=True))
+    table.refused(403, but=_asks)
+    assert "only looked at" in table.client.delete("/probe/topics/users").text
 
 
-def test_what_cannot_be_recorded_is_not_changed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+# Audit: what cannot be recorded is not changed, and what was recorded and not made says so.
+
+
+@pytest.fixture
+def prepared(served: Served) -> Table:
+    """A server on which each request of ``REQUESTS`` would change something."""
+    manager = served.opened()
+    manager.topics.create("with-threshold", 1, {"compactionThreshold": "9"})
+    manager.topics.alter_namespace("public/default", {"compactionThreshold": "9"})
+    manager.mark_uncleanable(served.log("users", 1).topic_partition, "damaged", 1)
+    served.cataloguer.refresh()
+    return Table(served)
+
+
+def _changing(table: Table) -> Iterator[tuple[Unsafe, Try]]:
+    """Each unsafe route that changes something, with a request that would."""
+    for route in table.routes():
+        if _asks(route) or any(part in route.path for part in CHANGES_NOTHING):
+            continue
+        asked = _request_of(route)
+        assert asked is not None, f"{route}: REQUESTS has no request that changes something"
+        yield route, asked
+
+
+def _outcome(table: Table, route: Unsafe, asked: Try) -> str:
+    """How the change of a request ended: its answer, or the error of its job."""
+    before = {job.id for job in table.served.jobs.all()}
+    answer = table.send(route, asked)
+    if not asked.in_job:
+        is_of_several = "error_code" in answer.text or route.path.startswith("/ui/selected/")
+        assert answer.status_code >= 400 or is_of_several, (route, answer.text)
+        return answer.text
+    (job,) = (job for job in table.served.jobs.all() if job.id not in before)
+    ended = table.served.jobs.wait(job.id, 60)
+    assert ended.state == FAILED, route
+    return str(ended.error)
+
+
+def test_what_cannot_be_recorded_is_not_changed(prepared: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(line: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(served.opened_changes(), "_append", full)
-    before = _bytes_of(served.options.paths[0])
-    client = client_of(served)
-    for method, path in (("POST", "new"), ("DELETE", "users"), ("PUT", "users")):
-        answer = client.request(method, f"/probe/topics/{path}")
-        assert answer.status_code == 500
-        assert answer.json()["error_code"] == 50002
-        assert "not recorded" in answer.json()["message"]
-    assert _bytes_of(served.options.paths[0]) == before
+    monkeypatch.setattr(prepared.served.opened_changes(), "_append", full)
+    before, bytes_before = prepared.looks(), prepared.digest()
+    for route, asked in _changing(prepared):
+        assert "not recorded" in _outcome(prepared, route, asked), route
+        assert prepared.looks() == before, route
+    assert prepared.digest() == bytes_before
+
+
+def test_a_crash_between_audit_and_change_leaves_the_intent_alone(
+    prepared: Table, monkeypatch: pytest.MonkeyPatch, open_served: Callable[..., Served]
+) -> None:
+    begin = ChangeLog.begin
+
+    def crashing(log: ChangeLog, *given: Any, **more: Any) -> str:
+        begin(log, *given, **more)
+        raise OSError("the process died")
+
+    changes = prepared.served.opened_changes()
+    changes.begin(administration.Actor(), "test", "users")  # so that the file is there
+    monkeypatch.setattr(ChangeLog, "begin", crashing)
+    intents, audit = 1, str(changes.path)
+    for route, asked in _changing(prepared):
+        before = prepared.looks()
+        assert "died" in _outcome(prepared, route, asked), route
+        after = prepared.looks()
+        assert after.memory == before.memory, route
+        assert {path for path in after.files if after.files[path] != before.files.get(path)} == {audit}, route
+        intents += 1
+    monkeypatch.undo()
+    topics = prepared.looks().memory[0]
+    prepared.served.close()
+    again = Table(open_served())
+    assert again.looks().memory[0] == topics
+    left = again.served.opened_changes().newest(1000)
+    assert len(left) == intents
+    # A restart is done, whatever ended the process, when the directories are open again.
+    assert {change.outcome for change in left if change.action != RESTART} == {None}
 
 
 def test_a_program_and_a_page_of_ours_may_change(served: Served) -> None:

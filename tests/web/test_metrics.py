@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
+from prometheus_client.parser import text_string_to_metric_families
+
+from siltstone.base.errors import SiltstoneError, StorageError
+from siltstone.commands import administration, server_metrics
 from siltstone.commands.catalogue import Listing, list_topics
+from siltstone.commands.changes import Actor
+from siltstone.commands.metrics import Series
 from siltstone.commands.served import Served
 from siltstone.commands.watch import NOT_READ
 from tests.support.pages import named_in_rows, sections
@@ -45,3 +53,76 @@ def test_a_lost_disk_is_not_ready(served: Served) -> None:
     served.opened().serving()[0].go_offline("the disk is gone")
     answer = client_of(served).get("/readyz")
     assert (answer.status_code, answer.json()["reason"]) == (503, "no log directory is in service")
+
+
+def values_of(text: str) -> dict[tuple[str, str, str], float]:
+    """By (name, topic, partition) the values of the logs' metrics; "" for a label that there is not."""
+    return {
+        (sample.name, sample.labels["topic"], sample.labels.get("partition", "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if "topic" in sample.labels
+    }
+
+
+def test_logs_have_a_series_a_partition_and_above_the_bound_a_sum_a_topic(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.opened().topics.create("plain", 1)
+    for number in range(3):
+        served.opened().send("users", b"%d" % number, key=b"a", partition=1)
+    for number in range(2):
+        served.opened()["users", number].roll()
+    served.opened().flush()
+    served.cataloguer.refresh()
+    while not served.catalogue.facts.is_complete:
+        served.cataloguer.learn()
+    client = client_of(served)
+    by_partition = values_of(client.get("/metrics").text)
+    size = [by_partition["kafka_log_log_size", "users", str(number)] for number in range(2)]
+    assert [by_partition["siltstone_log_records", "users", str(number)] for number in range(2)] == [1, 3]
+    assert [by_partition["siltstone_log_dirty_bytes", "users", str(number)] for number in range(2)] == size
+    assert by_partition["siltstone_log_dirty_ratio", "users", "1"] == 1
+    assert by_partition["siltstone_log_records", "plain", "0"] == 0
+    assert ("siltstone_log_dirty_bytes", "plain", "0") not in by_partition
+    monkeypatch.setattr(server_metrics, "PARTITIONS_MAX", 2)
+    summed = values_of(client.get("/metrics").text)
+    assert {partition for _, _, partition in summed} == {""}
+    assert summed["siltstone_log_records", "users", ""] == 4
+    assert summed["kafka_log_log_logendoffset", "users", ""] == 4
+    assert summed["siltstone_log_dirty_ratio", "users", ""] == 1
+    assert (
+        summed["siltstone_log_dirty_bytes", "users", ""]
+        == summed["kafka_log_log_size", "users", ""]
+        == sum(size)
+    )
+    assert values_of(client.get("/metrics?partitions=all").text) == by_partition
+    assert client.get("/metrics?partitions=some").status_code == 400
+    accepted = client.get("/metrics", headers={"Accept": "application/openmetrics-text"}).text
+    assert any(family.name == "siltstone_log_records" for family in openmetrics_families(accepted))
+
+
+def test_changes_of_settings_are_counted_by_outcome(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    administration.alter_settings(served, Actor(), "users", {"retention.ms": "1"})
+    administration.create_topic(served, Actor(), "other", 1, {})
+
+    def full(*arguments: object, **more: object) -> None:
+        raise StorageError("the disk is full", path="logs")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(served.opened().topics, "alter", full)
+        with pytest.raises(SiltstoneError):
+            administration.alter_settings(served, Actor(), "users", {"retention.ms": "2"})
+    text = client_of(served).get("/metrics").text
+    for outcome, count in (("done", 1), ("failed", 1), ("interrupted", 0)):
+        assert f'siltstone_setting_changes_total{{outcome="{outcome}"}} {count}.0' in text
+
+
+def test_a_label_with_a_quote_and_a_line_end_is_escaped() -> None:
+    labels = [server_metrics._of_partition('a"b\\c\nd', 0), server_metrics._of_topic("plain")]
+    text = b"".join(Series(name="x", help="X.", labels=labels, values=[1, 2.5]).lines()).decode()
+    (family,) = text_string_to_metric_families(text)
+    assert [(sample.labels.get("topic"), sample.value) for sample in family.samples] == [
+        ('a"b\\c\nd', 1),
+        ("plain", 2.5),
+    ]

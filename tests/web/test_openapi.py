@@ -97,7 +97,7 @@ def test_answers_that_are_no_json_are_described_as_such(document: dict[str, Any]
     other = {path: kind for path, kind in kinds.items() if kind != {"application/json"}}
     assert other == {
         f"{topic}/partitions/{{partition}}/records/{{offset}}/value": {"application/octet-stream"},
-        f"{topic}/records:tail": {"text/event-stream"},
+        f"{topic}/records:tail": {"text/event-stream", "application/x-ndjson"},
     }
 
 

@@ -3,7 +3,10 @@ an open directory whose forms change things."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import html
+import io
 import re
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
@@ -14,10 +17,16 @@ from starlette.testclient import TestClient
 
 from siltstone import web
 from siltstone.commands.served import Served, ServeOptions
+from siltstone.log.names import TopicPartition
 from tests.web.conftest import client_of
 
-PAGES = "/ui/ /ui/topics /ui/cleaner /ui/broker /ui/directories /ui/groups /ui/changes /ui/jobs".split()
-TABS = ["", "/records", "/configuration", "/history"]
+LISTS = (
+    "/ui/topics /ui/cleaner /ui/cleaner/runs /ui/cleaner/uncleanable /ui/cleaner/savings /ui/broker "
+    "/ui/directories /ui/directories/0 /ui/groups /ui/transactions /ui/changes /ui/jobs /ui/api "
+    "/ui/topics/users/history"
+).split()
+PAGES = [*LISTS, "/ui/", "/ui/new-topic", "/ui/selected?topic=users&action=clean"]
+TABS = ["", "/records", "/configuration", "/history", "/produce"]
 
 
 @pytest.fixture
@@ -92,12 +101,18 @@ def test_in_look_mode_all_buttons_that_change_are_disabled_and_their_forms_refus
     looking: tuple[Served, TestClient],
 ) -> None:
     _, client = looking
-    for path in ("/ui/topics/users", "/ui/topics/users/configuration", "/ui/topics"):
+    ticked = "/ui/selected?topic=users&action="
+    for path in (*PAGES, *(f"/ui/topics/users{tab}" for tab in TABS), f"{ticked}clean", f"{ticked}delete"):
         text = client.get(path).text
         for form in re.findall(r'<form method="post".*?</form>', text, re.S):
-            assert "<button disabled" in form and "look mode changes nothing" in form
+            if ":explain" in form:  # it only asks
+                assert "disabled" not in form
+                continue
+            assert "look mode changes nothing" in form, (path, form)
+            buttons = re.findall(r"<button[^>]*>", form)
+            assert buttons and all("disabled" in each or 'formmethod="get"' in each for each in buttons)
     assert client.post("/ui/topics/users/clean").status_code == 403
-    assert client.post("/ui/topics", data={"name": "new"}).status_code == 403
+    assert client.post("/ui/new-topic", data={"name": "new"}).status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -129,6 +144,11 @@ def test_the_list_of_topics_sorts_filters_and_pages(
         ("tombstones=true&position=start", "tombstone"),
         ("partition=7", "has no partition 7"),
         ("partition=x", "partition and offset are numbers"),
+        ("position=time&time=2000-01-01T00:00:00", "50 records"),
+        ("position=time&time=soon", "the time is a date"),
+        ("key=key-00006&any_partition=true&committed=true&control=true", "records,"),
+        ("part=key&contains=key-00006&position=start", "key-00006"),
+        ("part=header&contains=nothing-has-this&position=start", "No record"),
         ("view=newest", "is no view"),
         ("cursor=%00%01", "cursor is not valid"),
         ("value_decoding=rot13", "rot13"),
@@ -163,6 +183,22 @@ def test_the_switch_of_the_theme_leads_nowhere_else(looking: tuple[Served, TestC
     assert 'class="theme-auto"' in client.get("/ui/").text
 
 
+@pytest.mark.parametrize(
+    ("to", "place"),
+    [
+        ("users", "/ui/topics/users"),
+        (" users 0 756 ", "/ui/topics/users/records?partition=0&position=offset&offset=756"),
+        ("users x 1", "/ui/topics/users"),
+        ("log.cleaner.threads", "/ui/broker?name=log.cleaner.threads#change"),
+        ("//evil.example", "/ui/topics?contains=%2F%2Fevil.example"),
+        ("", "/ui/topics?"),
+    ],
+)
+def test_a_jump_leads_to_what_was_written(looking: tuple[Served, TestClient], to: str, place: str) -> None:
+    answer = looking[1].get("/ui/jump", params={"to": to}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, place)
+
+
 HOSTILE = b"<script>alert(1)</script>\"'&\x00\x1b[31m\xe2\x80\xae\xff"
 
 
@@ -184,8 +220,11 @@ def client(served: Served) -> TestClient:
 
 
 def test_a_topic_is_made_changed_and_deleted(served: Served, client: TestClient) -> None:
-    form = {"name": "made", "partitions": "2", "settings": "cleanup.policy=compact\nsegment.ms=1000\n"}
-    answer = client.post("/ui/topics", data=form, follow_redirects=False)
+    form = {"name": "made", "partitions": "2", "policy": "compact", "segment.ms": "1000"}
+    checked_only = client.post("/ui/new-topic:check", data=form)
+    assert checked_only.status_code == 200 and "can be created" in checked_only.text
+    assert "made" not in served.opened().topics.names()
+    answer = client.post("/ui/new-topic", data=form, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/ui/topics/made")
     assert served.describe("made").config == {"cleanup.policy": "compact", "segment.ms": "1000"}
     client.post("/ui/topics/made/configuration", data={"name": "segment.ms", "default": "true"})
@@ -199,29 +238,61 @@ def test_a_topic_is_made_changed_and_deleted(served: Served, client: TestClient)
 @pytest.mark.parametrize(
     ("path", "form", "status", "problem"),
     [
-        ("", {"name": "users"}, 400, "already exists"),
-        ("", {"name": "../up"}, 400, "topic"),
-        ("", {"name": "new", "partitions": "-1"}, 400, "is no number"),
-        ("", {"name": "new", "settings": "no.such=1"}, 400, "no.such"),
-        ("/users/configuration", {"name": "segment.ms", "value": "soon"}, 400, "segment.ms"),
-        ("/users/configuration", {"name": "segment.ms", "value": "5000", "tag": '"old"'}, 412, "has changed"),
-        ("/users/configuration", {"name": "cleanup.policy", "value": "delete"}, 400, "was not confirmed"),
+        ("new-topic", {"name": "users"}, 400, "already exists"),
+        ("new-topic", {"name": "../up"}, 400, "topic"),
+        ("new-topic", {"name": "new", "partitions": "-1"}, 400, "is no number"),
+        ("new-topic", {"name": "new", "partitions": "²"}, 400, "is no number"),
+        ("new-topic", {"name": "new", "more": "no.such=1"}, 400, "no.such"),
+        ("new-topic", {"name": "new", "policy": "shred"}, 400, "shred"),
+        ("new-topic:check", {"name": "users"}, 400, "already exists"),
+        ("topics/users/partitions", {"count": "1"}, 400, "partitions"),
+        ("topics/users/partitions", {"count": "many"}, 400, "is no number"),
+        ("topics/users/produce", {"key": "a", "value": "{", "value_format": "json"}, 400, "is not JSON"),
+        ("topics/users/produce", {"key": "ä", "key_format": "base64"}, 400, "the key is not base64"),
+        ("topics/users/produce", {"key": "a", "key_format": "rot13"}, 400, "is no format"),
+        ("topics/users/produce", {"key": "a", "headers": "none"}, 400, "has no ="),
+        ("topics/users/produce", {"key_kind": "none", "value_kind": "tombstone"}, 400, "write the key"),
+        ("selected/delete", {"topic": "users", "typed": "users"}, 400, "type 1 topic"),
+        ("selected/settings", {"topic": "users", "name": "retention.ms", "value": "1"}, 400, "type 1 topic"),
+        ("selected/settings", {"topic": "users", "name": "segment.ms", "value": "x"}, 400, "segment.ms"),
+        ("broker", {"name": "no.such", "value": "1"}, 400, "no.such"),
+        ("broker", {"name": "log.cleaner.threads", "value": "many"}, 400, "log.cleaner.threads"),
         (
-            "/users/configuration",
+            "broker",
+            {"name": "log.cleaner.threads", "value": "2", "tag": '"old"'},
+            412,
+            "Somebody has changed",
+        ),
+        ("topics/users/configuration", {"name": "segment.ms", "value": "soon"}, 400, "segment.ms"),
+        (
+            "topics/users/configuration",
+            {"name": "segment.ms", "value": "5000", "tag": '"old"'},
+            412,
+            "has changed",
+        ),
+        (
+            "topics/users/configuration",
+            {"name": "cleanup.policy", "value": "delete"},
+            400,
+            "was not confirmed",
+        ),
+        (
+            "topics/users/configuration",
             {"name": "cleanup.policy", "value": "delete", "typed": "user"},
             400,
             "type users",
         ),
-        ("/users/delete", {}, 400, "was not confirmed"),
-        ("/nobody/delete", {"typed": "nobody"}, 404, ""),
+        ("topics/users/delete", {}, 400, "was not confirmed"),
+        ("topics/nobody/delete", {"typed": "nobody"}, 404, ""),
     ],
 )
 def test_a_refused_form_says_why_and_changes_nothing(
     served: Served, client: TestClient, path: str, form: dict[str, str], status: int, problem: str
 ) -> None:
     before = {name: served.describe(name) for name in served.opened().topics.names()}
-    answer = client.post(f"/ui/topics{path}", data=form, follow_redirects=False)
-    assert answer.status_code == status and problem in answer.text.replace("&#39;", "'")
+    answer = client.post(f"/ui/{path}", data=form, follow_redirects=False)
+    assert answer.status_code == status, answer.text[:300]
+    assert problem in answer.text.replace("&#39;", "'")
     assert {name: served.describe(name) for name in served.opened().topics.names()} == before
     assert served.changes is not None and served.changes.newest() == []
 
@@ -235,16 +306,246 @@ def test_a_cleaning_is_a_job_whose_outcome_is_on_its_page(
     wait_for(lambda: served.jobs.all()[0].has_ended)
     (job,) = served.jobs.all()
     assert (job.kind, job.target, job.state) == ("clean", "users", "done")
-    assert "as JSON" in client.get("/ui/jobs").text
+    shown = client.get("/ui/jobs").text
+    assert "as JSON" in shown and "1 older records of keys that have a newer one removed;" in shown
+    assert client.get("/ui/jobs?format=json").json()[0]["result"].startswith("1 older records")
     removed = [
         log["removed"]["superseded"] for log in client.get(f"/api/v1/jobs/{job.id}").json()["result"]["logs"]
     ]
     assert sum(removed) == 1
-    assert "records removed" in client.get("/ui/topics/users/history").text
+    assert "removed 1 older records of keys" in client.get("/ui/topics/users/history").text
 
 
-def test_the_script_is_htmx_as_it_was_published() -> None:
+def test_the_libraries_are_as_they_were_published() -> None:
     static = Path(web.__file__).parent / "static"
-    digest = hashlib.sha256((static / "htmx.min.js").read_bytes()).hexdigest()
-    assert digest == "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130"
+    for name, published in {
+        "htmx.min.js": "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130",
+        "uplot.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+        "uplot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+    }.items():
+        assert hashlib.sha256((static / name).read_bytes()).hexdigest() == published
     assert "Zero-Clause BSD" in (static / "htmx.LICENSE").read_text()
+    assert "The MIT License (MIT)" in (static / "uplot.LICENSE").read_text()
+    assert len((static / "console.js").read_text().splitlines()) < 100
+
+
+# Lists.
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_a_list_is_sorted_filtered_and_downloaded(looking: tuple[Served, TestClient], path: str) -> None:
+    _, client = looking
+    text = client.get(path).text
+    columns = dict.fromkeys(re.findall(r'<a href="\?[^"]*sort=([a-z_0-9]+)', text))
+    assert columns
+    for column in columns:
+        for descending in ("", "&descending=true"):
+            answer = client.get(f"{path}?sort={column}{descending}")
+            assert answer.status_code == 200 and f'aria-sort="{"de" if descending else "a"}' in answer.text
+    nothing = client.get(path, params={"contains": "nothing-has-this"})
+    assert nothing.status_code == 200 and 'class="none"' in nothing.text
+    rows = client.get(path, params={"format": "json"})
+    assert rows.headers["content-disposition"].startswith("attachment")
+    table = list(csv.DictReader(io.StringIO(client.get(path, params={"format": "csv"}).text)))
+    assert len(table) == len(rows.json())
+    assert all(list(row) == list(columns) for row in rows.json())
+    assert client.get(path, params={"sort": "shape"}).status_code == 400
+    assert client.get(path, params={"start": "-1"}).status_code == 400
+
+
+def test_a_list_has_pages(looking: tuple[Served, TestClient]) -> None:
+    _, client = looking
+    whole = client.get("/ui/groups?format=json").json()
+    shown, start = 0, 0
+    while start is not None:
+        text = client.get(f"/ui/groups?count=3&start={start}&sort=log").text
+        shown += len(re.findall(r'<tr><th scope="row"', text))
+        more = re.search(r'href="\?[^"]*start=(\d+)">next page', text)
+        start = None if more is None else int(more[1])
+    assert shown == len(whole) > 3
+
+
+# The broker's page.
+
+
+def test_the_log_cleaners_switch_is_saved_and_waits_for_the_restart(
+    served: Served, client: TestClient, properties: Path
+) -> None:
+    assert "Now off." in client.get("/ui/broker").text
+    form = {"name": "log.cleaner.enable", "value": ["false", "true"]}  # as the hidden input and the tick
+    assert client.post("/ui/broker", data=form, follow_redirects=False).status_code == 303
+    assert "log.cleaner.enable=true" in properties.read_text("utf-8")
+    text = client.get("/ui/broker").text
+    assert "Restart pending: <code>log.cleaner.enable</code> = true" in text and "Now off." in text
+    answer = client.post("/ui/broker/restart")
+    assert answer.status_code == 200 and "goes on by itself" in answer.text
+    checked(answer.text)
+    assert served.restart_asked.is_set()
+    assert client.get("/ui/broker/restart", follow_redirects=False).headers["location"] == "/ui/broker"
+    assert served.changes is not None
+    assert [change.action for change in served.changes.newest()] == ["restart", "alter-broker"]
+
+
+def test_a_dynamic_setting_applies_at_once(served: Served, client: TestClient) -> None:
+    text = client.get("/ui/broker?name=log.cleaner.backoff.ms").text
+    assert "It applies at once." in text and "curl -X PUT http://localhost:8082/v3/clusters/" in text
+    client.post("/ui/broker", data={"name": "log.cleaner.backoff.ms", "value": "5"})
+    assert served.opened().config.integer("log.cleaner.backoff.ms") == 5
+    assert "Restart pending" not in client.get("/ui/broker").text
+    assert [row["name"] for row in client.get("/ui/broker?changed=true&format=json").json()] == [
+        "log.cleaner.enable",
+        "log.cleaner.backoff.ms",
+    ]
+    client.post("/ui/broker", data={"name": "log.cleaner.backoff.ms", "default": "true"})
+    assert served.opened().config.integer("log.cleaner.backoff.ms") == 15_000
+
+
+def test_the_file_may_be_broken_meanwhile(client: TestClient, properties: Path) -> None:
+    properties.write_text("log.cleaner.threads=many\n", "utf-8")
+    answer = client.get("/ui/broker")
+    assert answer.status_code == 200 and "log.cleaner.threads" in answer.text
+    assert client.post("/ui/broker/restart").status_code == 400
+
+
+# Dry runs, records as they are sent and come.
+
+
+def test_a_dry_run_is_told_on_the_page_of_segments(
+    served: Served, client: TestClient, wait_for: Callable[[Callable[[], bool]], None]
+) -> None:
+    for value in (b"1", b"2", b"3"):
+        served.opened().send("users", value, key=b"secret-key", partition=0)
+    for log in served.opened().sorted_logs():
+        log.roll()
+    answer = client.post("/ui/topics/users:explain", follow_redirects=False)
+    assert answer.headers["location"] == "/ui/topics/users"
+    wait_for(lambda: served.jobs.all()[0].has_ended)
+    text = client.get("/ui/topics/users").text
+    checked(text)
+    assert "2 older records of keys that have a newer one" in text
+    assert "secret-key" not in text and "••••" in text
+    assert served.changes is not None and served.changes.newest() == []
+
+
+def test_a_dry_run_works_where_nothing_may_be_changed(
+    looking: tuple[Served, TestClient], wait_for: Callable[[Callable[[], bool]], None]
+) -> None:
+    served, client = looking
+    job = client.post("/api/v1/topics/users:explain")
+    assert job.status_code == 202
+    wait_for(lambda: served.jobs.get(job.json()["id"]).has_ended)
+    done = client.get(f"/api/v1/jobs/{job.json()['id']}").json()
+    assert done["error"] is None
+    logs = done["result"]["logs"]
+    assert [log["partition"] for log in logs] == sorted(row.partition for row in _partitions(served, "users"))
+    assert all("settings" not in log and "removed_words" in log for log in logs)
+    assert client.post("/api/v1/topics/nobody:explain").status_code == 404
+
+
+def _partitions(served: Served, topic: str) -> list[TopicPartition]:
+    return [row.topic_partition for row in served.catalogue.partitions_of(topic)]
+
+
+@pytest.mark.parametrize(
+    ("form", "key", "value"),
+    [
+        ({"key": "a", "value": "1"}, b"a", b"1"),
+        (
+            {"key": "YQ==", "key_format": "base64", "value": '{"b": 1}', "value_format": "json"},
+            b"a",
+            b'{"b": 1}',
+        ),
+        ({"key": "", "value": ""}, b"", b""),
+        ({"key": "a", "value": "ignored", "value_kind": "tombstone"}, b"a", None),
+    ],
+    ids=["text", "base64 and JSON", "empty", "tombstone"],
+)
+def test_a_record_is_produced(
+    served: Served, client: TestClient, form: dict[str, str], key: bytes, value: bytes | None
+) -> None:
+    more = {"headers": "trace=1\nempty=", "partition": "0"}
+    answer = client.post("/ui/topics/users/produce", data={**form, **more}, follow_redirects=False)
+    assert answer.status_code == 303, answer.text
+    record = list(served.opened()["users", 0].records())[-1]
+    assert (record.key, record.value) == (key, value)
+    assert list(record.headers) == [(b"trace", b"1"), (b"empty", b"")]
+    shown = client.get(answer.headers["location"]).text
+    assert f"at offset {record.offset}" in shown
+    checked(shown)
+
+
+@pytest.mark.parametrize(
+    ("form", "status", "problem"),
+    [
+        ({"key_kind": "none", "value": "x"}, 400, "key"),
+        ({"key": "a", "partition": "9"}, 404, "has no partition 9"),
+    ],
+)
+def test_a_record_that_the_log_refuses_stays_in_the_form(
+    served: Served, client: TestClient, form: dict[str, str], status: int, problem: str
+) -> None:
+    end = served.opened()["users", 0].log_end_offset
+    answer = client.post("/ui/topics/users/produce", data=form)
+    assert answer.status_code == status and problem in answer.text
+    assert served.opened()["users", 0].log_end_offset == end
+
+
+def test_partitions_are_added(served: Served, client: TestClient) -> None:
+    before = len(served.describe("users").partitions)
+    assert client.post("/ui/topics/users/partitions", data={"count": str(before + 2)}).status_code == 200
+    assert len(served.describe("users").partitions) == before + 2
+
+
+def test_ticked_topics_are_previewed_and_changed_each_for_itself(served: Served, client: TestClient) -> None:
+    served.opened().topics.create("plain", 1, {})
+    served.cataloguer.refresh()
+    ticked = [("topic", "users"), ("topic", "plain")]
+    asked = [*ticked, ("action", "settings"), ("name", "segment.ms"), ("value", "5000")]
+    text = client.get("/ui/selected", params=asked).text
+    checked(text)
+    tags = [html.unescape(tag) for tag in re.findall(r'name="tag" value="([^"]*)"', text)]
+    assert len(tags) == 2
+    served.opened().topics.alter("plain", {"retention.ms": "7"})
+    form = {"topic": ["users", "plain"], "tag": tags, "name": "segment.ms", "value": "5000"}
+    text = client.post("/ui/selected/settings", data=form).text
+    assert "changed" in text and "has changed since it was read" in text
+    assert served.describe("users").config["segment.ms"] == "5000"
+    assert "segment.ms" not in served.describe("plain").config
+    text = client.get("/ui/selected", params=[*ticked, ("action", "clean")]).text
+    assert "It is not compacted" in text
+    text = client.post("/ui/selected/clean", data={"topic": ["users", "plain"]}).text
+    assert "a job cleans it" in text and "is not compacted" in text
+    assert client.get("/ui/selected", params=[("topic", "nobody"), ("action", "delete")]).status_code == 200
+    form = {"topic": ["users", "plain"], "typed": "2 topics"}
+    client.post("/ui/selected/delete", data=form)
+    assert served.opened().topics.names() == []
+
+
+def test_two_editors_see_each_others_values(served: Served, client: TestClient) -> None:
+    text = client.get("/ui/topics/users/configuration?name=segment.ms").text
+    (tag,) = {html.unescape(tag) for tag in re.findall(r'name="tag" value="([^"]*)"', text)}
+    served.opened().topics.alter("users", {"segment.ms": "7777"})
+    form = {"name": "segment.ms", "value": "8888", "tag": tag}
+    answer = client.post("/ui/topics/users/configuration", data=form)
+    assert answer.status_code == 412
+    checked(answer.text)
+    assert "<strong>7777</strong>" in answer.text and "<strong>8888</strong>" in answer.text
+    (tag,) = {html.unescape(tag) for tag in re.findall(r'name="tag" value="([^"]*)"', answer.text)}
+    client.post("/ui/topics/users/configuration", data={**form, "tag": tag})
+    assert served.describe("users").config["segment.ms"] == "8888"
+
+
+def test_a_log_is_paused_resumed_and_cleaned_from_the_queue(
+    served: Served, client: TestClient, wait_for: Callable[[Callable[[], bool]], None]
+) -> None:
+    served.cataloguer.refresh()
+    client.post("/ui/topics/users/partitions/0/pause")
+    assert "somebody has paused it" in client.get("/ui/cleaner").text
+    client.post("/ui/topics/users/partitions/0/resume")
+    assert "somebody has paused it" not in client.get("/ui/cleaner").text
+    assert client.post("/ui/topics/users/partitions/0/clean").status_code == 200
+    wait_for(lambda: served.jobs.all()[0].has_ended)
+    assert client.post("/ui/topics/users/partitions/9/pause").status_code == 404
+    assert served.changes is not None
+    actions = [change.action for change in served.changes.newest()]
+    assert actions == ["clean", "resume-cleaning", "pause-cleaning"]

@@ -85,7 +85,7 @@ def test_the_threshold_of_a_topic_and_of_its_namespace(client: TestClient) -> No
     assert client.get(f"{path}?applied=true").json() == 0
 
 
-@pytest.mark.parametrize("body", ["x", None, {}, [], 1.5, 1 << 63])
+@pytest.mark.parametrize("body", ["x", "7", None, {}, [], 1.5, True, 1 << 63])
 def test_a_threshold_is_a_number_of_bytes(client: TestClient, body: object) -> None:
     refused(client.post(f"{USERS}/compactionThreshold", json=body), 400)
     refused(client.put(NAMESPACE, json=body), 400)

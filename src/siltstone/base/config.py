@@ -393,7 +393,7 @@ class Config:
     is Kafka's default, with ``DEFAULT_CONFIG`` as its source.
     """
 
-    __slots__ = ("_layers",)
+    __slots__ = ("_found", "_layers")
 
     def __init__(
         self,
@@ -409,12 +409,19 @@ class Config:
             ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG: dict(broker_default or {}),
             ConfigSource.STATIC_BROKER_CONFIG: dict(static or {}),
         }
+        self._found: dict[str, Setting] = {}
 
     def __getitem__(self, name: str) -> Value:
         return self.setting(name).value
 
     def setting(self, name: str) -> Setting:
         """The setting of one key, by any of its names. Raises UsageError for an unknown name."""
+        found = self._found.get(name)
+        if found is None:
+            found = self._found[name] = self._find(name)
+        return found
+
+    def _find(self, name: str) -> Setting:
         key = find_key(name)
         for config_source, layer in self._layers.items():
             for synonym in key.names if layer else ():
@@ -471,6 +478,7 @@ class Config:
         assert config_source in self._layers
         config = copy.copy(self)
         config._layers = {**self._layers, config_source: dict(layer)}
+        config._found = {}
         return config
 
 

@@ -4,6 +4,7 @@
 
     SiltstoneError
     ├── UsageError               wrong flags or values: the command line exits with 2
+    │   ├── UnknownRecordError   a log has no record at an offset
     │   ├── TooManyKeysError     the view latest of a log would take more memory than it may have
     │   ├── UnknownKeywordError  (and TypeError) a keyword that a function does not have
     │   └── ReadOnlyError        (and AttributeError) a change of logs that are open for reading
@@ -104,6 +105,14 @@ class SiltstoneError(Exception):
 
 class UsageError(SiltstoneError, code="USAGE"):
     """Wrong flags, settings or values."""
+
+
+class UnknownRecordError(
+    UsageError,
+    code="UNKNOWN_RECORD",
+    advice="it is not written yet, or a cleaning or retention has removed it",
+):
+    """The log has no record at this offset."""
 
 
 class TooManyKeysError(

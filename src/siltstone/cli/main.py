@@ -34,6 +34,8 @@ COMMANDS = {
     "consume": "Write the records of a topic, as kcat -C does.",
     "delete-records": "Delete the records below given offsets, as kafka-delete-records does.",
     "dump": "Show what is in files of a Kafka log directory, as kafka-dump-log does, and check them.",
+    "empty": "Empty a topic: a tombstone for each key, or the log starts moved to the ends.",
+    "erase": "Erase a key from a compacted topic, with receipts that nothing of it is left.",
     "explain": "Show what clean would do with Kafka log directories, and why, in tables or on a page.",
     "get-offsets": "Show offsets of partitions by time, as kafka-get-offsets does.",
     "groups": "Show consumer groups, their members, offsets and lag, as kafka-consumer-groups does.",
@@ -51,6 +53,7 @@ _MODULES = (
     dict.fromkeys(("get-offsets", "log-dirs", "delete-records"), "offsets")
     | dict.fromkeys(("explain", "verify"), "review")
     | dict.fromkeys(("consume", "produce"), "records")
+    | {"empty": "erase"}
     | {"undo": "clean", "compact": "live", "compact-topic": "topics"}
 )
 """The module of each command whose module has another name."""

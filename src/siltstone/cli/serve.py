@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from siltstone.base import files, interruption
+from siltstone.base import interruption
 from siltstone.cli import output
 from siltstone.commands.engines import ENGINES
 
@@ -31,6 +31,8 @@ class ServeFlags(output.DirFlags):
         The broker's server.properties; the siltstone.http settings are there, too.
     look
         Take no lock and change nothing: also for the directories of a broker that runs.
+    create
+        Make a log directory that does not exist, also if log.dirs in --config does not name it.
     listen
         Where to listen, http://ADDRESS:PORT; repeat it for more; default: siltstone.http.listeners. Port 0
         is any free one.
@@ -42,6 +44,7 @@ class ServeFlags(output.DirFlags):
 
     config: Path | None = None
     look: bool = False
+    create: bool = False
     listen: Sequence[str] = ()
     engine: str = "auto"
     hash_password: bool = False
@@ -68,21 +71,21 @@ def serve(
     output.refuse_if(not flags.dir, "no log directory", "pass DIR, or --dir DIR")
     known = ", ".join(ENGINES)
     output.refuse_if(flags.engine not in ENGINES, f"--engine {flags.engine}: is none", f"pass {known}")
-    from siltstone.commands.served import ServeOptions, settings_to_serve
+    from siltstone.commands.served import ServeOptions, refuse_missing, settings_to_serve
 
     options = ServeOptions(
         paths=tuple(flags.dir),
         properties=flags.config,
         is_look=flags.look,
         engine=flags.engine,  # type: ignore[arg-type]
+        creates=flags.create,
     )
     from siltstone.web.running import checked_listeners
 
     # Before a directory is locked, or made where it is missing.
     checked_listeners(settings_to_serve(options), flags.listen)
-    for path in options.paths:
-        if not options.is_look and not files.exists(path):
-            output.note(f"{path}: a new log directory")
+    for path in refuse_missing(options):
+        output.note(f"{path}: a new log directory")
     interruption.current().allow(CLOSE_SECONDS)
     try:
         while _serve_until_restart(options, flags.listen):

@@ -16,8 +16,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from siltstone.base.errors import ChangedMeanwhileError, UnknownTopicError
+from siltstone.commands import emptying, erasing
 from siltstone.commands.changes import Actor
+from siltstone.commands.erasing import ErasureRequest
 from siltstone.commands.jobs import BackgroundJob, Progress
+from siltstone.commands.open_directories import OpenDirectories, WorkProgress
 from siltstone.commands.served import Served
 from siltstone.commands.topics import (
     SettingsChange,
@@ -211,6 +214,66 @@ def clean_now(
 
     target = topic if not partitions else ", ".join(map(str, where))
     return served.jobs.submit("clean", target, actor.user, work)
+
+
+def cancel_job(served: Served, actor: Actor, job_id: str) -> BackgroundJob:
+    """Cancel a job: one that waits at once, one that runs at its next check. Raises UnknownJobError,
+    StorageError."""
+    served.jobs.get(job_id)
+    with served.opened_changes().recorded(actor, "cancel-job", job_id):
+        return served.jobs.cancel(job_id)
+
+
+def erase_key(
+    served: Served, actor: Actor, request: ErasureRequest, *, dry_run: bool = False
+) -> BackgroundJob:
+    """Erase a key from a compacted topic, or look for it, as a job; neither its target nor its result has the
+    key. Raises UnknownTopicError, PolicyViolationError, BusyError, SiltstoneError."""
+    here = _open_directories(served)
+    here.manager.partitions_of(request.topic)
+    erasing.refuse_topic(request.topic, here.manager.topics.settings(request.topic))
+
+    def work(progress: Progress) -> object:
+        done = erasing.erase_key(here, actor, request, dry_run=dry_run, progress=_reporting(progress))
+        served.cataloguer.refresh_soon()
+        return done.to_json()
+
+    return served.jobs.submit("erase-key", request.topic, actor.user, work)
+
+
+def empty_topic(
+    served: Served, actor: Actor, topic: str, mode: str, *, dry_run: bool = False
+) -> BackgroundJob:
+    """Empty a topic, or count what would go, as a job. Raises UnknownTopicError, PolicyViolationError,
+    UsageError, BusyError, SiltstoneError."""
+    here = _open_directories(served)
+    here.manager.partitions_of(topic)
+    emptying.refuse_topic(topic, mode, here.manager.topics.settings(topic))
+
+    def work(progress: Progress) -> object:
+        done = emptying.empty_topic(
+            here, actor, topic, mode, dry_run=dry_run, counter=served.counter, progress=_reporting(progress)
+        )
+        served.cataloguer.refresh_soon()
+        return done.to_json()
+
+    return served.jobs.submit("empty", topic, actor.user, work)
+
+
+def _open_directories(served: Served) -> OpenDirectories:
+    return OpenDirectories(
+        manager=served.opened(), cleaner=served.opened_cleaner(), changes=served.opened_changes()
+    )
+
+
+def _reporting(progress: Progress) -> WorkProgress:
+    """A progress that ends the work if its job was cancelled."""
+
+    def report(log: str, stage: str, done: int, total: int) -> None:
+        progress.check()
+        progress(log, stage, done, total)
+
+    return report
 
 
 def retry_cleaning(served: Served, actor: Actor, topic_partition: TopicPartition) -> bool:

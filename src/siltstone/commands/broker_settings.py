@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import javaproperties
@@ -21,14 +22,24 @@ from siltstone.base.config import (
     parse_server_properties,
     refuse_contradictions,
 )
-from siltstone.base.config_table import ALL_KEYS
-from siltstone.base.errors import DirectoryRefusedError, InvalidConfigError, UsageError
+from siltstone.base.config_table import ALL_KEYS, Key
+from siltstone.base.errors import DirectoryRefusedError, InvalidConfigError, SiltstoneError, UsageError
 from siltstone.commands.administration import etag_of, refuse_other_tag
 from siltstone.commands.changes import RESTART, Actor
 from siltstone.commands.served import Served
-from siltstone.commands.topics import EffectiveSetting, SettingsChange, settings_of_broker
+from siltstone.commands.topics import EffectiveSetting, SettingsChange, default_text, settings_of_broker
 
 _BROKER = "broker"
+LOG_CLEANER, MAIN = "Log Cleaner", "Main"
+CLEANER_SWITCH = "log.cleaner.enable"
+_CLEANERS = (
+    "log.cleaner.",
+    "log.cleanup.policy",
+    "cleaner.spark.",
+    "brokerServiceCompaction",
+    "topicCompaction",
+)
+_FIRST = (CLEANER_SWITCH, "log.cleanup.policy")
 _lock = threading.Lock()
 """One change of a file at a time."""
 
@@ -57,6 +68,50 @@ def pending(served: Served) -> dict[str, str]:
             if (now and now.value) != (then and then.value) and not key.changes_at_run_time(name):
                 waiting[name] = properties.get(name) or ""
     return waiting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRow:
+    """A setting of the broker for people. ``group``: ``LOG_CLEANER`` or ``MAIN``; ``pending``: the value in
+    the file that a restart will use, "" where the file leaves the setting out, None if nothing is pending."""
+
+    group: str
+    key: Key
+    name: str
+    value: str
+    source: str
+    default: str
+    applies_at_once: bool
+    pending: str | None
+
+
+def broker_rows(served: Served) -> tuple[list[BrokerRow], str | None]:
+    """All settings of the broker, those of the log cleaner first, and why it is not known what is pending.
+    Raises SiltstoneError, OSError."""
+    waiting, problem = dict[str, str](), None
+    if not served.is_look:
+        try:
+            waiting = pending(served)
+        except (SiltstoneError, OSError) as error:
+            problem = str(error)
+    by_key = {find_broker_key(name).name: text for name, text in waiting.items()}
+    rows = []
+    for setting in broker_settings(served):
+        key, name = find_broker_key(setting.name), setting.name
+        rows.append(
+            BrokerRow(
+                group=LOG_CLEANER if name.startswith(_CLEANERS) else MAIN,
+                key=key,
+                name=name,
+                value=setting.value,
+                source=setting.source,
+                default=default_text(key, name),
+                applies_at_once=key.changes_at_run_time(name),
+                pending=by_key.get(key.name),
+            )
+        )
+    rows.sort(key=lambda row: (row.group == MAIN, row.name not in _FIRST))
+    return rows, problem
 
 
 def alter_broker(

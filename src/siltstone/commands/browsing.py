@@ -1,4 +1,4 @@
-"""Records of a topic for people: ``browse`` reads one page, ``tail`` follows new records.
+"""Records of a topic for people: ``browse`` reads one page. (``commands/streaming`` has streams.)
 
 ::
 
@@ -12,12 +12,15 @@ A request reads at most ``READ_BYTES`` or for ``READ_SECONDS``, but a block of e
 columns and makes objects only for the records of its page. Partitions are merged by time: the record that
 comes next is the one with the smallest (with ``newest_first``: the largest) timestamp among the next records
 of all partitions. The first page fixes the ends of the partitions, so going on ends although the log grows; a
-key whose last record comes after that end is not in later pages of the view *latest*.
+key whose last record comes after that end is not in later pages of the view *latest*. Pages of the view
+*compacted* go on over a newer ledger: they end at its horizon at least, since it no longer has what a record
+below its horizon supersedes, and read the log itself from where the first page would have (``log_from``),
+since a ledger has no tombstones.
 
 A cursor is opaque: base64 of these fields, big-endian, and refused for another topic or query::
 
     version int8 | digest 8 bytes | records left int32 (-1: no bound)
-    per partition: number int32 | low int64 | high int64
+    per partition: number int32 | low int64 | high int64 | view compacted: log_from int64 (-1: not begun)
 
 Logs may be appended to and cleaned meanwhile. Where a file vanishes before it is opened, which happens in a
 directory that another process cleans, the log is looked at again and the page is read once more.
@@ -25,15 +28,15 @@ directory that another process cleans, the log is looked at again and the page i
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import bisect
+import contextlib
 import heapq
 import struct
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Literal, NamedTuple, TypeVar, get_args
@@ -41,7 +44,12 @@ from typing import Literal, NamedTuple, TypeVar, get_args
 import numpy as np
 
 from siltstone.base.clock import LATEST_MS
-from siltstone.base.errors import UnknownTopicError, UsageError
+from siltstone.base.errors import (
+    OffsetOutOfRangeError,
+    UnknownRecordError,
+    UnknownTopicError,
+    UsageError,
+)
 from siltstone.base.records.control import parse_marker
 from siltstone.base.records.hashing import partition_for_key
 from siltstone.base.records.layout import CONTROL_BIT, Int64
@@ -62,8 +70,9 @@ from siltstone.commands.masking import NOTHING_MASKED, MaskedParts
 from siltstone.log import fetch
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, LogView
 from siltstone.log.ledger.reading import CompactedReader
+from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.read_only import ReadableLog
-from siltstone.log.reading import LogReader, PolledRecords
+from siltstone.log.reading import EARLIEST, LogReader, PolledRecords, ReaderSettings
 
 Result = TypeVar("Result")
 RecordsView = Literal["log", "latest", "compacted"]
@@ -74,7 +83,7 @@ PAGE_RECORDS, PAGE_RECORDS_MAX = 50, 500
 _BLOCK_BYTES, _SMALLEST_BLOCK = 1 << 20, 16 << 10
 _ATTEMPTS = 3
 _CURSOR_VERSION = 1
-_CURSOR_HEAD, _CURSOR_RANGE = struct.Struct(">b8si"), struct.Struct(">iqq")
+_CURSOR_HEAD, _CURSOR_RANGE, _COMPACTED_RANGE = map(struct.Struct, (">b8si", ">iqq", ">iqqq"))
 _CURSOR_BYTES_MAX = 4 << 20
 _LAST_OFFSET = (1 << 63) - 1
 _CURSOR_ADVICE = "begin again without a cursor"
@@ -134,9 +143,10 @@ class RecordQuery:
 class BrowsedTopic:
     """A topic's open logs, or logs that are only read.
 
-    ``logs``: returns them, with new partitions; raises UnknownTopicError once the topic is deleted.
-    ``partition_count``: of the topic, for the partitioner. ``checkpoints``: the cleaner checkpoint by
-    partition, 0 without one. ``masked``: what leaves neither as text nor by a search.
+    ``identity``: the topic's id, empty where it has none. ``logs``: returns them, with new partitions; raises
+    UnknownTopicError once the topic is deleted. ``partition_count``: of the topic, for the partitioner.
+    ``checkpoints``: the cleaner checkpoint by partition, 0 without one. ``masked``: what leaves neither as
+    text nor by a search.
     """
 
     name: str
@@ -144,6 +154,7 @@ class BrowsedTopic:
     partition_count: int
     checkpoints: Mapping[int, int] = field(default_factory=dict)
     masked: MaskedParts = NOTHING_MASKED
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,18 +229,6 @@ class RecordPage:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TailEvent:
-    """``records`` (with new ones), ``heartbeat`` (nothing for a while) or ``end`` (the topic was deleted, or
-    the reader stopped), with the ``reason``. ``left``: as of a page; a slow reader sees there how far it is
-    behind."""
-
-    kind: Literal["records", "heartbeat", "end"]
-    records: tuple[BrowsedRecord, ...] = ()
-    left: tuple[PartitionProgress, ...] = ()
-    reason: str | None = None
-
-
 class Budget:
     """The bytes and the time that one request may take."""
 
@@ -269,13 +268,13 @@ def _retried(
     Then another process has swapped or deleted the segment since the directory was listed.
     """
     for _ in range(_ATTEMPTS - 1):
-        logs = _chosen_logs(topic, query)
+        logs = chosen_logs(topic, query)
         try:
             return work(logs)
         except FileNotFoundError:
             for log in logs.values():
                 log.refresh()
-    return work(_chosen_logs(topic, query))
+    return work(chosen_logs(topic, query))
 
 
 def check_query(topic: BrowsedTopic, query: RecordQuery) -> None:
@@ -317,7 +316,7 @@ def _problem(query: RecordQuery) -> tuple[str, str] | None:
     return None
 
 
-def _chosen_logs(topic: BrowsedTopic, query: RecordQuery) -> dict[int, ReadableLog]:
+def chosen_logs(topic: BrowsedTopic, query: RecordQuery) -> dict[int, ReadableLog]:
     """The logs to read, by partition. Raises UnknownTopicError, UsageError."""
     logs = {log.topic_partition.partition: log for log in topic.logs()}
     chosen = query.partitions
@@ -336,10 +335,12 @@ def _chosen_logs(topic: BrowsedTopic, query: RecordQuery) -> dict[int, ReadableL
 
 
 class _Range(NamedTuple):
-    """Offsets of a partition that are left to read: ``low`` to ``high`` (exclusive)."""
+    """Offsets of a partition that are left to read: ``low`` to ``high`` (exclusive). ``log_from``: of the
+    view *compacted*, see ``CompactedReader``; -1 before it was opened."""
 
     low: int
     high: int
+    log_from: int = -1
 
 
 class _Position(NamedTuple):
@@ -352,16 +353,24 @@ class _Position(NamedTuple):
 def _digest(topic: BrowsedTopic, query: RecordQuery) -> bytes:
     """What a cursor belongs to: the topic, and all of the query but how much and how it is shown."""
     shape = replace(query, limit=1, key_decoding="auto", value_decoding="auto")
-    return sha256(repr((topic.name, shape)).encode()).digest()[:8]
+    return sha256(repr((topic.name, topic.identity, shape)).encode()).digest()[:8]
 
 
-def _cursor_text(position: _Position, digest: bytes) -> str:
+def _cursor_text(position: _Position, digest: bytes, view: RecordsView) -> str:
     left = -1 if position.records_left is None else position.records_left
-    ranges = b"".join(_CURSOR_RANGE.pack(number, *rest) for number, rest in position.ranges.items())
+    entry = _range_struct(view)
+    width = len(entry.format) - 2  # without the byte order and the partition's number
+    ranges = b"".join(entry.pack(number, *rest[:width]) for number, rest in position.ranges.items())
     return base64.urlsafe_b64encode(_CURSOR_HEAD.pack(_CURSOR_VERSION, digest, left) + ranges).decode()
 
 
-def _parse_cursor(text: str, digest: bytes, partitions: Mapping[int, ReadableLog]) -> _Position:
+def _range_struct(view: RecordsView) -> struct.Struct:
+    return _COMPACTED_RANGE if view == "compacted" else _CURSOR_RANGE
+
+
+def _parse_cursor(
+    text: str, digest: bytes, view: RecordsView, partitions: Mapping[int, ReadableLog]
+) -> _Position:
     """The position in a cursor. Raises UsageError for one that was not made for this topic and query."""
     try:
         if len(text) > _CURSOR_BYTES_MAX:
@@ -373,13 +382,30 @@ def _parse_cursor(text: str, digest: bytes, partitions: Mapping[int, ReadableLog
         if of_query != digest:
             raise ValueError("it belongs to another topic or query")
         ranges: dict[int, _Range] = {}
-        for number, low, high in _CURSOR_RANGE.iter_unpack(data[_CURSOR_HEAD.size :]):
-            if number not in partitions or number in ranges or not 0 <= low <= high or left < -1:
+        for number, *offsets in _range_struct(view).iter_unpack(data[_CURSOR_HEAD.size :]):
+            rest = _Range(*offsets)
+            is_possible = 0 <= rest.low <= rest.high and rest.log_from >= -1
+            if number not in partitions or number in ranges or not is_possible or left < -1:
                 raise ValueError("its positions are impossible")
-            ranges[number] = _Range(low, high)
+            ranges[number] = rest
     except (ValueError, struct.error, binascii.Error) as error:
         raise UsageError(f"the cursor is not valid: {error}", advice=_CURSOR_ADVICE) from error
     return _Position(ranges, None if left < 0 else left)
+
+
+def _over_newer_ledgers(
+    position: _Position, query: RecordQuery, logs: Mapping[int, ReadableLog]
+) -> _Position:
+    """The position in the view *compacted* whose ends are not below the horizons as they are now. Raises
+    LedgerError, OSError."""
+    ranges = dict(position.ranges)
+    for number, rest in ranges.items():
+        is_in_ledger = rest.log_from < 0 or rest.low < rest.log_from
+        ledger = LedgerStore(logs[number].directory).cursor() if is_in_ledger else None
+        if ledger is not None:
+            end = min(ledger.horizon, readable_end(logs[number].view, query.isolation))
+            ranges[number] = rest._replace(high=max(rest.high, end))
+    return position._replace(ranges=ranges)
 
 
 def _first_position(query: RecordQuery, logs: Mapping[int, ReadableLog]) -> _Position:
@@ -392,7 +418,7 @@ def _bounds(query: RecordQuery, log: ReadableLog) -> _Range:
     view = log.view
     # Retention may have deleted originals that the ledger has.
     low = 0 if query.view == "compacted" else view.log_start_offset
-    high = _readable_end(view, query.isolation)
+    high = readable_end(view, query.isolation)
     if query.start_offset is not None or query.start_ms is not None:
         low = max(low, _offset_at(view, query.start_offset, query.start_ms, high))
     if query.end_offset is not None or query.end_ms is not None:
@@ -400,7 +426,15 @@ def _bounds(query: RecordQuery, log: ReadableLog) -> _Range:
     return _Range(min(low, high), high)
 
 
-def _readable_end(view: LogView, isolation: str) -> int:
+def first_offset(query: RecordQuery, log: ReadableLog) -> int:
+    """Where a stream of a log begins: at the query's start, or without one with the next new record."""
+    if query.start_offset is None and query.start_ms is None:
+        return readable_end(log.view, query.isolation)
+    return _bounds(query, log).low
+
+
+def readable_end(view: LogView, isolation: str) -> int:
+    """The offset below which records may be read: the high watermark, or the last stable offset."""
     return view.last_stable_offset if isolation == READ_COMMITTED else view.high_watermark
 
 
@@ -423,10 +457,10 @@ class _Match(NamedTuple):
     row: int
 
 
-class _Filter:
+class MatchingRows:
     """The rows of columns that a query asks for."""
 
-    def __init__(self, query: RecordQuery, masked: MaskedParts, keys: LatestKeys | None) -> None:
+    def __init__(self, query: RecordQuery, masked: MaskedParts, keys: LatestKeys | None = None) -> None:
         self._query, self._masked, self._keys = query, masked, keys
 
     def rows(self, polled: PolledRecords) -> Int64:
@@ -479,7 +513,7 @@ class _Scan:
         log: ReadableLog,
         rest: _Range,
         query: RecordQuery,
-        matching: _Filter,
+        matching: MatchingRows,
         budget: Budget,
         block_bytes: int,
     ) -> None:
@@ -515,7 +549,7 @@ class _Scan:
         offset = self._matches[0].offset
         if self._query.is_newest_first:
             return _Range(min(self.rest.low, offset), offset + 1)
-        return _Range(offset, self.rest.high)
+        return self.rest._replace(low=offset)
 
     def close(self) -> None:
         """Release a ledger that is held."""
@@ -523,21 +557,22 @@ class _Scan:
             self._reader.close()
 
     def _read_forward(self) -> None:
-        if self._reader is None:
-            self._reader = self._open(self.rest)
-        polled = self._poll(self._reader)
+        reader = self._reader = self._reader or self._open(self.rest)
+        polled = self._poll(reader)
+        if isinstance(reader, CompactedReader):
+            self.rest = self.rest._replace(log_from=reader.log_from)
         if polled is None:
-            self.rest = _Range(self.rest.high, self.rest.high)
+            self.rest = self.rest._replace(low=self.rest.high)
             return
         matches = self._matches_of(polled)[: self._query.limit]
         self._matches.extend(matches)
         # Matches beyond a page are found again by the next one.
         is_cut = len(matches) == self._query.limit
-        low = matches[-1].offset + 1 if is_cut else self._reader.offset
+        low = matches[-1].offset + 1 if is_cut else reader.offset
         if is_cut:
             self.close()
             self._reader = None
-        self.rest = _Range(min(low, self.rest.high), self.rest.high)
+        self.rest = self.rest._replace(low=min(low, self.rest.high))
 
     def _read_block_before(self) -> None:
         """Read the block that ends where the rest ends, and put its matches behind those that are there."""
@@ -562,15 +597,7 @@ class _Scan:
     def _open(self, offsets: _Range) -> LogReader | CompactedReader:
         isolation, end = self._query.isolation, offsets.high
         if self._query.view == "compacted":
-            # A ledger's checksums are those of whole files: only a page from offset 0 verifies them.
-            return CompactedReader(
-                self.log,
-                offsets.low,
-                isolation=isolation,
-                end=end,
-                reset="earliest",
-                verify=offsets.low == 0,
-            )
+            return self._open_compacted(offsets)
         low = min(max(offsets.low, self.log.log_start_offset), self.log.log_end_offset)
         reader = LogReader(
             self.log,
@@ -583,9 +610,29 @@ class _Scan:
         reader.control_records = self._query.control_records
         return reader
 
+    def _open_compacted(self, offsets: _Range) -> CompactedReader:
+        # Checksums of a ledger are those of whole files: the first page verifies them, not every page.
+        has_begun, low = offsets.log_from >= 0, min(offsets.low, self.log.log_end_offset)
+        options: ReaderSettings = {"isolation": self._query.isolation, "end": offsets.high}
+        options["verify"] = not has_begun
+        if has_begun:
+            with contextlib.suppress(OffsetOutOfRangeError):
+                return CompactedReader(self.log, low, log_from=offsets.log_from, **options)
+        reader = CompactedReader(self.log, EARLIEST, **options)
+        reader.seek_existing(low)
+        return reader
+
+    def _poll_compacted(self, reader: CompactedReader) -> PolledRecords | None:
+        try:
+            return reader.poll()
+        except OffsetOutOfRangeError:
+            # Retention was faster: what it has left goes on in the ledger that is current now.
+            reader.seek_existing(reader.offset)
+            return reader.poll()
+
     def _poll(self, reader: LogReader | CompactedReader) -> PolledRecords | None:
         if isinstance(reader, CompactedReader):
-            polled = reader.poll()
+            polled = self._poll_compacted(reader)
             self._budget.spent += 0 if polled is None else int(polled.batches["size"].sum())
             return polled
         before = reader.bytes_read
@@ -642,7 +689,12 @@ def _browse(
     budget: Budget,
 ) -> RecordPage:
     digest = _digest(topic, query)
-    position = _first_position(query, logs) if cursor is None else _parse_cursor(cursor, digest, logs)
+    if cursor is None:
+        position = _first_position(query, logs)
+    else:
+        position = _parse_cursor(cursor, digest, query.view, logs)
+        if query.view == "compacted" and query.end_offset is None and query.end_ms is None:
+            position = _over_newer_ledgers(position, query, logs)
     keys: dict[int, LatestKeys] = {}
     if query.view == "latest" and not query.finds_latest_by_key:
         if latest is None:
@@ -656,19 +708,21 @@ def _browse(
         if not all(are_ready):
             share = sum(each.share for each in keys.values()) / len(keys)
             read = _PageRead((), position, is_bounded=True)
-            return _page(read, budget, digest, building=share)
+            return _page(read, budget, digest, query.view, building=share)
         # A request that caught up may have used its time: the page itself is small, and gets time of its own.
         budget = Budget()
     read = _read_page(topic, query, logs, position, keys, budget)
-    return _page(read, budget, digest)
+    return _page(read, budget, digest, query.view)
 
 
-def _page(read: _PageRead, budget: Budget, digest: bytes, building: float | None = None) -> RecordPage:
+def _page(
+    read: _PageRead, budget: Budget, digest: bytes, view: RecordsView, building: float | None = None
+) -> RecordPage:
     ranges = {number: rest for number, rest in read.position.ranges.items() if rest.low < rest.high}
     is_end = not ranges or read.position.records_left == 0
     return RecordPage(
         records=read.records,
-        cursor=None if is_end else _cursor_text(read.position._replace(ranges=ranges), digest),
+        cursor=None if is_end else _cursor_text(read.position._replace(ranges=ranges), digest, view),
         bytes_read=budget.spent,
         is_bounded=read.is_bounded,
         left=_progress(ranges),
@@ -678,7 +732,7 @@ def _page(read: _PageRead, budget: Budget, digest: bytes, building: float | None
 
 def _progress(ranges: Mapping[int, _Range]) -> tuple[PartitionProgress, ...]:
     return tuple(
-        PartitionProgress(partition=number, low=low, high=high) for number, (low, high) in ranges.items()
+        PartitionProgress(partition=number, low=rest.low, high=rest.high) for number, rest in ranges.items()
     )
 
 
@@ -695,13 +749,18 @@ def _read_page(
     block_bytes = max(min(READ_BYTES // 4 // max(len(position.ranges), 1), _BLOCK_BYTES), _SMALLEST_BLOCK)
     scans = {
         number: _Scan(
-            logs[number], rest, query, _Filter(query, topic.masked, keys.get(number)), budget, block_bytes
+            logs[number],
+            rest,
+            query,
+            MatchingRows(query, topic.masked, keys.get(number)),
+            budget,
+            block_bytes,
         )
         for number, rest in position.ranges.items()
     }
     try:
         taken, is_bounded = _merge(scans, limit, query.is_newest_first)
-        records = tuple(_record(topic, query, number, match) for number, match in taken)
+        records = tuple(record_in(topic, query, number, match.polled, match.row) for number, match in taken)
         ranges = {number: scan.left() for number, scan in scans.items()}
     finally:
         for scan in scans.values():
@@ -738,9 +797,12 @@ def _merge(
     return taken, False
 
 
-def _record(topic: BrowsedTopic, query: RecordQuery, partition: int, match: _Match) -> BrowsedRecord:
-    columns, row = match.polled.columns, match.row
-    batch = match.polled.batches[columns.batch[row]]
+def record_in(
+    topic: BrowsedTopic, query: RecordQuery, partition: int, polled: PolledRecords, row: int
+) -> BrowsedRecord:
+    """The record in a row of polled columns, as it is shown."""
+    columns = polled.columns
+    batch, timestamp = polled.batches[columns.batch[row]], int(columns.timestamp[row])
     key, value = columns.key(row), columns.value(row)
     is_control = bool(batch["attributes"] & CONTROL_BIT) and int(batch["magic"]) == 2
     shown_key, shown_value = (
@@ -748,8 +810,8 @@ def _record(topic: BrowsedTopic, query: RecordQuery, partition: int, match: _Mat
     )
     return BrowsedRecord(
         partition=partition,
-        offset=match.offset,
-        timestamp_ms=None if match.timestamp < 0 else match.timestamp,
+        offset=int(columns.offset[row]),
+        timestamp_ms=None if timestamp < 0 else timestamp,
         key=shown_key,
         value=shown_value,
         headers=tuple(
@@ -788,118 +850,52 @@ def _control_mark(key: bytes | None, value: bytes | None) -> str:
     return "control" if marker is None else "commit" if marker.is_commit else "abort"
 
 
-# One record, and new ones
+# One record
+
+
+def one_record(
+    topic: BrowsedTopic,
+    partition: int,
+    offset: int,
+    *,
+    key_decoding: Decoding = "auto",
+    value_decoding: Decoding = "auto",
+) -> BrowsedRecord:
+    """The record at an offset, as a page shows it. Raises UnknownRecordError, and what ``browse`` raises."""
+    query = RecordQuery(
+        partitions=(partition,),
+        key_decoding=key_decoding,
+        value_decoding=value_decoding,
+        control_records=True,
+    )
+    polled = _polled_record(topic, query, partition, offset)
+    return record_in(topic, query, partition, polled, 0)
 
 
 def raw_value(topic: BrowsedTopic, partition: int, offset: int) -> bytes | None:
     """The value of one record as bytes, for a download, without what is masked; None if it is null.
 
-    Raises UsageError if there is no such record or all of the value is masked, and what ``browse`` raises.
+    Raises UnknownRecordError, UsageError if all of the value is masked, and what ``browse`` raises.
     """
-    query = RecordQuery(partitions=(partition,), start_offset=offset, end_offset=offset + 1, limit=1)
-    polled = _retried(topic, query, lambda logs: _record_at(logs[partition], offset))
-    if polled is None:
-        reason = f"partition {partition} has no record at offset {offset}"
-        raise UsageError(reason, advice="it is not written yet, or a cleaning or retention has removed it")
-    value = polled.columns.value(0)
+    value = _polled_record(topic, RecordQuery(partitions=(partition,)), partition, offset).columns.value(0)
     visible = topic.masked.masked_value(value)
     if value is not None and visible is None:
         raise UsageError("the value is masked", path="siltstone.http.mask", advice="ask who set the mask")
     return visible
 
 
-def _record_at(log: ReadableLog, offset: int) -> PolledRecords | None:
-    if not log.log_start_offset <= offset < log.high_watermark:
-        return None
-    return LogReader(log, offset, end=offset + 1).poll()
+def _polled_record(topic: BrowsedTopic, query: RecordQuery, partition: int, offset: int) -> PolledRecords:
+    """The one record at an offset. Raises UnknownRecordError."""
 
+    def read(logs: Mapping[int, ReadableLog]) -> PolledRecords | None:
+        log = logs[partition]
+        if not log.log_start_offset <= offset < log.high_watermark:
+            return None
+        reader = LogReader(log, offset, end=offset + 1)
+        reader.control_records = query.control_records
+        return reader.poll()
 
-HEARTBEAT_SECONDS = 15.0
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
-
-
-def check_tail(topic: BrowsedTopic, query: RecordQuery) -> None:
-    """Raises UsageError for a query that ``tail`` cannot follow."""
-    check_query(topic, query)
-    if (
-        query.view != "log"
-        or query.last is not None
-        or query.newest_first
-        or query.end_ms
-        or query.end_offset
-    ):
-        raise UsageError(
-            "new records come in the order of the log", advice="leave view, last, end and order out"
-        )
-
-
-async def tail(
-    topic: BrowsedTopic,
-    query: RecordQuery,
-    *,
-    heartbeat_seconds: float = HEARTBEAT_SECONDS,
-    stopped: asyncio.Event | None = None,
-) -> AsyncIterator[TailEvent]:
-    """New records as they come, from the query's start on, or from the ends as they are now without one.
-
-    Reads run in a thread. Nothing is read before the consumer asks for the next event, so a slow one holds no
-    memory and sees in ``left`` how far it is behind. Ends with an event ``end`` when ``stopped`` is set or
-    the topic is deleted. Raises UsageError for ``view``, ``last`` and ``newest_first``, and what ``browse``
-    raises.
-    """
-    check_tail(topic, query)
-    query = replace(query, newest_first=False)
-    stopped = stopped or asyncio.Event()
-    positions: dict[int, int] | None = None
-    pause, quiet_since = _SHORTEST_PAUSE, time.monotonic()
-    while not stopped.is_set():
-        try:
-            records, positions, left = await asyncio.to_thread(_tail_step, topic, query, positions)
-        except UnknownTopicError as error:
-            yield TailEvent(kind="end", reason=error.reason)
-            return
-        if records:
-            yield TailEvent(kind="records", records=records, left=left)
-        elif time.monotonic() - quiet_since >= heartbeat_seconds:
-            yield TailEvent(kind="heartbeat", left=left)
-        else:
-            pause = _SHORTEST_PAUSE if left else min(2 * pause, _LONGEST_PAUSE)
-            if not left:
-                await _sleep(stopped, min(pause, heartbeat_seconds))
-            continue
-        pause, quiet_since = _SHORTEST_PAUSE, time.monotonic()
-    yield TailEvent(kind="end", reason="the reader was stopped")
-
-
-async def _sleep(stopped: asyncio.Event, seconds: float) -> None:
-    try:
-        await asyncio.wait_for(stopped.wait(), seconds)
-    except TimeoutError:
-        return
-
-
-def _tail_step(
-    topic: BrowsedTopic, query: RecordQuery, positions: dict[int, int] | None
-) -> tuple[tuple[BrowsedRecord, ...], dict[int, int], tuple[PartitionProgress, ...]]:
-    """(the next records, from where to go on, what is left). ``positions``: None in the first step."""
-    for log in _chosen_logs(topic, query).values():
-        log.refresh()
-    read = _retried(topic, query, lambda logs: _read_new(topic, query, logs, positions))
-    ranges = read.position.ranges
-    left = {number: rest for number, rest in ranges.items() if rest.low < rest.high}
-    return read.records, {number: rest.low for number, rest in ranges.items()}, _progress(left)
-
-
-def _read_new(
-    topic: BrowsedTopic, query: RecordQuery, logs: Mapping[int, ReadableLog], positions: dict[int, int] | None
-) -> _PageRead:
-    ends = {number: _readable_end(log.view, query.isolation) for number, log in logs.items()}
-    if positions is None:
-        from_start = query.start_offset is not None or query.start_ms is not None
-        positions = {
-            number: _bounds(query, log).low if from_start else ends[number] for number, log in logs.items()
-        }
-    # A partition that is new, or was truncated.
-    starts = {number: min(positions.get(number, 0), end) for number, end in ends.items()}
-    position = _Position({number: _Range(starts[number], end) for number, end in ends.items()}, None)
-    return _read_page(topic, query, logs, position, {}, Budget())
+    polled = _retried(topic, query, read)
+    if polled is None:
+        raise UnknownRecordError(f"partition {partition} has no record at offset {offset}")
+    return polled

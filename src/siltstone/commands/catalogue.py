@@ -11,13 +11,16 @@ A request never waits for the files: it gets the newest catalogue with its age. 
 ``skipped``, for the reason ``watch.NOT_READ``.
 
 A refresh reads a partition again only if its directory or its active segment has changed, its checkpoint has
-moved, its settings are other ones, or its state depends on the time.
+moved, its settings are other ones, or its state depends on the time. Stored records are counted between two
+refreshes, a little at a time; a log's count is unknown until then.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,6 +48,8 @@ from siltstone.commands.watch import (
 from siltstone.log.names import TopicPartition
 
 PAGE_ROWS, PAGE_MAX = 50, 500
+FACTS_SECONDS = 0.25
+"""How long a catalogue's thread works on facts at a time."""
 UNKNOWN = -1
 """In a column of numbers: not known."""
 _CODE = {state: number for number, state in enumerate(STATES)}
@@ -124,10 +129,17 @@ class CatalogueTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What other parts of a server know of partitions: stored records, and bytes saved in seven days."""
+    """What is known of logs beside their states, in the order of the catalogue's ``watched``.
 
-    records: Mapping[TopicPartition, int] = field(default_factory=dict)
-    saved_bytes_7d: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ``records``: a column of the records that each stores, ``UNKNOWN`` until they were counted; None: none
+    was.
+    ``saved_bytes_7d``: by topic what the last seven days' cleanings have saved, None: not known.
+    ``is_complete``: nothing is left to be counted.
+    """
+
+    records: Numbers | None = None
+    saved_bytes_7d: Mapping[str, int] | None = None
+    is_complete: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,10 +171,25 @@ class Catalogue:
     def _row_of_topic(self) -> dict[str, int]:
         return {name: row for row, name in enumerate(self.names)}
 
+    def with_other(self, **values: Any) -> Catalogue:
+        """The same logs with another ``facts``, ``error``, ``seconds``; what was made of the logs is taken
+        over."""
+        changed = replace(self, **values)
+        taken = {name: value for name, value in vars(self).items() if name in _MADE_OF_LOGS}
+        vars(changed).update(taken)
+        return changed
+
     @cached_property
     def partition_columns(self) -> Mapping[str, npt.NDArray[Any]]:
         """By name a column with a row a partition: ``topic`` is the topic's row, ``state`` the state's place
-        in ``STATES``; unknown numbers are ``UNKNOWN``."""
+        in ``STATES``; unknown numbers are ``UNKNOWN``. ``is_read``: is the log compacted, and was it read?"""
+        records = self.facts.records
+        unknown = np.full(len(self.watched), UNKNOWN, np.int64)
+        return {**self._log_columns, "records": unknown if records is None else records}
+
+    @cached_property
+    def _log_columns(self) -> Mapping[str, npt.NDArray[Any]]:
+        """The columns of partitions that are made of the logs."""
         logs, count = self.watched, len(self.watched)
         row_of = self._row_of_topic
 
@@ -170,21 +197,20 @@ class Catalogue:
             return np.fromiter(values, kind, count)
 
         ranges = [None if log.snapshot is None else log.snapshot.range for log in logs]
-        records, saved = self.facts.records, self.facts.saved_bytes_7d
         clean = column(0 if bounds is None else bounds.clean_bytes for bounds in ranges)
         dirty = column(0 if bounds is None else bounds.cleanable_bytes for bounds in ranges)
         return {
             "topic": column(row_of[log.topic_partition.topic] for log in logs),
             "partition": column(log.topic_partition.partition for log in logs),
             "state": column((_CODE[log.state] for log in logs), np.int8),
+            "is_read": column((bounds is not None for bounds in ranges), np.bool_),
+            "is_uncleanable": column((log.uncleanable is not None for log in logs), np.bool_),
             "bytes": column(log.size for log in logs),
             "segments": column(log.segment_count for log in logs),
             "clean_bytes": clean,
             "dirty_bytes": dirty,
             "dirty_ratio": dirty / np.maximum(clean + dirty, 1),
             "overdue_ms": column(0 if bounds is None else bounds.overdue_ms for bounds in ranges),
-            "records": column(records.get(log.topic_partition, UNKNOWN) for log in logs),
-            "saved_bytes_7d": column(saved.get(log.topic_partition, UNKNOWN) for log in logs),
             "last_cleaning_ms": column(
                 UNKNOWN if log.last_cleaning is None else log.last_cleaning.began_ms for log in logs
             ),
@@ -193,40 +219,79 @@ class Catalogue:
     @cached_property
     def topic_columns(self) -> Mapping[str, npt.NDArray[Any]]:
         """By name a column with a row a topic, in the order of ``names``."""
-        of_partitions, count = self.partition_columns, len(self.names)
-        topic = of_partitions["topic"]
+        saved = self.facts.saved_bytes_7d
+        known_saved = (UNKNOWN if saved is None else saved.get(name, 0) for name in self.names)
+        return {
+            **self._topic_columns,
+            "records": self.topic_sums("records"),
+            "saved_bytes_7d": np.fromiter(known_saved, np.int64, len(self.names)),
+        }
 
-        def total(name: str) -> Numbers:
-            sums = np.zeros(count, np.int64)
-            np.add.at(sums, topic, np.maximum(of_partitions[name], 0))
-            return sums
+    def topic_sums(self, name: str) -> Numbers:
+        """The sums of a partitions' column by topic; ``UNKNOWN`` where it is for one of the partitions."""
+        values, topic = self.partition_columns[name], self._log_columns["topic"]
+        sums, unknown = np.zeros(len(self.names), np.int64), np.zeros(len(self.names), bool)
+        np.add.at(sums, topic, values)
+        np.logical_or.at(unknown, topic, values == UNKNOWN)
+        sums[unknown] = UNKNOWN
+        return sums
 
-        def most(name: str, start: float, kind: Any = np.int64) -> npt.NDArray[Any]:
-            values = np.full(count, start, kind)
-            np.maximum.at(values, topic, of_partitions[name])
-            return values
+    def topic_maxima(self, name: str) -> npt.NDArray[Any]:
+        """The largest values of a partitions' column by topic, at least 0."""
+        values = self.partition_columns[name]
+        most = np.zeros(len(self.names), values.dtype)
+        np.maximum.at(most, self._log_columns["topic"], values)
+        return most
 
+    @cached_property
+    def _topic_columns(self) -> Mapping[str, npt.NDArray[Any]]:
+        """The columns of topics that are made of the logs."""
+        of_logs, count = self._log_columns, len(self.names)
+        topic = of_logs["topic"]
         state = np.full(count, _CODE[SKIPPED], np.int8)
-        np.minimum.at(state, topic, of_partitions["state"])
-        columns: dict[str, npt.NDArray[Any]] = {
+        np.minimum.at(state, topic, of_logs["state"])
+        last_cleaning = np.full(count, UNKNOWN, np.int64)
+        np.maximum.at(last_cleaning, topic, of_logs["last_cleaning_ms"])
+        return {
             "name": np.arange(count),
+            "is_internal": np.fromiter(map(is_internal, self.names), np.bool_, count),
             "partitions": np.bincount(topic, minlength=count),
             "state": state,
-            "dirty_ratio": most("dirty_ratio", 0, np.float64),
-            "last_cleaning_ms": most("last_cleaning_ms", UNKNOWN),
-            **{name: total(name) for name in ("bytes", "clean_bytes", "dirty_bytes")},
+            "dirty_ratio": self.topic_maxima("dirty_ratio"),
+            "last_cleaning_ms": last_cleaning,
+            **{name: self.topic_sums(name) for name in ("bytes", "clean_bytes", "dirty_bytes")},
             **self._setting_columns(),
         }
-        for name in ("records", "saved_bytes_7d"):
-            unknown = np.zeros(count, bool)
-            np.logical_or.at(unknown, topic, of_partitions[name] == UNKNOWN)
-            columns[name] = np.where(unknown, UNKNOWN, total(name))
-        return columns
 
-    def _setting_columns(self) -> dict[str, npt.NDArray[Any]]:
-        """The settings that lists show: -2 where they are not known."""
+    @cached_property
+    def by_dirty_ratio(self) -> Numbers:
+        """The rows of the compacted logs that were read, the dirtiest first."""
+        columns = self._log_columns
+        order: Numbers = np.argsort(-columns["dirty_ratio"], kind="stable").astype(np.int64)
+        rows: Numbers = order[columns["is_read"][order]]
+        return rows
+
+    @cached_property
+    def sums_by_directory(self) -> Mapping[str, tuple[int, int]]:
+        """(Logs, their bytes) of each log directory, by its path."""
+        sums = dict.fromkeys(self.directories, (0, 0))
+        for log in self.watched:
+            path = os.path.dirname(log.directory)
+            count, size = sums.get(path, (0, 0))
+            sums[path] = count + 1, size + log.size
+        return sums
+
+    @cached_property
+    def policies(self) -> list[str]:
+        """The policies of topics, for the column ``policy``: "" stands for one that is not known."""
+        return sorted({policy for policy, *_ in self._setting_rows})
+
+    @cached_property
+    def _setting_rows(self) -> list[tuple[str, int, int, float]]:
+        """(policy, retention.ms, retention.bytes, min.cleanable.dirty.ratio) of each topic: "" and -2 where
+        they are not known."""
         known: dict[int, tuple[str, int, int, float]] = {}
-        rows = []
+        rows = list[tuple[str, int, int, float]]()
         for name in self.names:
             config = self.topics[name].settings
             if isinstance(config, str):
@@ -240,8 +305,11 @@ class Catalogue:
                     config.number("min.cleanable.dirty.ratio"),
                 )
             rows.append(known[id(config)])
-        policies = sorted({row[0] for row in rows})
-        place = {policy: number for number, policy in enumerate(policies)}
+        return rows
+
+    def _setting_columns(self) -> dict[str, npt.NDArray[Any]]:
+        """The settings that lists show."""
+        rows, place = self._setting_rows, {policy: code for code, policy in enumerate(self.policies)}
         return {
             "policy": np.array([place[row[0]] for row in rows], np.int64),
             "retention_ms": np.array([row[1] for row in rows], np.int64),
@@ -252,13 +320,13 @@ class Catalogue:
     @cached_property
     def _first_rows(self) -> Numbers:
         """Where the partitions of each topic begin, and the end."""
-        edges = np.searchsorted(self.partition_columns["topic"], np.arange(len(self.names) + 1))
+        edges = np.searchsorted(self._log_columns["topic"], np.arange(len(self.names) + 1))
         return edges.astype(np.int64)
 
     @cached_property
     def totals(self) -> CatalogueTotals:
         """Sums over all logs."""
-        columns = self.partition_columns
+        columns = self._log_columns
         counts = np.bincount(columns["state"], minlength=len(STATES)).tolist()
         uncleanable = columns["state"] == _CODE[UNCLEANABLE]
         return CatalogueTotals(
@@ -273,12 +341,12 @@ class Catalogue:
 
     def partition(self, row: int) -> PartitionRow:
         """The partition in a row of ``partition_columns``."""
-        log = self.watched[row]
+        log, records = self.watched[row], int(self.partition_columns["records"][row])
         return PartitionRow(
             watched=log,
             bytes=log.size,
             segments=log.segment_count,
-            records=self.facts.records.get(log.topic_partition),
+            records=None if records == UNKNOWN else records,
         )
 
     def partitions_of(self, topic: str) -> list[PartitionRow]:
@@ -288,9 +356,12 @@ class Catalogue:
 
     def partition_of(self, topic_partition: TopicPartition) -> PartitionRow:
         """One partition. Raises UnknownTopicError."""
-        for row in self.partitions_of(topic_partition.topic):
-            if row.topic_partition == topic_partition:
-                return row
+        row = self._row(topic_partition.topic)
+        first, end = self._first_rows[row : row + 2].tolist()
+        numbers = self._log_columns["partition"][first:end]
+        found = first + int(np.searchsorted(numbers, topic_partition.partition))
+        if found < end and self.watched[found].topic_partition == topic_partition:
+            return self.partition(found)
         raise UnknownTopicError("there is no such partition", path=str(topic_partition)[:256])
 
     def _row(self, topic: str) -> int:
@@ -334,6 +405,13 @@ class Catalogue:
             reason=next(reasons, ""),
             is_internal=is_internal(name),
         )
+
+
+_MADE_OF_LOGS = frozenset(
+    "names _row_of_topic _log_columns _topic_columns policies _first_rows totals by_dirty_ratio "
+    "sums_by_directory".split()
+)
+"""What a catalogue keeps that does not depend on its facts."""
 
 
 def is_internal(topic: str) -> bool:
@@ -403,27 +481,19 @@ def _matching_rows(catalogue: Catalogue, listing: Listing) -> Numbers:
     if listing.contains:
         chosen &= np.fromiter((listing.contains in name for name in catalogue.names), bool, len(chosen))
     if not listing.with_internal:
-        chosen &= ~np.fromiter(map(is_internal, catalogue.names), bool, len(chosen))
+        chosen &= ~catalogue.topic_columns["is_internal"]
     if listing.state:
         chosen &= catalogue.topic_columns["state"] == _CODE[listing.state]
     if listing.policy:
         wanted = set(listing.policy.split(","))
-        chosen &= np.fromiter(
-            (
-                isinstance(topic.settings, Config) and set(topic.settings.policies) == wanted
-                for topic in (catalogue.topics[name] for name in catalogue.names)
-            ),
-            bool,
-            len(chosen),
-        )
+        codes = [code for code, policy in enumerate(catalogue.policies) if set(policy.split(",")) == wanted]
+        chosen &= np.isin(catalogue.topic_columns["policy"], codes)
     return np.flatnonzero(chosen).astype(np.int64)
 
 
 def dirtiest(catalogue: Catalogue, count: int) -> list[PartitionRow]:
     """The compacted logs with the highest dirty ratios."""
-    ratios = catalogue.partition_columns["dirty_ratio"]
-    order = np.argsort(-ratios, kind="stable")[:count].tolist()
-    return [catalogue.partition(row) for row in order if catalogue.watched[row].snapshot is not None]
+    return [catalogue.partition(row) for row in catalogue.by_dirty_ratio[:count].tolist()]
 
 
 # The refresh.
@@ -433,7 +503,8 @@ class Cataloguer(Closing):
     """Refreshes the catalogue in a thread, again and again.
 
     A refresh follows ``every_seconds`` after the last one, and after ten times as long as that took; a change
-    of ours asks for one at once (``refresh_soon``). ``facts``: asked at each refresh.
+    of ours asks for one at once (``refresh_soon``). ``facts``: of the logs, asked at each refresh, and
+    between two as long as they are not complete; it works for ``FACTS_SECONDS`` at most.
     """
 
     def __init__(
@@ -442,7 +513,7 @@ class Cataloguer(Closing):
         clock: Clock,
         *,
         every_seconds: float = 5.0,
-        facts: Callable[[], Facts] = Facts,
+        facts: Callable[[Sequence[WatchedLog]], Facts] = lambda _: Facts(),
     ) -> None:
         self._watch, self._clock, self._every, self._facts = watch, clock, every_seconds, facts
         self._lock = threading.Lock()
@@ -456,12 +527,33 @@ class Cataloguer(Closing):
         self._thread.start()
 
     def _work(self) -> None:
-        with contextlib.suppress(SiltstoneError, OSError):  # the refresh says what is wrong
-            self.outline()
+        self._look_first()
         while not self._is_closed:
-            self._wake.clear()
+            until = time.monotonic() + max(self._every, 10 * self.current.seconds)
+            # A third of one core at most, so that a large log is counted without being felt.
+            while not self.current.facts.is_complete and time.monotonic() < until:
+                if self._wake.wait(2 * FACTS_SECONDS):
+                    break
+                self.learn()
+            self._wake.wait(max(until - time.monotonic(), 0))
+            if not self._is_closed:
+                self._wake.clear()
+                self.refresh()
+
+    def _look_first(self) -> None:
+        """Read the names, then all rows, without Python's collector: the rows have no cycles and stay, and it
+        would go over all of them again and again, half a second for 100,000 logs, while no other thread
+        runs."""
+        is_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            with contextlib.suppress(SiltstoneError, OSError):  # the refresh says what is wrong
+                self.outline()
             self.refresh()
-            self._wake.wait(max(self._every, 10 * self.current.seconds))
+        finally:
+            gc.freeze()
+            if is_enabled:
+                gc.enable()
 
     def refresh(self) -> Catalogue:
         """Read what has changed in the directories; the new catalogue. A failure is its ``error``."""
@@ -472,31 +564,43 @@ class Cataloguer(Closing):
             except Exception as error:
                 if not isinstance(error, (SiltstoneError, OSError)):
                     _logger.exception("The catalogue could not be refreshed")
-                built = replace(self.current, error=str(error), seconds=time.monotonic() - began)
+                built = self.current.with_other(error=str(error), seconds=time.monotonic() - began)
             self.current = built
             return built
+
+    def learn(self) -> Catalogue:
+        """Ask for more facts of the same logs."""
+        with self._lock:
+            try:
+                self.current = self.current.with_other(facts=self._facts(self.current.watched))
+            except OSError as error:
+                self.current = self.current.with_other(error=str(error))
+            return self.current
 
     def outline(self) -> Catalogue:
         """The names alone, which are there long before all files are read. Raises SiltstoneError, OSError."""
         with self._lock:
-            self.current = self._of(self._watch.outline(), time.monotonic(), is_complete=False)
+            self.current = self._of(self._watch.outline(), time.monotonic(), facts=Facts())
             return self.current
 
     def _build(self, began: float) -> Catalogue:
         snapshot = self._watch.snapshot()
         if snapshot.error is not None:
             raise UsageError(snapshot.error, advice="look at the directories")
-        built = self._of(snapshot, began, is_complete=True)
+        built = self._of(snapshot, began, facts=self._facts(snapshot.logs), is_complete=True)
         # The columns are made here, in this thread, and not by the first request.
-        _ = built.totals, built.topic_columns, built._first_rows
+        _ = built.totals, built.topic_columns, built._first_rows, built.by_dirty_ratio
+        _ = built.sums_by_directory
         return built
 
-    def _of(self, snapshot: WatchSnapshot, began: float, *, is_complete: bool) -> Catalogue:
+    def _of(
+        self, snapshot: WatchSnapshot, began: float, *, facts: Facts, is_complete: bool = False
+    ) -> Catalogue:
         return Catalogue(
             at_ms=snapshot.at_ms,
             watched=snapshot.logs,
             topics=self._watch.topics,
-            facts=self._facts(),
+            facts=facts,
             notes=snapshot.notes,
             directories=snapshot.directories,
             is_complete=is_complete,

@@ -6,8 +6,9 @@ A JSON object a line, in ``siltstone-changes.jsonl`` in the first log directory:
      "action": "alter", "target": "users", "before": {…}, "after": {…}}
     {"id": "…", "at_ms": …, "stage": "outcome", "outcome": "done"}
 
-The intent is on disk before the change begins, and a change whose intent cannot be written is refused. An
-intent without an outcome is of a change that a crash interrupted. Records' keys and values are never written.
+An outcome may have a ``receipt``: what was found to hold after the change (``commands.erasing``). The intent
+is on disk before the change begins, and a change whose intent cannot be written is refused. An intent without
+an outcome is of a change that a crash interrupted. Records' keys and values are never written.
 """
 
 from __future__ import annotations
@@ -16,21 +17,26 @@ import contextlib
 import json
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from siltstone.base import files
 from siltstone.base.clock import Clock
 from siltstone.base.errors import StorageError
 
 CHANGES_FILE = "siltstone-changes.jsonl"
-INTENT, OUTCOME, DONE, INTERRUPTED = "intent", "outcome", "done", "interrupted"
+INTENT, OUTCOME, DONE, INTERRUPTED, FAILED = "intent", "outcome", "done", "interrupted", "failed"
+SETTING_ACTIONS = frozenset(("alter", "alter-broker", "alter-namespace"))
+"""The actions that change settings."""
 RESTART = "restart"
 """The action whose outcome is written when the directories are open again."""
 LOCAL_USER = "-"
 READ_BYTES = 4 << 20
 """The newest bytes of the file that are read to show changes."""
+_RECEIPT_ADVICE = "free space or repair the directory, and run the command again: it goes on where it was"
 _AUDIT_ADVICE = "free space or repair the directory: no change is made that cannot be recorded"
 
 
@@ -46,7 +52,8 @@ class Actor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditedChange:
-    """One change, with its outcome: None while it runs, or if a crash interrupted it."""
+    """One change, with its outcome: None while it runs, or if a crash interrupted it. ``receipt``: what holds
+    after it, where that was found out."""
 
     id: str
     at_ms: int
@@ -56,6 +63,7 @@ class AuditedChange:
     before: Mapping[str, object]
     after: Mapping[str, object]
     outcome: str | None = None
+    receipt: Mapping[str, object] | None = None
 
     def to_json(self) -> dict[str, object]:
         """One object."""
@@ -70,16 +78,29 @@ class AuditedChange:
             "before": dict(self.before),
             "after": dict(self.after),
             "outcome": self.outcome,
+            "receipt": None if self.receipt is None else dict(self.receipt),
         }
 
 
+class _Outcome(NamedTuple):
+    """The line that ends a change."""
+
+    change_id: str
+    outcome: str
+    receipt: Mapping[str, object] | None
+
+
 class ChangeLog:
-    """Appends to the audit log of a log directory, and reads it. Safe in several threads."""
+    """Appends to the audit log of a log directory, and reads it. Safe in several threads.
+
+    ``setting_changes``: how many changes of settings this process has made, by outcome.
+    """
 
     def __init__(self, directory: Path, clock: Clock) -> None:
         self.path = directory / CHANGES_FILE
         self._clock = clock
         self._lock = threading.Lock()
+        self.setting_changes = Counter({DONE: 0, FAILED: 0, INTERRUPTED: 0})
 
     @contextlib.contextmanager
     def recorded(
@@ -101,10 +122,13 @@ class ChangeLog:
             yield
             outcome = DONE
         except Exception as error:
-            outcome = f"failed: {error}"
+            outcome = f"{FAILED}: {error}"
             raise
         finally:
             self.end(change_id, outcome)
+            if action in SETTING_ACTIONS:
+                with self._lock:
+                    self.setting_changes[outcome.partition(":")[0]] += 1
 
     def begin(
         self,
@@ -125,7 +149,8 @@ class ChangeLog:
             before=before or {},
             after=after or {},
         )
-        written = {name: value for name, value in change.to_json().items() if name != "outcome"}
+        of_outcome = ("outcome", "receipt")
+        written = {name: value for name, value in change.to_json().items() if name not in of_outcome}
         try:
             self._append({"stage": INTENT, **written})
         except OSError as error:
@@ -140,6 +165,16 @@ class ChangeLog:
             self._append(
                 {"stage": OUTCOME, "id": change_id, "at_ms": self._clock.now_ms(), "outcome": outcome}
             )
+
+    def end_with_receipt(self, change_id: str, receipt: Mapping[str, object]) -> None:
+        """Record, durably, that a change is done and what holds now. Raises StorageError: without this line
+        there is no receipt."""
+        line = {"stage": OUTCOME, "id": change_id, "at_ms": self._clock.now_ms(), "outcome": DONE}
+        try:
+            self._append({**line, "receipt": dict(receipt)})
+        except OSError as error:
+            reason = f"the receipt cannot be written: {error.strerror or error}"
+            raise StorageError(reason, path=self.path, advice=_RECEIPT_ADVICE) from error
 
     def _append(self, line: Mapping[str, object]) -> None:
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
@@ -163,24 +198,58 @@ class ChangeLog:
                 lines = reader.read(start, size - start).split(b"\n")
         except FileNotFoundError:
             return []
-        changes, outcomes = list[AuditedChange](), dict[str, str]()
+        changes, outcomes = list[AuditedChange](), dict[str, _Outcome]()
         for line in reversed(lines):
             parsed = _parse(line)
             if isinstance(parsed, AuditedChange):
-                changes.append(replace(parsed, outcome=outcomes.get(parsed.id)))
+                changes.append(_ended(parsed, outcomes.get(parsed.id)))
                 if len(changes) == count:
                     break
             elif parsed is not None:
-                outcomes[parsed[0]] = parsed[1]
+                outcomes[parsed.change_id] = parsed
         return changes
 
+    def all_of(self, action: str, target: str) -> list[AuditedChange]:
+        """All changes of this kind and target, the oldest first: the whole file is read. Raises OSError."""
+        wanted, changes = json.dumps(action).encode(), dict[str, AuditedChange]()
+        for line in self._lines():
+            if wanted not in line and b'"outcome"' not in line:
+                continue
+            parsed = _parse(line)
+            if isinstance(parsed, AuditedChange):
+                if (parsed.action, parsed.target) == (action, target):
+                    changes[parsed.id] = parsed
+            elif parsed is not None and parsed.change_id in changes:
+                changes[parsed.change_id] = _ended(changes[parsed.change_id], parsed)
+        return list(changes.values())
 
-def _parse(line: bytes) -> AuditedChange | tuple[str, str] | None:
-    """An intent, (id, outcome), or None for any other line."""
+    def _lines(self) -> Iterator[bytes]:
+        try:
+            reader = files.Reader(self.path)
+        except FileNotFoundError:
+            return
+        with reader:
+            position, rest = 0, b""
+            while block := reader.read(position, READ_BYTES):
+                position += len(block)
+                *whole, rest = (rest + block).split(b"\n")
+                yield from whole
+            yield rest
+
+
+def _ended(change: AuditedChange, end: _Outcome | None) -> AuditedChange:
+    return change if end is None else replace(change, outcome=end.outcome, receipt=end.receipt)
+
+
+def _parse(line: bytes) -> AuditedChange | _Outcome | None:
+    """An intent, an outcome, or None for any other line."""
     try:
         found = json.loads(line)
         if found["stage"] == OUTCOME:
-            return str(found["id"]), str(found["outcome"])
+            receipt = found.get("receipt")
+            return _Outcome(
+                str(found["id"]), str(found["outcome"]), None if receipt is None else dict(receipt)
+            )
         return AuditedChange(
             id=str(found["id"]),
             at_ms=int(found["at_ms"]),

@@ -95,11 +95,15 @@ def note_uncleanable(states: Sequence[LogState], results: Sequence[LogResult]) -
 
 
 def record_outcome(
-    request: CleanRequest, states: Sequence[LogState], results: Sequence[LogResult], began_ms: int
+    request: CleanRequest,
+    states: Sequence[LogState],
+    results: Sequence[LogResult],
+    began_ms: int,
+    run: str = "",
 ) -> None:
     """Write the results of a cleaning in place to the directories' files; one result a state, in order.
 
-    An interrupted run has results of its first logs only.
+    An interrupted run has results of its first logs only. ``run``: its name, below which originals are kept.
     """
     if request.dry_run or not request.in_place:
         return
@@ -124,7 +128,16 @@ def record_outcome(
                 error,
             )
         if result.status in (CLEANED, UNCLEANABLE, FAILED) or result.is_partly_cleaned:
-            history.append(directory, [Cleaning(began_ms=began_ms, result=result)])
+            kept = _kept_originals(request, run, result)
+            history.append(directory, [Cleaning(began_ms=began_ms, result=result, kept_originals=kept)])
+
+
+def _kept_originals(request: CleanRequest, run: str, result: LogResult) -> str | None:
+    """The folder in which the run kept the log's originals, None if it kept none."""
+    if request.keep_originals is None or not run:
+        return None
+    folder = request.keep_originals.absolute() / run / result.name
+    return str(folder) if files.exists(folder) else None
 
 
 def _listed(directory: Path) -> Mapping[TopicPartition, Uncleanable]:
@@ -320,7 +333,7 @@ def _run_cleaner(
         if isinstance(error, (SiltstoneError, OSError)):
             audit.write([], str(error))
         if isinstance(error, KeyboardInterrupt):
-            record_outcome(audit.request, audit.states, cleaner.results, audit.started_ms)
+            record_outcome(audit.request, audit.states, cleaner.results, audit.started_ms, audit.run)
         raise
 
 
@@ -337,7 +350,7 @@ def _outcome(
     note_uncleanable(audit.states, results)
     passed_over = [entry for directory in directories for entry in directory.passed_over]
     not_selected = _report_excluded(excluded, results, passed_over)
-    record_outcome(audit.request, audit.states, results, audit.started_ms)
+    record_outcome(audit.request, audit.states, results, audit.started_ms, audit.run)
     results += not_selected
     return CleanOutcome(
         run=audit.run,

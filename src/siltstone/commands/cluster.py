@@ -3,7 +3,7 @@ replicas, offsets. The same for open directories and for those that are only loo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from siltstone.base.config import ConfigSource, find_broker_key, find_topic_key
@@ -40,13 +40,12 @@ def cluster_identity(served: Served) -> ClusterIdentity:
     )
 
 
-def all_partitions(served: Served) -> dict[str, tuple[int, ...]]:
+def all_partitions(served: Served) -> Mapping[str, tuple[int, ...]]:
     """The numbers of the partitions of all topics here, by name: also of one that was created a moment ago.
     Raises SiltstoneError, OSError."""
     if served.manager is not None:
         return served.manager.topics.all_partitions()
-    snapshot = served.snapshot()
-    return {name: snapshot.topic(name).partitions for name in snapshot.names()}
+    return served.snapshot().all_partitions
 
 
 def partitions_of(served: Served, topic: str) -> tuple[int, ...]:

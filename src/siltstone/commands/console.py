@@ -9,20 +9,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from siltstone.base import files
-from siltstone.commands.browsing import BrowsedTopic
+from siltstone.base.errors import UnknownTopicError
+from siltstone.commands import emptying, erasing
+from siltstone.commands.browsing import READ_BYTES, BrowsedTopic
 from siltstone.commands.catalogue import PartitionRow
 from siltstone.commands.changes import AuditedChange
 from siltstone.commands.circumstances import Circumstances, circumstances_of
+from siltstone.commands.emptying import Emptying
+from siltstone.commands.erasing import Erasure, ErasureRequest
 from siltstone.commands.groups import ConsumerGroup, partitions_elsewhere, read_groups, with_log_ends
 from siltstone.commands.masking import Masking
 from siltstone.commands.previewing import ChangePreview, changed_settings, preview
-from siltstone.commands.savings import cleanings_of
+from siltstone.commands.savings import SavedBytes, saved_lately
 from siltstone.commands.segments import PartitionSegments, segments_of
 from siltstone.commands.served import Served
 from siltstone.commands.staying import Staying, why_it_stays
 from siltstone.commands.watch import DUE, STATES, WatchedLog
 from siltstone.compaction.report import Cleaning
+from siltstone.compaction.savings import Saving
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadableLog
 
@@ -36,10 +43,14 @@ def browsed_topic(served: Served, topic: str) -> BrowsedTopic:
     rows = served.catalogue.partitions_of(topic) if topic in served.catalogue.topics else []
 
     def logs() -> Sequence[ReadableLog]:
-        return [served.log(topic, partition) for partition in served.describe(topic).partitions]
+        now = served.describe(topic)
+        if now.topic_id != description.topic_id:
+            raise UnknownTopicError(f"topic {topic[:256]!r} was deleted, and created again")
+        return [served.log(topic, partition) for partition in now.partitions]
 
     return BrowsedTopic(
         name=topic,
+        identity=description.topic_id or "",
         logs=logs,
         partition_count=served.partition_count(topic) or len(description.partitions),
         checkpoints={row.topic_partition.partition: row.watched.checkpoint or 0 for row in rows},
@@ -114,25 +125,71 @@ def preview_change(
     return preview(topic, logs, after, namespaces=namespaces, counter=served.counter)
 
 
-def uncleanable_rows(served: Served) -> list[PartitionRow]:
-    """The logs that the cleaner skips."""
+def look_at_emptying(served: Served, topic: str, mode: str) -> Emptying:
+    """What emptying a topic would remove; its keys are counted up to ``READ_BYTES``. Raises
+    UnknownTopicError, PolicyViolationError, UsageError, SiltstoneError, OSError."""
+    emptying.refuse_topic(topic, mode, served.settings_of(topic))
+    logs = [served.log(topic, number) for number in served.describe(topic).partitions]
+    manager = served.manager
+    return emptying.look_at_emptying(
+        topic,
+        mode,
+        logs,
+        emptying.looked_checkpoint if manager is None else emptying.opened_checkpoints(manager),
+        counter=served.counter,
+        counts_keys=_size_of(logs) <= READ_BYTES,
+    )
+
+
+def look_for_key(served: Served, request: ErasureRequest) -> Erasure | None:
+    """Where a key is; None if the topic has more than ``READ_BYTES``, so that a job should search it. Raises
+    UnknownTopicError, PolicyViolationError, SiltstoneError, OSError."""
+    erasing.refuse_topic(request.topic, served.settings_of(request.topic))
+    if served.manager is not None:
+        topic = erasing.opened_topic(served.manager, request.topic)
+    else:
+        topic = erasing.looked_topic(served.snapshot(), request.topic)
+    if _size_of(topic.logs) > READ_BYTES:
+        return None
+    earlier = erasing.earlier_runs(topic.directories, served.clock, request.topic, request.key)
+    return erasing.look_for_key(topic, request.key, earlier)
+
+
+def _size_of(logs: Sequence[ReadableLog]) -> int:
+    return sum(log.view.size_of(number) for log in logs for number in range(len(log.view.segments)))
+
+
+def uncleanable_rows(served: Served, count: int) -> list[PartitionRow]:
+    """The logs that the cleaner skips, the first ``count`` in order of name."""
     catalogue = served.catalogue
-    return [
-        catalogue.partition(number)
-        for number, watched in enumerate(catalogue.watched)
-        if watched.uncleanable is not None
-    ]
+    rows = np.flatnonzero(catalogue.partition_columns["is_uncleanable"])[:count]
+    return [catalogue.partition(row) for row in rows.tolist()]
 
 
-def cleanings(served: Served) -> list[Cleaning]:
-    """The cleanings in the directories' histories, the newest first. Raises OSError."""
-    return cleanings_of(served.paths)
+def cleanings(served: Served, topic: str | None = None) -> Sequence[Cleaning]:
+    """The cleanings in the directories' histories, or those of one topic, the newest first. Raises
+    UnknownTopicError, OSError."""
+    found = served.histories.cleanings(served.roots)
+    if topic is None:
+        return found
+    served.describe(topic)
+    return [cleaning for cleaning in found if cleaning.result.topic == topic]
+
+
+def savings(served: Served) -> Sequence[Saving]:
+    """The savings by day and topic, the newest day first, on a day the largest first. Raises OSError."""
+    return served.histories.savings(served.roots)
+
+
+def saved(served: Served) -> SavedBytes:
+    """What cleanings have freed lately. Raises OSError."""
+    return saved_lately(savings(served), cleanings(served), served.clock.now_ms())
 
 
 def groups(served: Served) -> tuple[list[ConsumerGroup], list[str]]:
     """The consumer groups with their lags, and notes. Raises SiltstoneError, OSError."""
-    snapshot = served.snapshot()
-    if CONSUMER_OFFSETS not in snapshot.names():
+    snapshot = served.snapshot_now()
+    if not snapshot.has(CONSUMER_OFFSETS):
         return [], [f"the directories have no {CONSUMER_OFFSETS}, where a broker keeps its groups"]
     found, failures = read_groups(snapshot)
     complete, more = with_log_ends(snapshot, found)
@@ -157,20 +214,16 @@ class DirectoryRow:
 
 def directories(served: Served) -> list[DirectoryRow]:
     """The log directories."""
-    counts: dict[str, list[int]] = {path: [0, 0] for path in served.catalogue.directories}
-    for log in served.catalogue.watched:
-        row = counts.setdefault(str(log.directory.parent), [0, 0])
-        row[0] += 1
-        row[1] += log.size
+    catalogue = served.catalogue
     return [
         DirectoryRow(
             path=path,
-            in_use=served.catalogue.directories.get(path, False),
+            in_use=catalogue.directories.get(path, False),
             free_bytes=_free_bytes(path),
             logs=logs,
             bytes=size,
         )
-        for path, (logs, size) in counts.items()
+        for path, (logs, size) in catalogue.sums_by_directory.items()
     ]
 
 
@@ -178,6 +231,19 @@ def _free_bytes(path: str) -> int | None:
     with contextlib.suppress(OSError):
         return files.free_space(Path(path)).free_bytes
     return None
+
+
+def offline_directories(served: Served) -> int:
+    """How many log directories are out of service; 0 where they are only looked at."""
+    directories = () if served.manager is None else served.manager.directories
+    return sum(directory.offline is not None for directory in directories)
+
+
+def cleaner_state(served: Served) -> str | None:
+    """Does the log cleaner run: on, off; None where nothing is cleaned."""
+    if served.manager is None:
+        return None
+    return "on" if served.manager.config.flag("log.cleaner.enable") else "off"
 
 
 def changes(served: Served, count: int) -> list[AuditedChange]:

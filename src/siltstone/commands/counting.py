@@ -8,27 +8,32 @@
 A header has the number of records that are *stored*, which is exact also after cleanings, where the span of
 offsets is not. Markers count as records, as in the results of cleanings. Entries of message sets (v0, v1)
 have no counts, so their segments are decoded (``expiry.count_records``).
+
+``RecordTotals`` has the sums of all logs of a catalogue: it counts a little at each call, and keeps a log's
+sum until the log changes.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from siltstone.base import files
 from siltstone.base.codec_table import codec_name
-from siltstone.base.errors import CorruptRecordError
+from siltstone.base.errors import CorruptRecordError, SiltstoneError
 from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, codec_of, have_delete_horizons
+from siltstone.commands.watch import WatchedLog
 from siltstone.compaction.inplace.expiry import count_records, total_or_none
 from siltstone.log.lookup import batch_headers
+from siltstone.log.names import TopicPartition, segment_file
 from siltstone.log.read_only import ReadableLog
-from siltstone.log.segment import LiveSegment
-from siltstone.log.segments import Segment
+from siltstone.log.segments import Segment, list_segments
 
 KEPT_MAX = 200_000
 """Segments whose counts are kept: about 100 MB."""
@@ -74,6 +79,23 @@ def sum_of(counts: Iterable[SegmentCounts]) -> SegmentCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _SegmentFile:
+    """The first ``size`` bytes of a segment's ``.log``. ``may_be_torn``: another process appends to it, or
+    was killed, so it is counted up to the first batch that is not whole."""
+
+    directory: Path
+    base_offset: int
+    size: int
+    is_closed: bool
+    may_be_torn: bool = False
+
+    @property
+    def path(self) -> Path:
+        """The path of the ``.log``."""
+        return self.directory / segment_file(self.base_offset, "log")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
     """The counts of the first ``end`` bytes of a file. ``last``: position and checksum of the last batch, by
     which a file that was truncated and written anew is noticed; ``is_closed``: it was counted as a closed
@@ -85,6 +107,10 @@ class _Kept:
     last: tuple[int, int] | None = None
     is_closed: bool = False
     has_message_sets: bool = False
+
+
+class _NotNowError(Exception):
+    """A segment may not be read now."""
 
 
 class SegmentCounter:
@@ -104,41 +130,69 @@ class SegmentCounter:
 
         ``bytes_max``: so many bytes of segments are read at most; for the others None. Raises OSError.
         """
-        view, counts = log.view, list[SegmentCounts | None]()
-        left = bytes_max
-        for number, segment in enumerate(view.segments):
-            size, is_closed = view.size_of(number), number + 1 < len(view.segments)
+        left, counts = bytes_max, list[SegmentCounts | None]()
+
+        def may_read(size: int) -> bool:
+            nonlocal left
+            if left is not None and size > left:
+                return False
+            left = None if left is None else left - size
+            return True
+
+        for file in _files_of(log):
             try:
-                kept = self._kept_of(segment, size, is_closed)
-                if kept is None or kept.end < size:
-                    start = 0 if kept is None else kept.end
-                    if left is not None and size - start > left:
-                        counts.append(None)
-                        continue
-                    left = None if left is None else left - (size - start)
-                    kept = _count(segment, size, kept, is_closed)
-                    self._keep(segment.path(), kept)
-                counts.append(kept.counts)
-            except (FileNotFoundError, CorruptRecordError):
+                counts.append(self._counts(file, may_read))
+            except _NotNowError:
                 counts.append(None)
         return counts
 
-    def _kept_of(self, segment: LiveSegment, size: int, is_closed: bool) -> _Kept | None:
+    def records_stored(
+        self, log: ReadableLog | Path, may_read: Callable[[int], bool]
+    ) -> tuple[int | None, bool]:
+        """(How many records a log has stored, None as for ``records_of``; whether all of it was counted).
+
+        ``log``: one that is open, or the directory of one that is only looked at, whose active segment is
+        counted up to the first batch that is not whole. ``may_read``: asked before so many bytes are read.
+        Raises SiltstoneError, OSError.
+        """
+        try:
+            counts = [self._counts(file, may_read) for file in _files_of(log)]
+        except _NotNowError:
+            return None, False
+        return total_or_none([None if found is None else found.records for found in counts]), True
+
+    def _counts(self, file: _SegmentFile, may_read: Callable[[int], bool]) -> SegmentCounts | None:
+        """The counts of a segment; None if it is damaged or has gone. Raises _NotNowError if it may not be
+        read."""
+        if not file.size:
+            return SegmentCounts()
+        try:
+            kept = self._kept_of(file)
+            if kept is None or kept.end < file.size:
+                if not may_read(file.size - (0 if kept is None else kept.end)):
+                    raise _NotNowError
+                kept = _count(file, kept)
+                self._keep(file.path, kept)
+            return kept.counts
+        except (FileNotFoundError, CorruptRecordError):
+            return None
+
+    def _kept_of(self, file: _SegmentFile) -> _Kept | None:
         """What is kept of a file and still holds, perhaps of its first bytes only."""
-        path = segment.path()
+        path = file.path
         with self._lock:
             kept = self._kept.get(str(path))
             if kept is not None:
                 self._kept.move_to_end(str(path))
-        if kept is None or kept.inode != files.stat(path).inode or kept.end > size:
+        if kept is None or kept.inode != files.stat(path).inode or kept.end > file.size:
             return None
-        if kept.is_closed and kept.end == size:
+        if kept.is_closed and kept.end == file.size:
             return kept
-        if kept.has_message_sets and kept.end < size:
+        if kept.has_message_sets and kept.end < file.size:
             return None
         if kept.last != _last_batch_at(path, kept.last):
             return None
-        return replace(kept, is_closed=is_closed)
+        return replace(kept, is_closed=file.is_closed)
 
     def _keep(self, path: Path, kept: _Kept) -> None:
         with self._lock:
@@ -160,34 +214,60 @@ def _last_batch_at(path: Path, last: tuple[int, int] | None) -> tuple[int, int] 
     return None if first is None else (last[0], int(first["crc"][0]))
 
 
-def _count(segment: LiveSegment, size: int, kept: _Kept | None, is_closed: bool) -> _Kept:
-    """Count the batches up to byte ``size``, after those that are ``kept``. Raises CorruptRecordError,
-    OSError."""
+def _files_of(log: ReadableLog | Path) -> list[_SegmentFile]:
+    """The segments of an open log, or those in a directory. Raises UnsafeFileError, OSError."""
+    if isinstance(log, Path):
+        sizes = [(segment.base_offset, segment.size) for segment in list_segments(log)]
+        directories = [log] * len(sizes)
+    else:
+        view = log.view
+        sizes = [(segment.base_offset, view.size_of(at)) for at, segment in enumerate(view.segments)]
+        directories = [Path(segment.directory) for segment in view.segments]
+    return [
+        _SegmentFile(
+            directory=directory,
+            base_offset=base_offset,
+            size=size,
+            is_closed=number < len(sizes),
+            may_be_torn=isinstance(log, Path) and number == len(sizes),
+        )
+        for number, (directory, (base_offset, size)) in enumerate(zip(directories, sizes, strict=True), 1)
+    ]
+
+
+def _count(file: _SegmentFile, kept: _Kept | None) -> _Kept:
+    """Count the batches of a file after those that are ``kept``. Raises CorruptRecordError, OSError."""
     counts, last = (SegmentCounts(), None) if kept is None else (kept.counts, kept.last)
+    end = 0 if kept is None else kept.end
     has_message_sets = False
-    with files.Reader(segment.path()) as reader:
+    with files.Reader(file.path) as reader:
         inode = reader.stat.inode
         if kept is not None and kept.inode != inode:
-            return _count(segment, size, None, is_closed)
-        for batches in batch_headers(reader, start=0 if kept is None else kept.end, end=size):
-            counts += _counts_of_batches(batches)
-            last = int(batches["position"][-1]), int(batches["crc"][-1])
-            has_message_sets |= bool((batches["magic"] < 2).any())
+            return _count(file, None)
+        try:
+            for batches in batch_headers(reader, start=end, end=file.size):
+                counts += _counts_of_batches(batches)
+                last = int(batches["position"][-1]), int(batches["crc"][-1])
+                end = last[0] + int(batches["size"][-1])
+                has_message_sets |= bool((batches["magic"] < 2).any())
+        except CorruptRecordError:
+            if not file.may_be_torn:
+                raise
     if has_message_sets:
         records = count_records(
             Segment(
-                directory=str(segment.directory), base_offset=segment.base_offset, size=size, modified_ns=0
+                directory=str(file.directory), base_offset=file.base_offset, size=file.size, modified_ns=0
             )
         )
         if records is None:
-            raise CorruptRecordError(str(segment.path()), 0, "a message set cannot be decoded")
+            raise CorruptRecordError(str(file.path), 0, "a message set cannot be decoded")
         counts = replace(counts, records=records)
     return _Kept(
         inode=inode,
-        end=size,
+        end=end,
         counts=counts,
         last=last,
-        is_closed=is_closed,
+        is_closed=file.is_closed,
         has_message_sets=has_message_sets,
     )
 
@@ -205,3 +285,54 @@ def _counts_of_batches(batches: BatchHeaders) -> SegmentCounts:
         oldest_horizon_ms=int(horizons.min()) if len(horizons) else None,
         newest_horizon_ms=int(horizons.max()) if len(horizons) else None,
     )
+
+
+NOT_COUNTED = -1
+"""In a column of counts: not counted yet."""
+_DAMAGED = -2
+"""Counted in vain: a segment is damaged or has gone. Tried again when the log changes."""
+
+
+class RecordTotals:
+    """How many records the logs of a catalogue have stored, as a column. Used by one thread at a time.
+
+    A log is counted again only if its row of the catalogue is another object: the same row stands for a log
+    that has not changed. ``log_of``: the open log of a partition, None for one that is only looked at.
+    """
+
+    def __init__(
+        self, counter: SegmentCounter, log_of: Callable[[TopicPartition], ReadableLog | None]
+    ) -> None:
+        self._counter, self._log_of = counter, log_of
+        self._logs: Sequence[WatchedLog] = ()
+        self._records: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def count(
+        self, logs: Sequence[WatchedLog], may_read: Callable[[int], bool]
+    ) -> tuple[npt.NDArray[np.int64], bool]:
+        """(Records of each log, ``NOT_COUNTED`` for those that are not known; whether all were counted).
+
+        ``may_read``: asked before so many bytes are read; once it says no, the rest is left to the next call.
+        """
+        if logs is not self._logs:
+            before = dict(zip(map(id, self._logs), self._records.tolist(), strict=True))
+            known = (before.get(id(log), NOT_COUNTED) for log in logs)
+            # The rows of before are held until the new ones are read: an id is never of another object.
+            self._logs, self._records = logs, np.fromiter(known, np.int64, len(logs))
+        is_complete = True
+        for row in np.flatnonzero(self._records == NOT_COUNTED).tolist():
+            records, is_counted = self._counted(logs[row], may_read)
+            if not is_counted:
+                is_complete = False
+                break
+            self._records[row] = _DAMAGED if records is None else records
+        return np.maximum(self._records, NOT_COUNTED), is_complete
+
+    def _counted(self, log: WatchedLog, may_read: Callable[[int], bool]) -> tuple[int | None, bool]:
+        if not log.size and (log.snapshot is not None or log.listed is not None):
+            return 0, True
+        try:
+            opened = self._log_of(log.topic_partition)
+            return self._counter.records_stored(log.directory if opened is None else opened, may_read)
+        except (SiltstoneError, OSError):
+            return None, True

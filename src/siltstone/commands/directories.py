@@ -13,6 +13,7 @@ is in use as its files are now; its ``notes`` say so.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
@@ -39,7 +40,14 @@ from siltstone.log.metadata_log import ClusterSettings, metadata_directory, node
 from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
 from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
 from siltstone.runtime.manager import LogManager
-from siltstone.runtime.topics import NO_TOPICS, TopicDescription, TopicRegistry, TopicSettings, load_registry
+from siltstone.runtime.topics import (
+    NO_TOPICS,
+    TopicDescription,
+    TopicRegistry,
+    TopicSettings,
+    load_registry,
+    registry_files,
+)
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__share_group_state", "__transaction_state")
 """Topics of the broker itself."""
@@ -115,9 +123,11 @@ class Snapshot:
         broker: Config,
         before: Snapshot | None = None,
         directories: list[LogDirectory] | None = None,
+        earlier: Snapshot | None = None,
     ) -> None:
         """``before``: an earlier snapshot, whose broker's metadata is used again; ``directories``: those of
-        ``paths`` if they were listed just now.
+        ``paths`` if they were listed just now; ``earlier``: a snapshot whose registry of topics is used again
+        if its files are the same.
 
         Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError.
         """
@@ -126,19 +136,31 @@ class Snapshot:
         self.paths = tuple(paths)
         self.broker = broker
         self.directories = open_directories(paths, lock=False) if directories is None else directories
-        roots = {directory.path for directory in self.directories}
-        self.registry: TopicRegistry = load_registry(roots)[0] if roots else NO_TOPICS
+        roots = sorted({directory.path for directory in self.directories})
+        self.registry_files = registry_files(roots)
+        if earlier is not None and earlier.registry_files == self.registry_files:
+            self.registry: TopicRegistry = earlier.registry
+        else:
+            self.registry = load_registry(roots)[0] if roots else NO_TOPICS
         self.partitions = {
             topic_partition: path
             for directory in self.directories
             for topic_partition, path in directory.partitions.items()
-            if topic_partition.topic != CLUSTER_METADATA and not self._is_deleted(topic_partition, path)
+            if topic_partition.topic != CLUSTER_METADATA
+            and not (self.registry.deleted and self._is_deleted(topic_partition, path))
         }
 
     @cached_property
     def logs(self) -> ReadOnlyLogs:
         """The logs, to be read. Raises SiltstoneError, OSError."""
-        return ReadOnlyLogs(self.paths)
+        return ReadOnlyLogs(self.paths, opened=self.directories)
+
+    def reopened(self) -> Snapshot:
+        """The same partitions, whose logs and checkpoints are read as the files are now; the directories are
+        not listed again."""
+        again = copy.copy(self)
+        vars(again).pop("logs", None)
+        return again
 
     def _is_deleted(self, topic_partition: TopicPartition, path: Path) -> bool:
         """Will the next start delete this partition?"""
@@ -184,13 +206,22 @@ class Snapshot:
         listed = () if self._is_partial else self.registry.topics
         return sorted({*listed, *(topic_partition.topic for topic_partition in self.partitions)})
 
+    def has(self, topic: str) -> bool:
+        """Is there a topic of this name?"""
+        return topic in self._by_topic or (topic in self.registry.topics and not self._is_partial)
+
     @cached_property
-    def _by_topic(self) -> Mapping[str, Mapping[TopicPartition, Path]]:
-        """The partitions of each topic, and their directories."""
-        by_topic: dict[str, dict[TopicPartition, Path]] = {}
-        for topic_partition, path in self.partitions.items():
-            by_topic.setdefault(topic_partition.topic, {})[topic_partition] = path
+    def _by_topic(self) -> Mapping[str, Sequence[TopicPartition]]:
+        """The partitions of each topic."""
+        by_topic: dict[str, list[TopicPartition]] = {}
+        for topic_partition in self.partitions:
+            by_topic.setdefault(topic_partition.topic, []).append(topic_partition)
         return by_topic
+
+    @cached_property
+    def all_partitions(self) -> Mapping[str, tuple[int, ...]]:
+        """The numbers of the partitions of all topics, by name."""
+        return {name: self.topic(name).partitions for name in self.names()}
 
     @property
     def _is_partial(self) -> bool:
@@ -199,8 +230,8 @@ class Snapshot:
 
     def topic(self, name: str) -> TopicDescription:
         """One topic. Raises UnknownTopicError."""
-        here, is_registered = self._by_topic.get(name, {}), name in self.registry.topics
-        entry = self.registry.entry(name, here)
+        here, is_registered = self._by_topic.get(name, ()), name in self.registry.topics
+        entry = self.registry.entry(name, {where: self.partitions[where] for where in here})
         if is_registered and self._is_partial:
             numbers = sorted(topic_partition.partition for topic_partition in here)
             entry = replace(entry, partitions=tuple(numbers))

@@ -184,7 +184,7 @@ class OpenLogs(LogManager):
         What the high watermark, open transactions and ``min.compaction.lag.ms`` hold back stays. Returns a
         result for each log. Raises UnknownTopicError, UsageError for a topic that is not compacted.
         """
-        cleaner = _cleaner_in_process(self)
+        cleaner = cleaner_in_process(self)
         try:
             return cleaner.clean_now((topic,) if isinstance(topic, str) else topic)
         finally:
@@ -254,12 +254,13 @@ def start_cleaner(
         from siltstone.spark.embedded import start_cleaner as start_on_spark
 
         return start_on_spark(manager, spark_conf=settings)
-    cleaner = _cleaner_in_process(manager)
+    cleaner = cleaner_in_process(manager)
     cleaner.start()
     return cleaner
 
 
-def _cleaner_in_process(manager: LogManager) -> LogCleaner:
+def cleaner_in_process(manager: LogManager) -> LogCleaner:
+    """A log cleaner that cleans when it is told to, in this process."""
     from siltstone.compaction.engine import InProcessEngine
     from siltstone.runtime.log_cleaner import LogCleaner
 

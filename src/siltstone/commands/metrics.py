@@ -1,18 +1,59 @@
-"""Metrics as a page for Prometheus: text format 0.0.4, or OpenMetrics 1.0. Needs ``siltstone[server]``."""
+"""Metrics as a page for Prometheus: text format 0.0.4, or OpenMetrics 1.0. Needs ``siltstone[server]``.
+
+A ``Sample`` is one value. ``Series`` are the values of many logs in columns: a page of 20,000 partitions has
+180,000 lines.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from siltstone.runtime.metrics import COUNTER, HISTOGRAM, Histogram, Sample
+from siltstone.runtime.metrics import COUNTER, GAUGE, HISTOGRAM, Histogram, Sample
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-__all__ = ["Histogram", "Sample", "openmetrics_text", "prometheus_text"]
-_TOTAL = "_total"
+__all__ = ["Histogram", "Sample", "Series", "metrics_page", "openmetrics_text", "prometheus_text"]
+CHUNK_LINES = 5_000
+_TOTAL, _END = "_total", b"# EOF\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """A gauge of many logs: ``values[n]`` has the labels ``labels[n]``, such as ``{topic="users"}``."""
+
+    name: str
+    help: str
+    labels: Sequence[str]
+    values: Sequence[float]
+
+    def lines(self) -> Iterator[bytes]:
+        """Its text, ``CHUNK_LINES`` lines at a time: the same in both formats."""
+        yield f"# HELP {self.name} {self.help}\n# TYPE {self.name} {GAUGE}\n".encode()
+        for start in range(0, len(self.labels), CHUNK_LINES):
+            end = start + CHUNK_LINES
+            rows = zip(self.labels[start:end], self.values[start:end], strict=True)
+            yield "".join([f"{self.name}{labels} {value}\n" for labels, value in rows]).encode()
+
+
+# The page.
+
+
+def metrics_page(
+    samples: Iterable[Sample], series: Iterable[Series], *, is_openmetrics: bool
+) -> Iterator[bytes]:
+    """The page in pieces: those of the logs are made one after the other, as they are sent."""
+    if not is_openmetrics:
+        yield prometheus_text(samples)
+    else:
+        yield openmetrics_text(samples).removesuffix(_END)
+    for one in series:
+        yield from one.lines()
+    if is_openmetrics:
+        yield _END
 
 
 def prometheus_text(samples: Iterable[Sample]) -> bytes:

@@ -18,6 +18,7 @@ from siltstone.base.config import (
     Config,
     ConfigSource,
     find_key,
+    format_value,
     parse_topic_config,
     refuse_contradictions,
 )
@@ -132,7 +133,7 @@ def preview(
         raise UsageError("the topic has no partition here", path=topic, advice=advice)
     before = logs[0].config
     changed = {
-        name: (str(setting.value), str(after.setting(name).value))
+        name: (format_value(setting.value), format_value(after.setting(name).value))
         for name, setting in before.settings().items()
         if setting.value != after.setting(name).value
     }

@@ -145,7 +145,7 @@ def explain(
     policies = gather_policies(directories, request)
     states = log_states(directories, policies, request.topics)
     options = ExplainOptions(plan_options=plan_options, show_keys=request.show_keys, top=request.top)
-    logs = explain_logs(states, options, cache(engine or (lambda: _engine(request, states, progress))))
+    logs = explain_logs(states, options, cache(engine or (lambda: engine_for(request, states, progress))))
     passed_over = [(entry.path, entry.reason) for directory in directories for entry in directory.passed_over]
     unclean = (
         directory
@@ -156,7 +156,8 @@ def explain(
     return Explanation(now_ms=plan_options.now_ms, logs=logs, passed_over=passed_over, notes=notes)
 
 
-def _engine(request: ExplainRequest, states: Sequence[LogState], progress: Progress | None) -> Engine:
+def engine_for(request: ExplainRequest, states: Sequence[LogState], progress: Progress | None) -> Engine:
+    """The engine of a dry run: Spark, or this process. Raises UsageError, EngineError."""
     if not request.uses_spark(lambda: cleanable_bytes(states)):
         return InProcessEngine(progress=progress)
     start_java(request.master, request.spark_settings)

@@ -2,26 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from siltstone.compaction.report import CLEANED, Cleaning, read_cleanings
-from siltstone.compaction.savings import Saving, added_up, day_of, read_savings
+from siltstone.base import files
+from siltstone.compaction.report import CLEANED, CLEANINGS_FILE, Cleaning, read_cleanings
+from siltstone.compaction.savings import SAVINGS_FILE, Saving, added_up, day_of, read_savings
 
 DAY_MS = 86_400_000
+Row = TypeVar("Row")
 
 
-def cleanings_of(paths: Iterable[Path]) -> list[Cleaning]:
-    """The cleanings in the histories of log directories, the newest first. Raises OSError."""
-    found = [cleaning for path in paths for cleaning in read_cleanings(path)]
-    return sorted(found, key=lambda cleaning: -cleaning.began_ms)
+class Histories:
+    """The histories and the savings of log directories, parsed again only when a file has changed.
+
+    Kept is what the files had last: they are bounded (1 MiB and 4 MiB a directory), and so is this. Safe in
+    several threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: dict[tuple[Path, str], tuple[object, Sequence[object]]] = {}
+        self._sums: dict[str, tuple[object, Sequence[object]]] = {}
+
+    def of(self, directory: Path) -> Sequence[Cleaning]:
+        """The history of a log directory, as ``read_cleanings`` has it. Raises OSError."""
+        return self._parsed(directory, CLEANINGS_FILE, read_cleanings)
+
+    def cleanings(self, directories: Iterable[Path]) -> Sequence[Cleaning]:
+        """The cleanings in the histories of log directories, the newest first. Raises OSError."""
+        parts = [self.of(directory) for directory in directories]
+
+        def merged() -> list[Cleaning]:
+            return sorted((row for part in parts for row in part), key=lambda row: -row.began_ms)
+
+        return self._merged("cleanings", parts, merged)
+
+    def savings(self, directories: Iterable[Path]) -> Sequence[Saving]:
+        """The savings in log directories, the newest day first, on a day the largest first. Raises
+        OSError."""
+        parts = [self._savings_of(directory) for directory in directories]
+
+        def merged() -> list[Saving]:
+            savings = parts[0] if len(parts) == 1 else added_up(row for part in parts for row in part)
+            savings = sorted(savings, key=lambda saving: -saving.saved_bytes)
+            return sorted(savings, key=lambda saving: saving.day, reverse=True)
+
+        return self._merged("savings", parts, merged)
+
+    def _savings_of(self, directory: Path) -> Sequence[Saving]:
+        # A directory without the file has the savings of its history.
+        name = SAVINGS_FILE if files.exists(directory / SAVINGS_FILE) else CLEANINGS_FILE
+        return self._parsed(directory, name, read_savings, kept_as="savings")
+
+    def _parsed(
+        self, directory: Path, name: str, read: Callable[[Path], Sequence[Row]], kept_as: str = ""
+    ) -> Sequence[Row]:
+        """What ``read`` reads in a directory, kept while its file ``name`` is the same."""
+        try:
+            # Before it is read: a change in between is noticed the next time.
+            state: object = name, files.stat(directory / name).identity
+        except FileNotFoundError:
+            state = None
+        place = directory, kept_as or name
+        with self._lock:
+            kept = self._files.get(place)
+        if kept is None or kept[0] != state:
+            kept = state, tuple(read(directory))
+            with self._lock:
+                self._files[place] = kept
+        return kept[1]  # type: ignore[return-value]
+
+    def _merged(
+        self, name: str, parts: Sequence[Sequence[Row]], merge: Callable[[], Sequence[Row]]
+    ) -> Sequence[Row]:
+        """What ``merge`` makes of ``parts``, kept while these are the same objects."""
+        with self._lock:
+            kept = self._sums.get(name)
+        if kept is None or not _are_same(kept[0], parts):
+            kept = parts, tuple(merge())
+            with self._lock:
+                self._sums[name] = kept
+        return kept[1]  # type: ignore[return-value]
 
 
-def savings_by_day(paths: Iterable[Path]) -> list[Saving]:
-    """The savings in log directories, the newest day first, on a day the largest first. Raises OSError."""
-    savings = added_up(saving for path in paths for saving in read_savings(path))
-    savings.sort(key=lambda saving: -saving.saved_bytes)
-    return sorted(savings, key=lambda saving: saving.day, reverse=True)
+def _are_same(before: object, parts: Sequence[object]) -> bool:
+    assert isinstance(before, Sequence)
+    return len(before) == len(parts) and all(map(lambda one, other: one is other, before, parts))
 
 
 def saved_by_topic(savings: Iterable[Saving], now_ms: int, days: int = 7) -> Mapping[str, int]:
@@ -33,10 +103,28 @@ def saved_by_topic(savings: Iterable[Saving], now_ms: int, days: int = 7) -> Map
     return saved
 
 
-def saved_bytes(cleanings: Sequence[Cleaning], since_ms: int) -> int:
-    """Bytes that the cleanings since a time have freed."""
-    return sum(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedBytes:
+    """Bytes that cleanings have freed in the last 24 hours, and on the last seven days (UTC), today among
+    them."""
+
+    last_24_hours: int
+    last_7_days: int
+
+
+def saved_lately(savings: Sequence[Saving], cleanings: Sequence[Cleaning], now_ms: int) -> SavedBytes:
+    """What was saved lately: whole days by ``savings``; of yesterday those ``cleanings`` of the history that
+    began in the last 24 hours."""
+    today = day_of(now_ms)
+    yesterdays = (
         cleaning.result.bytes_before - cleaning.result.bytes_after
         for cleaning in cleanings
-        if cleaning.began_ms >= since_ms and cleaning.result.status == CLEANED
+        if cleaning.result.status == CLEANED
+        and now_ms - DAY_MS <= cleaning.began_ms
+        and day_of(cleaning.began_ms) < today
+    )
+    todays = (saving.saved_bytes for saving in savings if saving.day == today)
+    return SavedBytes(
+        last_24_hours=sum(todays) + sum(yesterdays),
+        last_7_days=sum(saved_by_topic(savings, now_ms).values()),
     )

@@ -5,10 +5,13 @@ The audit log has who sent how many records to which topic, never the records.
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from siltstone.base.errors import SiltstoneError
+from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.commands.changes import Actor
 from siltstone.commands.cluster import partition_named, partitions_of
 from siltstone.commands.served import Served
@@ -32,6 +35,28 @@ class Receipt:
     partition: int
     offset: int
     timestamp_ms: int
+
+
+TEXT_FORMATS = ("utf8", "json", "base64")
+"""How a text is written that stands for bytes."""
+
+
+def encoded(text: str, text_format: str, what: str) -> bytes:
+    """The bytes that a text stands for; JSON is checked and sent as it is written. Raises UsageError that
+    names ``what``."""
+    if text_format == "base64":
+        try:
+            return base64.b64decode("".join(text.split()), validate=True)
+        except (binascii.Error, ValueError):
+            raise UsageError(f"{what} is not base64", advice="choose utf8, or correct it") from None
+    if text_format == "json":
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{what} is not JSON: {error}", advice="choose utf8, or correct it") from None
+    elif text_format != "utf8":
+        raise UsageError(f"{text_format[:20]!r} is no format", advice=f"pass {', '.join(TEXT_FORMATS)}")
+    return text.encode("utf-8", "surrogatepass")
 
 
 def send_records(

@@ -10,29 +10,32 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.closing import Closing
-from siltstone.base.config import Config
-from siltstone.base.errors import NotAllowedError
-from siltstone.commands.catalogue import Catalogue, Cataloguer, Facts
+from siltstone.base.config import Config, first_property
+from siltstone.base.errors import NotAllowedError, NotALogDirectoryError, UnknownTopicError
+from siltstone.commands.catalogue import FACTS_SECONDS, Catalogue, Cataloguer, Facts
 from siltstone.commands.changes import DONE, RESTART, ChangeLog
-from siltstone.commands.counting import SegmentCounter
+from siltstone.commands.counting import RecordTotals, SegmentCounter
 from siltstone.commands.directories import Snapshot
 from siltstone.commands.engines import has_session
 from siltstone.commands.jobs import Jobs
 from siltstone.commands.library import EngineName, start_cleaner
-from siltstone.commands.policies import LogOptions, read_server_properties
-from siltstone.commands.watch import Watch
+from siltstone.commands.policies import LogOptions, read_server_properties, read_text
+from siltstone.commands.savings import Histories, saved_by_topic
+from siltstone.commands.watch import Watch, WatchedLog
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.read_only import ReadOnlyLog
 from siltstone.runtime.manager import LogManager
-from siltstone.runtime.metrics import Sample, samples_of
 from siltstone.runtime.topics import TopicDescription
 
 if TYPE_CHECKING:
@@ -42,28 +45,48 @@ if TYPE_CHECKING:
 Part = TypeVar("Part")
 LOOK_ADVICE = "start siltstone serve without --look, on directories that no broker uses"
 SNAPSHOT_MS = 5_000
-"""How long a snapshot of directories that are only looked at is used."""
-_HELP = {
-    "siltstone_catalogue_age_seconds": "Seconds since the catalogue of topics was read.",
-    "siltstone_logs": "Logs by their state, as clean --watch has it.",
-    "siltstone_jobs": "Background jobs by their state.",
-}
+"""How long a log that is only looked at is used before its files are looked at again."""
+LOOKED_AT_MAX = 256
+"""Logs that are kept open while they are only looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
     """What ``siltstone serve`` serves. ``properties``: the broker's ``server.properties``, None: defaults;
-    ``is_look``: take no lock and change nothing; ``engine``: the cleaner's, as for ``st.start_cleaner``."""
+    ``is_look``: take no lock and change nothing; ``engine``: the cleaner's, as for ``st.start_cleaner``;
+    ``creates``: see ``refuse_missing``."""
 
     paths: tuple[Path, ...]
     properties: Path | None = None
     is_look: bool = False
     engine: EngineName = "auto"
+    creates: bool = False
 
 
 def settings_to_serve(options: ServeOptions) -> Config:
     """The settings of ``server.properties``. Raises UsageError, OSError."""
     return Config(static=read_server_properties(options.properties, "--config", skip_unknown=options.is_look))
+
+
+def refuse_missing(options: ServeOptions) -> list[Path]:
+    """The directories that are missing and may be made: those that ``log.dirs`` names in the broker's
+    ``server.properties``, or all with ``creates``.
+
+    A broker makes the directories of its ``log.dirs``, which stand in a file. A path that somebody types may
+    be mistyped: then a new, empty broker would take the place of the one that was meant. Raises
+    NotALogDirectoryError for a directory that may not be made, UsageError for a bad file.
+    """
+    missing = [path for path in options.paths if not files.exists(path)]
+    named = set[Path]()
+    if missing and options.properties is not None:
+        text = read_text(options.properties, "--config")
+        listed = first_property(text, str(options.properties), "log.dirs", "log.dir") or ""
+        named = {Path(part.strip()).absolute() for part in listed.split(",") if part.strip()}
+    for path in missing:
+        if options.is_look or not (options.creates or path.absolute() in named):
+            advice = "check the path" if options.is_look else "check the path, or pass --create to make it"
+            raise NotALogDirectoryError("no such directory", path=path, advice=advice)
+    return missing
 
 
 class Served(Closing):
@@ -80,21 +103,25 @@ class Served(Closing):
         self.compactions: Compactions | None = None
         self.changes: ChangeLog | None = None
         self.restart_asked = threading.Event()
-        self.counter = SegmentCounter()
-        self._snapshot: tuple[int, Snapshot] | None = None
-        self._snapshot_lock = threading.Lock()
+        self.counter, self.histories = SegmentCounter(), Histories()
+        self._totals = RecordTotals(self.counter, self._open_log)
+        self._snapshot: Snapshot | None = None
+        self._reopened: tuple[int, Snapshot, Snapshot] | None = None
+        self._lock = threading.Lock()
+        self._looked_at: OrderedDict[TopicPartition, tuple[int, ReadOnlyLog]] = OrderedDict()
         with contextlib.ExitStack() as stack:
             if not options.is_look:
                 self._open(stack)
-            watch = Watch(
+            self._watch = Watch(
                 options.paths,
                 LogOptions(broker_config=options.properties),
                 self.clock,
                 for_catalogue=True,
+                history_of=self.histories.of,
             )
             if not options.is_look:
-                watch.list_again()
-            self.cataloguer = stack.enter_context(Cataloguer(watch, self.clock, facts=self.facts))
+                self._watch.list_again()
+            self.cataloguer = stack.enter_context(Cataloguer(self._watch, self.clock, facts=self.facts))
             self.jobs = stack.enter_context(Jobs(self.clock))
             self._stack = stack.pop_all()
 
@@ -141,9 +168,25 @@ class Served(Closing):
             return "no log directory is in service"
         return None
 
-    def facts(self) -> Facts:
-        """What is known of partitions beside their states: stored records, saved bytes."""
-        return Facts()
+    def facts(self, logs: Sequence[WatchedLog]) -> Facts:
+        """What is known of logs beside their states. Counts for ``FACTS_SECONDS``, one segment at least.
+        Raises OSError."""
+        until, has_read = time.monotonic() + FACTS_SECONDS, False
+
+        def may_read(size: int) -> bool:
+            nonlocal has_read
+            allowed, has_read = not has_read or time.monotonic() < until, True
+            return allowed
+
+        records, is_complete = self._totals.count(logs, may_read)
+        saved = saved_by_topic(self.histories.savings(self.roots), self.clock.now_ms())
+        return Facts(records=records, saved_bytes_7d=saved, is_complete=is_complete)
+
+    @property
+    def roots(self) -> list[Path]:
+        """The log directories that have the logs, without links: where histories and savings are."""
+        newest = self._watch.newest
+        return list(self.paths) if newest is None else [directory.path for directory in newest.directories]
 
     def opened(self) -> LogManager:
         """The open logs. Raises NotAllowedError in look mode."""
@@ -164,19 +207,49 @@ class Served(Closing):
     # Reading, the same in both modes
 
     def snapshot(self) -> Snapshot:
-        """The directories without a lock, at most ``SNAPSHOT_MS`` old. Raises SiltstoneError, OSError."""
-        with self._snapshot_lock:
-            now_ms = self.clock.now_ms()
-            if self._snapshot is None or not 0 <= now_ms - self._snapshot[0] < SNAPSHOT_MS:
-                self._snapshot = now_ms, Snapshot(self.paths, self.config)
-            return self._snapshot[1]
+        """The directories without a lock, as the catalogue's last look has read them. Raises SiltstoneError,
+        OSError."""
+        newest = self._watch.newest
+        if newest is not None:
+            return newest
+        with self._lock:
+            self._snapshot = self._snapshot or Snapshot(self.paths, self.config)
+            return self._snapshot
+
+    def snapshot_now(self) -> Snapshot:
+        """The same, with logs and checkpoints as they were ``SNAPSHOT_MS`` ago at most. Raises
+        SiltstoneError, OSError."""
+        snapshot, now_ms = self.snapshot(), self.clock.now_ms()
+        with self._lock:
+            kept = self._reopened
+            if kept is None or kept[1] is not snapshot or not 0 <= now_ms - kept[0] < SNAPSHOT_MS:
+                kept = self._reopened = now_ms, snapshot, snapshot.reopened()
+            return kept[2]
 
     def log(self, topic: str, partition: int) -> PartitionLog | ReadOnlyLog:
-        """A partition's log. Raises UnknownTopicError, SiltstoneError, OSError."""
+        """A partition's log; one that is only looked at as it was ``SNAPSHOT_MS`` ago at most. Raises
+        UnknownTopicError, SiltstoneError, OSError."""
         topic_partition = TopicPartition(topic, partition)
         if self.manager is not None:
             return self.manager.get(topic_partition)
-        return self.snapshot().log(topic_partition)
+        now_ms, kept = self.clock.now_ms(), self._looked_at.get(topic_partition)
+        if kept is not None and 0 <= now_ms - kept[0] < SNAPSHOT_MS:
+            return kept[1]
+        try:
+            log = None if kept is None or not kept[1].is_current else kept[1]
+            log = log or self.snapshot_now().log(topic_partition)
+        except FileNotFoundError:
+            raise UnknownTopicError("the partition was deleted", path=str(topic_partition)) from None
+        with self._lock:
+            self._looked_at[topic_partition] = now_ms, log
+            self._looked_at.move_to_end(topic_partition)
+            while len(self._looked_at) > LOOKED_AT_MAX:
+                self._looked_at.popitem(last=False)
+        return log
+
+    def _open_log(self, topic_partition: TopicPartition) -> PartitionLog | None:
+        """A log that is open. Raises UnknownTopicError, StorageError."""
+        return None if self.manager is None else self.manager.get(topic_partition)
 
     def describe(self, topic: str) -> TopicDescription:
         """A topic. Raises UnknownTopicError, SiltstoneError, OSError."""
@@ -202,19 +275,6 @@ class Served(Closing):
     def broker_settings(self) -> Config:
         """The broker's settings. Raises SiltstoneError, OSError."""
         return self.snapshot().settings.broker if self.manager is None else self.manager.config
-
-    def samples(self) -> list[Sample]:
-        """What is measured now."""
-        samples = [] if self.manager is None else self.manager.samples()
-        catalogue = self.catalogue
-        age = max(self.clock.now_ms() - catalogue.at_ms, 0) / 1000
-        samples += samples_of({"siltstone_catalogue_age_seconds": age}, _HELP)
-        for state, count in catalogue.totals.states.items():
-            samples += samples_of({"siltstone_logs": count}, _HELP, state=state)
-        states = [job.state for job in self.jobs.all()]
-        for state in sorted(set(states)):
-            samples += samples_of({"siltstone_jobs": states.count(state)}, _HELP, state=state)
-        return samples
 
     def close(self) -> None:
         """End the jobs and the threads, close the logs."""

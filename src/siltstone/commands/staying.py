@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from siltstone.base.clock import time_text
-from siltstone.base.errors import UsageError
+from siltstone.base.errors import UnknownRecordError
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, have_delete_horizons
 from siltstone.commands.browsing import Budget
@@ -105,7 +105,7 @@ def why_it_stays(
     """Why the record at ``offset`` is still there.
 
     ``search_from`` and ``superseded_by``: ``next_offset`` and ``superseded_by`` of an answer ``searching``.
-    Raises UsageError if there is no such record, CorruptRecordError, OffsetOutOfRangeError, OSError.
+    Raises UnknownRecordError, CorruptRecordError, OSError.
     """
     view = log.log.view
     if view.high_watermark <= offset < view.log_end_offset:
@@ -129,19 +129,21 @@ def why_it_stays(
 
 
 def _read(log: Circumstances, offset: int) -> _Record:
-    """The record at an offset. Raises UsageError if there is none."""
+    """The record at an offset. Raises UnknownRecordError."""
+    if not log.log.log_start_offset <= offset < log.log.log_end_offset:
+        raise _unknown(log, offset)
     reader = LogReader(log.log, offset, isolation=READ_UNCOMMITTED, end=offset + 1)
     reader.control_records = True
     polled = reader.poll()
     if polled is None:
-        raise UsageError(
-            f"there is no record at offset {offset}",
-            path=str(log.log.topic_partition),
-            advice="a cleaning has removed it, or it was never written",
-        )
+        raise _unknown(log, offset)
     columns, batch = polled.columns, polled.batches[polled.columns.batch[:1]]
     key = columns.key(0)
     return _Record(offset=offset, kind=_kind(log, offset, columns, batch), key=key, batch=batch)
+
+
+def _unknown(log: Circumstances, offset: int) -> UnknownRecordError:
+    return UnknownRecordError(f"there is no record at offset {offset}", path=str(log.log.topic_partition))
 
 
 def _kind(log: Circumstances, offset: int, columns: RecordColumns, batch: BatchHeaders) -> str:

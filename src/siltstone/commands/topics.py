@@ -297,6 +297,11 @@ def _synonyms(config: Config, key: Key, *, of_topic: bool) -> Iterable[tuple[str
         yield ConfigSource.DEFAULT_CONFIG.value, names[0], _in_unit(key, names[0], key.default)
 
 
+def default_text(key: Key, name: str) -> str:
+    """The default of a setting, in the unit of this name of it."""
+    return _in_unit(key, name, key.default)
+
+
 def _in_unit(key: Key, name: str, value: Value) -> str:
     """A value as text, in the unit of the name: a broker has ``log.retention.hours`` beside
     ``log.retention.ms``."""

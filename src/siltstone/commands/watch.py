@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -46,11 +46,17 @@ from siltstone.compaction.inplace.planning import (
     refusal,
 )
 from siltstone.compaction.report import CLEANED, Cleaning, read_cleanings
-from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, require_one_broker
+from siltstone.log.directory import (
+    Checkpoints,
+    LogDirectory,
+    open_directories,
+    partition_files,
+    require_one_broker,
+)
 from siltstone.log.names import LOCK, STAGING, TopicPartition, parse_segment_file, segment_file
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.replacement import swap_leftovers
-from siltstone.log.segments import Segment, list_segments
+from siltstone.log.segments import Segment, segments_of_listing
 from siltstone.runtime.served_directory import Uncleanable, read_uncleanable
 from siltstone.runtime.topics import TopicDescription
 
@@ -259,20 +265,29 @@ class Watch:
     """Takes snapshots of ``paths``; costly results are kept from one snapshot to the next."""
 
     def __init__(
-        self, paths: Sequence[Path], options: LogOptions, clock: Clock, *, for_catalogue: bool = False
+        self,
+        paths: Sequence[Path],
+        options: LogOptions,
+        clock: Clock,
+        *,
+        for_catalogue: bool = False,
+        history_of: Callable[[Path], Sequence[Cleaning]] = read_cleanings,
     ) -> None:
         """``options``: which logs, with which settings. ``for_catalogue``: also the sizes of logs that are
-        not compacted; and logs that have not changed are not read again.
+        not compacted; and logs that have not changed are not read again. ``history_of``: reads the history
+        of a log directory.
 
         Raises UsageError for these, NotALogDirectoryError, CorruptFileError, OSError.
         """
         self._paths = tuple(paths)
         self._topics = tuple(options.topics)
         self._clock = clock
-        self.for_catalogue = for_catalogue
+        self.for_catalogue, self.history_of = for_catalogue, history_of
         self._kept: dict[Path, _KeptLog] = {}
         self._settings_read: dict[str, tuple[object, Config | str]] = {}
         """By topic, what its settings were made of, and the settings."""
+        self._shared: dict[object, Config] = {}
+        """One object for the settings of all topics whose own ones are the same."""
         self._log_configs: dict[int, tuple[Config, LogConfig]] = {}
         """By id of the settings."""
         self.no_other_replica = high_watermark_is_end(options.high_watermark)
@@ -290,6 +305,10 @@ class Watch:
         self._has_snapshot = False
         self.topics: Mapping[str, WatchedTopic] = {}
         """The topics of the newest snapshot, by name."""
+        self.newest: Snapshot | None = None
+        """The directories as they were read last."""
+        self._opened: tuple[int, Snapshot] | None = None
+        """When directories were opened last (ms), and as what."""
 
     def list_again(self) -> None:
         """Let the first snapshot list the directories again: this process may change them before that."""
@@ -310,7 +329,7 @@ class Watch:
     def outline(self) -> WatchSnapshot:
         """The names of all topics and partitions, before their files are read; as for ``snapshot``, but its
         ``topics`` have neither ids nor settings. Raises SiltstoneError, OSError."""
-        snapshot = self._open(self._clock.now_ms())
+        snapshot = self.newest = self._open(self._clock.now_ms())
         numbers = dict[str, list[int]]()
         for topic_partition in sorted(snapshot.partitions):
             numbers.setdefault(topic_partition.topic, []).append(topic_partition.partition)
@@ -359,7 +378,7 @@ class Watch:
                 del results[path]
         self._log_configs = {}
         topics = {
-            name: snapshot.topic(name)
+            name: self._described(snapshot.topic(name))
             for name in sorted({topic_partition.topic for topic_partition in paths})
         }
         logs, notes = list[WatchedLog](), list[str]()
@@ -367,6 +386,7 @@ class Watch:
             name: WatchedTopic(description=topic, settings=self._settings_of(snapshot, topic))
             for name, topic in topics.items()
         }
+        self._forget_settings()
         for directory in snapshot.directories:
             watch = _DirectoryWatch(self, snapshot, directory, now_ms)
             read = watch.kept_or_read if self.for_catalogue else watch.log
@@ -376,6 +396,7 @@ class Watch:
                 if topic_partition in paths
             ]
             notes += watch.notes
+        self.newest = snapshot
         return WatchSnapshot(
             at_ms=now_ms,
             logs=tuple(sorted(logs, key=lambda log: log.topic_partition)),
@@ -386,6 +407,11 @@ class Watch:
             notes=(*notes, *snapshot.notes, *snapshot.notes_on(list(topics.values()))),
         )
 
+    def _described(self, topic: TopicDescription) -> TopicDescription:
+        """The description that is kept already, if it is the same."""
+        before = self.topics.get(topic.name)
+        return before.description if before is not None and before.description == topic else topic
+
     def _open(self, now_ms: int) -> Snapshot:
         """A new snapshot of the directories. It uses the broker's metadata of an earlier one, unless that was
         read too long ago."""
@@ -393,7 +419,17 @@ class Watch:
         is_recent = with_metadata is not None and now_ms - read_ms < METADATA_MS
         before = with_metadata if is_recent else None
         listed, self._listed = self._listed, None
-        snapshot = Snapshot(self._paths, self._policies.settings.broker, before, listed)
+        opened_ms, earlier = self._opened or (0, None)
+        if listed is None and earlier is not None:
+            listed = open_directories(self._paths, lock=False, before=earlier.directories)
+        settled_ns = (opened_ms - SETTLED_MS) * 1_000_000
+        if earlier is not None and any(
+            file is not None and file.modified_ns >= settled_ns for file in earlier.registry_files
+        ):
+            earlier = None  # the registry was just being changed when it was read
+        broker = self._policies.settings.broker
+        snapshot = Snapshot(self._paths, broker, before, listed, earlier=earlier)
+        self._opened = now_ms, snapshot
         if before is None and snapshot.has_brokers_metadata:
             self._metadata = (now_ms, snapshot)
         return snapshot
@@ -405,8 +441,18 @@ class Watch:
         if before is not None and before[0] == origin:
             return before[1]
         settings = self._new_settings_of(snapshot, topic)
+        if isinstance(settings, Config):
+            own = settings.layer(ConfigSource.DYNAMIC_TOPIC_CONFIG)
+            settings = self._shared.setdefault((frozenset(own.items()), *origin[1:]), settings)
         self._settings_read[topic.name] = origin, settings
         return settings
+
+    def _forget_settings(self) -> None:
+        """Forget the settings of topics that are gone."""
+        for name in self._settings_read.keys() - self.topics.keys():
+            del self._settings_read[name]
+        used = {id(topic.settings) for topic in self.topics.values()}
+        self._shared = {own: settings for own, settings in self._shared.items() if id(settings) in used}
 
     def _new_settings_of(self, snapshot: Snapshot, topic: TopicDescription) -> Config | str:
         # The settings of --config-file and --config, which override all others.
@@ -424,17 +470,24 @@ class Watch:
             return str(error)
 
     def log_snapshot(
-        self, state: LogState, checkpoints: Checkpoints, now_ms: int, *, committed_below: int
+        self,
+        state: LogState,
+        segments: list[Segment],
+        listed: Iterable[str],
+        checkpoints: Checkpoints,
+        now_ms: int,
+        *,
+        committed_below: int,
     ) -> LogSnapshot | None:
         """One log that has settings, None if it has no segments.
 
+        ``segments``, ``listed``: its segments, and the names of its files, as they were listed just now;
         ``committed_below``: an offset, see ``Checkpoints``. Raises SiltstoneError, OSError.
         """
         assert state.config is not None
-        segments = list_segments(state.path)
         if not segments:
             return None
-        producers = self._producers(state, segments, checkpoints)
+        producers = self._producers(state, segments, listed, checkpoints)
         config = self.log_config(state.config)
         facts = log_facts(state, config, checkpoints, segments, producers, committed_below)
         cleanable = ranges.cleanable_range(facts, config, now_ms)
@@ -489,7 +542,7 @@ class Watch:
         return log.snapshot.is_due or (horizons is not None and horizons.newest_ms is None)
 
     def _producers(
-        self, state: LogState, segments: list[Segment], checkpoints: Checkpoints
+        self, state: LogState, segments: list[Segment], listed: Iterable[str], checkpoints: Checkpoints
     ) -> ProducerStates:
         """The open transactions that bound the cleanable range, and the log's end.
 
@@ -504,10 +557,10 @@ class Watch:
         if checkpoints.cleaner.get(state.topic_partition, 0) <= base:
             if self._without_open_transactions.get(path) == identity:
                 return at_base
-            if load_producers(path, segments, base).first_open_transaction() is None:
+            if load_producers(path, segments, base, listed=listed).first_open_transaction() is None:
                 self._without_open_transactions[path] = identity
                 return at_base
-        producers = load_producers(path, segments)
+        producers = load_producers(path, segments, listed=listed)
         first = producers.first_open_transaction()
         if first is None or first >= base:
             self._without_open_transactions[path] = identity
@@ -542,7 +595,8 @@ class _Facts:
     high_watermark: int | None
     log_start: int | None
     uncleanable: Uncleanable | None
-    cleanings: tuple[Cleaning | None, Cleaning | None]
+    last_cleaning: Cleaning | None
+    last_failure: Cleaning | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -584,7 +638,7 @@ class _DirectoryWatch:
             self.notes.append(str(error))
         self._cleanings: dict[TopicPartition, Cleaning] = {}
         self._failures: dict[TopicPartition, Cleaning] = {}
-        for cleaning in read_cleanings(directory.path):
+        for cleaning in watch.history_of(directory.path):
             topic_partition = cleaning.result.topic_partition
             if cleaning.result.status == CLEANED:
                 self._cleanings[topic_partition] = cleaning
@@ -642,7 +696,8 @@ class _DirectoryWatch:
             high_watermark=self._checkpoints.high_watermark.get(topic_partition),
             log_start=self._checkpoints.log_start.get(topic_partition),
             uncleanable=self._uncleanable.get(topic_partition),
-            cleanings=(self._cleanings.get(topic_partition), self._failures.get(topic_partition)),
+            last_cleaning=self._cleanings.get(topic_partition),
+            last_failure=self._failures.get(topic_partition),
         )
         kept = self._watch.kept(path, facts)
         if kept is not None:
@@ -656,7 +711,10 @@ class _DirectoryWatch:
 
     def _inspect(self, state: LogState, unread: WatchedLog) -> WatchedLog:
         """Read one log. ``unread``: what is known of it before that. Raises SiltstoneError, OSError."""
-        reason = refusal(state)
+        # Listed once: where there are many logs, most of the time goes into listing.
+        listed = partition_files(state.path, require_owner=True) if state.may_be_cleaned else {}
+        segments = segments_of_listing(state.path, listed)
+        reason = refusal(state, segments, listed)
         if reason is not None:
             swapped = self._being_swapped(state, unread)
             # A swap that ended between the two checks may have caused the refusal.
@@ -672,7 +730,9 @@ class _DirectoryWatch:
             return replace(unread, reason=NO_HIGH_WATERMARK)
         if only_replica and self._in_use:
             committed_below = LONG_MAX  # the process has a newer high watermark in memory than the checkpoint
-        snapshot = self._watch.log_snapshot(state, checkpoints, self._now_ms, committed_below=committed_below)
+        snapshot = self._watch.log_snapshot(
+            state, segments, listed, checkpoints, self._now_ms, committed_below=committed_below
+        )
         swapped = self._being_swapped(state, unread)
         if swapped is not None:
             return swapped

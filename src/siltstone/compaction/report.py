@@ -281,7 +281,8 @@ long."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaning:
-    """One log's cleaning: when it began (ms since the epoch), and its result.
+    """One log's cleaning: when it began (ms since the epoch), and its result. ``kept_originals``: the folder
+    with the originals that ``clean --keep-originals`` kept of the log, None without one.
 
     Of an open log, records before and after are only those of the cleaned segments. A result that was read
     from the file has no ``settings``.
@@ -289,6 +290,7 @@ class Cleaning:
 
     began_ms: int
     result: LogResult
+    kept_originals: str | None = None
 
     @property
     def recopy_percent(self) -> float:
@@ -302,7 +304,8 @@ class Cleaning:
         written = {
             key: value for key, value in self.result.to_json().items() if key not in _FIELDS_NOT_WRITTEN
         }
-        return {"began_ms": self.began_ms, **written, "recopy_percent": round(self.recopy_percent, 2)}
+        kept = {} if self.kept_originals is None else {"kept_originals": self.kept_originals}
+        return {"began_ms": self.began_ms, **written, "recopy_percent": round(self.recopy_percent, 2), **kept}
 
 
 def read_cleanings(directory: Path) -> list[Cleaning]:
@@ -329,7 +332,10 @@ def _parse(line: bytes, directory: Path) -> Cleaning | None:
         path = str(directory / str(TopicPartition(row["topic"], row["partition"])))
         counts = {**row, "discarded": row.get("removed", {})}
         result = {**row, "directory": path, "settings": {}, "counts": counts}
-        return msgspec.convert({"began_ms": row["began_ms"], "result": result}, Cleaning)
+        kept = row.get("kept_originals")
+        return msgspec.convert(
+            {"began_ms": row["began_ms"], "result": result, "kept_originals": kept}, Cleaning
+        )
     except (ValueError, KeyError, TypeError):
         return None
 

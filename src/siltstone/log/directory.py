@@ -52,6 +52,7 @@ from siltstone.log.names import TopicPartition, ignore_reason, parse_partition, 
 
 _ALLOWED_IN_EMPTY = (names.LOCK, f"{names.META_PROPERTIES}{names.TEMPORARY}", "lost+found")
 """A directory without other entries counts as empty: ``open_or_create`` makes it a log directory."""
+NO_PARTITIONS: Mapping[TopicPartition, Path] = {}
 _FOLDERS = (names.STAGING, names.COMPACTED, names.STAGED_WRITES)
 _LOG_DIRECTORY_FILES = (names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *names.OFFSET_CHECKPOINTS)
 
@@ -102,8 +103,9 @@ class LogDirectory(Closing):
         self._pending_lock, self._writing_lock = threading.Lock(), threading.Lock()
 
     @classmethod
-    def open(cls, path: Path, *, lock: bool = True) -> LogDirectory:
-        """Open a log directory, or the directory of one partition (see the module's docstring).
+    def open(cls, path: Path, *, lock: bool = True, before: LogDirectory | None = None) -> LogDirectory:
+        """Open a log directory, or the directory of one partition (see the module's docstring). ``before``:
+        the same as it was listed earlier, whose names need not be parsed again.
 
         Raises NotALogDirectoryError, DirectoryLockedError, OSError.
         """
@@ -116,7 +118,7 @@ class LogDirectory(Closing):
             directory = cls(real.parent, {topic_partition: real})
         else:
             directory = cls(real)
-            directory._list()
+            directory._list(before if before is not None and before.path == real else None)
         if lock:
             directory._lock_and_list()
         return directory
@@ -169,10 +171,11 @@ class LogDirectory(Closing):
                 topic_partition: self.path / path.name for topic_partition, path in other.partitions.items()
             }
 
-    def _list(self) -> None:
+    def _list(self, before: LogDirectory | None = None) -> None:
         """Find the partitions of the directory, unless the caller has named them."""
         if not self.is_partition_subset:
-            self.partitions, self.passed_over = _find_partitions(self.path)
+            known = {} if before is None else before.partitions
+            self.partitions, self.passed_over = _find_partitions(self.path, known)
             self._require_log_directory()
 
     def _require_log_directory(self) -> None:
@@ -305,6 +308,7 @@ def open_directories(
     lock: bool = True,
     dry_run: bool = False,
     on_error: Callable[[Path, OSError], None] | None = None,
+    before: Sequence[LogDirectory] = (),
 ) -> list[LogDirectory]:
     """Open the log directories at ``paths``, each once, in the order in which they are first passed.
 
@@ -312,13 +316,15 @@ def open_directories(
     passed twice, or a partition of a directory that is passed too, adds nothing. So this process has one lock
     and one cache of checkpoints for each directory. ``dry_run``: create no lock file; lock only those that
     exist. ``on_error``: called with each path for which the file system returns an error; without it the
-    error is raised. Raises NotALogDirectoryError, DirectoryLockedError, OSError; no directory is locked then.
+    error is raised. ``before``: the directories of an earlier look. Raises NotALogDirectoryError,
+    DirectoryLockedError, OSError; no directory is locked then.
     """
     by_place: dict[tuple[int, int], LogDirectory] = {}
+    earlier = {directory.path: directory for directory in before}
     with contextlib.ExitStack() as stack:
         for path in paths:
             try:
-                directory = LogDirectory.open(path, lock=False)
+                directory = LogDirectory.open(path, lock=False, before=earlier.get(path.resolve()))
                 opened = by_place.setdefault(directory.place, directory)
             except OSError as error:
                 if on_error is None:
@@ -425,13 +431,22 @@ def _has_segments(directory: Path) -> bool:
     return any(name is not None and name.kind == "log" for name in parsed)
 
 
-def _find_partitions(directory: Path) -> tuple[dict[TopicPartition, Path], list[PassedOver]]:
-    partitions, passed_over = {}, []
+def _find_partitions(
+    directory: Path, known: Mapping[TopicPartition, Path] = NO_PARTITIONS
+) -> tuple[dict[TopicPartition, Path], list[PassedOver]]:
+    """The partitions in a log directory, and what is passed over. ``known``: those of an earlier look; the
+    objects for a name stay the same, since to make them takes most of the time where there are many."""
+    partitions, passed_over = dict[TopicPartition, Path](), list[PassedOver]()
+    by_name = {path.name: topic_partition for topic_partition, path in known.items()}
     for entry in files.entries(directory):
-        path = directory / entry.name
-        if entry.is_link:
+        topic_partition = by_name.get(entry.name)
+        if topic_partition is not None and entry.is_directory:
+            partitions[topic_partition] = known[topic_partition]
+        elif entry.is_link:
+            path = directory / entry.name
             passed_over.append(PassedOver(path=str(path), reason="a symbolic link"))
         elif entry.is_directory:
+            path = directory / entry.name
             topic_partition = parse_partition(entry.name)
             if topic_partition is None:
                 passed_over.append(PassedOver(path=str(path), reason=ignore_reason(entry.name)))

@@ -153,7 +153,9 @@ class SegmentList:
     def _remove(self, removed: Sequence[LiveSegment]) -> None:
         for segment in reversed(removed):
             for path in segment.mark_deleted():
-                files.unlink(path)
+                # An earlier swap may have left a file of this name, which is due to be unlinked just now.
+                with contextlib.suppress(FileNotFoundError):
+                    files.unlink(path)
             files.sync_directory(self.directory)
 
     def closed_segments(self, base_offsets: Sequence[int]) -> tuple[LiveSegment, ...]:
@@ -530,7 +532,8 @@ class PartitionLog(ReadableLog):
         for entry in files.entries(self.directory):
             name = parse_segment_file(entry.name)
             if name is not None and name.kind == SNAPSHOT and (all_snapshots or name.base_offset > end):
-                files.unlink(self.directory / entry.name)
+                with contextlib.suppress(FileNotFoundError):  # one that a swap has left, as in ``_remove``
+                    files.unlink(self.directory / entry.name)
         self._producers = load_producers(self.directory, list_segments(self.directory), end)
         self._publish()
 

@@ -459,16 +459,22 @@ def replay(
 
 
 def load_producers(
-    directory: Path, segments: Sequence[Segment], end_offset: int = LONG_MAX
+    directory: Path,
+    segments: Sequence[Segment],
+    end_offset: int = LONG_MAX,
+    *,
+    listed: Iterable[str] | None = None,
 ) -> ProducerStates:
-    """The states at ``end_offset``, or at the log's end. Raises CorruptRecordError, OSError.
+    """The states at ``end_offset``, or at the log's end. ``listed``: the names of the directory's files, if
+    they were listed just now. Raises CorruptRecordError, OSError.
 
     Starts from the newest valid snapshot that belongs to this log: not above ``end_offset`` or the log's end,
     not below the first segment. A snapshot that lacks an open transaction looks valid, so callers that read
     the batches must check that (``transactions.refuse_unexpected_markers``). No producer expires.
     """
     first_base = segments[0].base_offset if segments else 0
-    parsed = (parse_segment_file(entry.name) for entry in files.entries(directory))
+    names = (entry.name for entry in files.entries(directory)) if listed is None else listed
+    parsed = map(parse_segment_file, names)
     offsets = (name.base_offset for name in parsed if name and name.kind == SNAPSHOT and not name.suffix)
     in_log = (offset for offset in offsets if first_base <= offset <= end_offset)
     for offset, entries in itertools.chain(newest_snapshots(directory, in_log), [(0, [])]):

@@ -313,14 +313,24 @@ class ReadOnlyLogs(Closing):
     """The logs of some log directories or of one partition directory: ``logs["users", 0]`` is a
     partition, ``logs["users"]`` a topic."""
 
-    def __init__(self, directories: Sequence[Path | str], *, clock: Clock | None = None) -> None:
-        """Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError."""
+    def __init__(
+        self,
+        directories: Sequence[Path | str],
+        *,
+        clock: Clock | None = None,
+        opened: Sequence[LogDirectory] | None = None,
+    ) -> None:
+        """``opened``: these directories, if they were opened already. Raises NotALogDirectoryError,
+        DirectoryRefusedError, CorruptFileError, OSError."""
         self._paths = [Path(path) for path in directories]
         self._clock = clock or SystemClock()
         self._directories: dict[TopicPartition, tuple[LogDirectory, Checkpoints]] = {}
         self._opened: dict[TopicPartition, ReadOnlyLog] = {}
         self._modified_ns: list[int] = []
-        self.refresh()
+        if opened is None:
+            self.refresh()
+        else:
+            self._list(opened)
 
     def refresh(self) -> None:
         """List the directories again if names in them have changed, for new partitions; logs that are open
@@ -330,10 +340,15 @@ class ReadOnlyLogs(Closing):
             return
         opened = open_directories(self._paths, lock=False)
         require_one_broker(opened, only_reads=True)
+        self._list(opened)
+        self._modified_ns = modified_ns
+
+    def _list(self, opened: Sequence[LogDirectory]) -> None:
+        """Take over the partitions of directories, and read their checkpoints."""
         listed: dict[TopicPartition, tuple[LogDirectory, Checkpoints]] = {}
         for directory in opened:
             listed |= dict.fromkeys(directory.partitions, (directory, directory.checkpoints()))
-        self._directories, self._modified_ns = listed, modified_ns
+        self._directories = listed
 
     def __repr__(self) -> str:
         return describe_logs(self, self._paths, f"{len(self)} partitions")

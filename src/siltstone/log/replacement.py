@@ -34,7 +34,8 @@ offset.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from siltstone.base import files
@@ -115,10 +116,12 @@ def drop_cleaned(directory: Path, base_offset: int) -> None:
     _remove(directory, base_offset, CLEANED)
 
 
-def swap_leftovers(directory: Path) -> list[str]:
+def swap_leftovers(directory: Path, listed: Iterable[str] | None = None) -> list[str]:
     """The names of an interrupted swap's files, in order; empty if only ``.deleted`` are left, since then the
-    swap was complete."""
-    leftovers = [(entry.name, name.suffix) for entry, name in _files(directory) if name.suffix]
+    swap was complete. ``listed``: the names of the directory's files, if they were listed just now."""
+    names = [entry.name for entry, _ in _files(directory)] if listed is None else sorted(listed)
+    parsed = ((name, parse_segment_file(name)) for name in names)
+    leftovers = [(name, file.suffix) for name, file in parsed if file is not None and file.suffix]
     return [] if all(suffix == DELETED for _, suffix in leftovers) else [name for name, _ in leftovers]
 
 
@@ -207,7 +210,9 @@ def remove_deleted(directory: Path, from_base: int = 0) -> list[str]:
     deleted = [(entry, name) for entry, name in _files(directory) if name.suffix == DELETED]
     names = [entry.name for entry, name in deleted if name.base_offset >= from_base]
     for name in names:
-        files.unlink(directory / name)
+        # In an open log, the one that unlinks them after ``file.delete.delay.ms`` may come first.
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(directory / name)
     if names:
         files.sync_directory(directory)
     return names

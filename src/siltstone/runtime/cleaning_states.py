@@ -240,6 +240,12 @@ class CleaningStates:
         finally:
             self.resume(topic_partition)
 
+    def wait_until_unclaimed(self, topic_partition: TopicPartition, timeout: float | None = None) -> bool:
+        """Wait until no cleaner has a claim on the log, also none that was aborted; False after ``timeout``
+        seconds."""
+        with self._condition:
+            return self._condition.wait_for(lambda: topic_partition not in self._claims, timeout)
+
     def set_is_compacted(self, topic_partition: TopicPartition, is_compacted: bool) -> None:
         """Pause a log while its ``cleanup.policy`` lacks ``compact``. Pass True for a deleted partition: the
         pause must not outlive it."""

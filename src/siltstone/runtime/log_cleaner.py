@@ -543,14 +543,19 @@ class LogCleaner(LogService[Engine]):
         return self._clean_claimed(claimed_logs) if claimed_logs else []
 
     def clean_now(
-        self, where: Collection[str | TopicPartition] = (), *, force: bool = True
+        self,
+        where: Collection[str | TopicPartition] = (),
+        *,
+        force: bool = True,
+        wait_seconds: float = 0.0,
     ) -> list[LogResult]:
         """Clean the compacted logs of some topics, some partitions, or all, in the caller's thread. Returns
         their results.
 
         ``force``: whatever their dirty ratio and with their active segments, which are rolled first; without
-        it, those that are due. Raises UnknownTopicError, UsageError for a topic that is not compacted,
-        StorageError.
+        it, those that are due. ``wait_seconds``: how long to wait for a log that is being cleaned, to clean
+        it again after that; by default it is left out. Raises UnknownTopicError, UsageError for a topic that
+        is not compacted, StorageError.
         """
         self.refuse_not_compacted(
             dict.fromkeys(place if isinstance(place, str) else place.topic for place in where)
@@ -563,7 +568,10 @@ class LogCleaner(LogService[Engine]):
             if log.config.compacts and is_chosen(log):
                 log.roll()
                 log.flush()
-        with self._choosing:
+        with self._choosing:  # so that no other thread claims a log when it is free again
+            for _, log in self._manager.logs() if wait_seconds > 0 else ():
+                if is_chosen(log):
+                    self._states.wait_until_unclaimed(log.topic_partition, wait_seconds)
             candidates = self._candidates(self._manager.clock.now_ms())
             claimed_logs = self._claim_candidates(
                 candidate

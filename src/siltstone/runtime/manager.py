@@ -52,6 +52,7 @@ from siltstone.base.errors import (
     UnknownTopicError,
 )
 from siltstone.base.records.fetch_results import MessageSetSend, MultiMessageSetSend
+from siltstone.compaction.inplace.destination import remove_all_staged
 from siltstone.log import names
 from siltstone.log.directory import require_one_broker
 from siltstone.log.fetch import READ_UNCOMMITTED
@@ -66,6 +67,7 @@ from siltstone.log.read_only import (
     partition_of_key,
     topic_views,
 )
+from siltstone.log.replacement import remove_deleted
 from siltstone.runtime.cleaning_states import CleaningStates
 from siltstone.runtime.metrics import Sample, samples_of
 from siltstone.runtime.producing import NewRecord, RecordMetadata, RecordProducer, SendOptions, Serializer
@@ -86,11 +88,22 @@ _HELP = {
     IS_OFFLINE: "1 if the log directory is out of service, else 0.",
     FREE_BYTES: "Bytes that are free on the log directory's file system.",
     USED_BYTES: "Bytes of the .log files in the log directory.",
+}
+LOG_HELP = {
     "kafka_log_log_size": "Bytes of the log's .log files.",
     "kafka_log_log_numlogsegments": "Segments of the log.",
     "kafka_log_log_logstartoffset": "The first offset that may be read.",
     "kafka_log_log_logendoffset": "The offset that the next record gets.",
 }
+"""The gauges of a log."""
+
+
+def log_figures(log: PartitionLog) -> tuple[int, int, int, int]:
+    """The values of the gauges in ``LOG_HELP``, in order. Takes no lock: ``log.view`` is the immutable state
+    of the log at one moment."""
+    view = log.view
+    size = sum(segment.size for segment in view.segments[:-1]) + (view.active_size if view.segments else 0)
+    return size, len(view.segments), view.log_start_offset, view.log_end_offset
 
 
 def _space_samples(served: ServedDirectory) -> list[Sample]:
@@ -641,6 +654,43 @@ class LogManager(Closing):
             served.write_log_starts()
         return start
 
+    def delete_all_records(self, topic_partition: TopicPartition) -> int:
+        """Raise the log start offset to the high watermark and remove the segments below it, whatever the
+        policy; Kafka refuses this for ``cleanup.policy=compact``. Returns the new log start offset.
+
+        Readers that have not come so far never learn of it: there are no tombstones. Raises StorageError,
+        UnknownTopicError.
+        """
+        served, log = self.directory_of(topic_partition), self.get(topic_partition)
+        with self.cleaning_paused(topic_partition):
+            log.roll()  # else the active segment keeps the records
+            start = log.delete_records(-1)
+            with served.offline_on_error():
+                served.write_log_starts()
+            self.upkeep.delete_old_segments_of(served, log)
+        return start
+
+    @contextlib.contextmanager
+    def files_at_rest(self, topic_partition: TopicPartition) -> Iterator[PartitionLog]:
+        """The log, while nothing replaces or writes files of its directory but appends and retention:
+        cleaning and side-by-side compaction are aborted, paused, and over. Raises UnknownTopicError,
+        StorageError."""
+        log = self.get(topic_partition)
+        with self.cleaning_paused(topic_partition):
+            self.cleaning_states.wait_until_unclaimed(topic_partition)
+            self.compaction_states.wait_until_unclaimed(topic_partition)
+            yield log
+
+    def remove_leftovers(self, topic_partition: TopicPartition) -> None:
+        """Remove, durably, replaced and deleted segments' files without waiting for ``file.delete.delay.ms``,
+        and what interrupted cleanings have staged; within ``files_at_rest``. A reader of an older view may
+        then miss a file that it has not opened yet. Raises StorageError, DirectoryRefusedError."""
+        served, log = self.directory_of(topic_partition), self.get(topic_partition)
+        with served.offline_on_error():
+            remove_deleted(log.directory)
+            remove_all_staged(log.directory)
+            files.sync_directory(log.directory)  # also what the upkeep has unlinked a moment ago
+
     def truncate_to(self, topic_partition: TopicPartition, offset: int) -> bool:
         """Remove all records at and above ``offset`` (``LogManager.truncateTo``). False if there was none.
 
@@ -702,13 +752,9 @@ class LogManager(Closing):
         if self._ticker is None:
             self._ticker = Ticker(self.tick, self.scheduler, self.clock)
 
-    def samples(self) -> list[Sample]:
-        """The gauges of the directories and of their logs, named as exporters name Kafka's MBeans, then those
-        of the services, such as the cleaner.
-
-        Takes no log's lock: ``log.view`` is the immutable state of the log at one moment. A log that is
-        offline has no gauges.
-        """
+    def samples(self, *, with_logs: bool = True) -> list[Sample]:
+        """The gauges of the directories and, ``with_logs``, of their logs, named as exporters name Kafka's
+        MBeans, then those of the services, such as the cleaner. A log that is offline has no gauges."""
         offline = self.offline
         directories = {**dict.fromkeys(offline, 1), **{served.path: 0 for served in self.serving()}}
         samples = samples_of({OFFLINE_COUNT: len(offline)}, _HELP)
@@ -716,22 +762,10 @@ class LogManager(Closing):
             samples += samples_of({IS_OFFLINE: is_offline}, _HELP, logDirectory=str(path))
         for served in self.serving():
             samples += _space_samples(served)
-        for log in self.sorted_logs():
-            view = log.view
+        for log in self.sorted_logs() if with_logs else ():
             if log.offline is None:
-                sizes = [view.size_of(index) for index in range(len(view.segments))]
-                values = {
-                    "kafka_log_log_size": sum(sizes),
-                    "kafka_log_log_numlogsegments": len(sizes),
-                    "kafka_log_log_logstartoffset": view.log_start_offset,
-                    "kafka_log_log_logendoffset": view.log_end_offset,
-                }
-                samples += samples_of(
-                    values,
-                    _HELP,
-                    topic=log.topic_partition.topic,
-                    partition=str(log.topic_partition.partition),
-                )
+                where, values = log.topic_partition, dict(zip(LOG_HELP, log_figures(log), strict=True))
+                samples += samples_of(values, LOG_HELP, topic=where.topic, partition=str(where.partition))
         return samples + [sample for service in self.services for sample in service.samples()]
 
     def flush(self) -> None:

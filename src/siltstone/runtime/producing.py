@@ -35,8 +35,9 @@ from siltstone.base.records.build import (
     build_batch,
     encode_headers,
 )
+from siltstone.base.records.columns import KeyColumns
 from siltstone.base.records.hashing import partitions_for_keys
-from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Int32
+from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Int32, Int64
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import AppendResult, PartitionLog
 
@@ -195,6 +196,30 @@ def batches_for(config: LogConfig, records: Sequence[NewRecord]) -> Iterator[lis
         free -= size
     if batch:
         yield batch
+
+
+def tombstone_batches(config: LogConfig, columns: KeyColumns, rows: Int64, now_ms: int) -> Iterator[Bytes]:
+    """Batches with a tombstone for the key of each of the ``rows``, as large as ``batches_for`` makes them.
+    Columns in, batches out: there is no object for a record."""
+    size_max = min(_BATCH_BYTES, config.max_message_bytes, config.segment_bytes) - BATCH_OVERHEAD
+    ends = np.cumsum(columns.key_size[rows].astype(np.int64) + MAX_RECORD_OVERHEAD)
+    # Arrays of the types that ``Spans.of`` has, read-only: other types would be another kernel to compile.
+    keys, nothing = columns.data.view(), np.frombuffer(b"", np.uint8)
+    keys.flags.writeable = False
+    start, done = 0, 0
+    while start < len(rows):
+        end = max(int(np.searchsorted(ends, done + size_max, side="right")), start + 1)
+        part = rows[start:end]
+        zeros, null = np.zeros(len(part), np.int64), np.full(len(part), -1, np.int32)
+        yield build_batch(
+            NewBatchHeader(codec=codec_number(config.compression_type)),
+            offset=np.arange(len(part), dtype=np.int64),
+            timestamp=np.full(len(part), now_ms, np.int64),
+            keys=Spans(keys, columns.key_start[part].astype(np.int64), columns.key_size[part]),
+            values=Spans(nothing, zeros, null),
+            headers=Spans(nothing, zeros, np.zeros(len(part), np.int32)),
+        )
+        start, done = end, int(ends[end - 1])
 
 
 # Partitions: one rule for every producer. ``tables.writing`` asks ``partitions_of_keys``, all others ask a

@@ -156,6 +156,7 @@ class ServedDirectory:
         self._lock = threading.RLock()
         self._checkpoint_entries: dict[str, dict[TopicPartition, int]] = {}
         self._unopened_entries: dict[str, dict[TopicPartition, int]] = {}
+        self._cleaner_checkpoint: tuple[files.FileStat, Mapping[TopicPartition, int]] | None = None
         self.uncleanable: dict[TopicPartition, Uncleanable] = {}
         self.when_offline: Callable[[ServedDirectory], None] = lambda served: None
         try:
@@ -257,17 +258,26 @@ class ServedDirectory:
         with self._lock:
             entry = self.cleaner_checkpoint().get(topic_partition)
             if entry is not None and (limit is None or entry > limit):
+                self._cleaner_checkpoint = None
                 self.directory.write_cleaner_checkpoint(topic_partition, limit)
 
-    def cleaner_checkpoint(self) -> dict[TopicPartition, int]:
-        """The cleaner checkpoint by partition; a damaged file counts as empty. Raises OSError."""
+    def cleaner_checkpoint(self) -> Mapping[TopicPartition, int]:
+        """The cleaner checkpoint by partition, read again when the file is another one; a damaged file counts
+        as empty. Raises OSError."""
         with self._lock:
-            return self._read_checkpoint(names.CLEANER_CHECKPOINT) or {}
+            try:
+                status = files.stat(self.path / names.CLEANER_CHECKPOINT)
+            except FileNotFoundError:
+                return {}
+            if self._cleaner_checkpoint is None or self._cleaner_checkpoint[0] != status:
+                self._cleaner_checkpoint = status, self._read_checkpoint(names.CLEANER_CHECKPOINT) or {}
+            return self._cleaner_checkpoint[1]
 
     def write_cleaner_checkpoint(self, topic_partition: TopicPartition, offset: int) -> None:
         """Write the cleaner checkpoint of a log, durably. Raises OSError."""
         with self._lock:
             offsets = {**self.cleaner_checkpoint(), topic_partition: offset}
+            self._cleaner_checkpoint = None  # inode and time may be those of an earlier file again
             write_checkpoint(self.path / names.CLEANER_CHECKPOINT, offsets)
 
     # Uncleanable partitions
@@ -306,6 +316,7 @@ class ServedDirectory:
         cleaned = self.cleaner_checkpoint()
         if cleaned.keys() - existing:
             entries = {partition: offset for partition, offset in cleaned.items() if partition in existing}
+            self._cleaner_checkpoint = None
             write_checkpoint(self.path / names.CLEANER_CHECKPOINT, entries)
 
     def forget(self, topic_partition: TopicPartition) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from pathlib import Path
@@ -97,7 +97,7 @@ class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
             name=name,
             topic_id=self.topic_id or None,
             partitions=self.partitions,
-            config=dict(self.config),
+            config=self.config,
             offline=offline,
             is_registered=is_registered,
         )
@@ -134,14 +134,16 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
     def entry(self, name: str, partitions: Mapping[TopicPartition, Path]) -> TopicEntry:
         """A topic's entry, with its partitions on disk added.
 
-        ``partitions``: the directory of each partition on disk, of all topics. A topic that the registry does
-        not list gets an entry without settings. Raises UnknownTopicError if it has no partition either.
+        ``partitions``: the directory of each partition on disk, also of other topics. A topic that the
+        registry does not list gets an entry without settings. Raises UnknownTopicError if it has no partition
+        either.
         """
         here = sorted(topic_partition for topic_partition in partitions if topic_partition.topic == name)
         paths = {topic_partition.partition: partitions[topic_partition] for topic_partition in here}
         listed = self.topics.get(name)
         if listed is not None:
-            return replace(listed, partitions=tuple(sorted({*listed.partitions, *paths})))
+            numbers = tuple(sorted({*listed.partitions, *paths}))
+            return listed if numbers == listed.partitions else replace(listed, partitions=numbers)
         if not paths:
             raise UnknownTopicError(f"the log directories have no topic {name!r}")
         topic_id = next(filter(None, map(_readable_topic_id, paths.values())), "")
@@ -182,7 +184,7 @@ def load_registry(directories: Iterable[Path]) -> tuple[TopicRegistry, list[Path
     for directory in directories:
         path = directory / TOPICS_FILE
         try:
-            copies[directory] = msgspec.convert(json.loads(files.read_bytes(path)), TopicRegistry)
+            copies[directory] = _decoded(files.read_bytes(path))
         except FileNotFoundError:
             missing.append(directory)
         except (ValueError, RecursionError) as error:
@@ -194,6 +196,33 @@ def load_registry(directories: Iterable[Path]) -> tuple[TopicRegistry, list[Path
     newest = max(copies.values(), key=lambda copy: copy.generation, default=NO_TOPICS)
     older = [directory for directory, copy in copies.items() if copy.generation < newest.generation]
     return newest, [*missing, *older] if newest.generation else []
+
+
+def _decoded(data: bytes) -> TopicRegistry:
+    """Raises ValueError, RecursionError."""
+    try:
+        registry = msgspec.json.decode(data, type=TopicRegistry)
+    except ValueError:  # it may have surrogates, or else says better what is wrong
+        registry = msgspec.convert(json.loads(data), TopicRegistry)
+    # Most topics have the settings of others: one object for all of them.
+    shared: dict[frozenset[tuple[str, str]], Mapping[str, str]] = {}
+    topics = {
+        name: replace(entry, config=shared.setdefault(frozenset(entry.config.items()), entry.config))
+        for name, entry in registry.topics.items()
+    }
+    return replace(registry, topics=topics)
+
+
+def registry_files(directories: Iterable[Path]) -> list[files.FileStat | None]:
+    """The files of the registry's copies, None for a missing one: as long as none is written they are equal.
+    Two that are written within a tick of the clock may be equal, too. Raises OSError."""
+    found = list[files.FileStat | None]()
+    for directory in directories:
+        try:
+            found.append(files.stat(directory / TOPICS_FILE))
+        except FileNotFoundError:
+            found.append(None)
+    return found
 
 
 def write_registry(directory: Path, registry: TopicRegistry) -> None:
@@ -389,6 +418,7 @@ class Topics:
         self._is_used_by_broker = False
         self._log_configs: dict[str, LogConfig] = {}
         self._partitions: dict[str, tuple[tuple[int, ...], int | None]] = {}
+        self._by_topic: tuple[object, dict[str, list[int]]] = (None, {})
         self._new_ids: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -489,15 +519,34 @@ class Topics:
 
     def names(self) -> list[str]:
         """All topics, in order of name."""
-        return sorted(
-            {*self._registry.topics, *(topic_partition.topic for topic_partition in self._on_disk())}
-        )
+        return sorted({*self._registry.topics, *self._numbers_on_disk()})
 
-    def _on_disk(self) -> dict[TopicPartition, Path]:
+    def _on_disk(self) -> Iterator[TopicPartition]:
+        """The partitions in the directories that serve."""
+        for served in self._manager.serving():
+            yield from (*served.logs, *served.refused)  # copied at once: others may be created meanwhile
+
+    def _numbers_on_disk(self) -> Mapping[str, Sequence[int]]:
+        """The numbers of each topic's partitions in the directories that serve; kept until some are created
+        or deleted, or a directory goes offline: nobody has to go over all partitions for one topic."""
+        serving = self._manager.serving()
+        state = [(served.path, len(served.logs), len(served.refused)) for served in serving]
+        known = self._by_topic
+        if known[0] != state:
+            numbers: dict[str, list[int]] = {}
+            for topic_partition in self._on_disk():
+                numbers.setdefault(topic_partition.topic, []).append(topic_partition.partition)
+            known = self._by_topic = state, numbers
+        return known[1]
+
+    def _paths_on_disk(self, name: str) -> dict[TopicPartition, Path]:
+        """The directories of a topic's partitions."""
+        here = [TopicPartition(name, number) for number in self._numbers_on_disk().get(name, ())]
         return {
             topic_partition: served.partition_path(topic_partition)
             for served in self._manager.serving()
-            for topic_partition in (*served.logs, *served.refused)
+            for topic_partition in here
+            if topic_partition in served.logs or topic_partition in served.refused
         }
 
     def has(self, topic_partition: TopicPartition) -> bool:
@@ -507,13 +556,12 @@ class Topics:
 
     def describe(self, name: str) -> TopicDescription:
         """One topic. Raises UnknownTopicError."""
-        entry = self._entry(name)
-        served = {
-            log.topic_partition.partition
-            for _, log in self._manager.logs()
-            if log.topic_partition.topic == name
-        }
-        offline = tuple(number for number in entry.partitions if number not in served)
+        entry, serving = self._entry(name), self._manager.serving()
+        offline = tuple(
+            number
+            for number in entry.partitions
+            if not any(TopicPartition(name, number) in served.logs for served in serving)
+        )
         return entry.describe(name, is_registered=name in self._registry.topics, offline=offline)
 
     def partitions_of(self, name: str) -> tuple[int, ...]:
@@ -521,12 +569,14 @@ class Topics:
         return self._partitions_and_count(name)[0]
 
     def all_partitions(self) -> dict[str, tuple[int, ...]]:
-        """The numbers of the partitions of all topics, by name, as ``partitions_of``; in one pass, since that
-        goes over all partitions for each topic."""
-        numbers = {name: set(entry.partitions) for name, entry in self._registry.topics.items()}
-        for topic_partition in self._on_disk():
-            numbers.setdefault(topic_partition.topic, set()).add(topic_partition.partition)
-        return {name: tuple(sorted(numbers[name])) for name in sorted(numbers)}
+        """The numbers of the partitions of all topics, by name, as ``partitions_of``."""
+        listed, on_disk = self._registry.topics, self._numbers_on_disk()
+        return {
+            name: tuple(
+                sorted({*(listed[name].partitions if name in listed else ()), *on_disk.get(name, ())})
+            )
+            for name in self.names()
+        }
 
     def partition_count(self, name: str) -> int | None:
         """How many partitions a topic has; see ``TopicSettings``. Raises UnknownTopicError."""
@@ -543,11 +593,11 @@ class Topics:
 
     def forget_partitions(self) -> None:
         """Forget the cached partitions of topics, after some were created or deleted."""
-        self._partitions = {}
+        self._partitions, self._by_topic = {}, (None, {})
 
     def _entry(self, name: str) -> TopicEntry:
         """A topic's entry, with its partitions on disk and the settings from ``TopicSettings.overrides``."""
-        entry = self._registry.entry(name, self._on_disk())
+        entry = self._registry.entry(name, self._paths_on_disk(name))
         return replace(entry, config=self._topic_settings.overrides(name))
 
     def id_of(self, name: str) -> str | None:

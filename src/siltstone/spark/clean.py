@@ -11,7 +11,7 @@ One task cleans a small log, or several; all small logs of a run are a few jobs.
 above: in one job or, if its segment groups go in waves, in a job that gathers the retained offsets in files
 and then a job for each wave. Where groups are large and few, they are cut into ranges, and their pieces are
 joined in one more stage. A log with few dirty keys takes the broadcast join. ``jobs`` runs the stages of
-a job, with shuffles or in a barrier stage.
+a job, with shuffles or in an exchange stage.
 
 The functions that run in tasks end in ``_task``. Their ``inputs`` are those of all tasks of the stage, as
 plain data that Spark ships with the function; a row of ``batches`` has the number of an input. So tasks
@@ -84,12 +84,12 @@ from siltstone.spark import rows
 from siltstone.spark.exchange import Stage, entries_of, entries_row
 from siltstone.spark.internals import is_connect
 from siltstone.spark.jobs import (
-    BARRIER_BYTES,
-    NO_BARRIER,
+    EXCHANGE_STAGE_BYTES,
+    SHUFFLES_ONLY,
     Job,
     SparkWorkers,
     attempt_name,
-    run_in_barrier,
+    run_in_exchange_stage,
     run_jobs_overlapped,
     run_with_shuffles,
 )
@@ -108,11 +108,11 @@ from siltstone.spark.tasks import (
 #
 # ::
 #
-#     barrier stage    dirty segments ─► entries, to every task ─► each builds the map, rewrites ranges
+#     exchange stage   dirty segments ─► entries, to every task ─► each builds the map, rewrites ranges
 #     two jobs         dirty segments ─► entries ─► map on the driver, broadcast ─► ranges rewritten
 #
-# In a barrier stage each worker begins with its own ranges, and then takes ranges that no worker has claimed.
-# ``compaction.broadcast`` does the work.
+# In an exchange stage each worker begins with its own ranges, and then takes ranges that no worker has
+# claimed. ``compaction.broadcast`` does the work.
 
 Ranges = Sequence[Sequence[int]]
 """Neighbouring ranges for each task, by their index in ``work.ranges``."""
@@ -182,7 +182,7 @@ def _clean_ranges_by_map(
 
 
 def _broadcast_join_report(work: LogWork, reports: Sequence[Row]) -> LogReport | None:
-    """The log's report from the tasks of a barrier stage; None if the log has transactions."""
+    """The log's report from the tasks of an exchange stage; None if the log has transactions."""
     stopped = next((report_of(row, Extracted) for row in reports if row.kind == rows.EXTRACTED), None)
     if stopped is not None:
         return LogReport(name=work.name, extracted=stopped) if stopped.failure is not None else None
@@ -490,14 +490,14 @@ class SparkEngine(SparkWorkers):
         dirty = dirty_splits(work, workers) or [[]]
         sizes = [group_range.size for group_range in work.ranges]
         inputs = neighbours(sizes, min(len(sizes), workers))
-        if self._uses_barrier(work.size):
+        if self._uses_exchange_stage(work.size):
             stages = (
                 Stage(function=dirty_task, arguments=(work, dirty, len(inputs)), tasks=len(dirty)),
                 Stage(function=lookup_task, arguments=(work, inputs), tasks=len(inputs), needs_claim=True),
             )
             all_stages = _with_join(work, stages, rows.LOOKED_UP)
             job = Job(stages=all_stages, title=work.name, staging=work.staging, size=work.size)
-            reports = run_in_barrier(self._session, job, self._progress)
+            reports = run_in_exchange_stage(self._session, job, self._progress)
             if reports is not None:
                 return _broadcast_join_report(work, reports)
         return self._join_in_two_jobs(work, dirty, inputs)
@@ -599,8 +599,8 @@ class SharedEngines:
 
     def __init__(self, start: Callable[[], SparkSession], *, is_alone: bool) -> None:
         self._start, self._lock = start, threading.Lock()
-        # A barrier stage needs all workers at one time, which it does not have beside other jobs.
-        self._barrier_bytes = BARRIER_BYTES if is_alone else NO_BARRIER
+        # An exchange stage needs all workers at one time, which it does not have beside other jobs.
+        self._exchange_stage_bytes = EXCHANGE_STAGE_BYTES if is_alone else SHUFFLES_ONLY
         self._session: SparkSession | None = None
         self.start_error: SiltstoneError | None = None
 
@@ -615,7 +615,7 @@ class SharedEngines:
             except SiltstoneError as error:
                 self.start_error = error if self._session is None else None
                 raise
-            return SparkEngine(self._session, barrier_bytes=self._barrier_bytes)
+            return SparkEngine(self._session, exchange_stage_bytes=self._exchange_stage_bytes)
 
 
 def _rewrite_task_count(

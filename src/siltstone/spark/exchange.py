@@ -1,7 +1,7 @@
-"""The exchange of a barrier stage: tasks that run at the same time send each other rows through files.
+"""An exchange stage: tasks that run at the same time send each other rows through files.
 
 Spark's shuffle takes some 80 ms a stage and copies each blob six times. So all stages of a job run within one
-stage of Spark's. A *worker* is one task of that barrier stage; it runs its share of the tasks of every
+stage of Spark's. A *worker* is one task of that exchange stage; it runs its share of the tasks of every
 stage::
 
     worker 0   first stage ─► rows ─┬─► wait for all ─► second stage ─► rows ─┬─► … ─► last stage ─► results
@@ -12,7 +12,8 @@ stage::
     FOLDER/STAGE.WORKER         a mark: this worker has finished this stage
     FOLDER/claimed.STAGE.NUMBER a mark: a worker has claimed this piece of work of the stage for itself
     FOLDER/failed               a mark: a worker aborted, so the others stop waiting
-    FOLDER/read.WORKER          how many bytes the worker has read, a number appended twice a second: progress
+    FOLDER/read.WORKER          how many bytes the worker has read, a number appended twice a second: for
+                                progress, and as a sign of life
 
 A row in a file::
 
@@ -26,15 +27,15 @@ A mark is an empty file, created with O_EXCL: only one worker can make it. The p
    task ``target % tasks`` of the next stage. A row for one of its own tasks stays in memory, up to
    ``MEMORY_BYTES``; each other row goes into the file of the receiving task.
 3. It closes these files, makes its mark of the stage, and waits until each worker has made that mark. So all
-   files of the stage are complete before any worker reads one. It stops waiting if ``failed`` is there, or if
-   the driver has removed the folder.
+   files of the stage are complete before any worker reads one. It stops waiting if ``failed`` is there, if
+   the driver has removed the folder, or if a worker that it waits for has appended nothing to its ``read``
+   file for ``SILENCE_S``: its process died or was never started.
 4. It runs its tasks of the next stage on the rows that were sent to them, as in steps 2 and 3. The rows of
    the last stage are the results of Spark's stage.
 5. If anything raises, it makes the ``failed`` mark and returns a ``FAILED`` row. After that, or if a worker
    was killed, the driver runs the job with shuffles, where Spark repeats single tasks.
 
-All workers must run at the same time, which Spark's barrier mode guarantees, and must see one folder, so the
-master must be local.
+All workers must run at the same time and see one folder, so all executors must be on the driver's machine.
 """
 
 from __future__ import annotations
@@ -66,6 +67,9 @@ _FIRST_POLL_S, _LATER_POLL_S, _FIRST_POLL_COUNT = 0.001, 0.01, 200
 _BYTES_READ = struct.Struct("<Q")
 """A number in the file ``read.WORKER``."""
 _BYTES_READ_INTERVAL_S = 0.5
+SILENCE_S = 30.0
+"""How long a worker may append nothing before those that wait for it give up: a new executor needs some 10 s
+to load Siltstone before its worker begins."""
 
 
 def entries_row(blob: EntryBlob, target: int | None = None) -> Row:
@@ -93,7 +97,7 @@ class Stage:
     Rows that are sent to this stage go to its task ``target % tasks``. A task of the first stage gets one row
     with its number, as from ``spark.range``. With ``needs_claim``, each calls
     ``function(*arguments, claim, batches)``: ``claim(n)`` is True for exactly one worker for each n. Only a
-    barrier stage has claims.
+    exchange stage has claims.
     """
 
     function: Callable[..., Iterator[pa.RecordBatch]]
@@ -167,6 +171,7 @@ class _FileExchange:
         self._mark(f"{stage}.{self._worker}")
         # Look again after 1 ms at first, since most workers finish a stage together, and later after 10 ms.
         waiting, polls = set(range(self._workers)), 0
+        sizes, heard = dict.fromkeys(waiting, -1), dict.fromkeys(waiting, time.monotonic())
         while waiting := {
             worker for worker in waiting if not files.exists(self._folder / f"{stage}.{worker}")
         }:
@@ -174,7 +179,23 @@ class _FileExchange:
             if files.exists(self._folder / FAILED) or not files.exists(self._folder):
                 raise WorkerAbortedError("another worker aborted")
             polls += 1
+            if polls >= _FIRST_POLL_COUNT:
+                self._refuse_silence(waiting, sizes, heard)
             time.sleep(_FIRST_POLL_S if polls < _FIRST_POLL_COUNT else _LATER_POLL_S)
+
+    def _refuse_silence(self, waiting: Iterable[int], sizes: dict[int, int], heard: dict[int, float]) -> None:
+        """Raises WorkerAbortedError if a worker has appended nothing to its ``read`` file for ``SILENCE_S``.
+        ``sizes``, ``heard``: by worker, the size of that file and when it was first seen; they are updated.
+        """
+        now = time.monotonic()
+        for worker in waiting:
+            size = -1
+            with contextlib.suppress(OSError):  # it has not begun
+                size = files.stat(self._folder / f"read.{worker}").size
+            if size != sizes[worker]:
+                sizes[worker], heard[worker] = size, now
+            elif now - heard[worker] > SILENCE_S:
+                raise WorkerAbortedError(f"worker {worker} was not heard of for {SILENCE_S:.0f} s")
 
     def received(self, stage: int, task: int) -> Iterator[pa.RecordBatch]:
         """The rows that the previous stage sent to a task. Raises ValueError for damaged rows."""
@@ -212,10 +233,10 @@ def _rows_in(path: Path) -> Iterator[pa.RecordBatch]:
         position += size
 
 
-def barrier_task(
+def exchange_task(
     stages: Sequence[Stage], workers: int, folder: str, memory_bytes: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """The function of the barrier stage: run all stages as the worker whose number the row has."""
+    """The function of the exchange stage: run all stages as the worker whose number the row has."""
     for worker in task_numbers(batches):
         exchange = _FileExchange(Path(folder), worker, workers, memory_bytes)
         try:

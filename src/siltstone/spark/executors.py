@@ -7,6 +7,7 @@ dynamic allocation Spark asks for more while a job waits.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import secrets
@@ -33,7 +34,7 @@ number of them."""
 def task_slots(session: SparkSession) -> int:
     """How many tasks can run at the same time, 0 if Spark does not say.
 
-    A barrier stage with more tasks would wait for ever. Other numbers do not tell: users may set
+    An exchange stage with more tasks would wait for ever. Other numbers do not tell: users may set
     ``spark.default.parallelism`` to anything, and tasks may need several cores (``spark.task.cpus``).
     """
     try:
@@ -42,6 +43,30 @@ def task_slots(session: SparkSession) -> int:
         return int(context.maxNumConcurrentTasks(profile))
     except Exception:
         return 0
+
+
+def are_on_this_machine(session: SparkSession) -> bool:
+    """Do all executors run on the driver's machine, and does Spark neither add and remove executors nor start
+    a task twice (dynamic allocation, speculation)? Raises Py4J's errors if Spark is gone."""
+    if is_local(session.sparkContext.master):
+        return True
+    changing = ("spark.dynamicAllocation.enabled", "spark.speculation")
+    if any(_setting(session, name, "false") == "true" for name in changing):
+        return False
+    hosts = {executor.host() for executor in java_context(session).statusTracker().getExecutorInfos()}
+    return all(map(_is_this_machine, hosts))
+
+
+@functools.cache
+def _is_this_machine(host: str) -> bool:
+    """Is it a name or an address of this machine? Only such an address can be bound."""
+    try:
+        *_, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(socket.AF_INET6 if ":" in str(address[0]) else socket.AF_INET) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True
 
 
 def workers_of(session: SparkSession) -> int:

@@ -4,8 +4,9 @@
 
     with shuffles    a Spark stage for each stage, and shuffles between them: on any master; Spark repeats
                      single tasks
-    in a barrier     one Spark stage for all, whose tasks exchange rows through files (``spark.exchange``):
-                     on local masters, for logs up to ``BARRIER_BYTES``, if no other job runs
+    exchange stage   one Spark stage for all, whose tasks exchange rows through files (``spark.exchange``):
+                     where all executors are on the driver's machine, for logs up to
+                     ``EXCHANGE_STAGE_BYTES``, if no other job runs
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from pyspark.sql import functions as F
 from siltstone.base import files
 from siltstone.base.errors import EngineError
 from siltstone.compaction.engine import Progress, report_progress
-from siltstone.spark.exchange import MEMORY_BYTES, Stage, barrier_task, bytes_read_by
+from siltstone.spark.exchange import MEMORY_BYTES, Stage, bytes_read_by, exchange_task
 from siltstone.spark.executors import (
     SharedFolder,
+    are_on_this_machine,
     one_per_log_directory,
     shared_folders,
     task_slots,
@@ -46,10 +48,10 @@ from siltstone.spark.tasks import (
     worker_task,
 )
 
-BARRIER_BYTES = 16 << 30
-"""A larger log takes no barrier stage: if a worker dies, all of that stage is lost."""
-NO_BARRIER = -1
-"""In place of ``BARRIER_BYTES``: no log takes a barrier stage."""
+EXCHANGE_STAGE_BYTES = 16 << 30
+"""A larger log takes no exchange stage: if a worker dies, all of that stage is lost."""
+SHUFFLES_ONLY = -1
+"""In place of ``EXCHANGE_STAGE_BYTES``: no log takes an exchange stage."""
 
 
 Shared = Sequence[SharedFolder]
@@ -138,7 +140,7 @@ class SparkWorkers:
     """The base of engines that run their work on a session.
 
     ``tasks``: how many tasks a job has, by default ``workers_of`` when it is planned. ``buckets``: how
-    many a merge has at least. Logs of up to ``barrier_bytes`` go through one barrier stage if that is
+    many a merge has at least. Logs of up to ``exchange_stage_bytes`` go through one exchange stage if that is
     possible.
     """
 
@@ -149,15 +151,15 @@ class SparkWorkers:
         progress: Progress | None = None,
         buckets: int = 1,
         tasks: int | None = None,
-        barrier_bytes: int = BARRIER_BYTES,
+        exchange_stage_bytes: int = EXCHANGE_STAGE_BYTES,
     ) -> None:
         self._session, self._progress = session, progress
-        self._min_buckets, self._barrier_bytes = buckets, barrier_bytes
+        self._min_buckets, self._exchange_stage_bytes = buckets, exchange_stage_bytes
         self._tasks = tasks
 
     @property
     def workers(self) -> int:
-        """How many tasks a job gets that is planned now. (In a barrier stage, each of them is a worker.)
+        """How many tasks a job gets that is planned now. (In an exchange stage, each of them is a worker.)
         Raises EngineError if Spark is gone."""
         with engine_errors("asking Spark how many tasks it runs"):
             return self._tasks or workers_of(self._session)
@@ -167,14 +169,18 @@ class SparkWorkers:
         """The session's master, as users name it."""
         return without_retries(self._session.sparkContext.master)
 
-    def _uses_barrier(self, size: int) -> bool:
-        return can_use_barrier(self._session, size, self._barrier_bytes)
+    def _uses_exchange_stage(self, size: int) -> bool:
+        return can_exchange_files(self._session, size, self._exchange_stage_bytes)
 
     def _run(self, stages: Sequence[Stage], title: str, staging: str | None, size: int) -> list[Row]:
-        """Run a job over ``size`` bytes, in a barrier stage if possible, and with shuffles if that does not
+        """Run a job over ``size`` bytes, in an exchange stage if possible, and with shuffles if that does not
         succeed. Returns its reports. Raises EngineError if the job fails."""
         job = Job(stages=stages, title=title, staging=staging, size=size)
-        reports = run_in_barrier(self._session, job, self._progress) if self._uses_barrier(size) else None
+        reports = (
+            run_in_exchange_stage(self._session, job, self._progress)
+            if self._uses_exchange_stage(size)
+            else None
+        )
         return run_with_shuffles(self._session, job, self._progress) if reports is None else reports
 
     def _run_numbered(
@@ -200,15 +206,14 @@ class SparkWorkers:
                 return collect(self._session, job, title)
 
 
-def can_use_barrier(session: SparkSession, size: int, maximum: int = BARRIER_BYTES) -> bool:
-    """Is the master local, does no other job run, and is ``size`` at most ``maximum``?
+def can_exchange_files(session: SparkSession, size: int, maximum: int = EXCHANGE_STAGE_BYTES) -> bool:
+    """Are all executors on this machine, does no other job run, and is ``size`` at most ``maximum``?
 
     Raises EngineError if Spark is gone."""
     if size > maximum or is_connect(session):
         return False
     with engine_errors("asking Spark what it does"):
-        context = session.sparkContext
-        return is_local(context.master or "") and not context.statusTracker().getActiveJobsIds()
+        return are_on_this_machine(session) and not session.sparkContext.statusTracker().getActiveJobsIds()
 
 
 def run_with_shuffles(
@@ -240,21 +245,31 @@ def run_with_shuffles(
         return collect(session, lambda: frames(shared), job.title)
 
 
-def run_in_barrier(
+def run_in_exchange_stage(
     session: SparkSession, job: Job, progress: Progress | None, memory_bytes: int = MEMORY_BYTES
 ) -> list[Row] | None:
-    """Run all stages in one barrier stage (``exchange``), and return the reports.
+    """Run all stages in one exchange stage (``exchange``), and return the reports.
 
-    None if a worker aborted or died, after which staged files are removed; or if it is unknown how many tasks
-    can run at the same time."""
+    None if a worker aborted, died or did not start, after which staged files are removed; or if it is unknown
+    how many tasks can run at the same time. Raises OSError for the folder of the exchange."""
     # A worker for each task of the largest stage, but no more than can run at the same time.
     workers = min(task_slots(session), max(stage.tasks for stage in job.stages))
     if workers < 1:
         return None
-    with files.temporary_directory("siltstone-rows-", temporary_folder(session)) as folder:
+    # Spark's barrier mode starts all workers of a local master at the same time. If it loses a task, it runs
+    # all of them again, once there are cores for all: on a cluster that has lost an executor perhaps never.
+    # There an ordinary stage runs them, and a worker that does not hear from another one gives up.
+    barrier = is_local(session.sparkContext.master)
+    with (
+        files.temporary_directory("siltstone-rows-", temporary_folder(session)) as folder,
+        shared_folders(
+            session, [Path(folder), *one_per_log_directory(filter(None, [job.staging]))]
+        ) as shared,
+    ):
         arguments = (tuple(job.stages), workers, folder, memory_bytes)
-
-        stage = functools.partial(only_stage, session, workers, barrier_task, *arguments, barrier=True)
+        stage = functools.partial(
+            only_stage, session, workers, exchange_task, *arguments, barrier=barrier, shared=shared
+        )
         done = functools.partial(bytes_read_by, workers, Path(folder))
         reports = None
         with contextlib.suppress(EngineError), report_progress(progress, job.title, job.size, done):

@@ -68,7 +68,7 @@ ROWS = "rows"
 REPORT = "report"
 """A report of any other task."""
 FAILED = "failed"
-"""A report of a worker that aborted. It returns this row and raises nothing: for an exception in a barrier
+"""A report of a worker that aborted. It returns this row and raises nothing: for an exception in an exchange
 stage Spark would run the stage again, while the driver runs the job with shuffles (``spark.exchange``)."""
 Report = TypeVar("Report")
 

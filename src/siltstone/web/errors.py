@@ -25,6 +25,7 @@ _ANSWERS: tuple[tuple[type[Exception], int, int], ...] = (
     (errors.UnknownTopicError, 404, 40403),
     (errors.UnknownGroupError, 404, 40405),
     (errors.UnknownJobError, 404, 404),
+    (errors.UnknownRecordError, 404, 404),
     (errors.ChangedMeanwhileError, 412, 412),
     (errors.TopicExistsError, 400, 40002),
     (errors.BusyError, 429, 42901),

@@ -3,8 +3,8 @@ answer gets: CSP and other headers.
 
 ::
 
-    request ─ Host known? ─ who? ─ origin? ─ may it change? ─ body small? ─► route (its role)
-               421           401    403        403              413            403
+    request ─ Host known? ─ who? ─ origin? ─ may it change? ─ body small, quick? ─► route (its role)
+               421           401    403        403              413, 408               403
 
 A browser sends ``Sec-Fetch-Site``; without it ``Origin`` decides (as in Go 1.25's CrossOriginProtection). A
 program sends neither. GET changes nothing.
@@ -12,15 +12,17 @@ program sends neither. GET changes nothing.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from fastapi import Depends, Request
+from fastapi import Depends, HTTPException, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from siltstone.base.errors import NotAllowedError
+from siltstone.web import limits
 from siltstone.web.errors import error_answer, unexpected
 from siltstone.web.identity import Identity, Role, User
 
@@ -123,7 +125,9 @@ class Guards:
                     *message["headers"],
                     *((name, value) for name, value in _HEADERS.items() if name not in given),
                 ]
-            await send(message)
+            # A client that takes nothing of its answer gives its connection back.
+            async with asyncio.timeout(limits.ANSWER_SECONDS):
+                await send(message)
 
         path = scope["path"]
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -167,14 +171,21 @@ class Guards:
         return None
 
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:
-        """``receive``, for a body that says no length: raises when it gets too large."""
-        received = 0
+        """``receive``, for a body that says no length: raises when it gets too large, or takes too long."""
+        received, is_whole = 0, False
+        until = time.monotonic() + limits.BODY_SECONDS
 
         async def bounded() -> Message:
-            nonlocal received
-            message = await receive()
+            nonlocal received, is_whole
+            try:
+                # Afterwards the end of the connection is waited for, as long as the answer takes.
+                async with asyncio.timeout(None if is_whole else until - time.monotonic()):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, f"the body took over {limits.BODY_SECONDS:.0f} s") from None
             if message["type"] == "http.request":
                 received += len(message.get("body", b""))
+                is_whole = not message.get("more_body", False)
                 if received > body_max(scope["path"]):
                     raise _TooLargeError
             return message

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
+from typing import Literal
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
-from siltstone.commands.metrics import Histogram, Sample, openmetrics_text, prometheus_text
+from siltstone.commands.metrics import Histogram, Sample, metrics_page
+from siltstone.commands.server_metrics import log_series, server_samples
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
 
@@ -50,12 +52,13 @@ class RequestCounts:
             return samples
 
 
-@router.get("/metrics", dependencies=[VIEWER])
-def metrics(request: Request, served: Here) -> Response:
-    """All metrics of this process."""
-    samples = served.samples() + request.app.state.counts.samples()
-    if OPENMETRICS in request.headers.get("accept", ""):
-        kind = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
-        return Response(openmetrics_text(samples), headers={"Content-Type": kind})
-    kind = "text/plain; version=0.0.4; charset=utf-8"
-    return Response(prometheus_text(samples), headers={"Content-Type": kind})
+@router.get("/metrics", dependencies=[VIEWER], response_class=StreamingResponse)
+def metrics(request: Request, served: Here, partitions: Literal["", "all"] = "") -> Response:
+    """All metrics of this process. Over 20,000 partitions the sums of each topic stand for its partitions,
+    unless ``partitions=all``."""
+    samples = server_samples(served) + request.app.state.counts.samples()
+    series = log_series(served, all_partitions=partitions == "all")
+    is_openmetrics = OPENMETRICS in request.headers.get("accept", "")
+    kind = f"{OPENMETRICS}; version=1.0.0" if is_openmetrics else "text/plain; version=0.0.4"
+    page = metrics_page(samples, series, is_openmetrics=is_openmetrics)
+    return StreamingResponse(page, headers={"Content-Type": f"{kind}; charset=utf-8"})

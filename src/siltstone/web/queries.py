@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from siltstone.commands.browsing import PAGE_RECORDS, PAGE_RECORDS_MAX, RecordQuery
 from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, Listing
-from siltstone.commands.decoding import check_decoding
+from siltstone.commands.decoding import Decoding, check_decoding
 
 
 class TopicParameters(BaseModel):
@@ -37,33 +38,39 @@ class TopicParameters(BaseModel):
         )
 
 
-class RecordParameters(BaseModel):
+class DecodingParameters(BaseModel):
+    """How keys and values are shown."""
+
+    key_decoding: str = "auto"
+    value_decoding: str = "auto"
+
+    def decodings(self) -> tuple[Decoding, Decoding]:
+        """Of keys and of values, as browsing takes them. Raises UsageError."""
+        return check_decoding(self.key_decoding), check_decoding(self.value_decoding)
+
+
+class _ChosenRecords(DecodingParameters):
     """Which records of a topic; see ``commands.browsing.RecordQuery``. Keys and texts are UTF-8."""
 
     partition: list[int] | None = None
     offset: int | None = None
     from_ms: int | None = None
-    until_ms: int | None = None
-    last: int | None = None
     key: str | None = None
     key_contains: str | None = None
     value_contains: str | None = None
     tombstones: bool = False
     view: str = "log"
     isolation: str = "read_uncommitted"
-    key_decoding: str = "auto"
-    value_decoding: str = "auto"
     limit: int = Field(default=PAGE_RECORDS, ge=1, le=PAGE_RECORDS_MAX)
     cursor: str | None = None
 
     def query(self) -> RecordQuery:
         """As browsing takes it. Raises UsageError."""
+        of_keys, of_values = self.decodings()
         return RecordQuery(
             partitions=None if self.partition is None else tuple(self.partition),
             start_offset=self.offset,
             start_ms=self.from_ms,
-            end_ms=self.until_ms,
-            last=self.last,
             key=_bytes(self.key),
             key_contains=_bytes(self.key_contains),
             value_contains=_bytes(self.value_contains),
@@ -71,41 +78,100 @@ class RecordParameters(BaseModel):
             view=self.view,  # type: ignore[arg-type]  # browsing refuses an unknown one
             isolation=self.isolation,
             limit=self.limit,
-            key_decoding=check_decoding(self.key_decoding),
-            value_decoding=check_decoding(self.value_decoding),
+            key_decoding=of_keys,
+            value_decoding=of_values,
         )
 
 
+class RecordParameters(_ChosenRecords):
+    """A page of records."""
+
+    until_ms: int | None = None
+    last: int | None = None
+
+    def query(self) -> RecordQuery:
+        """As browsing takes it. Raises UsageError."""
+        return replace(super().query(), end_ms=self.until_ms, last=self.last)
+
+
+class StreamParameters(_ChosenRecords):
+    """A stream of records, in the order of the log. ``cursor``: the ``id`` to go on after; ``wait``: for new
+    records."""
+
+    model_config = ConfigDict(extra="forbid")
+    wait: bool = True
+
+    def query(self) -> RecordQuery:
+        """As browsing takes it. Raises UsageError."""
+        return replace(super().query(), newest_first=False)
+
+
 class RecordForm(BaseModel):
-    """The form of the records page: all its fields are texts."""
+    """The form of the records page: all its fields are texts or ticks. ``time``: as an input of the type
+    ``datetime-local`` has it, in UTC; ``part``: in which part of a record ``contains`` is searched."""
 
     partition: str = ""
     position: str = "last"
     offset: str = ""
+    time: str = ""
     key: str = ""
+    any_partition: bool = False
+    part: str = "value"
     contains: str = ""
     tombstones: bool = False
+    committed: bool = False
+    control: bool = False
     view: str = "log"
     key_decoding: str = "auto"
     value_decoding: str = "auto"
     cursor: str = ""
 
     def query(self) -> RecordQuery:
-        """As browsing takes it. Raises ValueError for a text that should be a number, UsageError."""
+        """As browsing takes it. Raises ValueError for a text that is no number or time, UsageError."""
+        searched = _bytes(self.contains or None)
         query = RecordQuery(
             partitions=(int(self.partition),) if self.partition else None,
             key=_bytes(self.key or None),
-            value_contains=_bytes(self.contains or None),
+            any_partition=self.any_partition,
+            key_contains=searched if self.part == "key" else None,
+            header_contains=searched if self.part == "header" else None,
+            value_contains=searched if self.part not in ("key", "header") else None,
             only_tombstones=self.tombstones,
+            isolation="read_committed" if self.committed else "read_uncommitted",
+            control_records=self.control,
             view=self.view,  # type: ignore[arg-type]  # browsing refuses an unknown one
             key_decoding=check_decoding(self.key_decoding),
             value_decoding=check_decoding(self.value_decoding),
         )
         if self.position == "offset" and self.offset:
             return replace(query, start_offset=int(self.offset))
+        if self.position == "time" and self.time:
+            at = datetime.fromisoformat(self.time).replace(tzinfo=UTC)
+            return replace(query, start_ms=int(at.timestamp() * 1000))
         if self.position == "last" and query.view == "log" and query.key is None:
             return replace(query, last=PAGE_RECORDS)
         return query
+
+    def tail_query(self) -> RecordQuery:
+        """The same for records that come from now on. Raises ValueError, UsageError."""
+        now = self.model_copy(update={"position": "start", "view": "log"})
+        return now.query()
+
+    def api_parameters(self) -> dict[str, object]:
+        """The query string that asks the REST API for the same. Raises ValueError, UsageError."""
+        query, searched = self.query(), self.contains
+        return {
+            "partition": self.partition,
+            "offset": query.start_offset,
+            "from_ms": query.start_ms,
+            "last": query.last,
+            "key": self.key,
+            "key_contains": searched if query.key_contains else "",
+            "value_contains": searched if query.value_contains else "",
+            "tombstones": "true" if self.tombstones else "",
+            "view": self.view if self.view != "log" else "",
+            "isolation": query.isolation if self.committed else "",
+        }
 
 
 def _bytes(text: str | None) -> bytes | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from siltstone.base.config import Config
 from siltstone.base.errors import UsageError
@@ -18,12 +21,15 @@ from siltstone.commands.policies import read_text
 from siltstone.commands.served import LOOK_ADVICE, Served
 from siltstone.web.guards import Rules
 from siltstone.web.identity import Identity, Users, networks_of, roles_of
+from siltstone.web.limits import Tails
 from siltstone.web.site import build_site
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 READ_ONLY = "nothing may be changed here: siltstone.http.read.only=true"
 SHUTDOWN_SECONDS = 5
+SWITCH_SECONDS = 0.0005
 KEEP_ALIVE_SECONDS = 30
+"""A connection that has not asked for anything for so long is closed, also a new one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +136,19 @@ def checked_listeners(config: Config, texts: Sequence[str] = ()) -> list[Listene
     return parsed
 
 
+class _Protocol(H11Protocol):
+    """HTTP/1.1, with a time for the first request: uvicorn would wait for ever, and connections are few."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client has connected."""
+        super().connection_made(transport)
+        self.loop.call_later(KEEP_ALIVE_SECONDS, self._close_unused)
+
+    def _close_unused(self) -> None:
+        if self.cycle is None:
+            self.transport.close()
+
+
 class WebServer:
     """Listens, in a thread of its own, until ``stop``. ``urls``: where."""
 
@@ -137,7 +156,8 @@ class WebServer:
         """``listeners`` override the setting. Raises UsageError, OSError."""
         config = served.config
         parsed = checked_listeners(config, listeners)
-        site = build_site(served, rules_of(config, parsed, is_look=served.is_look))
+        self._tails = Tails()
+        site = build_site(served, rules_of(config, parsed, is_look=served.is_look), self._tails)
         certificate, key = (str(config[f"siltstone.http.tls.{name}"]) for name in ("certificate", "key"))
         if parsed[0].is_tls and not (certificate and key):
             advice = "set siltstone.http.tls.certificate and siltstone.http.tls.key"
@@ -146,6 +166,7 @@ class WebServer:
         self._server = uvicorn.Server(
             uvicorn.Config(
                 site,
+                http=_Protocol,
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -163,14 +184,17 @@ class WebServer:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Answer requests from now on."""
+        """Answer requests from now on. Threads of this process take turns more often than by default: an
+        append must not wait 5 ms for a request that is being answered."""
+        sys.setswitchinterval(SWITCH_SECONDS)
         run = lambda: self._server.run(sockets=self._sockets)  # noqa: E731
         self._thread = threading.Thread(target=run, name="siltstone-http", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the requests that run, and end."""
+        """Finish the requests that run, end the streams, and end."""
         self._server.should_exit = True
+        self._tails.end()
         if self._thread is not None:
             self._thread.join()
         for bound in self._sockets:

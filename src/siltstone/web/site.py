@@ -19,6 +19,7 @@ from siltstone.commands.served import Served
 from siltstone.web import errors
 from siltstone.web.guards import OPEN_PATHS, Guards, Rules
 from siltstone.web.identity import Role
+from siltstone.web.limits import Places, Tails
 from siltstone.web.metrics import RequestCounts
 from siltstone.web.metrics import router as metrics
 from siltstone.web.openapi import router as openapi
@@ -28,7 +29,6 @@ from siltstone.web.rest.confluent import router as confluent
 from siltstone.web.rest.own import router as own
 from siltstone.web.rest.own_changes import router as own_changes
 from siltstone.web.rest.pulsar import router as pulsar
-from siltstone.web.rest.tail import Tails
 from siltstone.web.rest.tail import router as tail
 
 ROUTERS: Sequence[APIRouter] = (
@@ -45,12 +45,13 @@ ROUTERS: Sequence[APIRouter] = (
 )
 
 
-def build_site(served: Served, rules: Rules) -> ASGIApp:
-    """The application: give it to uvicorn, or to Starlette's TestClient."""
+def build_site(served: Served, rules: Rules, tails: Tails | None = None) -> ASGIApp:
+    """The application: give it to uvicorn, or to Starlette's TestClient. ``tails``: to end the streams of
+    records with the server."""
     app = FastAPI(title="Siltstone", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.served, app.state.counts, app.state.latest = served, RequestCounts(), LatestViews()
     app.state.rules = rules
-    app.state.tails = Tails()
+    app.state.tails, app.state.reads = tails or Tails(), Places()
     errors.install(app)
     for router in ROUTERS:
         app.include_router(router)

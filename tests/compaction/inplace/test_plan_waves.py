@@ -78,5 +78,5 @@ def test_waves_are_for_logs_whose_swaps_free_space(
     assert execution_plan(work, space, 0, wave_bytes).mode is mode
 
 
-def test_a_wave_has_a_gibibyte_by_default() -> None:
-    assert RunLimits().wave_bytes == 1 << 30
+def test_a_wave_has_two_gibibytes_a_worker_by_default() -> None:
+    assert RunLimits().wave_bytes == 2 << 30

@@ -112,6 +112,68 @@ def test_the_reader_goes_on_from_where_it_was(log: PartitionLog) -> None:
     assert reader.offset == 4
 
 
+# Going on after another reader
+
+
+def continued(log: PartitionLog, offset: int, log_from: int) -> list[str]:
+    with CompactedReader(log, offset, log_from=log_from) as reader:
+        assert reader.log_from == log_from
+        return read(reader)
+
+
+@pytest.mark.parametrize("merge_runs", [False, True])
+def test_a_newer_ledger_is_read_only_below_where_the_log_was_to_be_read(
+    log: PartitionLog, merge_runs: bool
+) -> None:
+    append(log, "a1 b1 c1 d1")
+    plainly.compact(log)
+    append(log, "e1 b- f1 c2")
+    plainly.compact(log, name="bb", merge_runs=merge_runs)
+    append(log, "g1")
+    # The ledger no longer has b's tombstone. Its batch of d, e and f spans offset 4.
+    assert view(log) == "0:a1 3:d1 4:e1 6:f1 7:c2 8:g1".split()
+    in_log = "4:e1 5:b- 6:f1 7:c2 8:g1".split()
+    expected = ["0:a1", "3:d1", *in_log]
+    for offset in range(9):
+        assert continued(log, offset, 4) == [each for each in expected if int(each[0]) >= offset]
+
+
+def test_the_log_itself_goes_on_below_a_newer_horizon(log: PartitionLog) -> None:
+    append(log, "a1 b1")
+    reader = log.reader(read_compacted=True)
+    assert read(reader) == ["0:a1", "1:b1"]
+    assert (reader.offset, reader.log_from) == (2, 0)  # type: ignore[union-attr]
+    append(log, "a- c1")
+    plainly.compact(log)
+    assert continued(log, 2, 0) == ["2:a-", "3:c1"]
+
+
+def test_a_ledger_that_is_gone_leaves_the_log(log: PartitionLog) -> None:
+    append(log, "a1 b1 a2 b2")
+    plainly.compact(log)
+    LedgerStore(log.directory).delete_cursor()
+    assert continued(log, 1, 4) == ["1:b1", "2:a2", "3:b2"]
+
+
+@pytest.mark.parametrize("offset", [1, 5])
+def test_records_that_were_to_be_read_and_are_gone_are_an_error(log: PartitionLog, offset: int) -> None:
+    append(log, "a1 b1 c1 d1")
+    plainly.compact(log)
+    append(log, "e1 b- f1 c2")
+    plainly.compact(log, name="bb")
+    log.delete_records(6)
+    with raises_error(OffsetOutOfRangeError, about="deleted"):
+        CompactedReader(log, offset, log_from=4)
+    assert continued(log, 6, 4) == ["6:f1", "7:c2"]
+    # Nothing holds retention back from what only this reader needs.
+    reader = CompactedReader(log, 1, log_from=7, buffer_bytes=1)
+    assert reader.poll() is not None and reader.is_in_ledger
+    log.delete_records(8)
+    with raises_error(OffsetOutOfRangeError, about="deleted"):
+        read(reader)
+    assert reader.offset == 7 and not reader.is_in_ledger
+
+
 def test_deleted_originals_are_read_from_the_ledger(log: PartitionLog) -> None:
     append(log, "a1 b1 " + "c1 " * 20)
     plainly.compact(log)

@@ -335,3 +335,19 @@ def test_swapped_groups_stay_when_the_rest_is_aborted(
         assert read_checkpoint(tmp_path / CLEANER_CHECKPOINT) == {}
         assert [each.status for each in cleaner.clean_once()] == [CLEANED]
         assert table(log) == before
+
+
+def test_a_cleaning_now_can_wait_for_one_that_is_under_way(tmp_path: Path) -> None:
+    engine = Blocking()
+    with serving(tmp_path, lambda: engine) as (manager, cleaner):
+        write(manager["users", 0], 40)
+        manager.flush()
+        first = in_background(cleaner.clean_once)
+        assert engine.begun.wait(SOON)
+        assert cleaner.clean_now(["users"]) == [], "by default it is left out"
+        results = list[LogResult]()
+        second = in_background(lambda: results.extend(cleaner.clean_now(["users"], wait_seconds=SOON)))
+        engine.go_on.set()
+        joined(first)
+        joined(second)
+        assert [result.status for result in results] == [CLEANED]

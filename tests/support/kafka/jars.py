@@ -1,7 +1,7 @@
-"""Kafka's jars, from Maven, once: `.cache/kafka/VERSION/libs` in the repository, which git ignores.
+"""Jars from Maven, fetched once: `.cache/NAME/VERSION/libs` in the repository, which git ignores.
 
-The version and the artifacts stand in `pom.xml` beside this file. Without Java or mvn the tests fail with a
-line that says what to install; they are not skipped.
+Kafka's version and artifacts stand in `pom.xml` beside this file, those of Pulsar's client in its own.
+Without Java or mvn the tests fail with a line that says what to install; they are not skipped.
 """
 
 from __future__ import annotations
@@ -26,12 +26,17 @@ class KafkaSetupError(RuntimeError):
     """The machine lacks what a real broker needs; the message says what to install."""
 
 
+def version_in(pom: Path, name: str) -> str:
+    """The property `NAME.version` of a `pom.xml`."""
+    space = "{http://maven.apache.org/POM/4.0.0}"
+    version = ElementTree.parse(pom).findtext(f"{space}properties/{space}{name}.version")
+    assert version, f"{pom}: no {name}.version"
+    return version
+
+
 def kafka_version() -> str:
     """The version that `pom.xml` names."""
-    name = "{http://maven.apache.org/POM/4.0.0}properties/{http://maven.apache.org/POM/4.0.0}kafka.version"
-    version = ElementTree.parse(POM).findtext(name)
-    assert version, f"{POM}: no kafka.version"
-    return version
+    return version_in(POM, "kafka")
 
 
 def java() -> str:
@@ -45,14 +50,20 @@ def java() -> str:
 
 
 def kafka_libs() -> Path:
-    """The folder of jars, fetched on first use, by one process, and renamed into place when complete."""
-    libs = CACHE / "kafka" / kafka_version() / "libs"
+    """The folder of Kafka's jars."""
+    return libs_of(POM, "kafka")
+
+
+def libs_of(pom: Path, name: str) -> Path:
+    """The folder of the jars that a `pom.xml` names, fetched on first use, by one process, and renamed into
+    place when complete."""
+    libs = CACHE / name / version_in(pom, name) / "libs"
     if not libs.is_dir():
         _ignore_cache()
-        with (CACHE / "kafka.lock").open("w") as lock:
+        with (CACHE / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not libs.is_dir():
-                _fetch(libs)
+                _fetch(pom, libs)
     return libs
 
 
@@ -75,20 +86,17 @@ def _ignore_cache() -> None:
         ignore.write_text("*\n")
 
 
-def _fetch(libs: Path) -> None:
+def _fetch(pom: Path, libs: Path) -> None:
     java()
     mvn = shutil.which("mvn")
+    what = f"{libs.parent.parent.name} {libs.parent.name}"
     if mvn is None:
-        raise KafkaSetupError(
-            f"tests/kafka: mvn not found; install Maven (it fetches Kafka {kafka_version()} once)"
-        )
+        raise KafkaSetupError(f"tests/kafka: mvn not found; install Maven (it fetches {what} once)")
     partial = libs.with_name(f"libs.partial.{os.getpid()}")
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
-    command = [mvn, "-q", "-B", "-f", str(POM), *goal]
+    command = [mvn, "-q", "-B", "-f", str(pom), *goal]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False)
     if done.returncode != 0:
         shutil.rmtree(partial, ignore_errors=True)
-        raise KafkaSetupError(
-            f"tests/kafka: mvn could not fetch Kafka {kafka_version()}:\n{done.stdout[-2000:]}"
-        )
+        raise KafkaSetupError(f"tests/kafka: mvn could not fetch {what}:\n{done.stdout[-2000:]}")
     partial.rename(libs)

@@ -36,12 +36,18 @@ from pyspark.sql import SparkSession
 
 from siltstone.commands import clean as app
 from siltstone.spark import clean as pipeline
+from siltstone.spark import jobs
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.executors import task_slots
+from siltstone.spark.jobs import EXCHANGE_STAGE_BYTES, SHUFFLES_ONLY
 from siltstone.spark.session import start_session
 from tests.support.spark.on_local_cluster import killing_its_executor
 
 KILLED, TWICE, HELD = "killed", "twice", "held"
+EXCHANGED, KILLED_IN_MERGE, KILLED_IN_REWRITE = "exchanged", "killed in merge", "killed in rewrite"
+EXCHANGE_STAGE = (EXCHANGED, KILLED_IN_MERGE, KILLED_IN_REWRITE)
+"""What happens in an exchange stage; all else happens to jobs with shuffles."""
+GAVE_UP = "gave-up"
 EXECUTOR_DECOMMISSIONED, WORKER_DECOMMISSIONED = "executor decommissioned", "worker decommissioned"
 IDLE_WITHIN, IDLE_BETWEEN = "idle within a job", "idle between jobs"
 LEFT = "left"
@@ -124,8 +130,11 @@ def wait_until_all_have_left(session: SparkSession, marks: str) -> None:
 
 def let_it_happen(what: str, marks: str) -> None:
     """Replace the tasks of the pipeline by those to which it happens."""
-    if what == KILLED:
-        pipeline.rewrite_task = killing_its_executor(pipeline.rewrite_task, os.path.join(marks, "killed"))
+    killed = os.path.join(marks, "killed")
+    if what in (KILLED, KILLED_IN_REWRITE):
+        pipeline.rewrite_task = killing_its_executor(pipeline.rewrite_task, killed)
+    elif what == KILLED_IN_MERGE:
+        pipeline.merge_task = killing_its_executor(pipeline.merge_task, killed)
     elif what in (TWICE, HELD):
         pipeline.rewrite_task = marked(pipeline.rewrite_task, marks, LONGER_S if what == TWICE else HELD_S)
     elif what in (EXECUTOR_DECOMMISSIONED, WORKER_DECOMMISSIONED):
@@ -136,17 +145,32 @@ def let_it_happen(what: str, marks: str) -> None:
         pipeline.rewrite_task = waiting_for_one_to_leave(pipeline.rewrite_task, marks)
 
 
+def marking_exchange_stages(marks: str) -> None:
+    """Each exchange stage leaves a mark: it succeeded, or its workers gave up."""
+    run = jobs.run_in_exchange_stage
+
+    def marking(*given: Any) -> Any:
+        reports = run(*given)
+        Path(marks, EXCHANGED if reports is not None else GAVE_UP).touch()
+        return reports
+
+    jobs.run_in_exchange_stage = marking
+
+
 def main(what: str, master: str, directories: str, request: str, settings: str, marks: str) -> None:
     """Clean logs one after another, each spread over all workers."""
     app.RunLimits = functools.partial(app.RunLimits, whole_log_bytes=0)  # type: ignore[misc,assignment]
     let_it_happen(what, marks)
+    marking_exchange_stages(marks)
+    largest = EXCHANGE_STAGE_BYTES if what in EXCHANGE_STAGE else SHUFFLES_ONLY
     session = start_session(master, settings=json.loads(settings))
     said = []
     for number, directory in enumerate(json.loads(directories)):
         if number and what == IDLE_BETWEEN:
             wait_until_all_have_left(session, marks)
         asked = app.CleanRequest(directories=[Path(directory)], in_place=True, **json.loads(request))
-        (result,) = app.clean(asked, engine=lambda *given: SparkEngine(session, buckets=3)).results
+        engine = SparkEngine(session, buckets=3, exchange_stage_bytes=largest)
+        (result,) = app.clean(asked, engine=lambda *given, engine=engine: engine).results  # type: ignore[misc]
         said.append({"status": result.status, "reason": result.reason})
     sys.stdout.write(json.dumps(said) + "\n")
 

@@ -22,6 +22,7 @@ from siltstone.commands import clean as app
 from siltstone.compaction.engine import Engine, Progress
 from siltstone.spark import clean as pipeline
 from siltstone.spark.clean import SparkEngine
+from siltstone.spark.jobs import SHUFFLES_ONLY, can_exchange_files
 from siltstone.spark.session import start_session
 from tests.support.operator.staged import stage
 
@@ -93,11 +94,16 @@ def main() -> None:
     said["secret"] = where_the_secret_shows(session)
 
     def engine(request: app.CleanRequest, progress: Progress | None) -> Engine:
+        return SparkEngine(session, buckets=3, exchange_stage_bytes=SHUFFLES_ONLY)
+
+    def exchanging(request: app.CleanRequest, progress: Progress | None) -> Engine:
         return SparkEngine(session, buckets=3)
 
     clean(golden, folder, "whole", engine, said)
     app.RunLimits = functools.partial(app.RunLimits, whole_log_bytes=0)  # type: ignore[misc,assignment]
     clean(golden, folder, "spread", engine, said)
+    said["exchanges"] = can_exchange_files(session, 1)
+    clean(golden, folder, "exchanged", exchanging, said)
     marker = str(folder / "marker")
     pipeline.merge_task = in_another_order(pipeline.merge_task, marker)
     pipeline.rewrite_task = killing_its_executor(pipeline.rewrite_task, marker)

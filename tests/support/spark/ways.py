@@ -1,7 +1,7 @@
-"""Both ways in which the stages of a job may run: in a barrier stage, or with shuffles."""
+"""Both ways in which the stages of a job may run: in an exchange stage, or with shuffles."""
 
 import pytest
 
-from siltstone.spark.jobs import BARRIER_BYTES
+from siltstone.spark.jobs import EXCHANGE_STAGE_BYTES
 
-WAYS = [pytest.param(BARRIER_BYTES, id="barrier"), pytest.param(0, id="shuffles")]
+WAYS = [pytest.param(EXCHANGE_STAGE_BYTES, id="exchange"), pytest.param(0, id="shuffles")]

@@ -789,17 +789,23 @@ def copy(source: PathLike, target: PathLike) -> None:
 
 
 class FreeSpace(NamedTuple):
-    """What a file system has left for this user. ``free_inodes`` is None if it does not count inodes."""
+    """What a file system has left for this user, and its size. ``free_inodes`` is None if it does not count
+    inodes."""
 
     free_bytes: int
     free_inodes: int | None
+    total_bytes: int = 0
 
 
 def free_space(path: PathLike) -> FreeSpace:
     """The free space of the file system that holds ``path``."""
     status = os.statvfs(path)
     free_inodes = status.f_favail if status.f_files else None
-    return FreeSpace(free_bytes=status.f_bavail * status.f_frsize, free_inodes=free_inodes)
+    return FreeSpace(
+        free_bytes=status.f_bavail * status.f_frsize,
+        free_inodes=free_inodes,
+        total_bytes=status.f_blocks * status.f_frsize,
+    )
 
 
 NETWORK_FILE_SYSTEMS = frozenset(

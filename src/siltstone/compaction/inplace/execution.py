@@ -94,15 +94,15 @@ def execution_plan(work: LogWork, space: SpaceBudget, whole_log_bytes: int, wave
 def waves(work: LogWork, new_bytes_max: int, wave_bytes: int, workers: int) -> Iterator[list[Group]]:
     """Divide a log's groups into waves of neighbours, each of at least one group.
 
-    The new files of a wave fit ``new_bytes_max``. A wave ends at ``wave_bytes`` of old segments, which bounds
-    the work that an interrupt costs, but not before it has a group for each worker.
+    The new files of a wave fit ``new_bytes_max``. A wave ends at ``wave_bytes`` of old segments for each
+    worker, which bounds the work that an interrupt costs, but not before it has a group for each.
     """
     wave: list[Group] = []
     source_bytes = new_bytes = 0
     for group in work.groups:
         source_bytes += sum(segment.size for segment in work.sources(group))
         new_bytes += new_file_bytes(work, group)
-        is_large = source_bytes > wave_bytes and len(wave) >= workers
+        is_large = source_bytes > wave_bytes * workers and len(wave) >= workers
         if wave and (is_large or new_bytes > new_bytes_max):
             yield wave
             wave = []

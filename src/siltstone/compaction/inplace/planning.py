@@ -11,7 +11,7 @@ import contextlib
 import os
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -271,9 +271,11 @@ def _skipped(state: LogState, reason: str) -> LogResult:
     return initial_result(state, segments).set_status(report.SKIPPED, reason)
 
 
-def refusal(state: LogState, segments: Sequence[Segment] | None = None) -> str | None:
+def refusal(
+    state: LogState, segments: Sequence[Segment] | None = None, listed: Iterable[str] | None = None
+) -> str | None:
     """Why the log is skipped, by its settings or by files in its directory, before anything is read; None if
-    it is not. ``segments``: of the log; listed if not given.
+    it is not. ``segments``: of the log, ``listed``: the names of its files; both are listed if not given.
 
     Raises UnsafeFileError, OSError.
     """
@@ -284,7 +286,7 @@ def refusal(state: LogState, segments: Sequence[Segment] | None = None) -> str |
         too_wide = overflowed_segments(state.segments() if segments is None else segments)
         if too_wide:
             return f"{too_wide[0].path}: {OVERFLOWED}"
-    leftovers = swap_leftovers(state.path)
+    leftovers = swap_leftovers(state.path, listed)
     if leftovers:
         return f"{leftovers[0]} is left of an interrupted swap; start the broker, or run clean --in-place"
     return None

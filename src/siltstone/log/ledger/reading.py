@@ -11,6 +11,14 @@ This is Pulsar's ``readCompacted``. The reader opens the ledger that is current 
 open, retention does not delete the log's records from the horizon on. The reader closes the ledger when it
 first reads the log itself. A ledger has no records of open or aborted transactions, so ``isolation`` matters
 only from the horizon on. If a log has no ledger, all of the log is read.
+
+A ledger has no tombstones either. A reader that goes on after another one has to see those of the keys that
+the other one has read, also when a newer ledger has applied them meanwhile. So it reads the log itself from
+where the other one would have, ``log_from``, and the newer ledger only below that::
+
+    other reader   ├─ ledger 1 ─┤ log_from ── log ──►
+    goes on at           ▲
+                         ├ ledger 2 ┤ log_from ── log ──►        not: ├ ledger 2 ──────────────┤ its horizon
 """
 
 from __future__ import annotations
@@ -124,12 +132,24 @@ class CompactedReader(RecordReader, Closing):
 
     ``offset``: of the next record. ``resets``: how often the ``reset`` policy was applied. It applies to an
     offset below the view's first one, and where retention deleted records of the log before they were read;
-    "earliest" is the view's first record. Close the reader, or use it in a ``with`` statement: until it has
-    passed the horizon it keeps a ledger open, and retention keeps the log's records from the horizon on.
+    "earliest" is the view's first record. ``log_from``: the offset from which the log itself is read. Close
+    the reader, or use it in a ``with`` statement: until it has passed the horizon it keeps a ledger open, and
+    retention keeps the log's records from the horizon on.
     """
 
-    def __init__(self, log: HasLedgers, start: Start = EARLIEST, **options: Unpack[ReaderSettings]) -> None:
-        """Arguments are ``LogReader``'s. Raises UsageError, LedgerError, OSError."""
+    def __init__(
+        self,
+        log: HasLedgers,
+        start: Start = EARLIEST,
+        *,
+        log_from: int | None = None,
+        **options: Unpack[ReaderSettings],
+    ) -> None:
+        """Arguments are ``LogReader``'s; ``log_from``: that of the reader that this one goes on after.
+
+        Raises UsageError, LedgerError, OSError; and OffsetOutOfRangeError, here or in a later ``poll``, if
+        records of the log from ``log_from`` on were deleted before they were read.
+        """
         self._log = log
         self._options = options
         self._reset, self._end = options.get("reset", "none"), options.get("end")
@@ -138,19 +158,38 @@ class CompactedReader(RecordReader, Closing):
         self._log_reader = LogReader(log, 0, **without_reset)
         self._held: HeldLedger | None = None
         self._current: tuple[LedgerSegment, LogReader] | None = None
-        self._log_from = 0  # the offset from which the log itself is read
+        self.log_from = 0
         self._is_closed = False
         self.resets = 0
         self.offset = 0
-        self.seek(start)
+        self._seek(start, log_from)
 
     @property
     def buffer_bytes(self) -> int:
         """The bytes of one read; they grow to the size of the largest batch."""
         return self._log_reader.buffer_bytes
 
+    @property
+    def is_in_ledger(self) -> bool:
+        """Is the next record, if there is one below ``log_from``, one of a ledger, which is open?"""
+        return self._held is not None
+
     def seek(self, start: Start) -> None:
         """Continue at another offset, in the ledger that is current now. Raises as the constructor does."""
+        self._seek(start, None)
+
+    def seek_existing(self, offset: int) -> None:
+        """Continue at the first offset from ``offset`` on that the view has now, in the ledger that is
+        current now: after ``OffsetOutOfRangeError``, without the records that are gone. Raises LedgerError,
+        OSError."""
+        self.seek(EARLIEST)
+        self.offset = max(self.offset, offset)
+        if self.offset >= self.log_from:
+            self._release()
+        if self._held is None:
+            self.offset = max(self.offset, self._log.view.log_start_offset)
+
+    def _seek(self, start: Start, log_from: int | None) -> None:
         self._release()
         self._is_closed = False
         store = LedgerStore(self._log.directory)
@@ -159,9 +198,12 @@ class CompactedReader(RecordReader, Closing):
         view = self._log.view
         if held is None:
             self.offset = self._resolve_start(view, start)
+            self.log_from = view.log_start_offset if log_from is None else log_from
             return
         self._held, ledger = held, held.ledger
-        self._log_from = max(ledger.horizon, view.log_start_offset)
+        self.log_from = max(ledger.horizon, view.log_start_offset)
+        if log_from is not None:
+            self.log_from = min(self.log_from, log_from)
         try:
             if view.log_end_offset < ledger.horizon:
                 raise LedgerError(
@@ -170,10 +212,17 @@ class CompactedReader(RecordReader, Closing):
                     f"{view.log_end_offset}",
                 )
             self.offset = self._start_offset(start, view)
+            if log_from is not None and max(self.offset, self.log_from) < view.log_start_offset:
+                raise OffsetOutOfRangeError(
+                    f"records of the log from offset {max(self.offset, self.log_from)} on, which were not "
+                    f"read yet, were deleted: it starts at {view.log_start_offset}",
+                    path=view.name,
+                    advice="continue in the ledger that is current now; it has no tombstones",
+                )
         except BaseException:
             self._release()
             raise
-        if self.offset >= ledger.horizon:
+        if self.offset >= self.log_from:
             self._release()
 
     def _resolve_start(self, view: LogView, start: Start) -> int:
@@ -192,7 +241,7 @@ class CompactedReader(RecordReader, Closing):
             offset = self._first_offset_since(segment, start.timestamp_ms)
             if offset is not None:
                 return offset
-        return self._resolve_start(view._replace(log_start_offset=self._log_from), start)
+        return self._resolve_start(view._replace(log_start_offset=self.log_from), start)
 
     def _first_offset_since(self, segment: LedgerSegment, timestamp_ms: int) -> int | None:
         """The offset of the segment's first record that is not superseded and not older than
@@ -232,7 +281,7 @@ class CompactedReader(RecordReader, Closing):
     def _poll(self, max_bytes: int | None) -> PolledRecords | None:
         if self._held is not None and self.offset < self._held.ledger.base_offset:
             raise OffsetOutOfRangeError(f"its first offset is {self._held.ledger.base_offset}")
-        while self._held is not None:
+        while self._held is not None and self.offset < self.log_from:
             if self._end is not None and self.offset >= self._end:
                 self._release()
                 return None
@@ -255,7 +304,8 @@ class CompactedReader(RecordReader, Closing):
         reader = self._current[1]
         try:
             while (polled := reader.poll(max_bytes)) is not None:
-                self.offset = reader.offset
+                # A batch may have records below ``log_from`` and above it.
+                self.offset = min(reader.offset, self.log_from)
                 remaining = without_superseded(polled, segment.superseded, path)
                 if len(remaining):
                     return remaining
@@ -264,7 +314,7 @@ class CompactedReader(RecordReader, Closing):
             ledger_error.position = error.position
             raise ledger_error from error
         self._log_reader.buffer_bytes = max(self._log_reader.buffer_bytes, reader.buffer_bytes)
-        end = segment.view.log_end_offset
+        end = min(segment.view.log_end_offset, self.log_from)
         self.offset = max(self.offset, end if self._end is None else min(end, self._end))
         return None
 
@@ -284,6 +334,7 @@ class CompactedReader(RecordReader, Closing):
             **self._options,
             "isolation": READ_UNCOMMITTED,
             "reset": "none",
+            "end": self.log_from if self._end is None else min(self._end, self.log_from),
             "buffer_bytes": self.buffer_bytes,
             "limit": self._options.get("limit") or self._log.view.batch_limit,
             "verify": False,  # ``verify_segment`` has verified the whole log, or the options say not to
@@ -295,7 +346,7 @@ class CompactedReader(RecordReader, Closing):
         records."""
         try:
             if self._held is not None:
-                self.offset = max(self.offset, self._log_from)
+                self.offset = max(self.offset, self.log_from)
             self._log_reader.offset = self.offset
             polled = self._log_reader.poll(max_bytes)
         finally:

@@ -4,8 +4,36 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from siltstone.web.pages import actions, broker, cleaner, overview, topics
+from siltstone.web.pages import (
+    actions,
+    broker,
+    cleaner,
+    directories,
+    emptying,
+    lists_of_server,
+    new_topic,
+    overview,
+    producing,
+    records,
+    selected,
+    topic_tabs,
+    topics,
+)
 
 router = APIRouter()
-for pages in (overview, topics, cleaner, broker, actions):
+for pages in (
+    overview,
+    topics,
+    topic_tabs,
+    records,
+    new_topic,
+    selected,
+    producing,
+    cleaner,
+    broker,
+    directories,
+    lists_of_server,
+    actions,
+    emptying,
+):
     router.include_router(pages.router)

@@ -4,32 +4,36 @@ is refused shows its page again with the reason. ``guards`` has let it through: 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Request
+from pydantic import BaseModel
 from starlette.responses import RedirectResponse, Response
 
-from siltstone.base.errors import SiltstoneError, UsageError
+from siltstone.base.errors import ChangedMeanwhileError, SiltstoneError, UsageError
 from siltstone.commands import administration
 from siltstone.commands.cluster import partition_named
+from siltstone.commands.explaining import explain_topic
 from siltstone.commands.topics import parse_assignments
 from siltstone.web.errors import status_of
-from siltstone.web.guards import ADMIN, EDITOR
+from siltstone.web.guards import ADMIN, EDITOR, READER
 from siltstone.web.here import By, Here
-from siltstone.web.pages import cleaner, topics
-from siltstone.web.pages.rendering import path
+from siltstone.web.pages import cleaner, topic_tabs
+from siltstone.web.pages.lists import ListParameters
+from siltstone.web.pages.rendering import path, query_text
 
 router = APIRouter(prefix="/ui")
 Text = Annotated[str, Form()]
 Checked = Annotated[bool, Form()]
 
 
-def _answer(target: str, act: Callable[[], object], again: Callable[[str], Response]) -> Response:
-    """Act and go to ``target``, or show the page again with what was wrong."""
+def _answer(target: str, act: Callable[[], object], again: Callable[..., Response]) -> Response:
+    """Act and go to ``target``, or show the page ``again`` with its ``problem``."""
     try:
         act()
     except (SiltstoneError, OSError) as error:
-        answer = again(str(error))
+        answer = again(problem=str(error))
         answer.status_code = status_of(error)[0]
         return answer
     return RedirectResponse(target, 303)
@@ -41,55 +45,71 @@ def _confirmed(typed: str, topic: str) -> None:
         raise UsageError("this may delete data, and was not confirmed", advice=f"type {topic}")
 
 
-@router.post("/topics", dependencies=[ADMIN])
-def create(
-    request: Request, served: Here, by: By, name: Text, partitions: Text = "1", settings: Text = ""
-) -> Response:
-    """Create a topic."""
+class NewSetting(BaseModel):
+    """One setting of a topic: its value, or its default. ``tag``: as the topic was read; ``typed``: its name,
+    where the change may delete data."""
 
-    def act() -> None:
-        if not partitions.isdigit() or len(partitions) > 9:
-            raise UsageError(f"partitions={partitions[:20]!r} is no number", advice="pass 1 or more")
-        lines = [line.strip() for line in settings.splitlines() if line.strip()]
-        parsed = parse_assignments(lines, "settings")
-        administration.create_topic(served, by, name, int(partitions), parsed)
-        served.cataloguer.refresh()
-
-    again = lambda problem: topics.topics(request, served, topics.ShownTopics(), problem=problem)  # noqa: E731
-    return _answer(f"/ui/topics/{path(name)}", act, again)
+    name: str
+    value: str = ""
+    default: bool = False
+    tag: str = ""
+    typed: str = ""
 
 
 @router.post("/topics/{topic}/configuration", dependencies=[EDITOR])
 def alter(
-    request: Request,
-    served: Here,
-    by: By,
-    topic: str,
-    name: Text,
-    value: Text = "",
-    default: Checked = False,
-    tag: Text = "",
-    typed: Text = "",
+    request: Request, served: Here, by: By, topic: str, form: Annotated[NewSetting, Form()]
 ) -> Response:
     """Set one of the topic's own settings, or leave it to the default."""
+    name = form.name
+    try:
+        if name in topic_tabs.DELETES:
+            _confirmed(form.typed, topic)
+        set_to = {} if form.default else parse_assignments([f"{name}={form.value}"], name)
+        removed = [name] if form.default else []
+        administration.alter_settings(served, by, topic, set_to, removed, if_match=form.tag or None)
+    except (SiltstoneError, OSError) as error:
+        asked = topic_tabs.Asked(name=name, value=form.value, default=form.default)
+        is_conflict = isinstance(error, ChangedMeanwhileError)
+        answer = topic_tabs.configuration(
+            request, served, topic, asked, problem=str(error), is_conflict=is_conflict
+        )
+        answer.status_code = status_of(error)[0]
+        return answer
+    served.cataloguer.refresh()
+    return RedirectResponse(f"/ui/topics/{path(topic)}/configuration?{query_text({'name': name})}", 303)
+
+
+@router.post("/topics/{topic}/partitions", dependencies=[ADMIN])
+def add_partitions(
+    request: Request, served: Here, by: By, topic: str, count: Text, tag: Text = ""
+) -> Response:
+    """Raise the topic's number of partitions."""
 
     def act() -> None:
-        if name in topics.DELETES:
-            _confirmed(typed, topic)
-        set_to = {} if default else parse_assignments([f"{name}={value}"], name)
-        removed = [name] if default else []
-        administration.alter_settings(served, by, topic, set_to, removed, if_match=tag or None)
+        if not (count.isascii() and count.isdigit()) or len(count) > 9:
+            raise UsageError(f"{count[:20]!r} is no number of partitions", advice="pass a higher number")
+        administration.add_partitions(served, by, topic, int(count), if_match=tag or None)
+        served.cataloguer.refresh()
 
-    again = lambda problem: topics.configuration(request, served, topic, problem=problem)  # noqa: E731
-    return _answer(f"/ui/topics/{path(topic)}/configuration", act, again)
+    again = partial(topic_tabs.configuration, request, served, topic, topic_tabs.Asked())
+    return _answer(f"/ui/topics/{path(topic)}", act, again)
 
 
 @router.post("/topics/{topic}/clean", dependencies=[EDITOR])
 def clean(request: Request, served: Here, by: By, topic: str, force: Checked = False) -> Response:
     """Clean the topic now, as a job."""
-    again = lambda problem: topics.segments(request, served, topic, problem=problem)  # noqa: E731
-    act = lambda: administration.clean_now(served, by, topic, force=force)  # noqa: E731
+    again = partial(topic_tabs.segments, request, served, topic)
+    act = partial(administration.clean_now, served, by, topic, force=force)
     return _answer("/ui/jobs", act, again)
+
+
+@router.post("/topics/{topic}:explain", dependencies=[READER])
+def explain(request: Request, served: Here, by: By, topic: str) -> Response:
+    """Explain the topic's next cleaning, as a job; its result is on the page of segments."""
+    again = partial(topic_tabs.segments, request, served, topic)
+    act = partial(explain_topic, served, by.user, topic)
+    return _answer(f"/ui/topics/{path(topic)}", act, again)
 
 
 @router.post("/topics/{topic}/delete", dependencies=[ADMIN])
@@ -101,7 +121,7 @@ def delete(request: Request, served: Here, by: By, topic: str, typed: Text = "")
         administration.delete_topic(served, by, topic)
         served.cataloguer.refresh()
 
-    again = lambda problem: topics.configuration(request, served, topic, problem=problem)  # noqa: E731
+    again = partial(topic_tabs.configuration, request, served, topic, topic_tabs.Asked())
     return _answer("/ui/topics", act, again)
 
 
@@ -113,11 +133,43 @@ def retry(request: Request, served: Here, by: By, topic: str, partition: int) ->
         administration.retry_cleaning(served, by, partition_named(served, topic, partition))
         served.cataloguer.refresh()
 
-    return _answer("/ui/cleaner", act, lambda problem: cleaner.cleaner(request, served, problem=problem))
+    again = partial(cleaner.uncleanable, request, served, ListParameters())
+    return _answer("/ui/cleaner/uncleanable", act, again)
+
+
+def _in_queue(request: Request, served: Here, target: str, act: Callable[[], object]) -> Response:
+    return _answer(target, act, partial(cleaner.queue, request, served, ListParameters()))
+
+
+@router.post("/topics/{topic}/partitions/{partition}/clean", dependencies=[EDITOR])
+def clean_partition(request: Request, served: Here, by: By, topic: str, partition: int) -> Response:
+    """Clean one log now, as a job, whatever its dirty ratio."""
+    act = partial(administration.clean_now, served, by, topic, [partition], force=True)
+    return _in_queue(request, served, "/ui/jobs", act)
+
+
+@router.post("/topics/{topic}/partitions/{partition}/pause", dependencies=[EDITOR])
+def pause(request: Request, served: Here, by: By, topic: str, partition: int) -> Response:
+    """Let the cleaner leave a log alone."""
+
+    def act() -> None:
+        administration.pause_cleaning(served, by, partition_named(served, topic, partition))
+
+    return _in_queue(request, served, "/ui/cleaner", act)
+
+
+@router.post("/topics/{topic}/partitions/{partition}/resume", dependencies=[EDITOR])
+def resume(request: Request, served: Here, by: By, topic: str, partition: int) -> Response:
+    """End the pause of a log."""
+
+    def act() -> None:
+        administration.resume_cleaning(served, by, partition_named(served, topic, partition))
+
+    return _in_queue(request, served, "/ui/cleaner", act)
 
 
 @router.post("/jobs/{job_id}/cancel", dependencies=[EDITOR])
-def cancel(served: Here, job_id: str) -> Response:
+def cancel(served: Here, by: By, job_id: str) -> Response:
     """Cancel a job."""
-    served.jobs.cancel(job_id)
+    administration.cancel_job(served, by, job_id)
     return RedirectResponse("/ui/jobs", 303)

@@ -1,52 +1,133 @@
-"""The broker's settings, its directories, groups, the audit log, jobs."""
+"""The broker's settings, as a form for one of them at a time, the switch of the log cleaner, and the restart
+that static settings wait for."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
-from starlette.responses import Response
+from typing import Annotated
 
-from siltstone.base.config_table import ALL_KEYS
-from siltstone.commands import console
-from siltstone.commands.catalogue import PAGE_ROWS
-from siltstone.commands.topics import settings_of_broker
-from siltstone.web.guards import VIEWER
-from siltstone.web.here import Here
+from fastapi import APIRouter, Form, Query, Request
+from starlette.responses import RedirectResponse, Response
+
+from siltstone.base.config import find_broker_key
+from siltstone.base.errors import ChangedMeanwhileError, SiltstoneError
+from siltstone.commands import broker_settings
+from siltstone.commands.broker_settings import CLEANER_SWITCH, LOG_CLEANER, MAIN, BrokerRow
+from siltstone.commands.cluster import broker_tag
+from siltstone.commands.listing import Column
+from siltstone.web.errors import status_of
+from siltstone.web.guards import ADMIN, VIEWER
+from siltstone.web.here import By, Here
+from siltstone.web.pages.equivalents import cluster_url, curl
+from siltstone.web.pages.lists import ListParameters, list_page
 from siltstone.web.pages.rendering import page
 
-router = APIRouter(prefix="/ui")
+router = APIRouter(prefix="/ui/broker")
+COLUMNS: tuple[Column[BrokerRow], ...] = (
+    Column(name="name", title="name", value=lambda row: row.name),
+    Column(name="value", title="value", value=lambda row: row.value),
+    Column(name="source", title="source", value=lambda row: row.source),
+    Column(name="default", title="default", value=lambda row: row.default),
+    Column(
+        name="applies",
+        title="applies",
+        value=lambda row: "at once" if row.applies_at_once else "after a restart",
+    ),
+    Column(name="pending", title="pending", value=lambda row: row.pending),
+    Column(name="what", title="what it does", value=lambda row: row.key.doc),
+)
 
 
-@router.get("/broker", dependencies=[VIEWER])
-def broker(request: Request, served: Here) -> Response:
+class BrokerParameters(ListParameters):
+    """``name``: the setting whose form is shown, with ``value`` in it; ``changed``: only those that are
+    set."""
+
+    count: int = 500
+    name: str = ""
+    value: str = ""
+    changed: bool = False
+
+
+@router.get("", dependencies=[VIEWER])
+def broker(request: Request, served: Here, asked: Annotated[BrokerParameters, Query()]) -> Response:
     """The settings of the broker and of its log cleaner."""
-    settings = settings_of_broker(served.broker_settings(), everything=True)
-    groups = {"Main": [], "Log Cleaner": []}  # type: dict[str, list[object]]
-    docs = {name: key for key in ALL_KEYS for name in key.names}
-    for setting in settings:
-        groups["Log Cleaner" if setting.name.startswith("log.cleaner") else "Main"].append(setting)
-    return page(request, served, "broker.html", groups=groups, docs=docs)
+    return _settings(request, served, asked)
 
 
-@router.get("/directories", dependencies=[VIEWER])
-def directories(request: Request, served: Here) -> Response:
-    """The log directories."""
-    return page(request, served, "directories.html", rows=console.directories(served))
+def _settings(
+    request: Request,
+    served: Here,
+    asked: BrokerParameters,
+    *,
+    problem: str | None = None,
+    is_conflict: bool = False,
+) -> Response:
+    rows, unreadable = broker_settings.broker_rows(served)
+    edited = None
+    if asked.name:
+        key = find_broker_key(asked.name)
+        edited = next((row for row in rows if row.key is key), None)
+    switch = next(row for row in rows if row.name == CLEANER_SWITCH)
+    shown = [row for row in rows if not asked.changed or row.value != row.default or row.pending is not None]
+    return list_page(
+        request,
+        served,
+        "broker.html",
+        "settings",
+        COLUMNS,
+        shown,
+        asked,
+        problem=problem or unreadable,
+        groups=(LOG_CLEANER, MAIN),
+        edited=edited,
+        is_conflict=is_conflict,
+        switch=switch,
+        waiting=[row for row in rows if row.pending is not None],
+        has_file=served.options.properties is not None,
+        tag=broker_tag(served),
+        same=[] if edited is None else [_same(request, served, edited.name, asked.value or edited.value)],
+    )
 
 
-@router.get("/groups", dependencies=[VIEWER])
-def groups(request: Request, served: Here) -> Response:
-    """Consumer groups and their lags."""
-    found, notes = console.groups(served)
-    return page(request, served, "groups.html", groups=found, notes=notes)
+def _same(request: Request, served: Here, name: str, value: str) -> str:
+    return curl(request, "PUT", cluster_url(served, "broker-configs", name), {"value": value})
 
 
-@router.get("/changes", dependencies=[VIEWER])
-def changes(request: Request, served: Here) -> Response:
-    """The audit log."""
-    return page(request, served, "changes.html", changes=console.changes(served, PAGE_ROWS))
+@router.post("", dependencies=[ADMIN])
+def save(
+    request: Request,
+    served: Here,
+    by: By,
+    name: Annotated[str, Form()],
+    value: Annotated[str, Form()] = "",
+    default: Annotated[bool, Form()] = False,
+    tag: Annotated[str, Form()] = "",
+) -> Response:
+    """Set a setting in the broker's file, or take it out: it applies at once, or is pending."""
+    try:
+        set_to, removed = ({}, [name]) if default else ({name: value}, [])
+        broker_settings.alter_broker(served, by, set_to, removed, if_match=tag or None)
+    except (SiltstoneError, OSError) as error:
+        again = BrokerParameters(name=name, value=value)
+        is_conflict = isinstance(error, ChangedMeanwhileError)
+        answer = _settings(request, served, again, problem=str(error), is_conflict=is_conflict)
+        answer.status_code = status_of(error)[0]
+        return answer
+    return RedirectResponse("/ui/broker", 303)
 
 
-@router.get("/jobs", dependencies=[VIEWER])
-def jobs(request: Request, served: Here) -> Response:
-    """Background jobs."""
-    return page(request, served, "jobs.html", jobs=served.jobs.all())
+@router.post("/restart", dependencies=[ADMIN])
+def restart(request: Request, served: Here, by: By) -> Response:
+    """Close the directories in order, read the file and open them again. The page waits for that."""
+    try:
+        broker_settings.restart(served, by)
+    except (SiltstoneError, OSError) as error:
+        answer = _settings(request, served, BrokerParameters(), problem=str(error))
+        answer.status_code = status_of(error)[0]
+        return answer
+    return page(request, served, "restarting.html")
+
+
+@router.get("/restart", dependencies=[VIEWER])
+def restarted() -> Response:
+    """Where a reload of the waiting page ends."""
+    return RedirectResponse("/ui/broker", 303)

@@ -1,32 +1,103 @@
-"""The cleaner: its queue, runs, uncleanable logs, savings."""
+"""The cleaner's four tabs: its queue, runs, uncleanable logs, savings."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from siltstone.commands import console
-from siltstone.commands.catalogue import PAGE_ROWS, dirtiest
-from siltstone.commands.savings import savings_by_day
+from siltstone.commands import cleaner_lists, console
+from siltstone.commands.cleaner_lists import QueueRow, RunRow, UncleanableRow
+from siltstone.commands.explaining import removal_words
+from siltstone.commands.listing import Column
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
-from siltstone.web.pages.rendering import page
-from siltstone.web.pages.topics import Problem
+from siltstone.web.pages.lists import ListParameters, list_page
+from siltstone.web.pages.topic_tabs import Problem
 
 router = APIRouter(prefix="/ui/cleaner")
+Asked = Annotated[ListParameters, Query()]
+QUEUE: tuple[Column[QueueRow], ...] = (
+    Column(name="place", title="order", value=lambda row: row.place, is_number=True),
+    Column(name="log", title="log", value=lambda row: str(row.topic_partition)),
+    Column(name="state", title="state", value=lambda row: row.state),
+    Column(name="dirty_bytes", title="dirty bytes", value=lambda row: row.dirty_bytes, is_number=True),
+    Column(name="dirty_ratio", title="ratio / needed", value=lambda row: row.dirty_ratio, is_number=True),
+    Column(name="overdue_ms", title="overdue", value=lambda row: row.overdue_ms, is_number=True),
+    Column(name="last_cleaning_ms", title="last cleaning (UTC)", value=lambda row: row.last_cleaning_ms),
+    Column(name="waits_for", title="what it waits for", value=lambda row: row.waits_for),
+)
+RUNS: tuple[Column[RunRow], ...] = (
+    Column(name="began_ms", title="began (UTC)", value=lambda row: row.began_ms),
+    Column(name="log", title="log", value=lambda row: str(row.topic_partition)),
+    Column(name="status", title="status", value=lambda row: row.status),
+    Column(name="bytes_before", title="bytes before", value=lambda row: row.bytes_before, is_number=True),
+    Column(name="bytes_after", title="after", value=lambda row: row.bytes_after, is_number=True),
+    Column(name="removed", title="records removed", value=lambda row: row.removed, is_number=True),
+    Column(name="what_went", title="what went, and why", value=lambda row: row.what_went or row.reason),
+    Column(name="seconds", title="seconds", value=lambda row: row.seconds, is_number=True),
+    Column(name="recopy_percent", title="recopy", value=lambda row: row.recopy_percent, is_number=True),
+)
+UNCLEANABLE: tuple[Column[UncleanableRow], ...] = (
+    Column(name="log", title="log", value=lambda row: str(row.topic_partition)),
+    Column(name="since_ms", title="since (UTC)", value=lambda row: row.since_ms),
+    Column(name="file", title="file", value=lambda row: row.file),
+    Column(name="byte", title="byte", value=lambda row: row.byte, is_number=True),
+    Column(name="reason", title="reason", value=lambda row: row.reason),
+    Column(name="command", title="look at it", value=lambda row: row.command),
+)
+# Rows are ``Saving``s as they are kept: there may be 30,000.
+SAVINGS: tuple[Column[Any], ...] = (
+    Column(name="day", title="day (UTC)", value=lambda row: row.day),
+    Column(name="topic", title="topic", value=lambda row: row.topic),
+    Column(name="cleanings", title="cleanings", value=lambda row: row.cleanings, is_number=True),
+    Column(name="bytes_before", title="bytes before", value=lambda row: row.bytes_before, is_number=True),
+    Column(name="bytes_after", title="after", value=lambda row: row.bytes_after, is_number=True),
+    Column(name="saved_bytes", title="saved", value=lambda row: row.saved_bytes, is_number=True),
+    Column(name="removed", title="records removed", value=lambda row: row.records_removed, is_number=True),
+    Column(name="what_went", title="what went, and why", value=lambda row: removal_words(row.removed)),
+)
 
 
 @router.get("", dependencies=[VIEWER])
-def cleaner(request: Request, served: Here, *, problem: Problem = None) -> Response:
-    """All of it on one page."""
-    cleanings = console.cleanings(served)
-    return page(
+def queue(request: Request, served: Here, asked: Asked, *, problem: Problem = None) -> Response:
+    """The compacted logs, the dirtiest first."""
+    rows, tab = cleaner_lists.queue(served), "queue"
+    return list_page(
+        request, served, "cleaner_queue.html", "queue", QUEUE, rows, asked, problem=problem, tab=tab
+    )
+
+
+@router.get("/runs", dependencies=[VIEWER])
+def runs(request: Request, served: Here, asked: Asked) -> Response:
+    """The cleanings that ended."""
+    rows = cleaner_lists.runs(served)
+    return list_page(request, served, "cleaner_runs.html", "runs", RUNS, rows, asked, tab="runs")
+
+
+@router.get("/uncleanable", dependencies=[VIEWER])
+def uncleanable(request: Request, served: Here, asked: Asked, *, problem: Problem = None) -> Response:
+    """The logs that the cleaner skips."""
+    rows, tab = cleaner_lists.uncleanable(served), "uncleanable"
+    return list_page(
+        request, served, "cleaner_uncleanable.html", tab, UNCLEANABLE, rows, asked, problem=problem, tab=tab
+    )
+
+
+@router.get("/savings", dependencies=[VIEWER])
+def savings(request: Request, served: Here, asked: Asked) -> Response:
+    """What cleanings have saved, by day and topic."""
+    rows = console.savings(served)
+    return list_page(
         request,
         served,
-        "cleaner.html",
-        problem=problem,
-        queue=dirtiest(served.catalogue, PAGE_ROWS),
-        cleanings=cleanings[:PAGE_ROWS],
-        uncleanable=console.uncleanable_rows(served),
-        savings=savings_by_day(served.paths)[:PAGE_ROWS],
+        "cleaner_savings.html",
+        "savings",
+        SAVINGS,
+        rows,
+        asked,
+        tab="savings",
+        removal_words=removal_words,
+        saved=sum(row.saved_bytes for row in rows),
     )

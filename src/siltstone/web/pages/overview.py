@@ -9,15 +9,22 @@ from functools import cache
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
+from siltstone.base.config import BROKER_NAMES
 from siltstone.commands import console
 from siltstone.commands.catalogue import dirtiest
-from siltstone.commands.savings import DAY_MS, saved_bytes
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
-from siltstone.web.pages.rendering import THEME_COOKIE, THEMES, page
+from siltstone.web.pages.rendering import THEME_COOKIE, THEMES, page, path, query_text
 
 router = APIRouter()
-_KINDS = {"console.css": "text/css", "htmx.min.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_KINDS = {
+    "console.css": "text/css",
+    "console.js": "text/javascript",
+    "htmx.min.js": "text/javascript",
+    "uplot.min.css": "text/css",
+    "uplot.min.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
 
 
 @router.get("/", dependencies=[VIEWER])
@@ -29,16 +36,32 @@ def root() -> Response:
 @router.get("/ui/", dependencies=[VIEWER])
 def overview(request: Request, served: Here) -> Response:
     """Bytes by section, what needs attention, the dirtiest logs, the last cleanings."""
-    cleanings, now_ms = console.cleanings(served), served.clock.now_ms()
     return page(
         request,
         served,
         "overview.html",
         dirtiest=dirtiest(served.catalogue, 10),
-        cleanings=cleanings[:10],
-        saved_day=saved_bytes(cleanings, now_ms - DAY_MS),
-        saved_week=saved_bytes(cleanings, now_ms - 7 * DAY_MS),
+        cleanings=console.cleanings(served)[:10],
+        offline=console.offline_directories(served),
+        engine=console.cleaner_state(served),
+        saved=console.saved(served),
     )
+
+
+@router.get("/ui/jump", dependencies=[VIEWER])
+def jump(served: Here, to: str = "") -> Response:
+    """To a topic (``users``), a record (``users 0 756``: topic, partition, offset), a setting of the broker;
+    else to the topics whose name has this text."""
+    words = to.split()
+    if words and words[0] in served.catalogue.topics:
+        topic, numbers = f"/ui/topics/{path(words[0])}", words[1:]
+        if len(numbers) == 2 and all(word.isascii() and word.isdigit() for word in numbers):
+            where = {"partition": numbers[0], "position": "offset", "offset": numbers[1]}
+            return RedirectResponse(f"{topic}/records?{query_text(where)}", 303)
+        return RedirectResponse(topic, 303)
+    if len(words) == 1 and words[0] in BROKER_NAMES:
+        return RedirectResponse(f"/ui/broker?{query_text({'name': words[0]})}#change", 303)
+    return RedirectResponse(f"/ui/topics?{query_text({'contains': to.strip()})}", 303)
 
 
 @router.get("/ui/theme/{theme}", dependencies=[VIEWER])

@@ -7,6 +7,7 @@ answer has an ``ETag``, so that nothing new is a 304. Without script the page is
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -32,8 +33,10 @@ NAVIGATION = (
     ("broker", "Broker", "/ui/broker"),
     ("directories", "Directories", "/ui/directories"),
     ("groups", "Groups", "/ui/groups"),
+    ("transactions", "Transactions", "/ui/transactions"),
     ("changes", "Changes", "/ui/changes"),
     ("jobs", "Jobs", "/ui/jobs"),
+    ("api", "API", "/ui/api"),
 )
 
 
@@ -47,7 +50,15 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        size=_size, number=_number, time=_time, duration=_duration, path=path, query=_query, percent=_percent
+        size=_size,
+        number=_number,
+        time=_time,
+        duration=_duration,
+        path=path,
+        query=_query,
+        percent=_percent,
+        meaning=_meaning,
+        source=_source,
     )
     return environment
 
@@ -81,19 +92,62 @@ def _duration(value: int | None) -> str:
     return "unlimited" if value < 0 else duration_text(value / 1000)
 
 
+_SOURCES = {
+    "DEFAULT_CONFIG": "default",
+    "STATIC_BROKER_CONFIG": "the broker's file",
+    "DYNAMIC_BROKER_CONFIG": "the broker, at run time",
+    "DYNAMIC_DEFAULT_BROKER_CONFIG": "all brokers, at run time",
+    "DYNAMIC_TOPIC_CONFIG": "the topic",
+}
+
+
+def _source(name: str) -> str:
+    """Who has set a setting, by Kafka's name of the source."""
+    return _SOURCES.get(name, name)
+
+
+def _meaning(text: str, name: str) -> str:
+    """What the number of a setting in ms or bytes comes to, in words; empty for others."""
+    if not text.lstrip("-").isdigit() or len(text) > 20:
+        return ""
+    if int(text) >= 1 << 62:
+        return "never"
+    if name.endswith(".ms"):
+        return duration_text(int(text) / 1000) if int(text) >= 1000 else ""
+    return size_text(int(text)) if name.endswith(".bytes") and int(text) >= 1000 else ""
+
+
 def path(value: object) -> str:
     """A part of a URL's path."""
     return quote(str(value), safe="")
 
 
-def _query(values: dict[str, object], **changed: object) -> str:
-    """A query string with some values changed; empty ones are left out."""
-    merged = {**values, **changed}
-    return urlencode({name: value for name, value in merged.items() if value not in ("", None, False)})
+def query_text(values: Mapping[str, object]) -> str:
+    """A query string; empty values are left out, and a tick is ``true``."""
+    return urlencode(
+        {
+            name: "true" if value is True else value
+            for name, value in values.items()
+            if value not in ("", None) and value is not False
+        },
+        errors="surrogatepass",
+    )
+
+
+def _query(values: Mapping[str, object], **changed: object) -> str:
+    """A query string with some values changed."""
+    return query_text({**values, **changed})
+
+
+def fragment(template: str, **values: Any) -> str:
+    """A part of a page."""
+    return _environment().get_template(template).render(**values)
 
 
 def _refusal(request: Request, served: Served, role: Role) -> str:
-    """Why the user may not do what needs ``role`` here; empty if they may."""
+    """Why the user may not do what needs ``role`` here; empty if they may. (A reader only asks.)"""
+    if role <= Role.READER:
+        return "" if user_of(request).role >= role else f"this needs the role {role.name.lower()}"
     if served.is_look:
         return f"look mode changes nothing: {LOOK_ADVICE}"
     reason = request.app.state.rules.read_only_reason
@@ -119,7 +173,10 @@ def page(
             read_at=read_at,
             user=user_of(request),
             problem=problem,
-            refusals={role: _refusal(request, served, role) for role in (Role.EDITOR, Role.ADMIN)},
+            refusals={
+                role: _refusal(request, served, role) for role in (Role.READER, Role.EDITOR, Role.ADMIN)
+            },
+            READER=Role.READER,
             EDITOR=Role.EDITOR,
             ADMIN=Role.ADMIN,
             theme=theme if theme in THEMES else THEMES[0],

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fastapi import Depends, HTTPException, Request
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool
 
 
 class Body(BaseModel):
     """A request's body: an unknown member is refused, so that none is silently ignored."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+def _refuse_words(value: object) -> object:
+    if isinstance(value, (bool, str)):
+        raise ValueError("it is a number")
+    return value
+
+
+NO_WORDS = BeforeValidator(_refuse_words)
+"""For a number with bounds, after them: ``Annotated[int, Field(ge=0), NO_WORDS]``, so that the document has
+them."""
+Whole = Annotated[int, NO_WORDS]
+"""A whole number in a body. pydantic alone would take ``true`` for 1, ``"7"`` for 7; 7.0 is one in JSON."""
+Flag = StrictBool
+"""``true`` or ``false`` in a body, and not 1 or ``"yes"``."""
 
 
 def _refuse_other_than_json(request: Request) -> None:

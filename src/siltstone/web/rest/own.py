@@ -5,32 +5,45 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from pydantic import Field
 from starlette.responses import Response
 
 from siltstone.commands import console
 from siltstone.commands.administration import topic_etag
-from siltstone.commands.browsing import browse, raw_value
+from siltstone.commands.browsing import browse, one_record, raw_value
 from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, dirtiest, list_topics
-from siltstone.commands.savings import savings_by_day
 from siltstone.commands.topics import settings_of_broker, settings_of_topic
+from siltstone.commands.transactions import open_transactions, parsed_start
 from siltstone.web.guards import READER, VIEWER
 from siltstone.web.here import Here, Latest
-from siltstone.web.queries import RecordParameters, TopicParameters
+from siltstone.web.limits import READING
+from siltstone.web.queries import DecodingParameters, RecordParameters, TopicParameters
+from siltstone.web.rest.bodies import JSON_ONLY, Body
 
 router = APIRouter(prefix="/api/v1", tags=["Siltstone"])
 Document = dict[str, Any]
 Count = Annotated[int, Query(ge=1, le=PAGE_MAX)]
+Start = Annotated[int, Query(ge=0)]
+
+
+class SettingsToPreview(Body):
+    """Settings of a topic that would be set, and removed."""
+
+    set: dict[str, str] = Field(default_factory=dict)
+    remove: tuple[str, ...] = ()
 
 
 @router.get("/overview", dependencies=[VIEWER])
 def overview(served: Here) -> Document:
     """Sums over all logs, the ten dirtiest ones, the last ten cleanings, notes on the directories."""
-    catalogue = served.catalogue
+    catalogue, saved = served.catalogue, console.saved(served)
     return {
         "at_ms": catalogue.at_ms,
         "totals": catalogue.totals.to_json(),
         "dirtiest": [row.to_json() for row in dirtiest(catalogue, 10)],
         "cleanings": [cleaning.to_json() for cleaning in console.cleanings(served)[:10]],
+        "saved_bytes_24h": saved.last_24_hours,
+        "saved_bytes_7d": saved.last_7_days,
         "notes": list(catalogue.notes),
         "error": catalogue.error,
     }
@@ -74,13 +87,13 @@ def _setting(setting: Any) -> Document:
     return {"name": setting.name, "value": setting.value, "source": setting.source, "synonyms": synonyms}
 
 
-@router.get("/topics/{topic}/partitions/{partition}/segments", dependencies=[VIEWER])
+@router.get("/topics/{topic}/partitions/{partition}/segments", dependencies=[VIEWER, READING])
 def segments(served: Here, topic: str, partition: int) -> Document:
     """The segments of a partition, its marks, and why it is not cleaned."""
     return console.partition_segments(served, topic, partition).to_json()
 
 
-@router.get("/topics/{topic}/records", dependencies=[READER])
+@router.get("/topics/{topic}/records", dependencies=[READER, READING])
 def records(
     served: Here, latest: Latest, topic: str, asked: Annotated[RecordParameters, Query()]
 ) -> Document:
@@ -89,9 +102,32 @@ def records(
     return browse(browsed, asked.query(), cursor=asked.cursor, latest=latest).to_json()
 
 
+@router.get("/topics/{topic}/cleanings", dependencies=[VIEWER])
+def topic_cleanings(served: Here, topic: str, count: Count = PAGE_ROWS) -> Document:
+    """The last cleanings of a topic, the newest first."""
+    return {"cleanings": [cleaning.to_json() for cleaning in console.cleanings(served, topic)[:count]]}
+
+
+@router.post("/topics/{topic}/configs:preview", dependencies=[VIEWER, JSON_ONLY, READING])
+def preview_configs(served: Here, topic: str, change: SettingsToPreview) -> Document:
+    """What a change of a topic's own settings would do, from the facts of its segments. Changes nothing."""
+    return console.preview_change(served, topic, change.set, change.remove).to_json()
+
+
+@router.get("/topics/{topic}/partitions/{partition}/records/{offset}", dependencies=[READER, READING])
+def record(
+    served: Here, topic: str, partition: int, offset: int, asked: Annotated[DecodingParameters, Query()]
+) -> Document:
+    """One record."""
+    of_keys, of_values = asked.decodings()
+    browsed = console.browsed_topic(served, topic)
+    found = one_record(browsed, partition, offset, key_decoding=of_keys, value_decoding=of_values)
+    return found.to_json()
+
+
 @router.get(
     "/topics/{topic}/partitions/{partition}/records/{offset}/value",
-    dependencies=[READER],
+    dependencies=[READER, READING],
     response_class=Response,
     responses={200: {"content": {"application/octet-stream": {}}}, 204: {"description": "A null value"}},
 )
@@ -104,7 +140,7 @@ def value(served: Here, topic: str, partition: int, offset: int) -> Response:
     return Response(data, media_type="application/octet-stream", headers=headers)
 
 
-@router.get("/topics/{topic}/partitions/{partition}/records/{offset}/why", dependencies=[READER])
+@router.get("/topics/{topic}/partitions/{partition}/records/{offset}/why", dependencies=[READER, READING])
 def why(
     served: Here,
     topic: str,
@@ -121,9 +157,9 @@ def why(
 
 
 @router.get("/cleaner/queue", dependencies=[VIEWER])
-def queue(served: Here) -> Document:
-    """The dirty logs, the dirtiest first."""
-    rows = dirtiest(served.catalogue, PAGE_MAX)
+def queue(served: Here, count: Count = PAGE_ROWS) -> Document:
+    """The compacted logs, the dirtiest first."""
+    rows = dirtiest(served.catalogue, count)
     return {"at_ms": served.catalogue.at_ms, "logs": [row.to_json() for row in rows]}
 
 
@@ -134,15 +170,21 @@ def runs(served: Here, count: Count = PAGE_ROWS) -> Document:
 
 
 @router.get("/cleaner/uncleanable", dependencies=[VIEWER])
-def uncleanable(served: Here) -> Document:
+def uncleanable(served: Here, count: Count = PAGE_ROWS) -> Document:
     """The logs that the cleaner skips, since when, and why."""
-    return {"logs": [row.to_json() for row in console.uncleanable_rows(served)]}
+    return {"logs": [row.to_json() for row in console.uncleanable_rows(served, count)]}
 
 
 @router.get("/cleaner/savings", dependencies=[VIEWER])
-def savings(served: Here) -> Document:
-    """What cleanings have saved, by day and topic."""
-    return {"savings": [saving.to_json() for saving in savings_by_day(served.paths)]}
+def savings(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
+    """What cleanings have saved, by day and topic, the newest day first."""
+    found = console.savings(served)
+    end = start + count
+    return {
+        "savings": [saving.to_json() for saving in found[start:end]],
+        "total": len(found),
+        "next_start": end if end < len(found) else None,
+    }
 
 
 @router.get("/configs", dependencies=[VIEWER])
@@ -152,11 +194,17 @@ def broker_configs(served: Here, everything: bool = False) -> Document:
     return {"settings": [_setting(setting) for setting in settings]}
 
 
-@router.get("/groups", dependencies=[VIEWER])
+@router.get("/groups", dependencies=[VIEWER, READING])
 def groups(served: Here) -> Document:
     """Consumer groups with their offsets and lags, from ``__consumer_offsets``."""
     found, notes = console.groups(served)
     return {"groups": [group.to_json() for group in found], "notes": notes}
+
+
+@router.get("/transactions", dependencies=[VIEWER, READING])
+def transactions(served: Here, start: str = "") -> Document:
+    """Open transactions, of a part of the logs at a time: ``start`` is the answer's ``next_start``."""
+    return open_transactions(served, start=parsed_start(start)).to_json()
 
 
 @router.get("/directories", dependencies=[VIEWER])

@@ -1,4 +1,5 @@
-"""What Siltstone's own REST API changes, below ``/api/v1``: settings of many topics, cleanings, jobs.
+"""What Siltstone's own REST API changes, below ``/api/v1``: settings of many topics, cleanings, emptied
+topics and erased keys, jobs.
 
 Settings are only changed as they were read: a change without ``If-Match``, or ``if_match`` of each topic, is
 428.
@@ -6,7 +7,7 @@ Settings are only changed as they were read: a change without ``If-Match``, or `
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, HTTPException
 from pydantic import Field
@@ -14,10 +15,12 @@ from pydantic import Field
 from siltstone.base.errors import SiltstoneError
 from siltstone.commands import administration
 from siltstone.commands.cluster import partition_named
+from siltstone.commands.erasing import ErasureRequest, parse_key
+from siltstone.commands.explaining import explain_topic
 from siltstone.web.errors import status_of
-from siltstone.web.guards import EDITOR
+from siltstone.web.guards import ADMIN, EDITOR, READER
 from siltstone.web.here import By, Here
-from siltstone.web.rest.bodies import JSON_ONLY, Body
+from siltstone.web.rest.bodies import JSON_ONLY, Body, Flag, Whole
 
 router = APIRouter(prefix="/api/v1", tags=["Siltstone"], dependencies=[JSON_ONLY])
 Document = dict[str, Any]
@@ -38,14 +41,29 @@ class TopicAlterations(Body):
     """Changes of several topics: each is made or refused for itself."""
 
     topics: Annotated[list[TopicAlteration], Field(min_length=1, max_length=TOPICS_MAX)]
-    validate_only: bool = False
+    validate_only: Flag = False
 
 
 class CleaningOrder(Body):
     """``force``: whatever the dirty ratio, and with the active segments; ``partitions``: empty for all."""
 
-    force: bool = False
-    partitions: tuple[int, ...] = ()
+    force: Flag = False
+    partitions: tuple[Whole, ...] = ()
+
+
+class EmptyingOrder(Body):
+    """``tombstones``: one for each key; ``truncate``: the log begins at its end, and nobody is told."""
+
+    mode: Literal["tombstones", "truncate"]
+    dry_run: bool = False
+
+
+class KeyErasure(Body):
+    """A key: its text, or its bytes in hex or base64."""
+
+    key: str
+    key_format: Literal["utf8", "hex", "base64"] = "utf8"
+    dry_run: bool = False
 
 
 @router.post("/topics:alter", dependencies=[EDITOR])
@@ -79,6 +97,32 @@ def clean(served: Here, by: By, topic: str, request: CleaningOrder | None = None
     return job.to_json()
 
 
+class ExplainOrder(Body):
+    """``partitions``: empty for all."""
+
+    partitions: tuple[int, ...] = ()
+
+
+@router.post("/topics/{topic}:explain", dependencies=[READER], status_code=202)
+def explain(served: Here, by: By, topic: str, request: ExplainOrder | None = None) -> Document:
+    """What a cleaning of a topic would do, as a job; nothing is changed. Keys are masked."""
+    partitions = () if request is None else request.partitions
+    return explain_topic(served, by.user, topic, partitions).to_json()
+
+
+@router.post("/topics/{topic}:empty", dependencies=[ADMIN], status_code=202)
+def empty(served: Here, by: By, topic: str, order: EmptyingOrder) -> Document:
+    """Empty a topic as a job, or count what would go."""
+    return administration.empty_topic(served, by, topic, order.mode, dry_run=order.dry_run).to_json()
+
+
+@router.post("/topics/{topic}:erase-key", dependencies=[ADMIN], status_code=202)
+def erase_key(served: Here, by: By, topic: str, order: KeyErasure) -> Document:
+    """Erase a key as a job: the steps that can be taken now. Nothing that is kept of it has the key."""
+    request = ErasureRequest(topic=topic, key=parse_key(order.key, order.key_format))
+    return administration.erase_key(served, by, request, dry_run=order.dry_run).to_json()
+
+
 @router.post("/topics/{topic}/partitions/{partition}:retry-cleaning", dependencies=[EDITOR], status_code=204)
 def retry_cleaning(served: Here, by: By, topic: str, partition: int) -> None:
     """Let the cleaner try an uncleanable partition again."""
@@ -100,6 +144,4 @@ def resume(served: Here, by: By, topic: str, partition: int) -> None:
 @router.delete("/jobs/{job_id}", dependencies=[EDITOR])
 def cancel_job(served: Here, by: By, job_id: str) -> Document:
     """Cancel a job: one that runs ends at its next check."""
-    served.jobs.get(job_id)
-    with served.opened_changes().recorded(by, "cancel-job", job_id):
-        return served.jobs.cancel(job_id).to_json()
+    return administration.cancel_job(served, by, job_id).to_json()

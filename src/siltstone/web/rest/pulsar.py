@@ -16,13 +16,13 @@ from siltstone.commands import administration, pulsar
 from siltstone.commands.cluster import partitions_of
 from siltstone.web.guards import EDITOR, VIEWER
 from siltstone.web.here import By, Here
-from siltstone.web.rest.bodies import JSON_ONLY
+from siltstone.web.rest.bodies import JSON_ONLY, NO_WORDS
 
 router = APIRouter(prefix="/admin/v2", tags=["Pulsar"], dependencies=[JSON_ONLY])
 TOPIC = "/persistent/{tenant}/{namespace}/{topic}"
 NAMESPACE = "/namespaces/{tenant}/{namespace}/compactionThreshold"
 Document = dict[str, Any]
-Bytes = Annotated[int, Body(le=(1 << 63) - 1)]
+Bytes = Annotated[int, Body(le=(1 << 63) - 1), NO_WORDS]
 
 
 def _topic(tenant: str, namespace: str, topic: str) -> str:

@@ -1,88 +1,105 @@
-"""``GET /api/v1/topics/{topic}/records:tail``: new records as an event stream, ``TAILS_MAX`` at once.
+"""``GET /api/v1/topics/{topic}/records:tail``: records as a stream, ``limits.TAILS_MAX`` at once: new
+ones, or with ``view=compacted`` the ledger and then the log after it (Pulsar's readCompacted).
 
-Events are ``records`` (data: records, and what is left), ``heartbeat`` and ``end``. A slow reader holds no
-memory: the next records are read when it has taken the last ones.
+::
+
+    Accept: text/event-stream (default)         Accept: application/x-ndjson
+
+    id: AaR5…                                   {"kind": "records", "id": "AaR5…", "records": […], …}
+    event: records
+    data: {"records": […], "left": […], "reason": null}
+
+Events are ``records``, ``gap`` (some were deleted before they were read), ``heartbeat`` and ``end``. A reader
+that comes back says the last ``id`` that it has seen, as browsers do (``Last-Event-ID``), or passes it as
+``cursor``. A slow reader holds no memory: the next records are read when it has taken the last ones.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Header, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from siltstone.base.errors import BusyError, SiltstoneError, UsageError
+from siltstone.base.errors import SiltstoneError
 from siltstone.commands import console
-from siltstone.commands.browsing import BrowsedTopic, RecordQuery, TailEvent, check_tail, tail
+from siltstone.commands.browsing import BrowsedTopic, RecordQuery
 from siltstone.commands.cluster import partition_named
 from siltstone.commands.served import Served
+from siltstone.commands.streaming import StreamEvent, check_stream, follow
 from siltstone.web.guards import READER
 from siltstone.web.here import Here
-from siltstone.web.queries import RecordParameters
+from siltstone.web.limits import Tails
+from siltstone.web.queries import StreamParameters
 
 router = APIRouter(prefix="/api/v1", tags=["Siltstone"])
-TAILS_MAX = 10
+EVENT_STREAM, NDJSON = "text/event-stream", "application/x-ndjson"
+EventText = Callable[[StreamEvent], str]
+"""Writes an event of a stream."""
 
 
-class Tails:
-    """How many streams are open. Only used in the event loop."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    async def stream(self, topic: BrowsedTopic, query: RecordQuery) -> AsyncIterator[str]:
-        """The events as text."""
-        try:
-            async for event in tail(topic, query):
-                yield _text(event)
-        except SiltstoneError as error:
-            yield _text(TailEvent(kind="end", reason=str(error)))
-
-    def claim(self) -> None:
-        """Take one of the places; ``_Stream`` gives it back. Raises BusyError."""
-        if self.count >= TAILS_MAX:
-            raise BusyError(
-                f"{self.count} readers follow topics already", advice="try again when one has ended"
-            )
-        self.count += 1
+def opened_stream(
+    tails: Tails,
+    topic: BrowsedTopic,
+    query: RecordQuery,
+    text_of: EventText,
+    *,
+    position: str | None = None,
+    waits: bool = True,
+    media_type: str = EVENT_STREAM,
+) -> StreamingResponse:
+    """A stream that has one of the places. Raises BusyError."""
+    stopped = tails.claim()
+    texts = _texts(follow(topic, query, position, waits=waits, stopped=stopped), text_of)
+    return _Stream(texts, tails, stopped, media_type=media_type, headers={"Cache-Control": "no-store"})
 
 
 class _Stream(StreamingResponse):
     """A stream that has a place, and frees it whenever the reader goes: also before the first event."""
 
-    def __init__(self, events: AsyncIterator[str], tails: Tails, **options: Any) -> None:
+    def __init__(
+        self, events: AsyncIterator[str], tails: Tails, stopped: asyncio.Event, **options: Any
+    ) -> None:
         super().__init__(events, **options)
-        self._tails = tails
+        self._tails, self._stopped = tails, stopped
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._tails.count -= 1
+            self._tails.free(self._stopped)
 
 
-def _text(event: TailEvent) -> str:
-    data = {
-        "records": [record.to_json() for record in event.records],
-        "left": [progress.to_json() for progress in event.left],
-        "reason": event.reason,
-    }
-    return f"event: {event.kind}\ndata: {json.dumps(data)}\n\n"
+async def _texts(events: AsyncIterator[StreamEvent], text: EventText) -> AsyncIterator[str]:
+    """The events as texts; an error is the last one."""
+    try:
+        async for event in events:
+            yield text(event)
+    except (SiltstoneError, OSError) as error:
+        yield text(StreamEvent(kind="end", reason=str(error)))
 
 
-def _checked(served: Served, topic: str, asked: RecordParameters) -> tuple[BrowsedTopic, RecordQuery]:
+def _event_text(event: StreamEvent) -> str:
+    place = "" if event.position is None else f"id: {event.position}\n"
+    return f"{place}event: {event.kind}\ndata: {json.dumps(event.to_json())}\n\n"
+
+
+def _line(event: StreamEvent) -> str:
+    return json.dumps({"kind": event.kind, "id": event.position, **event.to_json()}) + "\n"
+
+
+def _checked(
+    served: Served, topic: str, query: RecordQuery, position: str | None
+) -> tuple[BrowsedTopic, RecordQuery]:
     """Refuse now what a stream that has begun could only end with. Raises UsageError, UnknownTopicError."""
-    if asked.last is not None or asked.view != "log":
-        raise UsageError("a stream has no last records and no view", advice="leave last and view out")
-    if asked.cursor is not None:
-        raise UsageError("a page's cursor is none of a stream", advice="leave cursor out, or pass offset")
-    browsed, query = console.browsed_topic(served, topic), asked.query()
-    check_tail(browsed, query)
+    browsed = console.browsed_topic(served, topic)
+    check_stream(browsed, query, position)
     for partition in query.partitions or ():
         partition_named(served, topic, partition)
     return browsed, query
@@ -92,15 +109,26 @@ def _checked(served: Served, topic: str, asked: RecordParameters) -> tuple[Brows
     "/topics/{topic}/records:tail",
     dependencies=[READER],
     response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {}}}},
+    responses={200: {"content": {EVENT_STREAM: {}, NDJSON: {}}}},
 )
-async def follow(
-    request: Request, served: Here, topic: str, asked: Annotated[RecordParameters, Query()]
+async def tail(
+    request: Request,
+    served: Here,
+    topic: str,
+    asked: Annotated[StreamParameters, Query()],
+    last_event_id: Annotated[str | None, Header()] = None,
 ) -> StreamingResponse:
-    """New records as they come; from ``offset`` or ``from_ms`` on, else from now."""
-    browsed, query = await run_in_threadpool(_checked, served, topic, asked)
-    tails: Tails = request.app.state.tails
-    tails.claim()
-    headers = {"Cache-Control": "no-store"}
-    events = tails.stream(browsed, query)
-    return _Stream(events, tails, media_type="text/event-stream", headers=headers)
+    """Records as they come: from ``offset`` or ``from_ms`` on, else with ``view=compacted`` all of the ledger
+    and what comes after it, else from now on. With ``wait=false`` the stream ends where there is no more."""
+    position = asked.cursor or last_event_id or None
+    browsed, query = await run_in_threadpool(_checked, served, topic, asked.query(), position)
+    wants_lines = NDJSON in request.headers.get("accept", "")
+    return opened_stream(
+        request.app.state.tails,
+        browsed,
+        query,
+        _line if wants_lines else _event_text,
+        position=position,
+        waits=asked.wait,
+        media_type=NDJSON if wants_lines else EVENT_STREAM,
+    )

@@ -21,7 +21,7 @@ from siltstone.commands.broker_settings import alter_broker
 from siltstone.commands.changes import Actor
 from siltstone.web.guards import ADMIN, EDITOR, VIEWER
 from siltstone.web.here import By
-from siltstone.web.rest.bodies import Body
+from siltstone.web.rest.bodies import Body, Flag
 from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
     Cluster,
@@ -67,7 +67,7 @@ class Alterations(Body):
     """Settings that change together, all or none."""
 
     data: list[Alteration]
-    validate_only: bool = False
+    validate_only: Flag = False
 
     def parts(self) -> tuple[dict[str, str], list[str]]:
         """(what is set, what is removed). Raises HTTPException for a SET without a value."""

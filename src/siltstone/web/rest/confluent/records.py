@@ -24,7 +24,7 @@ from siltstone.commands.sending import Receipt, SentRecord, send_records
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN
 from siltstone.web.here import By
-from siltstone.web.rest.bodies import Body
+from siltstone.web.rest.bodies import NO_WORDS, Body, Whole
 from siltstone.web.rest.confluent.shapes import Cluster, Document, In
 from siltstone.web.rest.confluent.topics import TOPIC
 
@@ -55,12 +55,12 @@ class RecordHeader(Body):
 class ProduceRequest(Body):
     """One record. ``partition_id``: else the key picks it; ``timestamp``: ISO 8601 with a zone, else now."""
 
-    partition_id: Annotated[int, Field(ge=0)] | None = None
+    partition_id: Annotated[int, Field(ge=0), NO_WORDS] | None = None
     headers: tuple[RecordHeader, ...] = ()
     key: Data | None = None
     value: Data | None = None
     timestamp: AwareDatetime | None = None
-    original_size: int | None = None
+    original_size: Whole | None = None
 
 
 class BatchEntry(ProduceRequest):

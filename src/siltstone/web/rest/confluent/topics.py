@@ -15,7 +15,7 @@ from siltstone.commands import cluster as clusters
 from siltstone.commands.catalogue import is_internal
 from siltstone.web.guards import ADMIN, VIEWER
 from siltstone.web.here import By
-from siltstone.web.rest.bodies import Body
+from siltstone.web.rest.bodies import NO_WORDS, Body, Flag, Whole
 from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
     Cluster,
@@ -45,10 +45,10 @@ class NewTopic(Body):
     """A topic to create. ``replication_factor``: 1, or -1 for the default."""
 
     topic_name: str
-    partitions_count: Annotated[int, Field(ge=-1, le=_KAFKA_INT)] | None = None
-    replication_factor: int | None = None
+    partitions_count: Annotated[int, Field(ge=-1, le=_KAFKA_INT), NO_WORDS] | None = None
+    replication_factor: Whole | None = None
     configs: tuple[NewConfig, ...] = ()
-    validate_only: bool = False
+    validate_only: Flag = False
 
     def texts(self) -> dict[str, str]:
         """The settings, name → text."""
@@ -58,7 +58,7 @@ class NewTopic(Body):
 class NewCount(Body):
     """A topic's new number of partitions."""
 
-    partitions_count: Annotated[int, Field(ge=1, le=_KAFKA_INT)]
+    partitions_count: Annotated[int, Field(ge=1, le=_KAFKA_INT), NO_WORDS]
 
 
 def topic_document(cluster: Cluster, topic: str, count: int) -> Document:

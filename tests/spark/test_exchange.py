@@ -18,14 +18,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from siltstone.base import files
-from siltstone.spark import jobs
-from siltstone.spark.exchange import Stage, _FileExchange, barrier_task
+from siltstone.spark import exchange, jobs
+from siltstone.spark.exchange import Stage, _FileExchange, exchange_task
 from siltstone.spark.jobs import (
-    BARRIER_BYTES,
+    EXCHANGE_STAGE_BYTES,
     Job,
     SparkWorkers,
-    can_use_barrier,
-    run_in_barrier,
+    can_exchange_files,
+    run_in_exchange_stage,
     run_with_shuffles,
 )
 from siltstone.spark.rows import ALL, FAILED, Row, rows_of
@@ -104,7 +104,7 @@ def on_threads(
         if before is not None:
             before(number)
         batch = pa.RecordBatch.from_pydict({"id": [number]})
-        for result in barrier_task(given, workers, str(folder), memory_bytes, [batch]):
+        for result in exchange_task(given, workers, str(folder), memory_bytes, [batch]):
             found.extend(rows_of([result]))
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
@@ -189,6 +189,37 @@ def test_a_folder_that_is_gone_ends_the_waiting(tmp_path: Path) -> None:
     assert [row.kind for row in found] == [FAILED, FAILED]
 
 
+def test_a_worker_that_never_begins_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its executor was lost, or another job has its core."""
+    monkeypatch.setattr(exchange, "SILENCE_S", 0.05)
+    (batch,) = exchange_task(stages(), 2, str(tmp_path), 0, [pa.RecordBatch.from_pydict({"id": [0]})])
+    (row,) = rows_of([batch])
+    assert row.kind == FAILED and "worker 1 was not heard of" in row.report
+    assert (tmp_path / "failed").exists(), "a worker that begins later does not wait for this one"
+
+
+def test_a_slow_worker_that_reports_what_it_reads_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "_BYTES_READ_INTERVAL_S", 0.02)
+    monkeypatch.setattr(exchange, "SILENCE_S", 0.5)
+
+    def until_long_heard(number: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        began = time.monotonic()
+        while number == 1 and time.monotonic() < began + 4 * exchange.SILENCE_S:
+            time.sleep(0.01)
+        yield from deal_task(1, batches)
+
+    def deal_late_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from until_long_heard(batch.column("id")[0].as_py(), [batch])
+
+    given = [Stage(function=deal_late_task, arguments=(), tasks=2), *stages(1)[1:]]
+    assert told(on_threads(tmp_path, given, 2, 0)) == expected(1, (2, 2, 2))
+
+
 def test_damaged_rows_are_refused(tmp_path: Path) -> None:
     def spoil(number: int) -> None:
         if number == 1:
@@ -211,7 +242,7 @@ def job(given: list[Stage], staging: Path | None = None) -> Job:
 @pytest.mark.parametrize("tasks", [(2, 2, 2), (5, 3, 4), (1, 2, 1)])
 def test_on_spark_both_ways_bring_the_same_rows(session: SparkSession, tasks: tuple[int, int, int]) -> None:
     given = [Stage(function=deal_alone_task, arguments=(3,), tasks=tasks[0]), *stages(3, tasks)[1:]]
-    together = run_in_barrier(session, job(given), None)
+    together = run_in_exchange_stage(session, job(given), None)
     assert together is not None
     assert told(together) == told(run_with_shuffles(session, job(given), None))
     assert len(together) == tasks[0] * TARGETS * 3
@@ -237,6 +268,8 @@ def test_a_job_that_fails_together_goes_apart_and_what_it_staged_is_gone(
 ) -> None:
     staging = tmp_path / "staging"
     staging.mkdir()
+    while session.sparkContext.statusTracker().getActiveJobsIds():
+        pass  # a job of the test before, whose end Spark has not noted yet: beside it nothing is exchanged
     failing = Stage(function=fail_once_task, arguments=(str(tmp_path / "marker"),), tasks=2)
     given = [Stage(function=deal_alone_task, arguments=(3,), tasks=2), failing, stages()[2]]
     found = SparkWorkers(session)._run(given, "log", str(staging), 1)
@@ -253,34 +286,34 @@ def read_task(path: str, seconds: float, batches: Iterable[pa.RecordBatch]) -> I
     yield from ()
 
 
-@pytest.mark.parametrize("barrier_bytes", [1 << 30, 0])
+@pytest.mark.parametrize("exchange_stage_bytes", [1 << 30, 0])
 def test_progress_counts_the_bytes_that_the_workers_read(
-    session: SparkSession, tmp_path: Path, barrier_bytes: int
+    session: SparkSession, tmp_path: Path, exchange_stage_bytes: int
 ) -> None:
     reported: list[tuple[Any, ...]] = []
     (tmp_path / "log").write_bytes(bytes(1000))
     reading = Stage(function=read_task, arguments=(str(tmp_path / "log"), 1.5), tasks=1)
     workers = SparkWorkers(
-        session, progress=lambda *report: reported.append(report), barrier_bytes=barrier_bytes
+        session, progress=lambda *report: reported.append(report), exchange_stage_bytes=exchange_stage_bytes
     )
     workers._run([reading, stages()[2]], "users-0", None, 800)
     assert {report[0] for report in reported} == {"users-0"} and {report[3] for report in reported} == {800}
     assert all(0 <= report[2] <= 800 for report in reported) and reported[0][:3] == ("users-0", "reading", 0)
-    if barrier_bytes:
+    if exchange_stage_bytes:
         assert ("users-0", "rewriting", 200, 800) in reported  # 800 bytes are read, 200 are read again
 
 
 def test_when_logs_go_together(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert can_use_barrier(session, 100)
-    assert not can_use_barrier(session, BARRIER_BYTES + 1)
+    assert can_exchange_files(session, 100)
+    assert not can_exchange_files(session, EXCHANGE_STAGE_BYTES + 1)
     other = threading.Thread(target=lambda: session.range(0, 1, 1, 1).mapInArrow(HOLD, "id long").collect())
     other.start()
     while not session.sparkContext.statusTracker().getActiveJobsIds():
         pass
-    assert not can_use_barrier(session, 100), "a worker is needed elsewhere"
+    assert not can_exchange_files(session, 100), "a worker is needed elsewhere"
     other.join()
-    monkeypatch.setattr(jobs, "is_local", lambda master: False)
-    assert not can_use_barrier(session, 100)
+    monkeypatch.setattr(jobs, "are_on_this_machine", lambda session: False)
+    assert not can_exchange_files(session, 100)
 
 
 def claim_task(

@@ -1,0 +1,564 @@
+"""How the console and its REST API do at scale: ``python -m bench.console [--only SECTION …] [--json]``.
+
+::
+
+    pages    every page and list of /ui and /api/v1 over 10,000 topics × 10 partitions: p50, p95, CPU, bytes
+    look     siltstone serve --look over the same: the first page, all rows
+    list     100,000 topics × 1 partition: the list of topics, the memory of its catalogue
+    metrics  /metrics at 20,000 partitions, and at 100,000 with all of them
+    live     appends with and without tabs that poll and tails that follow; how long the event loop is blocked
+
+Each section has a process of its own. Times of requests are the server's: the site is asked in its event
+loop, without a socket. ``live`` goes over loopback, its clients in another process. Beside each time stands
+that of the processor, which holds on a busy machine, too. Directories are made in ``--folder`` and kept
+there, so that a second run is quicker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from fastapi import FastAPI
+from rich.console import Console
+from rich.table import Table
+
+from bench.catalogue import make_directory
+from bench.partition_log import Figure, append, batch_of
+from siltstone.commands.catalogue import Listing, list_topics
+from siltstone.commands.cluster import cluster_identity
+from siltstone.commands.served import Served, ServeOptions
+from siltstone.web.running import SWITCH_SECONDS, WebServer, rules_of
+from siltstone.web.site import build_site, routes_with_roles
+
+OUT = Path(__file__).parent / "out" / "console"
+TOPICS, PARTITIONS = 10_000, 10
+PAGE_MS, PAGE_KB = 100, 150
+LEFT_OUT = ("/ui/static", "/ui/theme", "records:tail", "/jobs/", "/openapi")
+MORE = (
+    "/ui/topics?sort=bytes&descending=true&start=5000",
+    "/ui/topics?contains=00&state=up_to_date&policy=compact",
+    "/api/v1/topics?count=500",
+    "/api/v1/cleaner/queue?count=500",
+    "/v3/clusters/{cluster}/topics?page_size=50",
+)
+APPENDS_A_SECOND, APPEND_BYTES = 500, 1000
+POLL_SECONDS, BEAT_SECONDS = 5.0, 0.005
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """One answer: status, bytes of its body, seconds of the server, and of its processors."""
+
+    status: int = 0
+    size: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class PageTimes:
+    """The answers of one page."""
+
+    path: str
+    answers: list[Answer] = field(default_factory=list)
+
+    def percentile_ms(self, percent: float) -> float:
+        """Milliseconds of the server."""
+        return 1e3 * float(np.percentile([answer.seconds for answer in self.answers], percent))
+
+    @property
+    def cpu_ms(self) -> float:
+        """Median milliseconds of processors."""
+        return 1e3 * statistics.median(answer.cpu_seconds for answer in self.answers)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the largest answer."""
+        return max(answer.size for answer in self.answers)
+
+    def to_json(self) -> dict[str, object]:
+        """Numbers for machines."""
+        return {
+            "path": self.path,
+            "status": self.answers[-1].status,
+            "p50_ms": round(self.percentile_ms(50), 2),
+            "p95_ms": round(self.percentile_ms(95), 2),
+            "cpu_ms": round(self.cpu_ms, 2),
+            "bytes": self.size,
+        }
+
+
+def directory_of(folder: Path, topics: int, partitions: int) -> Path:
+    """A log directory of empty logs, half of the topics compacted; made if it is not there."""
+    path = folder / f"{topics}x{partitions}"
+    if not (path / ".made").exists():
+        shutil.rmtree(path, ignore_errors=True)
+        make_directory(path, topics, partitions)
+        (path / ".made").touch()
+        time.sleep(3)  # what was changed just now would be read at each look
+    return path
+
+
+@contextlib.contextmanager
+def looking(path: Path) -> Iterator[Served]:
+    """The directory, only looked at, read once."""
+    with Served(ServeOptions(paths=(path,), is_look=True)) as served:
+        served.cataloguer.refresh()
+        assert served.catalogue.error is None, served.catalogue.error
+        gc.freeze()  # as the catalogue's thread does after its first look
+        yield served
+
+
+async def ask(site: Any, path: str) -> Answer:
+    """One GET of the site, in this event loop."""
+    parts, answer = urlsplit(path), Answer()
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": parts.path,
+        "raw_path": parts.path.encode(),
+        "query_string": parts.query.encode(),
+        "root_path": "",
+        "headers": [(b"host", b"localhost:8082")],
+        "client": ("127.0.0.1", 50000),
+        "server": ("127.0.0.1", 8082),
+    }
+    asked = False
+
+    async def receive() -> dict[str, object]:
+        nonlocal asked
+        if asked:
+            await asyncio.Event().wait()  # a client that stays
+        asked = True
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        answer.status = message.get("status", answer.status)
+        answer.size += len(message.get("body", b""))
+
+    began, cpu = time.perf_counter(), time.process_time()
+    await site(scope, receive, send)
+    answer.seconds, answer.cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
+    return answer
+
+
+def paths_of(app: FastAPI, topic: str, cluster: str) -> list[str]:
+    """Every page and list of the console and of our API, and some with a query."""
+    values = {"{topic}": topic, "{partition}": "0", "{offset}": "0", "{cluster}": cluster}
+    paths = [
+        path
+        for path, methods, _ in routes_with_roles(app)
+        if "GET" in methods
+        and path.startswith(("/ui/", "/api/v1/"))
+        and not any(map(path.__contains__, LEFT_OUT))
+    ]
+    filled = []
+    for path in (*sorted(paths), *MORE):
+        filled.append(re.sub(r"\{[a-z]+\}", lambda name: values[name[0]], path))
+    return filled
+
+
+async def timed_pages(site: Any, paths: Sequence[str], repeat: int) -> list[PageTimes]:
+    """Each page in turn, ``repeat`` times; the first answer of each warms up and does not count."""
+    times = [PageTimes(path=path) for path in paths]
+    for turn in range(repeat + 1):
+        for page in times:
+            answer = await ask(site, page.path)
+            if turn:
+                page.answers.append(answer)
+    return times
+
+
+def measure_pages(options: argparse.Namespace) -> dict[str, object]:
+    """Every page over a directory that is looked at, or open."""
+    path = directory_of(options.folder, options.topics, options.partitions)
+    serving = opened(path) if options.open else looking(path)
+    with serving as served:
+        site = build_site(served, rules_of(served.config, [], is_look=served.is_look))
+        topic = served.catalogue.names[options.topics // 2]
+        cluster = cluster_identity(served).cluster_id
+        paths = paths_of(site._app, topic, cluster)  # type: ignore[attr-defined]
+        times = asyncio.run(timed_pages(site, paths, options.repeat))
+    return {"pages": [page.to_json() for page in times]}
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Served]:
+    """The directory open, with a cleaner that rests; a copy, since an open directory is changed."""
+    copy = path.with_name(f"{path.name}-open")
+    if not copy.exists():
+        shutil.copytree(path, copy)
+    with Served(ServeOptions(paths=(copy,), engine="process")) as served:
+        served.cataloguer.refresh()
+        gc.freeze()
+        yield served
+
+
+def resident_mb() -> float:
+    """Megabytes of memory that this process has now."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def clocked(act: Callable[[], object]) -> tuple[float, float]:
+    """(Seconds, seconds of processors) that it took."""
+    began, cpu = time.perf_counter(), time.process_time()
+    act()
+    return time.perf_counter() - began, time.process_time() - cpu
+
+
+def measure_look(options: argparse.Namespace) -> dict[str, object]:
+    """From the start of ``serve --look`` to the first page of topics, and to all rows."""
+    path = directory_of(options.folder, options.topics, options.partitions)
+    before = resident_mb()
+    began, cpu = time.perf_counter(), time.process_time()
+    with Served(ServeOptions(paths=(path,), is_look=True)) as served:
+        served.start()
+        while not served.catalogue.topics:
+            time.sleep(0.005)
+        list_topics(served.catalogue, Listing())
+        first = time.perf_counter() - began, time.process_time() - cpu
+        while not served.catalogue.is_complete:
+            time.sleep(0.05)
+        every = time.perf_counter() - began, time.process_time() - cpu
+        assert served.catalogue.error is None, served.catalogue.error
+        memory = resident_mb() - before
+        again = clocked(served.cataloguer.refresh)
+        blocked = asyncio.run(longest_wait(served.cataloguer.refresh))
+    rows = (
+        Figure(name="first page of topics", value=first[0], unit="s", goal="under 2"),
+        Figure(name="first page of topics, processor", value=first[1], unit="s"),
+        Figure(name="all rows", value=every[0], unit="s", goal="under 10"),
+        Figure(name="all rows, processor", value=every[1], unit="s"),
+        Figure(name="look again, nothing changed", value=again[0], unit="s"),
+        Figure(name="look again, processor", value=again[1], unit="s"),
+        Figure(name="event loop, longest wait meanwhile", value=blocked, unit="ms", goal="under 50"),
+        Figure(name="memory", value=memory, unit="MB"),
+    )
+    return {"figures": {row.name: row.to_json() for row in rows}}
+
+
+def measure_list(options: argparse.Namespace) -> dict[str, object]:
+    """The list of 100,000 topics, and what its catalogue takes."""
+    path = directory_of(options.folder, 10 * options.topics, 1)
+    before = resident_mb()
+    with looking(path) as served:
+        memory = resident_mb() - before
+        site = build_site(served, rules_of(served.config, [], is_look=True))
+        paths = [
+            "/ui/topics",
+            "/ui/topics?contains=00",
+            *(
+                f"/ui/topics?sort={sort}&descending=true&start={5 * options.topics}"
+                for sort in ("name", "bytes", "state", "records", "retention_ms")
+            ),
+            "/api/v1/topics?count=500",
+        ]
+        times = asyncio.run(timed_pages(site, paths, options.repeat))
+    row = Figure(name="catalogue", value=memory, unit="MB", goal="under 300")
+    return {"pages": [page.to_json() for page in times], "figures": {row.name: row.to_json()}}
+
+
+def measure_metrics(options: argparse.Namespace) -> dict[str, object]:
+    """``/metrics`` where each partition has series of its own, and where each topic has."""
+    times, blocked = list[PageTimes](), dict[str, float]()
+    for topics, paths in (
+        (options.topics // 5, ["/metrics"]),
+        (options.topics, ["/metrics", "/metrics?partitions=all"]),
+    ):
+        directory = directory_of(options.folder, topics, options.partitions)
+        with opened(directory) if options.open else looking(directory) as served:
+            site = build_site(served, rules_of(served.config, [], is_look=served.is_look))
+            sys.setswitchinterval(SWITCH_SECONDS)
+
+            async def watched(site: Any = site, paths: list[str] = paths) -> list[PageTimes]:
+                beat = Heartbeat()
+                task = asyncio.create_task(beat.run())
+                found = await timed_pages(site, paths, min(options.repeat, 5))
+                task.cancel()
+                blocked[f"{topics * options.partitions} partitions"] = 1e3 * max(beat.late)  # noqa: B023
+                return found
+
+            for page in asyncio.run(watched()):
+                page.path = f"{page.path} of {topics * options.partitions:,} partitions"
+                times.append(page)
+    figures = {
+        f"event loop, longest wait while /metrics of {what}": Figure(
+            name=what, value=value, unit="ms", goal="under 50"
+        ).to_json()
+        for what, value in blocked.items()
+    }
+    return {"pages": [page.to_json() for page in times], "figures": figures}
+
+
+# Appends beside tabs and tails.
+
+
+class Heartbeat:
+    """A task that would wake every ``BEAT_SECONDS``: by how much it is late shows how long the loop was
+    blocked."""
+
+    def __init__(self) -> None:
+        self.late: list[float] = []
+
+    async def run(self) -> None:
+        """Beat until it is cancelled."""
+        while True:
+            began = time.perf_counter()
+            await asyncio.sleep(BEAT_SECONDS)
+            self.late.append(time.perf_counter() - began - BEAT_SECONDS)
+
+
+async def longest_wait(act: Callable[[], object]) -> float:
+    """Milliseconds that the event loop waited at most while a thread did something."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    beat = Heartbeat()
+    task = asyncio.create_task(beat.run())
+    await asyncio.to_thread(act)
+    await asyncio.sleep(2 * BEAT_SECONDS)
+    task.cancel()
+    return 1e3 * max(beat.late)
+
+
+class _Beating:
+    """An ASGI application around the site that starts a heartbeat in its event loop."""
+
+    def __init__(self, site: Any) -> None:
+        self._site, self.beat = site, Heartbeat()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self.beat.run())
+        await self._site(scope, receive, send)
+
+
+def append_for(served: Served, seconds: float) -> list[float]:
+    """Seconds that each append to a log took, at a pace."""
+    log, batch, took = served.opened()["load", 0], batch_of(APPEND_BYTES), list[float]()
+    due = began = time.perf_counter()
+    while due < began + seconds:
+        time.sleep(max(due - time.perf_counter(), 0))
+        start = time.perf_counter()
+        append(log, batch)
+        took.append(time.perf_counter() - start)
+        due += 1 / APPENDS_A_SECOND
+    return took
+
+
+async def _tab(host: str, port: int, path: str, delay: float, counts: dict[str, int]) -> None:
+    """A tab that polls: it asks again every ``POLL_SECONDS``, with the tag of the last answer."""
+    tag = ""
+    await asyncio.sleep(delay)
+    reader, writer = await asyncio.open_connection(host, port)
+    while True:
+        tag_line = f"If-None-Match: {tag}\r\n" if tag else ""
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\n{tag_line}\r\n".encode())
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:])}
+        tag = fields.get("etag", tag)
+        if int(fields.get("content-length", 0)):
+            await reader.readexactly(int(fields["content-length"]))
+        counts[head[0].split()[1]] = counts.get(head[0].split()[1], 0) + 1
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _tail(host: str, port: int, counts: dict[str, int]) -> None:
+    """A reader that follows the topic and throws away what it gets."""
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(f"GET /api/v1/topics/load/records:tail HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+    while data := await reader.read(1 << 16):
+        counts["tail bytes"] = counts.get("tail bytes", 0) + len(data)
+
+
+async def _once(url: str) -> None:
+    """One request."""
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    writer.write(f"GET /healthz HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode())
+    await reader.read()
+
+
+def clients(url: str, tabs: int, tails: int, seconds: float, into: Any) -> None:
+    """In a process of its own: tabs and tails for so long; puts what they got into a queue."""
+    host, port = urlsplit(url).hostname or "", urlsplit(url).port or 0
+    pages = ("/ui/", "/ui/topics", "/ui/cleaner", "/ui/topics/load", "/ui/jobs")
+    counts: dict[str, int] = {}
+
+    async def run() -> None:
+        delays = np.linspace(0, POLL_SECONDS, tabs, endpoint=False).tolist()
+        tasks = [
+            asyncio.create_task(_tab(host, port, pages[number % len(pages)], delay, counts))
+            for number, delay in enumerate(delays)
+        ]
+        tasks += [asyncio.create_task(_tail(host, port, counts)) for _ in range(tails)]
+        await asyncio.wait(tasks, timeout=seconds)
+        for task in tasks:
+            task.cancel()
+
+    asyncio.run(run())
+    into.put(counts)
+
+
+def measure_live(options: argparse.Namespace) -> dict[str, object]:
+    """Appends in phases that alternate, without clients and with them."""
+    folder = options.folder / "live"
+    shutil.rmtree(folder, ignore_errors=True)
+    found: dict[str, list[list[float]]] = {"alone": [], "with clients": []}
+    spawn, got = multiprocessing.get_context("spawn"), list[dict[str, int]]()
+    with Served(ServeOptions(paths=(folder,), engine="process")) as served:
+        served.opened().topics.create("load", 1, {"cleanup.policy": "compact"})
+        for number in range(100):
+            served.opened().topics.create(f"other-{number}", 1, {"cleanup.policy": "compact"})
+        server = WebServer(served, ["http://127.0.0.1:0"])
+        beating = _Beating(server._server.config.app)
+        server._server.config.app = beating  # type: ignore[assignment]
+        served.start()
+        server.start()
+        asyncio.run(_once(server.urls[0]))  # the heartbeat begins with the first request
+        append_for(served, 2)
+        waits: dict[str, list[float]] = {"alone": [], "with clients": []}
+        for _ in range(options.rounds):
+            beating.beat.late.clear()
+            found["alone"].append(append_for(served, options.seconds))
+            waits["alone"] += beating.beat.late
+            queue = spawn.Queue()
+            arguments = (server.urls[0], options.tabs, options.tails, options.seconds + POLL_SECONDS, queue)
+            process = spawn.Process(target=clients, args=arguments)
+            process.start()
+            time.sleep(POLL_SECONDS)  # until each tab has asked once
+            beating.beat.late.clear()
+            found["with clients"].append(append_for(served, options.seconds))
+            waits["with clients"] += beating.beat.late
+            got.append(queue.get())
+            process.join()
+        began = time.perf_counter()
+        server.stop()
+        stopped = time.perf_counter() - began
+    shutil.rmtree(folder, ignore_errors=True)
+    return {"figures": _live_figures(found, waits, stopped), "clients": got}
+
+
+def _live_figures(
+    found: dict[str, list[list[float]]], waits: dict[str, list[float]], stopped: float
+) -> dict[str, object]:
+    rows = []
+    for percent in (50, 99):
+        pairs = [
+            (float(np.percentile(alone, percent)), float(np.percentile(busy, percent)))
+            for alone, busy in zip(found["alone"], found["with clients"], strict=True)
+        ]
+        ratio = statistics.median(busy / alone for alone, busy in pairs)
+        goal = "at most 1.05" if percent == 99 else ""
+        for at, name in enumerate(found):
+            value = 1e3 * statistics.median(pair[at] for pair in pairs)
+            rows.append(
+                Figure(
+                    name=f"append of {APPEND_BYTES} B, p{percent}, {name}",
+                    value=value,
+                    unit="ms",
+                    ratio=ratio if at else None,
+                    goal=goal if at else "",
+                )
+            )
+    for name, late in waits.items():
+        p99 = 1e3 * float(np.percentile(late, 99))
+        goal = "under 50" if name != "alone" else ""
+        rows.append(Figure(name=f"event loop, p99 of its waits, {name}", value=p99, unit="ms"))
+        rows.append(
+            Figure(name=f"event loop, longest wait, {name}", value=1e3 * max(late), unit="ms", goal=goal)
+        )
+    rows.append(Figure(name="stop of the server", value=stopped, unit="s"))
+    return {row.name: row.to_json() for row in rows}
+
+
+# The command.
+
+SECTIONS: dict[str, Callable[[argparse.Namespace], dict[str, object]]] = {
+    "pages": measure_pages,
+    "look": measure_look,
+    "list": measure_list,
+    "metrics": measure_metrics,
+    "live": measure_live,
+}
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.console", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--only", action="append", choices=SECTIONS, help="these sections (all)")
+    parser.add_argument("--folder", type=Path, default=OUT, help="where the directories are made")
+    parser.add_argument("--topics", type=int, default=TOPICS, help=f"topics ({TOPICS})")
+    parser.add_argument(
+        "--partitions", type=int, default=PARTITIONS, help=f"partitions of each ({PARTITIONS})"
+    )
+    parser.add_argument("--open", action="store_true", help="open the directory, instead of looking at it")
+    parser.add_argument("--repeat", type=int, default=20, help="times that each page is asked (20)")
+    parser.add_argument("--tabs", type=int, default=50, help="tabs that poll (50)")
+    parser.add_argument("--tails", type=int, default=10, help="tails that follow (10)")
+    parser.add_argument("--rounds", type=int, default=4, help="live: phases of each kind (4)")
+    parser.add_argument("--seconds", type=float, default=8, help="live: seconds of a phase (8)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    return parser.parse_args()
+
+
+def _show(console: Console, section: str, found: dict[str, Any]) -> None:
+    if "pages" in found:
+        table = Table(title=section, title_justify="left", header_style="bold")
+        for name in ("page", "status", "p50 ms", "p95 ms", "processor ms", "kB", ""):
+            table.add_column(name, justify="left" if name == "page" else "right")
+        for page in found["pages"]:
+            is_over = page["p95_ms"] >= PAGE_MS or page["bytes"] >= 1000 * PAGE_KB
+            cells = (page["status"], page["p50_ms"], page["p95_ms"], page["cpu_ms"], page["bytes"] / 1000)
+            texts = (str(cells[0]), *(f"{cell:,.1f}" for cell in cells[1:]))
+            table.add_row(page["path"], *texts, "over" if is_over else "")
+        console.print(table)
+    for name, figure in found.get("figures", {}).items():
+        ratio = "" if figure["ratio"] is None else f", {figure['ratio']:.2f} times"
+        goal = f" (goal: {figure['goal']})" if figure["goal"] else ""
+        console.print(f"{section}: {name}: {figure['value']:,.2f} {figure['unit']}{ratio}{goal}")
+
+
+def main() -> int:
+    """Measure the sections, each in a process of its own."""
+    options = _arguments()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    document: dict[str, Any] = {"load_average": os.getloadavg(), "cores": os.cpu_count()}
+    console = Console(width=140)
+    for section in options.only or SECTIONS:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            document[section] = pool.submit(SECTIONS[section], options).result()
+        if not options.json:
+            _show(console, section, document[section])
+    if options.json:
+        print(json.dumps(document))
+    else:
+        console.print(f"load average before: {document['load_average'][0]:.1f} on {document['cores']} cores")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

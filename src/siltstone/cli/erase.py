@@ -1,0 +1,262 @@
+"""``siltstone erase`` erases a key from a compacted topic, ``siltstone empty`` empties a topic. Both show
+first what would go, and ask."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from siltstone.base import files
+from siltstone.base.errors import UsageError
+from siltstone.cli import output
+from siltstone.commands import emptying, erasing
+from siltstone.commands.explain_page import size_text
+from siltstone.commands.open_directories import command_actor
+
+_KEY_BYTES_MAX = 256 << 20
+_HOLDERS_SHOWN = 20
+"""Files that are named; ``--json`` has all of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EraseFlags(output.TopicFlags):
+    """The flags of ``siltstone erase``.
+
+    Parameters
+    ----------
+    key
+        The key. Other users of the machine may see it in the list of processes: --key-file avoids that.
+    key_file
+        A file with the key, "-" for standard input; a line end at its end is no part of it.
+    key_format
+        How the key is written: utf8, hex or base64.
+    kept
+        A folder in which clean --keep-originals kept originals (KEEP or KEEP/RUN), to be searched, too;
+        repeat it.
+    server_properties
+        The broker's server.properties, for defaults.
+    yes
+        Do not ask.
+    dry_run
+        Show where the key is, change nothing, lock nothing.
+    """
+
+    key: Annotated[str | None, output.NUMBER_OR_WORD] = None
+    key_file: Annotated[str | None, output.NUMBER_OR_WORD] = None
+    key_format: str = "utf8"
+    kept: Sequence[Path] = ()
+    server_properties: Path | None = None
+    yes: bool = False
+    dry_run: bool = False
+
+    def request(self) -> erasing.ErasureRequest:
+        """What is to be erased. Raises UsageError, OSError."""
+        return erasing.ErasureRequest(topic=self.required_topic(), key=self._key(), kept=tuple(self.kept))
+
+    def _key(self) -> bytes:
+        output.refuse_if(
+            (self.key is None) == (self.key_file is None),
+            "no key, or two",
+            "pass --key KEY or --key-file FILE",
+        )
+        if self.key is not None:
+            return erasing.parse_key(self.key, self.key_format)
+        if self.key_file == "-":
+            read = sys.stdin.buffer.read(_KEY_BYTES_MAX)
+        else:
+            read = files.read_input(Path(self.key_file or ""), _KEY_BYTES_MAX)
+        text = read.decode("utf-8", "surrogateescape").removesuffix("\n").removesuffix("\r")
+        return erasing.parse_key(text, self.key_format)
+
+
+def erase(
+    directories: output.Directories = (),
+    /,
+    *,
+    flags: EraseFlags = EraseFlags(),
+    json_: output.Json = False,
+) -> int:
+    """Erase a key from a compacted topic: run it twice, the second time after delete.retention.ms.
+
+    First the values: a tombstone, a cleaning, a search of all files. Then the tombstone with the key. Each
+    step has a receipt in the audit log, or is refused with what holds the key still (exit status 1, as for a
+    key that no record has).
+
+    Parameters
+    ----------
+    directories
+        The log directories, also as --dir.
+    json_
+        Print one JSON document instead.
+    """
+    flags = flags.at(directories)
+    request, where = flags.request(), flags.broker_directories(flags.server_properties)
+
+    def run(*, dry_run: bool) -> erasing.Erasure:
+        with output.RunProgress(quiet=json_) as progress:
+            return erasing.erase_in(where, command_actor(), request, dry_run=dry_run, progress=progress)
+
+    _refuse_unasked(flags.yes or flags.dry_run, "the key's records would be erased")
+    if flags.yes:
+        return _show_erasure(run(dry_run=False), as_json=json_)
+    found = run(dry_run=True)
+    if flags.dry_run or found.status == erasing.ABSENT:
+        return _show_erasure(found, as_json=json_)
+    counts = f"{output.counted(found.values, 'value')}, {output.counted(found.tombstones, 'tombstone')}"
+    if not _agreed(f"erase the key from topic {found.topic} ({counts})?"):
+        return 1
+    return _show_erasure(run(dry_run=False), as_json=json_)
+
+
+def _show_erasure(done: erasing.Erasure, *, as_json: bool) -> int:
+    """Show what became of the key; the exit status."""
+    if as_json:
+        output.write_json(done.to_json())
+        output.note(*done.notes)
+        return _erasure_status(done)
+    counts = f"{output.counted(done.values, 'value')} and {output.counted(done.tombstones, 'tombstone')}"
+    numbers = ", ".join(map(str, done.partitions))
+    where = f" in {'partition' if len(done.partitions) == 1 else 'partitions'} {numbers}" if numbers else ""
+    output.write_lines(f"topic {done.topic}: {counts} of the key found{where}")
+    shown = [erasing.holder_text(done.topic, holder) for holder in done.holders]
+    more = len(shown) - _HOLDERS_SHOWN
+    output.write_wrapped(*shown[:_HOLDERS_SHOWN])
+    output.write_lines(*([f"and {output.counted(more, 'file')} more"] if more > 0 else []))
+    output.write_wrapped(*(f"receipt: {receipt['states']}" for receipt in done.receipts))
+    searched = f"{output.counted(done.files, 'file')}, {size_text(done.bytes)} searched"
+    output.write_wrapped(f"{done.sentence} ({searched})")
+    output.note(*done.notes)
+    return _erasure_status(done)
+
+
+def _erasure_status(done: erasing.Erasure) -> int:
+    return 1 if done.status in (erasing.ABSENT, erasing.HELD) else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmptyFlags(output.TopicFlags):
+    """The flags of ``siltstone empty``.
+
+    Parameters
+    ----------
+    mode
+        tombstones: one for each key, so that readers learn of it; truncate: the logs begin at their ends, and
+        nobody is told.
+    server_properties
+        The broker's server.properties, for defaults.
+    yes
+        Do not ask.
+    dry_run
+        Show what would go, change nothing, lock nothing.
+    """
+
+    mode: str | None = None
+    server_properties: Path | None = None
+    yes: bool = False
+    dry_run: bool = False
+
+    def required_mode(self) -> str:
+        """The mode. Raises UsageError."""
+        if self.mode is None:
+            raise UsageError("no mode", advice=f"pass --mode {' or --mode '.join(emptying.MODES)}")
+        return emptying.check_mode(self.mode)
+
+
+def empty(
+    directories: output.Directories = (),
+    /,
+    *,
+    flags: EmptyFlags = EmptyFlags(),
+    json_: output.Json = False,
+) -> int:
+    """Empty a topic; first it shows the records, keys and bytes that go, and asks.
+
+    The mode tombstones is for compacted topics: each key gets a tombstone, and a cleaning removes the values.
+    The mode truncate is for all topics, also those with cleanup.policy=compact, where Kafka refuses it. Exit
+    status 1 if values are left, with what holds them.
+
+    Parameters
+    ----------
+    directories
+        The log directories, also as --dir.
+    json_
+        Print one JSON document instead.
+    """
+    flags = flags.at(directories)
+    topic, mode = flags.required_topic(), flags.required_mode()
+    where = flags.broker_directories(flags.server_properties)
+
+    def run(*, dry_run: bool) -> emptying.Emptying:
+        with output.RunProgress(quiet=json_) as progress:
+            return emptying.empty_in(where, command_actor(), topic, mode, dry_run=dry_run, progress=progress)
+
+    _refuse_unasked(flags.yes or flags.dry_run, f"topic {topic} would be emptied")
+    if flags.yes:
+        return _show_emptying(run(dry_run=False), as_json=json_)
+    counted = run(dry_run=True)
+    if not flags.dry_run:
+        _show_emptying(counted, as_json=False, write=_on_standard_error)
+        if not _agreed(f"empty topic {topic} by {mode}?"):
+            return 1
+        counted = run(dry_run=False)
+    return _show_emptying(counted, as_json=json_)
+
+
+_EMPTIED_COLUMNS = ("partition", "records", "keys", "bytes", "log start")
+
+
+def _show_emptying(
+    done: emptying.Emptying, *, as_json: bool, write: Callable[[str], None] = output.write_lines
+) -> int:
+    """Show what went, or would; the exit status."""
+    is_complete = done.dry_run or done.is_empty
+    if as_json:
+        output.write_json(done.to_json())
+        output.note(*done.notes)
+        return 0 if is_complete else 1
+    if write is output.write_lines:
+        title = f"what would go from {done.topic} (dry run: nothing was changed)" if done.dry_run else ""
+        output.write_table(
+            title, _EMPTIED_COLUMNS, [_emptied_row(partition) for partition in done.partitions], left=0
+        )
+    for partition in done.partitions:
+        if partition.hold is not None:
+            write(f"{done.topic}-{partition.partition}: {partition.hold.reason}; {partition.hold.advice}")
+    write(done.sentence)
+    output.note(*done.notes)
+    return 0 if is_complete else 1
+
+
+def _emptied_row(partition: emptying.EmptiedPartition) -> tuple[object, ...]:
+    keys_after = partition.keys_after if partition.keys is not None else None
+    keys = output.change_text(partition.keys, partition.keys if keys_after is None else keys_after)
+    after = partition.bytes if partition.bytes_after is None else partition.bytes_after
+    size = output.change_text(partition.bytes, after, size_text)
+    return str(partition.partition), partition.records, keys, size, partition.log_start_offset
+
+
+def _on_standard_error(line: str) -> None:
+    output.note(line)
+
+
+def _refuse_unasked(is_answered: bool, what: str) -> None:
+    """Raises UsageError off a terminal, where nobody can be asked."""
+    output.refuse_if(
+        not is_answered and not (sys.stdin.isatty() and sys.stderr.isatty()),
+        f"{what}, and there is no terminal to ask on",
+        "pass --yes; --dry-run shows what would go",
+    )
+
+
+def _agreed(question: str) -> bool:
+    """Ask on the terminal; False for any answer but yes."""
+    sys.stdout.flush()
+    sys.stderr.write(f"siltstone: {question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    output.note("nothing was changed")
+    return False

@@ -1,0 +1,126 @@
+"""What the cleaner's lists show: its queue, its runs, the logs that it skips."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from siltstone.commands import console
+from siltstone.commands.catalogue import PartitionRow, dirtiest
+from siltstone.commands.explaining import removal_words
+from siltstone.commands.served import Served
+from siltstone.log.names import TopicPartition
+
+LISTED_MAX = 1000
+"""Logs that a list has at most: the dirtiest ones, or the first by name."""
+_PLACE = re.compile(r"(?P<file>/.*?): byte (?P<byte>\d+): (?P<reason>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRow:
+    """A compacted log and its place by dirty ratio. ``waits_for``: why it is not cleaned now, "" if it is
+    due; ``overdue_ms``: how long it has waited beyond ``max.compaction.lag.ms``."""
+
+    place: int
+    topic_partition: TopicPartition
+    state: str
+    bytes: int
+    dirty_bytes: int
+    dirty_ratio: float
+    needed_ratio: float | None
+    overdue_ms: int
+    last_cleaning_ms: int | None
+    is_paused: bool
+    waits_for: str
+
+
+def queue(served: Served) -> Iterator[QueueRow]:
+    """The compacted logs, the dirtiest first."""
+    paused = frozenset[TopicPartition]() if served.cleaner is None else served.cleaner.paused
+    for place, row in enumerate(dirtiest(served.catalogue, LISTED_MAX), 1):
+        log = row.watched
+        assert log.snapshot is not None  # only such logs are in the list
+        ratio = None if log.min_ratio is None else log.min_ratio.value
+        is_paused = row.topic_partition in paused
+        yield QueueRow(
+            place=place,
+            topic_partition=row.topic_partition,
+            state=log.state,
+            bytes=row.bytes,
+            dirty_bytes=log.snapshot.range.cleanable_bytes,
+            dirty_ratio=log.snapshot.range.dirty_ratio,
+            needed_ratio=float(ratio) if isinstance(ratio, (int, float)) else None,
+            overdue_ms=log.snapshot.range.overdue_ms,
+            last_cleaning_ms=None if log.last_cleaning is None else log.last_cleaning.began_ms,
+            is_paused=is_paused,
+            waits_for="somebody has paused it" if is_paused else log.reason,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """A cleaning that ended. ``what_went``: the removed records by reason, in words."""
+
+    began_ms: int
+    topic_partition: TopicPartition
+    status: str
+    reason: str
+    bytes_before: int
+    bytes_after: int
+    removed: int
+    what_went: str
+    seconds: float
+    recopy_percent: float
+
+
+def runs(served: Served) -> Iterator[RunRow]:
+    """The cleanings in the histories, the newest first. Raises OSError."""
+    for cleaning in console.cleanings(served):
+        result = cleaning.result
+        yield RunRow(
+            began_ms=cleaning.began_ms,
+            topic_partition=result.topic_partition,
+            status=result.status,
+            reason=result.reason,
+            bytes_before=result.bytes_before,
+            bytes_after=result.bytes_after,
+            removed=result.discarded.total(),
+            what_went=removal_words(result.discarded.counts),
+            seconds=result.seconds,
+            recopy_percent=round(cleaning.recopy_percent, 1),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncleanableRow:
+    """A log that the cleaner skips. ``file``, ``byte``: where it is damaged, None if its reason does not say;
+    ``command``: shows the place."""
+
+    topic_partition: TopicPartition
+    since_ms: int
+    file: str | None
+    byte: int | None
+    reason: str
+    command: str
+
+
+def uncleanable(served: Served) -> Iterator[UncleanableRow]:
+    """The logs that the cleaner skips, the first by name."""
+    yield from (_uncleanable(row) for row in console.uncleanable_rows(served, LISTED_MAX))
+
+
+def _uncleanable(row: PartitionRow) -> UncleanableRow:
+    found = row.watched.uncleanable
+    assert found is not None
+    place = _PLACE.fullmatch(found.reason)
+    file = place["file"] if place is not None else None
+    return UncleanableRow(
+        topic_partition=row.topic_partition,
+        since_ms=found.since_ms,
+        file=file,
+        byte=None if place is None else int(place["byte"]),
+        reason=found.reason if place is None else place["reason"],
+        command=shlex.join(["siltstone", "dump", file or str(row.watched.directory)]),
+    )

@@ -1,0 +1,203 @@
+"""What a log directory is full of: each log with its segments, indexes and left-overs, and what is beside the
+logs.
+
+::
+
+    DIR/users-0/…0.log  .index .timeindex          segments, indexes
+    DIR/users-0/…0.log.swap .cleaned .deleted      left-overs of a swap or a deletion that has not ended
+    DIR/users-0/.siltstone/                        staged by a cleaning, or left by one that was interrupted
+    DIR/users-0/.compacted/                        compacted ledgers
+    DIR/users-0.8b3f…-delete/                      a deleted topic, until file.delete.delay.ms has passed
+
+Nothing is locked or changed. One look takes a second at most; of the logs that it does not come to, only the
+segments are known, from the catalogue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from siltstone.base import files
+from siltstone.base.errors import UsageError
+from siltstone.commands.served import Served
+from siltstone.log import names
+from siltstone.log.names import parse_partition, parse_segment_file
+
+LOOK_SECONDS = 1.0
+SEGMENTS, INDEXES, LEDGERS = "segments", "indexes", "compacted ledgers"
+LEFT_OVERS, DELETED_TOPICS = "left-overs of swaps and cleanings", "deleted topics"
+MOVED, OTHER = "replicas that move or are stray", "other files"
+_FOLDERS = {names.STAGING: LEFT_OVERS, names.STAGED_WRITES: LEFT_OVERS, names.COMPACTED: LEDGERS}
+_WHY = {
+    ".swap": "a swap that has not ended: the next start completes it",
+    ".cleaned": "a cleaning that was interrupted: the next start removes it",
+    ".deleted": "replaced or expired: goes when file.delete.delay.ms has passed",
+    names.STAGING: "staged by a cleaning that runs, or was interrupted",
+    names.STAGED_WRITES: "a table's write that waits for its commit",
+    "-delete": "a deleted topic: goes when file.delete.delay.ms has passed",
+    "-future": "a replica that moves to this directory",
+    "-stray": "a replica that no longer belongs to the broker",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOnDisk:
+    """A log's bytes. ``bytes``: of all; ``looked_at``: False if only its segments are known."""
+
+    topic: str
+    partition: int
+    bytes: int
+    segments: int
+    indexes: int
+    left_overs: int
+    ledgers: int
+    looked_at: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOver:
+    """A file or folder that is no part of a log: its path in the directory, its bytes, and why it is
+    there."""
+
+    path: str
+    bytes: int
+    modified_ms: int
+    why: str
+
+
+@dataclass(slots=True, kw_only=True)
+class DirectoryContents:
+    """One directory. ``shares``: bytes by kind; ``unread``: logs that were not looked at;
+    ``free_bytes``, ``total_bytes``: of its file system, None if unknown; ``offline``: why it is out of
+    service."""
+
+    path: str
+    in_use: bool
+    was_stopped_cleanly: bool
+    offline: str | None
+    free_bytes: int | None
+    total_bytes: int | None
+    logs: list[LogOnDisk] = field(default_factory=list)
+    left_overs: list[LeftOver] = field(default_factory=list)
+    shares: Counter[str] = field(default_factory=Counter)
+    unread: int = 0
+
+    @property
+    def used_bytes(self) -> int | None:
+        """Bytes of its file system that are not free, whoever uses them."""
+        known = self.total_bytes is not None and self.free_bytes is not None
+        return (self.total_bytes or 0) - (self.free_bytes or 0) if known else None
+
+
+def paths_of(served: Served) -> Sequence[str]:
+    """The log directories, in the order of their numbers."""
+    return list(served.catalogue.directories) or [str(path) for path in served.paths]
+
+
+def contents_of(served: Served, number: int) -> DirectoryContents:
+    """What the directory of this number is full of, the largest log first. Raises UsageError for a number
+    that there is not, OSError if it cannot be listed."""
+    paths = paths_of(served)
+    if not 0 <= number < len(paths):
+        raise UsageError(f"there is no directory {number}", advice=f"pass 0 to {len(paths) - 1}")
+    path = Path(paths[number])
+    contents = _outline(served, path)
+    if contents.offline is not None:
+        return contents
+    until, known = time.monotonic() + LOOK_SECONDS, _segments_by_log(served, path)
+    for entry in files.entries(path):
+        where = parse_partition(entry.name) if entry.is_directory else None
+        with contextlib.suppress(FileNotFoundError):  # deleted or renamed meanwhile
+            if where is None:
+                _add_other(contents, path, entry)
+            elif time.monotonic() < until:
+                _add_log(contents, path, entry.name)
+            else:
+                contents.unread += 1
+                size = known.get(entry.name, 0)
+                contents.shares[SEGMENTS] += size
+                contents.logs.append(_log(entry.name, Counter({SEGMENTS: size}), looked_at=False))
+    contents.logs.sort(key=lambda log: -log.bytes)
+    contents.left_overs.sort(key=lambda left: -left.bytes)
+    return contents
+
+
+def _outline(served: Served, path: Path) -> DirectoryContents:
+    offline, free = None, None
+    if served.manager is not None:
+        offline = next((each.offline for each in served.manager.directories if each.path == path), None)
+    with contextlib.suppress(OSError):
+        free = files.free_space(path)
+    return DirectoryContents(
+        path=str(path),
+        in_use=served.catalogue.directories.get(str(path), False),
+        was_stopped_cleanly=files.exists(path / names.CLEAN_SHUTDOWN),
+        offline=offline,
+        free_bytes=None if free is None else free.free_bytes,
+        total_bytes=None if free is None else free.total_bytes,
+    )
+
+
+def _segments_by_log(served: Served, path: Path) -> Mapping[str, int]:
+    return {log.directory.name: log.size for log in served.catalogue.watched if log.directory.parent == path}
+
+
+def _add_log(contents: DirectoryContents, root: Path, name: str) -> None:
+    sizes = Counter[str]()
+    for file_name, status in files.list_all(root / name, may_vanish=("",)).items():
+        size, parsed = status.size, parse_segment_file(file_name)
+        kind = OTHER
+        if status.kind == files.DIRECTORY:
+            size = _tree_size(root / name / file_name)
+            kind = _FOLDERS.get(file_name, OTHER)
+        elif parsed is not None:
+            kind = LEFT_OVERS if parsed.suffix else SEGMENTS if parsed.kind == "log" else INDEXES
+        sizes[kind] += size
+        if kind == LEFT_OVERS:
+            suffix = parsed.suffix if parsed is not None else file_name
+            _add_left_over(contents, f"{name}/{file_name}", size, status.modified_ns, suffix)
+    contents.shares.update(sizes)
+    contents.logs.append(_log(name, sizes, looked_at=True))
+
+
+def _log(name: str, sizes: Counter[str], *, looked_at: bool) -> LogOnDisk:
+    where = parse_partition(name)
+    assert where is not None
+    return LogOnDisk(
+        topic=where.topic,
+        partition=where.partition,
+        bytes=sizes.total(),
+        segments=sizes[SEGMENTS],
+        indexes=sizes[INDEXES],
+        left_overs=sizes[LEFT_OVERS],
+        ledgers=sizes[LEDGERS],
+        looked_at=looked_at,
+    )
+
+
+def _add_other(contents: DirectoryContents, root: Path, entry: files.Entry) -> None:
+    """What is no log: a deleted or moved one, checkpoints, files of others."""
+    status = files.stat(root / entry.name, follow=False)
+    size = _tree_size(root / entry.name) if entry.is_directory else status.size
+    suffix = next((each for each in ("-delete", "-future", "-stray") if entry.name.endswith(each)), "")
+    kind = {"-delete": DELETED_TOPICS, "": OTHER}.get(suffix, MOVED) if entry.is_directory else OTHER
+    contents.shares[kind] += size
+    if kind != OTHER:
+        _add_left_over(contents, entry.name, size, status.modified_ns, suffix)
+
+
+def _add_left_over(contents: DirectoryContents, path: str, size: int, modified_ns: int, why: str) -> None:
+    left = LeftOver(path=path, bytes=size, modified_ms=modified_ns // 1_000_000, why=_WHY.get(why, ""))
+    contents.left_overs.append(left)
+
+
+def _tree_size(path: Path) -> int:
+    """0 for what is removed while it is looked at."""
+    with contextlib.suppress(OSError):
+        return files.tree_size(path)
+    return 0

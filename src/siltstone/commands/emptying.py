@@ -1,0 +1,340 @@
+"""Empties a topic: by tombstones, which its readers see, or by moving the log starts to the ends, which they
+do not.
+
+::
+
+    tombstones   a tombstone for each key that has a value ─► roll, clean: the values go now, the tombstones
+                 after delete.retention.ms. Whoever keeps a table of the topic learns of each deletion.
+    truncate     log start := end, segments removed. Nobody learns of it: a reader that is behind continues at
+                 the end, and a table keeps what it has. Kafka refuses this for cleanup.policy=compact
+                 (POLICY_VIOLATION), so that nobody does it without knowing that; here it is a mode to choose.
+
+``tombstones`` is for compacted topics. Either can be interrupted, and run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from siltstone.base.config import Config
+from siltstone.base.errors import UsageError
+from siltstone.base.records.columns import RecordColumns
+from siltstone.base.records.layout import Int64
+from siltstone.commands.changes import Actor
+from siltstone.commands.counting import SegmentCounter
+from siltstone.commands.directories import BrokerDirectories
+from siltstone.commands.explain_page import size_text
+from siltstone.commands.latest_keys import LatestKeys
+from siltstone.commands.open_directories import (
+    AGAIN,
+    Hold,
+    OpenDirectories,
+    WorkProgress,
+    no_progress,
+    opened,
+    refuse_internal,
+    refuse_not_compacted,
+)
+from siltstone.log.fetch import READ_COMMITTED
+from siltstone.log.ledger.store import LedgerStore
+from siltstone.log.names import TopicPartition
+from siltstone.log.partition import PartitionLog
+from siltstone.log.read_only import ReadableLog, ReadOnlyLog
+from siltstone.log.reading import LogReader
+from siltstone.runtime.manager import LogManager
+from siltstone.runtime.producing import tombstone_batches
+
+EMPTY = "empty"
+"""The action in the audit log."""
+TOMBSTONES, TRUNCATE = "tombstones", "truncate"
+MODES = (TOMBSTONES, TRUNCATE)
+Checkpoint = Callable[[ReadableLog], int]
+"""The cleaner checkpoint of a log, 0 without one."""
+_ONLY_TRUNCATE = "pass the mode truncate, which moves the log starts to the ends"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmptiedPartition:
+    """A partition. ``records`` (None: a segment is damaged), ``keys`` with a value (None: not counted) and
+    ``bytes``: before, what goes. Then what is left: ``keys_after``, ``bytes_after``, None in a dry run;
+    ``log_start_offset``: where the log begins now. ``hold``: why values are left."""
+
+    partition: int
+    records: int | None
+    keys: int | None
+    bytes: int
+    keys_after: int | None = None
+    bytes_after: int | None = None
+    log_start_offset: int | None = None
+    hold: Hold | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """One object; ``held`` has the reason, ``advice`` and ``until_ms`` what to do about it."""
+        names = ("partition", "records", "keys", "bytes", "keys_after", "bytes_after", "log_start_offset")
+        hold = self.hold
+        return {
+            **{name: getattr(self, name) for name in names},
+            "held": None if hold is None else hold.reason,
+            "advice": None if hold is None else hold.advice,
+            "until_ms": None if hold is None else hold.until_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emptying:
+    """What became of a topic, or would."""
+
+    topic: str
+    mode: str
+    dry_run: bool
+    partitions: Sequence[EmptiedPartition]
+    notes: Sequence[str] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Are the values gone, of all partitions?"""
+        return not self.dry_run and all(partition.hold is None for partition in self.partitions)
+
+    @property
+    def sentence(self) -> str:
+        """What holds now."""
+        records = sum(partition.records or 0 for partition in self.partitions)
+        size = size_text(sum(partition.bytes for partition in self.partitions))
+        verb = "would be emptied" if self.dry_run else "is empty" if self.is_empty else "is not empty yet"
+        text = f"topic {self.topic} {verb} ({self.mode}; it had {records:,} records, {size})"
+        held = [partition.hold for partition in self.partitions if partition.hold is not None]
+        return f"{text}: {held[0].reason}; {held[0].advice}" if held else text
+
+    def to_json(self) -> dict[str, object]:
+        """One object."""
+        return {
+            "sentence": self.sentence,
+            "topic": self.topic,
+            "mode": self.mode,
+            "dry_run": self.dry_run,
+            "partitions": [partition.to_json() for partition in self.partitions],
+            "notes": list(self.notes),
+        }
+
+
+def check_mode(mode: str) -> str:
+    """The mode. Raises UsageError for another word."""
+    if mode not in MODES:
+        raise UsageError(f"there is no mode {mode[:32]!r}", advice=f"it is one of {', '.join(MODES)}")
+    return mode
+
+
+def live_keys(log: ReadableLog, checkpoint: int) -> Iterator[tuple[RecordColumns, Int64]]:
+    """The records that are the last of their keys and have a value, as rows of columns: those that are
+    committed. ``checkpoint``: the log's cleaner checkpoint, 0 without one. Raises TooManyKeysError,
+    CorruptRecordError, OSError."""
+    keys = LatestKeys(log, checkpoint, READ_COMMITTED)
+    keys.advance()
+    reader = LogReader(log, log.log_start_offset, isolation=READ_COMMITTED, end=keys.end, reset="earliest")
+    for polled in reader:
+        rows = keys.latest_rows(polled.columns)
+        rows = rows[polled.columns.value_size[rows] >= 0]
+        if len(rows):
+            yield polled.columns, rows
+
+
+def look_at_emptying(
+    topic: str,
+    mode: str,
+    logs: Sequence[ReadableLog],
+    checkpoint_of: Checkpoint,
+    *,
+    counter: SegmentCounter | None = None,
+    counts_keys: bool = True,
+) -> Emptying:
+    """A dry run: the records, keys and bytes that would go. Raises TooManyKeysError, CorruptRecordError,
+    OSError."""
+    counter = counter or SegmentCounter()
+    partitions = []
+    for log in logs:
+        keys = None
+        if counts_keys:
+            keys = sum(len(rows) for _, rows in live_keys(log, checkpoint_of(log)))
+        partitions.append(
+            EmptiedPartition(
+                partition=log.topic_partition.partition,
+                records=counter.records_of(log),
+                keys=keys,
+                bytes=_size(log),
+            )
+        )
+    return Emptying(topic=topic, mode=mode, dry_run=True, partitions=partitions, notes=_notes(mode, logs))
+
+
+def _size(log: ReadableLog) -> int:
+    return sum(log.view.size_of(number) for number in range(len(log.view.segments)))
+
+
+def _notes(mode: str, logs: Sequence[ReadableLog]) -> list[str]:
+    """What the topic's readers have to know."""
+    notes = []
+    if mode == TRUNCATE:
+        notes.append(
+            "nobody is told: readers that are behind go on at the end, and tables made of the topic keep "
+            "what they have; the mode tombstones tells them"
+        )
+    with_ledger = [
+        str(log.topic_partition) for log in logs if LedgerStore(log.directory).cursor() is not None
+    ]
+    if with_ledger:
+        again = "siltstone compact-topic" + (" --reset" if mode == TRUNCATE else "")
+        notes.append(f"the compacted ledgers of {', '.join(with_ledger[:4])} keep the records until {again}")
+    return notes
+
+
+def refuse_topic(topic: str, mode: str, config: Config) -> None:
+    """Raises PolicyViolationError for a topic that cannot be emptied in this mode, UsageError for another
+    mode."""
+    check_mode(mode)
+    refuse_internal(topic, "emptying it")
+    if mode == TOMBSTONES:
+        refuse_not_compacted(topic, config, _ONLY_TRUNCATE)
+
+
+def opened_logs(manager: LogManager, topic: str) -> list[PartitionLog]:
+    """The logs of a topic of open directories. Raises UnknownTopicError, StorageError for a partition that is
+    not served."""
+    return [manager.get(TopicPartition(topic, number)) for number in manager.partitions_of(topic)]
+
+
+def opened_checkpoints(manager: LogManager) -> Checkpoint:
+    """The cleaner checkpoints of open logs, 0 where there is none."""
+
+    def checkpoint_of(log: ReadableLog) -> int:
+        served = manager.directory_of(log.topic_partition)
+        return served.cleaner_checkpoint().get(log.topic_partition, 0)
+
+    return checkpoint_of
+
+
+def empty_in(
+    directories: BrokerDirectories,
+    actor: Actor,
+    topic: str,
+    mode: str,
+    *,
+    dry_run: bool = False,
+    progress: WorkProgress = no_progress,
+) -> Emptying:
+    """Empty a topic of directories that no process has open; a dry run takes no lock. Raises as
+    ``empty_topic``, and DirectoryLockedError."""
+    if not dry_run:
+        with opened(directories) as here:
+            return empty_topic(here, actor, topic, mode, progress=progress)
+    snapshot = directories.snapshot()
+    description = snapshot.topic(topic)
+    refuse_topic(topic, mode, snapshot.config_of(description))
+    logs = [snapshot.log(TopicPartition(topic, number)) for number in description.partitions]
+    return look_at_emptying(topic, mode, logs, looked_checkpoint)
+
+
+def looked_checkpoint(log: ReadableLog) -> int:
+    """The cleaner checkpoint that a log was opened with that is only read."""
+    return log.first_dirty_offset if isinstance(log, ReadOnlyLog) else 0
+
+
+def empty_topic(
+    here: OpenDirectories,
+    actor: Actor,
+    topic: str,
+    mode: str,
+    *,
+    dry_run: bool = False,
+    counter: SegmentCounter | None = None,
+    progress: WorkProgress = no_progress,
+) -> Emptying:
+    """Empty a topic.
+
+    Raises UnknownTopicError, PolicyViolationError, UsageError, TooManyKeysError, StorageError (also if the
+    audit log cannot be written: nothing was changed then), SiltstoneError, OSError.
+    """
+    logs, checkpoint_of = opened_logs(here.manager, topic), opened_checkpoints(here.manager)
+    refuse_topic(topic, mode, here.manager.topics.settings(topic))
+    before = look_at_emptying(
+        topic, mode, logs, checkpoint_of, counter=counter, counts_keys=dry_run or mode == TOMBSTONES
+    )
+    if dry_run:
+        return before
+    known = {
+        "records": [partition.records for partition in before.partitions],
+        "bytes": [partition.bytes for partition in before.partitions],
+    }
+    with here.changes.recorded(actor, EMPTY, topic, before=known, after={"mode": mode}):
+        if mode == TRUNCATE:
+            partitions = _truncate(here, before.partitions, logs, progress)
+        else:
+            partitions = _delete_keys(here, before.partitions, logs, checkpoint_of, progress)
+    return replace(before, dry_run=False, partitions=partitions)
+
+
+def _truncate(
+    here: OpenDirectories,
+    before: Sequence[EmptiedPartition],
+    logs: Sequence[PartitionLog],
+    progress: WorkProgress,
+) -> list[EmptiedPartition]:
+    done = list[EmptiedPartition]()
+    for partition, log in zip(before, logs, strict=True):
+        progress(log.topic_partition.topic, "truncating", len(done), len(logs))
+        start = here.manager.delete_all_records(log.topic_partition)
+        _remove_files(here, log)
+        held = None
+        if start < log.log_end_offset:
+            reason = f"records from offset {start}, the high watermark, on are not replicated"
+            held = Hold(reason=reason)
+        done.append(replace(partition, bytes_after=_size(log), log_start_offset=start, hold=held))
+    return done
+
+
+def _remove_files(here: OpenDirectories, log: PartitionLog) -> None:
+    """Remove replaced and deleted files now: what was emptied is to be gone."""
+    with here.manager.files_at_rest(log.topic_partition):
+        here.manager.remove_leftovers(log.topic_partition)
+
+
+def _delete_keys(
+    here: OpenDirectories,
+    before: Sequence[EmptiedPartition],
+    logs: Sequence[PartitionLog],
+    checkpoint_of: Checkpoint,
+    progress: WorkProgress,
+) -> list[EmptiedPartition]:
+    """Write the tombstones, clean, count what is left."""
+    topic = logs[0].topic_partition.topic if logs else ""
+    total, read, ends = sum(_size(log) for log in logs), 0, list[int]()
+    for log in logs:
+        now_ms = here.manager.clock.now_ms()
+        for columns, rows in live_keys(log, checkpoint_of(log)):
+            progress(topic, "writing tombstones", read, total)
+            for batch in tombstone_batches(log.config, columns, rows, now_ms):
+                log.append(batch)
+        log.flush()
+        ends.append(log.log_end_offset)
+        read += _size(log)
+    progress(topic, "cleaning", total, total)
+    results = here.clean_fully([log.topic_partition for log in logs])
+    done = list[EmptiedPartition]()
+    for partition, log, end in zip(before, logs, ends, strict=True):
+        _remove_files(here, log)
+        hold = here.what_holds(log.topic_partition, end - 1, results.get(log.topic_partition))
+        keys_after = sum(len(rows) for _, rows in live_keys(log, checkpoint_of(log)))
+        if hold is None and keys_after:
+            hold = Hold(
+                reason=f"{keys_after} keys were written again", advice=f"stop what writes, then {AGAIN}"
+            )
+        done.append(
+            replace(
+                partition,
+                keys_after=keys_after,
+                bytes_after=_size(log),
+                log_start_offset=log.log_start_offset,
+                hold=hold,
+            )
+        )
+    return done

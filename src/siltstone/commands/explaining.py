@@ -1,0 +1,127 @@
+"""A dry run of a topic's cleaning as a job of a server: what would go, and why. Nothing is changed, so it
+works in look mode, too.
+
+An open log is explained with what the manager knows of it (its end, its checkpoint), one that is only looked
+at from its files, as ``siltstone explain`` does. Keys are never shown. A log that is not due is explained as
+if it were.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from siltstone.commands.cluster import partition_named, partitions_of
+from siltstone.commands.explain_page import size_text
+from siltstone.commands.jobs import DONE, BackgroundJob, Progress
+from siltstone.commands.review import ExplainRequest, engine_for, explain
+from siltstone.commands.served import Served
+from siltstone.compaction import engine
+from siltstone.compaction.explain import ExplainOptions, LogExplanation, explain_logs
+from siltstone.compaction.inplace.planning import LogState, PlanOptions
+from siltstone.log.names import TopicPartition
+from siltstone.runtime.log_cleaner import log_state
+
+CLEAN, EXPLAIN = "clean", "explain"
+"""Kinds of jobs."""
+GROUPS_MAX = 100
+"""Groups of a log that a result has; ``groups_left`` says how many more there are."""
+REASON_WORDS = {
+    "superseded": "older records of keys that have a newer one",
+    "tombstones": "tombstones (deletions) whose time has passed",
+    "aborted": "records of aborted transactions",
+    "keyless": "records without a key",
+    "markers": "markers of transactions that have no records left",
+    "expired": "records in segments that retention took",
+}
+"""Why a record goes, for somebody who does not know the words."""
+
+
+def removal_words(removed: Mapping[str, int]) -> str:
+    """``1,200 older records of keys that have a newer one, 3 records without a key``; empty if nothing
+    goes."""
+    return ", ".join(f"{count:,} {REASON_WORDS.get(name, name)}" for name, count in removed.items() if count)
+
+
+def outcome_words(job: BackgroundJob) -> str:
+    """What a cleaning or a dry run that is done has come to, in words; empty for other jobs."""
+    result = job.result
+    if job.state != DONE or job.kind not in (CLEAN, EXPLAIN) or not isinstance(result, dict):
+        return ""
+    logs, counts = result["logs"], Counter[str]()
+    if not logs:
+        return "No log was due, so none was cleaned"
+    for log in logs:
+        counts.update(log["removed"])
+    sizes = [(log["bytes_before"], log["bytes_after"]) for log in logs if log["bytes_after"] is not None]
+    before, after = (sum(side) for side in zip(*sizes, strict=True)) if sizes else (0, 0)
+    words, would = removal_words(counts) or "nothing", "would be " if job.kind == EXPLAIN else ""
+    return f"{words} {would}removed; {size_text(before)} → {size_text(after)}"
+
+
+def explain_topic(served: Served, user: str, topic: str, partitions: Sequence[int] = ()) -> BackgroundJob:
+    """Explain a topic, or some of its partitions, as a job. Its result has what ``siltstone explain --json``
+    has of each log, without settings. Raises UnknownTopicError, BusyError, SiltstoneError, OSError."""
+    chosen = [partition_named(served, topic, number) for number in partitions]
+    chosen = chosen or [TopicPartition(topic, number) for number in partitions_of(served, topic)]
+
+    def work(progress: Progress) -> object:
+        def report(log: str, stage: str, done: int, total: int) -> None:
+            progress.check()
+            progress(log, stage, done, total)
+
+        logs = _looked(served, chosen, report) if served.manager is None else _open(served, chosen, report)
+        progress.check()
+        return {"logs": [_document(log) for log in logs]}
+
+    target = topic if not partitions else ", ".join(map(str, chosen))
+    return served.jobs.submit(EXPLAIN, target, user, work)
+
+
+def last_explanation(served: Served, topic: str) -> BackgroundJob | None:
+    """The newest dry run of a topic, which may still run; None if nobody asked for one."""
+    jobs = (job for job in served.jobs.all() if (job.kind, job.target) == (EXPLAIN, topic))
+    return next(jobs, None)
+
+
+def _looked(
+    served: Served, chosen: Sequence[TopicPartition], report: engine.Progress
+) -> Sequence[LogExplanation]:
+    """From the files alone."""
+    request = ExplainRequest(
+        directories=served.paths,
+        topics=(chosen[0].topic,),
+        broker_config=served.options.properties,
+        engine=served.options.engine,
+        now_ms=served.clock.now_ms(),
+    )
+    return [log for log in explain(request, progress=report).logs if log.topic_partition in chosen]
+
+
+def _open(
+    served: Served, chosen: Sequence[TopicPartition], report: engine.Progress
+) -> Sequence[LogExplanation]:
+    """From what the manager knows."""
+    states = list[LogState]()
+    for directory, log in served.opened().logs():
+        where = log.topic_partition
+        if where in chosen:
+            config = served.settings_of(where.topic)
+            states.append(log_state(directory, log, config, directory.cleaner_checkpoint().get(where)))
+    request = ExplainRequest(engine=served.options.engine)
+    options = ExplainOptions(plan_options=PlanOptions(now_ms=served.clock.now_ms()))
+    return explain_logs(states, options, cache(lambda: engine_for(request, states, report)))
+
+
+def _document(log: LogExplanation) -> dict[str, Any]:
+    document = log.to_json()
+    del document["settings"]
+    groups = document["groups"]
+    return {
+        **document,
+        "groups": groups[:GROUPS_MAX],
+        "groups_left": max(len(groups) - GROUPS_MAX, 0),
+        "removed_words": removal_words(log.outcome.removed),
+    }

@@ -1,0 +1,103 @@
+"""Lists for people: filtered, sorted, a page at a time, as CSV or JSON. (Topics have columns of their own,
+see ``catalogue``: there may be 100,000 of them.)"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from siltstone.base.errors import UsageError
+from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS
+
+Row = TypeVar("Row")
+Cell = str | int | float | bool | None
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""How a text begins that a spreadsheet takes for a formula."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column(Generic[Row]):
+    """A column: its name in URLs and files, its title for people, its value in a row."""
+
+    name: str
+    title: str
+    value: Callable[[Row], Cell]
+    is_number: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListQuery:
+    """Which rows, in which order: those with a text that has ``contains``, whatever its case; by the column
+    ``sort``, or as they come; ``count`` rows from ``start`` on."""
+
+    sort: str = ""
+    descending: bool = False
+    contains: str = ""
+    start: int = 0
+    count: int = PAGE_ROWS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPage(Generic[Row]):
+    """Rows of a list, how many there are in all, and where the next page begins: None at the end."""
+
+    rows: Sequence[Row]
+    total: int
+    next_start: int | None
+
+
+def list_rows(rows: Iterable[Row], columns: Sequence[Column[Row]], query: ListQuery) -> ListPage[Row]:
+    """A page of a list. Raises UsageError for a column or a page that does not exist."""
+    if query.start < 0 or not 1 <= query.count <= PAGE_MAX:
+        raise UsageError("the page is out of range", advice=f"pass 1 to {PAGE_MAX} rows, from 0 on")
+    chosen = chosen_rows(rows, columns, query)
+    end = query.start + query.count
+    return ListPage(
+        rows=chosen[query.start : end], total=len(chosen), next_start=end if end < len(chosen) else None
+    )
+
+
+def chosen_rows(rows: Iterable[Row], columns: Sequence[Column[Row]], query: ListQuery) -> list[Row]:
+    """All rows that fit, in order; rows without a value in the column come last. Raises UsageError."""
+    by_name = {column.name: column for column in columns}
+    if query.sort and query.sort not in by_name:
+        raise UsageError(
+            f"sort={query.sort[:64]!r}: there is no such column", advice=f"pass {', '.join(by_name)}"
+        )
+    needle = query.contains.casefold()
+    chosen = [row for row in rows if not needle or _has(row, columns, needle)]
+    if not query.sort:
+        return chosen[::-1] if query.descending else chosen
+    value = by_name[query.sort].value
+    known = [(cell, row) for row in chosen if (cell := value(row)) is not None]
+    # Stable, also in descending order: equal rows stay in the order in which they came.
+    known.sort(key=lambda pair: pair[0], reverse=query.descending)
+    return [row for _, row in known] + [row for row in chosen if value(row) is None]
+
+
+def _has(row: Row, columns: Sequence[Column[Row]], needle: str) -> bool:
+    cells = (column.value(row) for column in columns)
+    return any(isinstance(cell, str) and needle in cell.casefold() for cell in cells)
+
+
+def csv_text(rows: Iterable[Row], columns: Sequence[Column[Row]], *, with_head: bool = True) -> str:
+    """The rows as CSV (RFC 4180). A text that a spreadsheet would take for a formula begins with ``'``."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")
+    if with_head:
+        writer.writerow([column.name for column in columns])
+    for row in rows:
+        writer.writerow([_inert(column.value(row)) for column in columns])
+    return text.getvalue()
+
+
+def _inert(cell: Cell) -> Cell:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
+
+
+def json_rows(rows: Iterable[Row], columns: Sequence[Column[Row]]) -> list[dict[str, Cell]]:
+    """The rows as objects; unknown values are null."""
+    return [{column.name: column.value(row) for column in columns} for row in rows]

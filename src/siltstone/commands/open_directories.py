@@ -1,0 +1,148 @@
+"""Open log directories with what changes them on request: their cleaner and their audit log. The same for a
+server, which has them open, and for a command, which opens them for the time that it takes."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from siltstone.base import interruption
+from siltstone.base.clock import time_text
+from siltstone.base.config import Config
+from siltstone.base.errors import PolicyViolationError
+from siltstone.commands.changes import Actor, ChangeLog
+from siltstone.commands.circumstances import HELD_BY_LEDGER, OPEN_TRANSACTION, WITHIN_MIN_LAG, Circumstances
+from siltstone.commands.directories import INTERNAL_TOPICS, BrokerDirectories
+from siltstone.commands.library import cleaner_in_process
+from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, LogResult
+from siltstone.log.names import CLUSTER_METADATA, TopicPartition
+from siltstone.runtime.log_cleaner import LogCleaner
+from siltstone.runtime.manager import LogManager
+
+AGAIN = "run the command again"
+COMPACT_BESIDE = f"run siltstone compact-topic for the topic, then {AGAIN}"
+_ADVICE = {
+    OPEN_TRANSACTION: f"end the transaction, or let it time out; then {AGAIN}",
+    WITHIN_MIN_LAG: f"{AGAIN} after that time",
+    HELD_BY_LEDGER: COMPACT_BESIDE,
+}
+CLAIM_SECONDS = 600.0
+"""How long a forced cleaning waits for one that is under way."""
+_ATTEMPTS = 3
+WorkProgress = Callable[[str, str, int, int], None]
+"""Called with a log or a topic, what is done with it, bytes done, bytes in all; raises to stop the work."""
+
+
+def no_progress(log: str, stage: str, done: int, total: int) -> None:
+    """A ``WorkProgress`` that shows nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Why a cleaning has not removed what it should, and what to do. ``until_ms``: when the reason ends, None
+    if no time ends it."""
+
+    reason: str
+    advice: str = AGAIN
+    until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenDirectories:
+    """The open logs, their cleaner, the audit log."""
+
+    manager: LogManager
+    cleaner: LogCleaner
+    changes: ChangeLog
+
+    def clean_fully(self, logs: Collection[TopicPartition]) -> dict[TopicPartition, LogResult]:
+        """Clean some logs, with their active segments, whatever their dirty ratio; those that a thread of the
+        cleaner is cleaning after that. Returns the last result of each; none of a log that is paused or
+        uncleanable. Raises UnknownTopicError, UsageError, StorageError."""
+        results, left = dict[TopicPartition, LogResult](), set(logs)
+        for _ in range(_ATTEMPTS):
+            if not left:
+                break
+            with interruption.current().critical():  # of a command: no swap is cut off
+                cleaned = self.cleaner.clean_now(left, force=True, wait_seconds=CLAIM_SECONDS)
+            results |= {result.topic_partition: result for result in cleaned}
+            left -= results.keys() | self.cleaner.paused | self.manager.uncleanable.keys()
+        return results
+
+    def circumstances(self, log: TopicPartition) -> Circumstances:
+        """What bears on the cleaning of a log. Raises UnknownTopicError, StorageError, OSError."""
+        manager = self.manager
+        return Circumstances(
+            log=manager.get(log),
+            config=manager.topics.settings(log.topic),
+            now_ms=manager.clock.now_ms(),
+            checkpoint=manager.directory_of(log).cleaner_checkpoint().get(log),
+        )
+
+    def what_holds(self, log: TopicPartition, offset: int, result: LogResult | None) -> Hold | None:
+        """What has kept a forced cleaning, which had ``result``, from the records up to ``offset``; None if
+        that is not known. Raises as ``circumstances``."""
+        row = self.manager.uncleanable.get(log)
+        if row is not None:
+            return Hold(
+                reason=f"the cleaner has skipped the log since {time_text(row.since_ms)}: {row.reason}",
+                advice=f"repair the log and let it be cleaned again, then {AGAIN}",
+            )
+        if log in self.cleaner.paused:
+            return Hold(reason="the cleaning of the log is paused", advice=f"resume it, then {AGAIN}")
+        held = self.circumstances(log).holding_of(offset)
+        if held is not None:
+            advice = _ADVICE.get(held.code, AGAIN)
+            return Hold(reason=held.sentence, advice=advice, until_ms=held.until_ms)
+        if result is not None and result.status not in (CLEANED, NOTHING_TO_DO):
+            return Hold(reason=result.reason)
+        return None
+
+
+@contextlib.contextmanager
+def opened(directories: BrokerDirectories) -> Iterator[OpenDirectories]:
+    """Lock, recover and open directories for a command. Raises as ``LogManager.open``."""
+    with directories.open() as manager:
+        cleaner = cleaner_in_process(manager)
+        try:
+            changes = ChangeLog(manager.serving()[0].path, manager.clock)
+            yield OpenDirectories(manager=manager, cleaner=cleaner, changes=changes)
+        finally:
+            cleaner.close(abort=False)
+
+
+def command_actor() -> Actor:
+    """Who runs a command, for the audit log."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # no name belongs to the number, as in many containers
+        user = str(os.getuid())
+    return Actor(user=user, way="cli")
+
+
+def refuse_internal(topic: str, verb: str) -> None:
+    """Raises PolicyViolationError for a topic that only a broker's coordinators may write."""
+    if topic in (*INTERNAL_TOPICS, CLUSTER_METADATA):
+        raise PolicyViolationError(
+            f"{topic} is the broker's own: {verb} would contradict what its coordinators know",
+            path=topic,
+            advice="let the broker do it: delete the group, or let the transactional id expire",
+        )
+
+
+def refuse_not_compacted(topic: str, config: Config, advice: str) -> None:
+    """Raises PolicyViolationError unless the topic's logs are compacted here."""
+    if "compact" not in config.policies:
+        policy = ",".join(config.policies)
+        raise PolicyViolationError(
+            f"cleanup.policy={policy}: a tombstone removes nothing here", path=topic, advice=advice
+        )
+    if config.flag("remote.storage.enable"):
+        raise PolicyViolationError(
+            "remote.storage.enable=true: such logs are not cleaned, and parts of them are elsewhere",
+            path=topic,
+            advice="let the broker do it",
+        )

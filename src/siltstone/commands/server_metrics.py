@@ -1,0 +1,141 @@
+"""What a server measures: its directories and its cleaner in samples, its logs in columns."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import siltstone
+from siltstone.base import files
+from siltstone.commands.catalogue import UNKNOWN, Catalogue
+from siltstone.commands.changes import DONE, FAILED, INTERRUPTED
+from siltstone.commands.metrics import Series
+from siltstone.commands.served import Served
+from siltstone.runtime.manager import FREE_BYTES, LOG_HELP, USED_BYTES, LogManager, log_figures
+from siltstone.runtime.metrics import Sample, samples_of
+
+PARTITIONS_MAX = 20_000
+"""So many partitions have series of their own; above it those of a topic are one."""
+_HELP = {
+    "siltstone_build_info": "1, with the version as label.",
+    "siltstone_catalogue_age_seconds": "Seconds since the catalogue of topics was read.",
+    "siltstone_logs": "Logs by their state, as clean --watch has it.",
+    "siltstone_jobs": "Background jobs by their state.",
+    "siltstone_setting_changes_total": "Changes of settings by outcome.",
+    FREE_BYTES: "Bytes that are free on the log directory's file system.",
+    USED_BYTES: "Bytes of the .log files in the log directory.",
+}
+_LOG_HELP = {
+    "siltstone_log_records": "Records that are stored, counted from batch headers.",
+    "siltstone_log_clean_bytes": "Bytes of the log's clean section.",
+    "siltstone_log_dirty_bytes": "Bytes of the log's dirty section that may be cleaned.",
+    "siltstone_log_dirty_ratio": "Dirty bytes over clean and dirty bytes; of a topic: of its dirtiest log.",
+    "siltstone_log_overdue_seconds": (
+        "By how many seconds the oldest dirty record is over max.compaction.lag.ms; of a topic: the most."
+    ),
+}
+
+
+def server_samples(served: Served) -> list[Sample]:
+    """What is measured of a server now, without its logs."""
+    manager, catalogue = served.manager, served.catalogue
+    samples = _directory_samples(catalogue) if manager is None else manager.samples(with_logs=False)
+    samples += samples_of({"siltstone_build_info": 1}, _HELP, version=siltstone.__version__)
+    age = max(served.clock.now_ms() - catalogue.at_ms, 0) / 1000
+    samples += samples_of({"siltstone_catalogue_age_seconds": age}, _HELP)
+    for state, count in catalogue.totals.states.items():
+        samples += samples_of({"siltstone_logs": count}, _HELP, state=state)
+    states = [job.state for job in served.jobs.all()]
+    for state in sorted(set(states)):
+        samples += samples_of({"siltstone_jobs": states.count(state)}, _HELP, state=state)
+    for outcome in (DONE, FAILED, INTERRUPTED):
+        count = 0 if served.changes is None else served.changes.setting_changes[outcome]
+        samples += samples_of({"siltstone_setting_changes_total": count}, _HELP, outcome=outcome)
+    return samples
+
+
+def _directory_samples(catalogue: Catalogue) -> list[Sample]:
+    """The space of directories that are only looked at."""
+    samples = list[Sample]()
+    for path, (_, size) in catalogue.sums_by_directory.items():
+        values = {USED_BYTES: size}
+        with contextlib.suppress(OSError):
+            values[FREE_BYTES] = files.free_space(Path(path)).free_bytes
+        samples += samples_of(values, _HELP, logDirectory=path)
+    return samples
+
+
+def log_series(served: Served, *, all_partitions: bool = False) -> list[Series]:
+    """The gauges of the logs: of each partition, or of each topic where there are more than
+    ``PARTITIONS_MAX``, unless ``all_partitions``. What is not known has no value."""
+    catalogue = served.catalogue
+    by_partition = all_partitions or len(catalogue.watched) <= PARTITIONS_MAX
+    series = [] if served.manager is None else _open_log_series(served.manager, by_partition=by_partition)
+    return series + _catalogue_series(catalogue, by_partition=by_partition)
+
+
+def _open_log_series(manager: LogManager, *, by_partition: bool) -> list[Series]:
+    """Kafka's gauges of the open logs; of a topic their sums."""
+    sums: dict[str, list[int]] = {}
+    for log in manager.sorted_logs():
+        if log.offline is not None:
+            continue
+        where, figures = log.topic_partition, log_figures(log)
+        labels = _of_partition(where.topic, where.partition) if by_partition else _of_topic(where.topic)
+        row = sums.setdefault(labels, [0] * len(figures))
+        for column, value in enumerate(figures):
+            row[column] += value
+    columns = zip(*sums.values(), strict=True) if sums else ()
+    return [
+        Series(name=name, help=meaning, labels=list(sums), values=values)
+        for (name, meaning), values in zip(LOG_HELP.items(), columns, strict=False)
+    ]
+
+
+def _catalogue_series(catalogue: Catalogue, *, by_partition: bool) -> list[Series]:
+    """What the catalogue has of the logs; ratio and overdue time of a topic are those of the worst log."""
+    columns = catalogue.partition_columns
+    if by_partition:
+        topics = [catalogue.names[row] for row in columns["topic"].tolist()]
+        labels = list(map(_of_partition, topics, columns["partition"].tolist()))
+        column: Callable[[str], npt.NDArray[Any]] = columns.__getitem__
+        worst, is_read = column, columns["is_read"]
+    else:
+        labels = list(map(_of_topic, catalogue.names))
+        column, worst = catalogue.topic_sums, catalogue.topic_maxima
+        is_read = catalogue.topic_maxima("is_read")
+    records = column("records")
+    values = (
+        (records != UNKNOWN, records),
+        (is_read, column("clean_bytes")),
+        (is_read, column("dirty_bytes")),
+        (is_read, worst("dirty_ratio").round(6)),
+        (is_read, worst("overdue_ms") / 1000),
+    )
+    return [
+        Series(
+            name=name,
+            help=meaning,
+            labels=[labels[row] for row in np.flatnonzero(is_known).tolist()],
+            values=known[is_known].tolist(),
+        )
+        for (name, meaning), (is_known, known) in zip(_LOG_HELP.items(), values, strict=True)
+    ]
+
+
+def _of_partition(topic: str, partition: int) -> str:
+    return f'{{partition="{partition}",topic="{_escaped(topic)}"}}'
+
+
+def _of_topic(topic: str) -> str:
+    return f'{{topic="{_escaped(topic)}"}}'
+
+
+def _escaped(value: str) -> str:
+    """A label's value. Directories may have names that no broker gives a topic."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

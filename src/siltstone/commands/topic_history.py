@@ -1,0 +1,83 @@
+"""What happened to a topic: its cleanings, and the changes of its settings, the newest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from siltstone.commands import console
+from siltstone.commands.explaining import removal_words
+from siltstone.commands.served import Served
+from siltstone.compaction.report import CLEANED, Cleaning
+from siltstone.log.names import parse_partition
+
+CLEANING = "cleaning"
+CHANGES_READ = 1000
+"""Of the newest changes of the server, those of the topic are shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicEvent:
+    """A cleaning of one partition, or a change. ``what``: ``cleaning``, or the change's action; ``details``:
+    what was removed, why nothing was, or before and after of the change. Bytes are of a cleaning."""
+
+    at_ms: int
+    what: str
+    partition: int | None
+    status: str
+    details: str
+    bytes_before: int | None = None
+    bytes_after: int | None = None
+    seconds: float | None = None
+
+    @property
+    def saved_bytes(self) -> int | None:
+        """Bytes that a cleaning has freed."""
+        if self.bytes_before is None or self.bytes_after is None:
+            return None
+        return self.bytes_before - self.bytes_after
+
+
+def history_of(served: Served, topic: str) -> list[TopicEvent]:
+    """The events of a topic, as far back as the files reach. Raises OSError."""
+    events = [
+        _of_cleaning(cleaning) for cleaning in console.cleanings(served) if cleaning.result.topic == topic
+    ]
+    return sorted([*events, *_changes(served, topic)], key=lambda event: -event.at_ms)
+
+
+def _of_cleaning(cleaning: Cleaning) -> TopicEvent:
+    result = cleaning.result
+    is_cleaned = result.status == CLEANED
+    words = removal_words(result.discarded.counts) or "nothing had to go"
+    return TopicEvent(
+        at_ms=cleaning.began_ms,
+        what=CLEANING,
+        partition=result.partition,
+        status=result.status,
+        details=f"removed {words}" if is_cleaned else result.reason,
+        bytes_before=result.bytes_before,
+        bytes_after=result.bytes_after,
+        seconds=result.seconds,
+    )
+
+
+def _changes(served: Served, topic: str) -> Iterator[TopicEvent]:
+    for change in console.changes(served, CHANGES_READ):
+        where = parse_partition(change.target)
+        if change.target != topic and (where is None or where.topic != topic):
+            continue
+        before, after = change.before, change.after
+        names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        yield TopicEvent(
+            at_ms=change.at_ms,
+            what=change.action,
+            partition=None if where is None else where.partition,
+            status=change.outcome or "interrupted, or still running",
+            details=", ".join(f"{name}: {_text(before, name)} → {_text(after, name)}" for name in names)
+            + f" (by {change.actor.user})",
+        )
+
+
+def _text(values: Mapping[str, object], name: str) -> str:
+    return str(values.get(name, "not set"))

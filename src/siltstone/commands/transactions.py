@@ -1,0 +1,162 @@
+"""Open transactions, and the logs that they keep from being cleaned and hide from readers.
+
+::
+
+    records │ first offset of the earliest open transaction ───────────── log end │
+            └ nothing from here on is cleaned, or read with read_committed ───────┘
+              ``held_bytes``
+
+A log has its producers' states: an open one in memory, one that is only read from its newest snapshot and the
+batches after it. Looking at many of the latter takes time, so one request looks at a bounded part of them and
+says where it ended. What Kafka's ``kafka-transactions.sh find-hanging`` finds is here a transaction whose
+``began_ms`` is long ago.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from siltstone.base.errors import SiltstoneError, UnknownTopicError, UsageError
+from siltstone.commands.browsing import Budget
+from siltstone.commands.circumstances import open_transactions as first_offsets
+from siltstone.commands.served import Served
+from siltstone.log import fetch
+from siltstone.log.fetch import LogView
+from siltstone.log.lookup import batch_headers
+from siltstone.log.names import TopicPartition, parse_partition
+
+NOTES_MAX = 20
+"""The most logs that could not be read which a page names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """A producer's transaction that has not ended in a partition.
+
+    ``began_ms``, ``producer_epoch``: of its first batch; None if ``delete-records`` has removed it, or if it
+    has no timestamp. ``held_bytes``: of the log from its first batch on. ``blocks_cleaning``: is the topic
+    compacted?
+    """
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int | None
+    first_offset: int
+    began_ms: int | None
+    held_bytes: int
+    blocks_cleaning: bool
+
+    def to_json(self) -> dict[str, object]:
+        """One object; an unknown time is null."""
+        return {name: getattr(self, name) for name in OpenTransaction.__slots__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionPage:
+    """The open transactions of a part of all logs, by topic, partition and first offset.
+
+    ``next_start``: the log to go on with, None at the end; ``notes``: the logs that could not be read.
+    """
+
+    transactions: Sequence[OpenTransaction]
+    next_start: TopicPartition | None
+    notes: Sequence[str]
+
+    def to_json(self) -> dict[str, object]:
+        """As the REST interface has it."""
+        return {
+            "transactions": [transaction.to_json() for transaction in self.transactions],
+            "next_start": None if self.next_start is None else str(self.next_start),
+            "notes": list(self.notes),
+        }
+
+
+def open_transactions(
+    served: Served, *, start: TopicPartition | None = None, budget: Budget | None = None
+) -> TransactionPage:
+    """The open transactions of the logs from ``start`` on, as far as ``budget`` goes, of one log always.
+
+    A log that cannot be read is a note, and so hides no other one. Raises SiltstoneError, OSError if the
+    directories cannot be listed.
+    """
+    budget = budget or Budget()
+    listed = sorted(served.snapshot().partitions if served.manager is None else served.manager)
+    found, unreadable = list[OpenTransaction](), list[str]()
+    begin = 0 if start is None else bisect.bisect_left(listed, start)
+    for number in range(begin, len(listed)):
+        if number > begin and budget.is_over:
+            return _page(found, unreadable, listed[number])
+        try:
+            found += _transactions_of(served, listed[number])
+        except UnknownTopicError:
+            continue  # deleted meanwhile
+        except (SiltstoneError, OSError) as error:
+            unreadable.append(f"{listed[number]}: {error}")
+    return _page(found, unreadable, None)
+
+
+def parsed_start(text: str) -> TopicPartition | None:
+    """``next_start`` as its text; empty for the beginning. Raises UsageError for what is no log's name."""
+    found = parse_partition(text) if text else None
+    if text and found is None:
+        raise UsageError(f"start={text[:256]!r} is no log", advice="pass next_start of the page before")
+    return found
+
+
+def _page(
+    found: Sequence[OpenTransaction], unreadable: Sequence[str], next_start: TopicPartition | None
+) -> TransactionPage:
+    left = len(unreadable) - NOTES_MAX
+    more = [f"{left} more logs cannot be read"] if left > 0 else []
+    return TransactionPage(transactions=found, next_start=next_start, notes=[*unreadable[:NOTES_MAX], *more])
+
+
+def _transactions_of(served: Served, where: TopicPartition) -> Iterator[OpenTransaction]:
+    log = served.log(where.topic, where.partition)
+    view = log.view
+    # Without an open transaction the last stable offset is the high watermark, which may be the end.
+    if view.last_stable_offset == view.log_end_offset:
+        return
+    blocks_cleaning = "compact" in served.settings_of(where.topic).policies
+    for offset, producer in sorted((offset, producer) for producer, offset in first_offsets(log).items()):
+        first = _first_batch(view, offset)
+        yield OpenTransaction(
+            topic=where.topic,
+            partition=where.partition,
+            producer_id=producer,
+            producer_epoch=first.producer_epoch,
+            first_offset=offset,
+            began_ms=first.began_ms,
+            held_bytes=first.held_bytes,
+            blocks_cleaning=blocks_cleaning,
+        )
+
+
+class _FirstBatch(NamedTuple):
+    """What is known of a transaction's first batch."""
+
+    began_ms: int | None
+    producer_epoch: int | None
+    held_bytes: int
+
+
+def _first_batch(view: LogView, offset: int) -> _FirstBatch:
+    """The batch at the first offset of a transaction; ``delete-records`` may have removed it. Raises
+    CorruptRecordError, OSError."""
+    whole = view._replace(high_watermark=view.log_end_offset)
+    fetched = fetch.read(whole, max(offset, view.log_start_offset), 1)
+    if fetched.slice is None or fetched.segment is None:
+        return _FirstBatch(None, None, 0)
+    position, number = fetched.slice.position, view.segments.index(fetched.segment)
+    held = view.size_of(number) - position
+    held += sum(map(view.size_of, range(number + 1, len(view.segments))))
+    end = position + fetched.first_batch_size
+    headers = next(batch_headers(fetched.segment.reader, start=position, end=end))
+    if headers["base_offset"][0] != offset:
+        return _FirstBatch(None, None, held)
+    began_ms = int(headers["base_timestamp"][0])
+    return _FirstBatch(None if began_ms < 0 else began_ms, int(headers["producer_epoch"][0]), held)

@@ -1,0 +1,98 @@
+"""How much of a server one kind of request may take: places, and the time that a client may take.
+
+::
+
+    8 reads of records at once · 16 more wait for a place, 10 s at most · then 429
+    10 tails at once · then 429; all end when the server does
+    a body within 60 s · 408; a piece of an answer taken within 60 s, else the connection is closed
+
+A read has a budget of its own (64 MiB, a second), so that none of it lasts. What waits takes no thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import Depends, Request
+
+from siltstone.base.errors import BusyError
+
+READS_MAX, WAITING_MAX, WAITING_SECONDS = 8, 16, 10.0
+TAILS_MAX = 10
+BODY_SECONDS, ANSWER_SECONDS = 60.0, 60.0
+"""The time for all of a body, and for each piece of an answer."""
+
+
+class Places:
+    """A number of places, and a bounded queue for them. Only used in the event loop."""
+
+    def __init__(
+        self, count: int = READS_MAX, waiting_max: int = WAITING_MAX, seconds: float = WAITING_SECONDS
+    ) -> None:
+        self._free = asyncio.Semaphore(count)
+        self._waiting, self._waiting_max, self._seconds = 0, waiting_max, seconds
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """A place for the block, in turn. Raises BusyError if too many wait, or it takes too long."""
+        if self._free.locked() and self._waiting >= self._waiting_max:
+            raise BusyError("too many requests read records", advice="try again in a moment")
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._free.acquire()
+        except TimeoutError:
+            reason = f"no other request that reads records has ended for {self._seconds:.0f} s"
+            raise BusyError(reason, advice="try again in a moment") from None
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._free.release()
+
+
+class Tails:
+    """The streams that are open. Only ``end`` may be called in another thread than the event loop's."""
+
+    def __init__(self) -> None:
+        self.count, self._has_ended = 0, False
+        self._open: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+
+    def claim(self) -> asyncio.Event:
+        """Take a place, which ``free`` gives back; the event is set when the stream is to end. Raises
+        BusyError."""
+        if self._has_ended:
+            raise BusyError("the server is being stopped", advice="try again when it has started")
+        if self.count >= TAILS_MAX:
+            raise BusyError(
+                f"{self.count} readers follow topics already", advice="try again when one has ended"
+            )
+        self.count += 1
+        stopped = asyncio.Event()
+        self._open[stopped] = asyncio.get_running_loop()
+        return stopped
+
+    def free(self, stopped: asyncio.Event) -> None:
+        """Give a place back."""
+        self.count -= 1
+        del self._open[stopped]
+
+    def end(self) -> None:
+        """Let all streams end, and no other one begin."""
+        self._has_ended = True
+        for stopped, loop in list(self._open.items()):
+            loop.call_soon_threadsafe(stopped.set)
+
+
+async def _reading(request: Request) -> AsyncIterator[None]:
+    places: Places = request.app.state.reads
+    async with places.place():
+        yield
+
+
+READING = Depends(_reading, scope="function")
+"""For a route that reads records: ``dependencies=[READER, READING]``. The place is free when the route has
+returned, however long the client takes for the answer."""

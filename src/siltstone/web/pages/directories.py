@@ -1,0 +1,66 @@
+"""The log directories, and what one of them is full of."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from siltstone.commands import console
+from siltstone.commands.console import DirectoryRow
+from siltstone.commands.disk_contents import LogOnDisk, contents_of, paths_of
+from siltstone.commands.listing import Column
+from siltstone.web.guards import VIEWER
+from siltstone.web.here import Here
+from siltstone.web.limits import READING
+from siltstone.web.pages.lists import ListParameters, list_page
+
+router = APIRouter(prefix="/ui/directories")
+Asked = Annotated[ListParameters, Query()]
+LEFT_OVERS_SHOWN = 200
+DIRECTORIES: tuple[Column[DirectoryRow], ...] = (
+    Column(name="path", title="path", value=lambda row: row.path),
+    Column(name="in_use", title="in use", value=lambda row: "yes" if row.in_use else "no"),
+    Column(name="logs", title="logs", value=lambda row: row.logs, is_number=True),
+    Column(name="bytes", title="bytes of segments", value=lambda row: row.bytes, is_number=True),
+    Column(name="free_bytes", title="free on its disk", value=lambda row: row.free_bytes, is_number=True),
+)
+LOGS: tuple[Column[LogOnDisk], ...] = (
+    Column(name="topic", title="topic", value=lambda log: log.topic),
+    Column(name="partition", title="partition", value=lambda log: log.partition, is_number=True),
+    Column(name="bytes", title="bytes in all", value=lambda log: log.bytes, is_number=True),
+    Column(name="segments", title="segments", value=lambda log: log.segments, is_number=True),
+    Column(name="indexes", title="indexes", value=lambda log: log.indexes, is_number=True),
+    Column(name="left_overs", title="left-overs", value=lambda log: log.left_overs, is_number=True),
+    Column(name="ledgers", title="compacted ledgers", value=lambda log: log.ledgers, is_number=True),
+)
+
+
+@router.get("", dependencies=[VIEWER])
+def directories(request: Request, served: Here, asked: Asked) -> Response:
+    """The log directories."""
+    rows, numbers = (
+        console.directories(served),
+        {path: number for number, path in enumerate(paths_of(served))},
+    )
+    return list_page(
+        request, served, "directories.html", "directories", DIRECTORIES, rows, asked, numbers=numbers
+    )
+
+
+@router.get("/{number}", dependencies=[VIEWER, READING])
+def directory(request: Request, served: Here, number: int, asked: Asked) -> Response:
+    """What one directory is full of: its logs, the largest first, and what is left over."""
+    contents = contents_of(served, number)
+    return list_page(
+        request,
+        served,
+        "directory.html",
+        f"directory-{number}",
+        LOGS,
+        contents.logs,
+        asked,
+        contents=contents,
+        left_overs=contents.left_overs[:LEFT_OVERS_SHOWN],
+    )

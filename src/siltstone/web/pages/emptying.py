@@ -1,0 +1,115 @@
+"""The pages on which a topic is emptied, and a key erased: what would go is shown at once, and typing the
+topic's name confirms. A key is sent in a form, never in a URL."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Request
+from starlette.responses import RedirectResponse, Response
+
+from siltstone.base.errors import SiltstoneError, UsageError
+from siltstone.commands import administration, console, emptying, erasing
+from siltstone.commands.erasing import ErasureRequest, parse_key
+from siltstone.web.errors import status_of
+from siltstone.web.guards import ADMIN, VIEWER
+from siltstone.web.here import By, Here
+from siltstone.web.pages.rendering import page
+
+router = APIRouter(prefix="/ui/topics")
+Text = Annotated[str, Form()]
+DEFAULT_MODE = emptying.TOMBSTONES
+
+
+def confirmed(typed: str, topic: str) -> None:
+    """Raises UsageError unless the topic's name was typed."""
+    if typed != topic:
+        raise UsageError("this deletes data, and was not confirmed", advice=f"type {topic}")
+
+
+@router.get("/{topic}/empty", dependencies=[VIEWER])
+def empty_page(request: Request, served: Here, topic: str, mode: str = DEFAULT_MODE) -> Response:
+    """What would go."""
+    return _empty_page(request, served, topic, mode)
+
+
+def _empty_page(
+    request: Request, served: Here, topic: str, mode: str, problem: str | None = None, status: int = 200
+) -> Response:
+    row, found = served.catalogue.topic(topic), None
+    try:
+        found = console.look_at_emptying(served, topic, mode)
+    except (SiltstoneError, OSError) as error:
+        problem = problem or str(error)
+    values = {"topic": row, "tab": "", "found": found, "mode": mode, "modes": emptying.MODES}
+    answer = page(request, served, "empty.html", problem=problem, **values)
+    answer.status_code = status if status != 200 else answer.status_code
+    return answer
+
+
+@router.post("/{topic}/empty", dependencies=[ADMIN])
+def empty(
+    request: Request, served: Here, by: By, topic: str, mode: Text = DEFAULT_MODE, typed: Text = ""
+) -> Response:
+    """Empty the topic, as a job."""
+    try:
+        confirmed(typed, topic)
+        administration.empty_topic(served, by, topic, mode)
+    except (SiltstoneError, OSError) as error:
+        return _empty_page(request, served, topic, mode, str(error), status_of(error)[0])
+    return RedirectResponse("/ui/jobs", 303)
+
+
+@router.get("/{topic}/erase", dependencies=[VIEWER])
+def erase_page(request: Request, served: Here, topic: str) -> Response:
+    """The form for a key."""
+    return _erase_page(request, served, topic)
+
+
+def _erase_page(
+    request: Request,
+    served: Here,
+    topic: str,
+    key: str = "",
+    key_format: str = "utf8",
+    found: erasing.Erasure | None = None,
+    problem: str | None = None,
+) -> Response:
+    values = {
+        "topic": served.catalogue.topic(topic),
+        "tab": "",
+        "found": found,
+        "formats": erasing.KEY_FORMATS,
+    }
+    answer = page(request, served, "erase.html", problem=problem, key=key, key_format=key_format, **values)
+    if found is not None or key:
+        answer.headers["Cache-Control"] = "no-store"
+    return answer
+
+
+@router.post("/{topic}/erase", dependencies=[ADMIN])
+def erase(
+    request: Request,
+    served: Here,
+    by: By,
+    topic: str,
+    key: Text = "",
+    key_format: Text = "utf8",
+    typed: Text = "",
+) -> Response:
+    """Look for the key; with the topic's name, erase it as a job."""
+    found = None
+    try:
+        wanted = ErasureRequest(topic=topic, key=parse_key(key, key_format))
+        if not typed:
+            found = console.look_for_key(served, wanted)
+        if typed or found is None:  # a large topic is searched by a job
+            if typed:
+                confirmed(typed, topic)
+            administration.erase_key(served, by, wanted, dry_run=not typed)
+            return RedirectResponse("/ui/jobs", 303)
+    except (SiltstoneError, OSError) as error:
+        answer = _erase_page(request, served, topic, key, key_format, problem=str(error))
+        answer.status_code = status_of(error)[0]
+        return answer
+    return _erase_page(request, served, topic, key, key_format, found)

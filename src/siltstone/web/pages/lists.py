@@ -1,0 +1,90 @@
+"""Pages with a list: its state is the query string, and the same query with ``format=csv`` or ``json`` is a
+download of all rows that fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS
+from siltstone.commands.listing import (
+    Column,
+    ListPage,
+    ListQuery,
+    chosen_rows,
+    csv_text,
+    json_rows,
+    list_rows,
+)
+from siltstone.commands.served import Served
+from siltstone.web.pages.rendering import page
+
+Row = TypeVar("Row")
+Format = Literal["", "csv", "json"]
+KINDS = {"csv": "text/csv; charset=utf-8", "json": "application/json"}
+
+
+class ListParameters(BaseModel):
+    """Which rows of a list, in which order, and as what."""
+
+    sort: str = ""
+    descending: bool = False
+    contains: str = ""
+    start: int = Field(default=0, ge=0)
+    count: int = Field(default=PAGE_ROWS, ge=1, le=PAGE_MAX)
+    format: Format = ""
+
+    def query(self) -> ListQuery:
+        """As lists take it."""
+        return ListQuery(
+            sort=self.sort,
+            descending=self.descending,
+            contains=self.contains,
+            start=self.start,
+            count=self.count,
+        )
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What of the query string stays when the page is turned: all but ``start`` and ``format``."""
+        return self.model_dump(exclude={"start", "format"}, exclude_defaults=True)
+
+
+class ShownList:
+    """A list as a template shows it: a page of rows, the columns, the query."""
+
+    def __init__(self, columns: Sequence[Column[Any]], asked: ListParameters, rows: ListPage[Any]) -> None:
+        self.columns, self.asked, self.values = columns, asked, asked.values
+        self.rows, self.total, self.next_start = rows.rows, rows.total, rows.next_start
+
+
+def attachment(name: str) -> dict[str, str]:
+    """The headers of a file to be saved."""
+    return {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
+
+
+def list_page(
+    request: Request,
+    served: Served,
+    template: str,
+    name: str,
+    columns: Sequence[Column[Row]],
+    rows: Iterable[Row],
+    asked: ListParameters,
+    **values: Any,
+) -> Response:
+    """A page with one list, ``shown`` in its template, or its download. Raises UsageError for a column that
+    there is not."""
+    if asked.format:
+        chosen = chosen_rows(rows, columns, asked.query())
+        as_json = asked.format == "json"
+        text = json.dumps(json_rows(chosen, columns)) if as_json else csv_text(chosen, columns)
+        headers = attachment(f"{name}.{asked.format}")
+        return Response(text, media_type=KINDS[asked.format], headers=headers)
+    shown = ShownList(columns, asked, list_rows(rows, columns, asked.query()))
+    return page(request, served, template, shown=shown, **values)

@@ -1,0 +1,161 @@
+"""Lists of what a server knows beside topics: consumer groups, open transactions, the audit log, jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from siltstone.commands import console
+from siltstone.commands.catalogue import PAGE_MAX
+from siltstone.commands.changes import AuditedChange
+from siltstone.commands.explaining import outcome_words
+from siltstone.commands.groups import ConsumerGroup, GroupOffset
+from siltstone.commands.jobs import BackgroundJob
+from siltstone.commands.listing import Column
+from siltstone.commands.transactions import OpenTransaction, open_transactions, parsed_start
+from siltstone.web.guards import VIEWER
+from siltstone.web.here import Here
+from siltstone.web.limits import READING
+from siltstone.web.openapi import description_of
+from siltstone.web.pages.lists import ListParameters, list_page
+
+router = APIRouter(prefix="/ui")
+Asked = Annotated[ListParameters, Query()]
+Committed = tuple[ConsumerGroup, GroupOffset]
+GROUPS: tuple[Column[Committed], ...] = (
+    Column(name="group", title="group", value=lambda row: row[0].name),
+    Column(name="type", title="type", value=lambda row: row[0].type),
+    Column(name="state", title="state", value=lambda row: row[0].state),
+    Column(name="members", title="members", value=lambda row: len(row[0].members), is_number=True),
+    Column(name="log", title="partition", value=lambda row: str(row[1].topic_partition)),
+    Column(name="committed", title="committed", value=lambda row: row[1].current_offset, is_number=True),
+    Column(name="end", title="end", value=lambda row: row[1].log_end_offset, is_number=True),
+    Column(name="lag", title="lag", value=lambda row: row[1].lag, is_number=True),
+    Column(name="commit_ms", title="last commit (UTC)", value=lambda row: row[1].commit_timestamp),
+)
+TRANSACTIONS: tuple[Column[OpenTransaction], ...] = (
+    Column(name="log", title="log", value=lambda row: f"{row.topic}-{row.partition}"),
+    Column(name="producer_id", title="producer", value=lambda row: row.producer_id, is_number=True),
+    Column(
+        name="first_offset", title="open since offset", value=lambda row: row.first_offset, is_number=True
+    ),
+    Column(name="began_ms", title="since (UTC)", value=lambda row: row.began_ms),
+    Column(name="held_bytes", title="bytes held back", value=lambda row: row.held_bytes, is_number=True),
+    Column(
+        name="cleaning",
+        title="keeps it from cleaning",
+        value=lambda row: "yes" if row.blocks_cleaning else "no",
+    ),
+)
+CHANGES: tuple[Column[AuditedChange], ...] = (
+    Column(name="at_ms", title="time (UTC)", value=lambda change: change.at_ms),
+    Column(name="user", title="who", value=lambda change: change.actor.user),
+    Column(name="address", title="from", value=lambda change: change.actor.address),
+    Column(name="action", title="what", value=lambda change: change.action),
+    Column(name="target", title="of", value=lambda change: change.target),
+    Column(name="before", title="before", value=lambda change: _pairs(change.before)),
+    Column(name="after", title="after", value=lambda change: _pairs(change.after)),
+    Column(name="outcome", title="outcome", value=lambda change: change.outcome),
+)
+JOBS: tuple[Column[BackgroundJob], ...] = (
+    Column(name="kind", title="kind", value=lambda job: job.kind),
+    Column(name="target", title="of", value=lambda job: job.target),
+    Column(name="user", title="by", value=lambda job: job.user),
+    Column(name="state", title="state", value=lambda job: job.state),
+    Column(name="created_ms", title="created (UTC)", value=lambda job: job.created_ms),
+    Column(name="ended_ms", title="ended", value=lambda job: job.ended_ms),
+    Column(name="done", title="done", value=lambda job: job.bytes_done, is_number=True),
+    Column(name="result", title="result", value=lambda job: job.error or outcome_words(job)),
+)
+
+
+class Operation(NamedTuple):
+    """A method and path of the REST APIs, and what it does."""
+
+    method: str
+    path: str
+    summary: str
+
+
+OPERATIONS: tuple[Column[Operation], ...] = (
+    Column(name="method", title="method", value=lambda operation: operation.method),
+    Column(name="path", title="path", value=lambda operation: operation.path),
+    Column(name="summary", title="what it does", value=lambda operation: operation.summary),
+)
+
+
+def _pairs(values: object) -> str:
+    return ", ".join(f"{name}={value}" for name, value in dict(values).items())  # type: ignore[call-overload]
+
+
+@router.get("/groups", dependencies=[VIEWER, READING])
+def groups(request: Request, served: Here, asked: Asked) -> Response:
+    """Consumer groups and their lags, a row for each partition that a group has."""
+    found, notes = console.groups(served)
+    rows = [(group, offset) for group in found for offset in group.offsets]
+    empty = [group for group in found if not group.offsets]
+    return list_page(
+        request, served, "groups.html", "groups", GROUPS, rows, asked, notes=notes, without_offsets=empty
+    )
+
+
+class TransactionParameters(ListParameters):
+    """``begin``: the log to go on with."""
+
+    begin: str = ""
+
+
+@router.get("/transactions", dependencies=[VIEWER, READING])
+def transactions(
+    request: Request, served: Here, asked: Annotated[TransactionParameters, Query()]
+) -> Response:
+    """Open transactions, and the logs that they keep from being cleaned."""
+    found = open_transactions(served, start=parsed_start(asked.begin))
+    return list_page(
+        request,
+        served,
+        "transactions.html",
+        "transactions",
+        TRANSACTIONS,
+        found.transactions,
+        asked,
+        notes=found.notes,
+        begin=None if found.next_start is None else str(found.next_start),
+    )
+
+
+@router.get("/changes", dependencies=[VIEWER])
+def changes(request: Request, served: Here, asked: Asked) -> Response:
+    """The audit log, the newest change first."""
+    rows = console.changes(served, 20 * PAGE_MAX)
+    return list_page(request, served, "changes.html", "changes", CHANGES, rows, asked)
+
+
+@router.get("/jobs", dependencies=[VIEWER])
+def jobs(request: Request, served: Here, asked: Asked) -> Response:
+    """Background jobs, the newest first."""
+    rows = served.jobs.all()
+    return list_page(
+        request,
+        served,
+        "jobs.html",
+        "jobs",
+        JOBS,
+        rows,
+        asked,
+        outcome_words=outcome_words,
+        poll_seconds=5 if all(job.has_ended for job in rows) else 2,
+    )
+
+
+@router.get("/api", dependencies=[VIEWER])
+def api(request: Request, served: Here, asked: Asked) -> Response:
+    """The operations of the REST APIs, from the document that describes them."""
+    rows = [
+        Operation(method.upper(), path, operation.get("description") or operation.get("summary", ""))
+        for path, item in description_of(request.app)["paths"].items()
+        for method, operation in item.items()
+    ]
+    return list_page(request, served, "api.html", "api", OPERATIONS, rows, asked)

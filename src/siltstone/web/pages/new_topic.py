@@ -1,0 +1,155 @@
+"""A new topic: its policy as three choices with a sentence each, and the settings that the policy uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import RedirectResponse, Response
+
+from siltstone.base.config import format_value
+from siltstone.base.config_table import TOPIC_KEYS
+from siltstone.base.errors import SiltstoneError, UsageError
+from siltstone.commands import administration
+from siltstone.commands.topics import parse_assignments
+from siltstone.web.errors import status_of
+from siltstone.web.guards import ADMIN, VIEWER
+from siltstone.web.here import By, Here
+from siltstone.web.pages.equivalents import cluster_url, curl, siltstone
+from siltstone.web.pages.rendering import page, path
+
+router = APIRouter(prefix="/ui")
+POLICIES = {
+    "compact": "Of each key the last record stays, for ever. For tables: state, configuration, the last "
+    "value of a thing.",
+    "delete": "All records stay until they are old, or the log is large. For events: orders, clicks, "
+    "measurements.",
+    "compact,delete": "Of each key the last record stays, until it is old. For state that ends, such as "
+    "sessions.",
+}
+COMPACTING = (
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms",
+    "max.compaction.lag.ms",
+    "delete.retention.ms",
+)
+DELETING = ("retention.ms", "retention.bytes")
+ROLLING = ("segment.bytes", "segment.ms")
+
+
+class NewTopicForm(BaseModel):
+    """The form; settings that are left empty are the broker's. ``more``: other settings, a line each."""
+
+    model_config = ConfigDict(populate_by_name=True)
+    name: str = ""
+    partitions: str = "1"
+    policy: str = "compact"
+    dirty_ratio: str = Field(default="", alias="min.cleanable.dirty.ratio")
+    min_lag: str = Field(default="", alias="min.compaction.lag.ms")
+    max_lag: str = Field(default="", alias="max.compaction.lag.ms")
+    delete_retention: str = Field(default="", alias="delete.retention.ms")
+    retention_ms: str = Field(default="", alias="retention.ms")
+    retention_bytes: str = Field(default="", alias="retention.bytes")
+    segment_bytes: str = Field(default="", alias="segment.bytes")
+    segment_ms: str = Field(default="", alias="segment.ms")
+    more: str = ""
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The settings that have a field of their own, as they were written."""
+        return self.model_dump(by_alias=True, exclude={"name", "partitions", "policy", "more"})
+
+    def settings(self) -> Sequence[str]:
+        """All settings as ``name=value``."""
+        own = [f"{name}={text.strip()}" for name, text in self.texts.items() if text.strip()]
+        lines = [line.strip() for line in self.more.splitlines() if line.strip()]
+        return [f"cleanup.policy={self.policy}", *own, *lines]
+
+    def count(self) -> int:
+        """The number of partitions. Raises UsageError."""
+        if not (self.partitions.isascii() and self.partitions.isdigit()) or len(self.partitions) > 9:
+            raise UsageError(f"partitions={self.partitions[:20]!r} is no number", advice="pass 1 or more")
+        return int(self.partitions)
+
+
+def _shown(
+    request: Request,
+    served: Here,
+    form: NewTopicForm,
+    *,
+    problem: str | None = None,
+    is_checked: bool = False,
+) -> Response:
+    broker = served.broker_settings()
+    names = (*COMPACTING, *DELETING, *ROLLING)
+    return page(
+        request,
+        served,
+        "new_topic.html",
+        problem=problem,
+        form=form,
+        is_checked=is_checked,
+        policies=POLICIES,
+        fields=(("compact", COMPACTING), ("delete", DELETING), ("segments", ROLLING)),
+        defaults={name: format_value(broker.setting(name).value) for name in names},
+        docs={key.name: key for key in TOPIC_KEYS},
+        same=_same(request, served, form),
+    )
+
+
+def _same(request: Request, served: Here, form: NewTopicForm) -> Sequence[str]:
+    name, settings = form.name or "NAME", form.settings()
+    words = ["topics", "--create", "--topic", name, "--partitions", form.partitions]
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        words += ["--config", f"{key}=[{value}]" if "," in value else setting]
+    try:
+        count = form.count()
+    except UsageError:
+        count = 1
+    body = {
+        "topic_name": name,
+        "partitions_count": count,
+        "configs": [
+            {"name": key, "value": value} for key, _, value in (text.partition("=") for text in settings)
+        ],
+    }
+    return siltstone(served, *words), curl(request, "POST", cluster_url(served, "topics"), body)
+
+
+@router.get("/new-topic", dependencies=[VIEWER])
+def new_topic(request: Request, served: Here) -> Response:
+    """The empty form."""
+    return _shown(request, served, NewTopicForm())
+
+
+def _created(served: Here, by: By, form: NewTopicForm, *, validate_only: bool) -> None:
+    parsed = parse_assignments(form.settings(), "settings")
+    administration.create_topic(served, by, form.name, form.count(), parsed, validate_only=validate_only)
+
+
+@router.post("/new-topic:check", dependencies=[ADMIN])
+def check(request: Request, served: Here, by: By, form: Annotated[NewTopicForm, Form()]) -> Response:
+    """Say whether the topic could be created; nothing is changed."""
+    try:
+        _created(served, by, form, validate_only=True)
+    except (SiltstoneError, OSError) as error:
+        answer = _shown(request, served, form, problem=str(error))
+        answer.status_code = status_of(error)[0]
+        return answer
+    return _shown(request, served, form, is_checked=True)
+
+
+@router.post("/new-topic", dependencies=[ADMIN])
+def create(request: Request, served: Here, by: By, form: Annotated[NewTopicForm, Form()]) -> Response:
+    """Create the topic."""
+    try:
+        _created(served, by, form, validate_only=False)
+        served.cataloguer.refresh()
+    except (SiltstoneError, OSError) as error:
+        answer = _shown(request, served, form, problem=str(error))
+        answer.status_code = status_of(error)[0]
+        return answer
+    return RedirectResponse(f"/ui/topics/{path(form.name)}", 303)

@@ -1,0 +1,145 @@
+"""A form that appends one record to a topic."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Form, Query, Request
+from pydantic import BaseModel
+from starlette.responses import RedirectResponse, Response
+
+from siltstone.base.errors import SiltstoneError, UsageError
+from siltstone.commands.sending import TEXT_FORMATS, SentRecord, encoded, send_records
+from siltstone.web.errors import status_of
+from siltstone.web.guards import ADMIN, VIEWER
+from siltstone.web.here import By, Here
+from siltstone.web.pages.equivalents import cluster_url, curl, shell
+from siltstone.web.pages.rendering import page, path, query_text
+
+router = APIRouter(prefix="/ui/topics")
+
+
+class RecordToSend(BaseModel):
+    """The form. ``key_kind``: text, or none; ``value_kind``: text, or tombstone; ``headers``: a line each,
+    name=value."""
+
+    key: str = ""
+    key_kind: str = "text"
+    key_format: str = "utf8"
+    value: str = ""
+    value_kind: str = "text"
+    value_format: str = "utf8"
+    headers: str = ""
+    partition: str = ""
+
+    def record(self) -> SentRecord:
+        """The record to send. Raises UsageError."""
+        partition = self.partition.strip()
+        if partition and not (partition.isascii() and partition.isdigit() and len(partition) < 10):
+            raise UsageError(
+                f"partition={partition[:20]!r} is no number", advice="leave it empty: the key picks"
+            )
+        if self.value_kind == "tombstone" and self.key_kind != "text":
+            raise UsageError("a tombstone deletes a key, and there is none", advice="write the key")
+        return SentRecord(
+            key=encoded(self.key, self.key_format, "the key") if self.key_kind == "text" else None,
+            value=self._value() if self.value_kind == "text" else None,
+            headers=tuple(self._headers()),
+            partition=int(partition) if partition else None,
+        )
+
+    def _value(self) -> bytes:
+        """A browser sends a new line of a field as CR and LF."""
+        return encoded(self.value.replace("\r\n", "\n"), self.value_format, "the value")
+
+    def _headers(self) -> Sequence[tuple[str, bytes | None]]:
+        lines = [line for line in self.headers.splitlines() if line.strip()]
+        for line in lines:
+            if "=" not in line:
+                raise UsageError(f"the header {line[:64]!r} has no =", advice="write name=value, a line each")
+        pairs = (line.partition("=") for line in lines)
+        return [(name.strip(), value.encode("utf-8", "surrogatepass")) for name, _, value in pairs]
+
+
+class Stored(BaseModel):
+    """Where the last record of this form went."""
+
+    partition: int | None = None
+    offset: int | None = None
+
+
+def _shown(
+    request: Request,
+    served: Here,
+    topic: str,
+    form: RecordToSend,
+    *,
+    stored: Stored | None = None,
+    problem: str | None = None,
+) -> Response:
+    return page(
+        request,
+        served,
+        "produce.html",
+        problem=problem,
+        topic=served.catalogue.topic(topic),
+        tab="produce",
+        form=form,
+        formats=TEXT_FORMATS,
+        stored=stored or Stored(),
+        same=_same(request, served, topic, form),
+    )
+
+
+def _same(request: Request, served: Here, topic: str, form: RecordToSend) -> Sequence[str]:
+    """As the form is filled in; a record that could not be sent yet has none of its parts there."""
+    try:
+        record = form.record()
+    except SiltstoneError:
+        record = SentRecord()
+    body: dict[str, Any] = {
+        name: {"type": "BINARY", "data": base64.b64encode(data).decode()}
+        for name, data in (("key", record.key), ("value", record.value))
+        if data is not None
+    }
+    if record.partition is not None:
+        body["partition_id"] = record.partition
+    if record.headers:
+        body["headers"] = [
+            {"name": name, "value": base64.b64encode(value or b"").decode()} for name, value in record.headers
+        ]
+    words = ["produce", *served.paths, "--topic", topic]
+    words += ["--key", form.key] if record.key is not None else []
+    words += ["--null"] if record.value is None else []
+    words += [f"--header={name}={(value or b'').decode(errors='replace')}" for name, value in record.headers]
+    text = form.value if record.value is not None else ""
+    return (
+        f"{shell('echo', text)} | {shell('siltstone', *words)}",
+        curl(request, "POST", cluster_url(served, "topics", topic, "records"), body),
+    )
+
+
+@router.get("/{topic}/produce", dependencies=[VIEWER])
+def empty_form(request: Request, served: Here, topic: str, stored: Annotated[Stored, Query()]) -> Response:
+    """The form, and where the last record went."""
+    return _shown(request, served, topic, RecordToSend(), stored=stored)
+
+
+@router.post("/{topic}/produce", dependencies=[ADMIN])
+def produce(
+    request: Request, served: Here, by: By, topic: str, form: Annotated[RecordToSend, Form()]
+) -> Response:
+    """Append the record."""
+    try:
+        (receipt,) = send_records(served, by, topic, [form.record()])
+        if isinstance(receipt, SiltstoneError):
+            raise receipt
+    except (SiltstoneError, OSError) as error:
+        answer = _shown(request, served, topic, form, problem=str(error))
+        answer.status_code = status_of(error)[0]
+        return answer
+    served.cataloguer.refresh_soon()
+    where = query_text({"partition": receipt.partition, "offset": receipt.offset})
+    return RedirectResponse(f"/ui/topics/{path(topic)}/produce?{where}", 303)

@@ -1,0 +1,116 @@
+"""A topic's records: found, followed as they come, and why one is still here."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response, StreamingResponse
+
+from siltstone.base.errors import SiltstoneError, UsageError
+from siltstone.commands import console
+from siltstone.commands.browsing import (
+    RECORDS_VIEWS,
+    BrowsedTopic,
+    RecordQuery,
+    browse,
+)
+from siltstone.commands.cluster import partition_named
+from siltstone.commands.decoding import DECODINGS
+from siltstone.commands.streaming import StreamEvent, check_stream
+from siltstone.web.guards import READER
+from siltstone.web.here import Here, Latest
+from siltstone.web.limits import READING
+from siltstone.web.pages.equivalents import curl, shell
+from siltstone.web.pages.rendering import fragment, path, query_text
+from siltstone.web.pages.topic_tabs import topic_page
+from siltstone.web.queries import RecordForm
+from siltstone.web.rest.tail import opened_stream
+
+router = APIRouter(prefix="/ui/topics")
+
+
+@router.get("/{topic}/records", dependencies=[READER, READING])
+def records(
+    request: Request, served: Here, latest: Latest, topic: str, asked: Annotated[RecordForm, Query()]
+) -> Response:
+    """Records: the last ones, those from an offset on, or those that are found."""
+    found, problem, same = None, None, list[str]()
+    try:
+        url = f"/api/v1/topics/{path(topic)}/records?{query_text(asked.api_parameters())}"
+        same = [shell("siltstone", "consume", *served.paths, "--topic", topic), curl(request, "GET", url)]
+        browsed = console.browsed_topic(served, topic)
+        found = browse(browsed, asked.query(), cursor=asked.cursor or None, latest=latest)
+    except ValueError:
+        problem = "partition and offset are numbers, the time is a date with a time"
+    except SiltstoneError as error:
+        problem = str(error)
+    return topic_page(
+        request,
+        served,
+        "records.html",
+        topic,
+        "records",
+        found=found,
+        problem=problem,
+        same=same,
+        values=asked.model_dump(exclude={"cursor"}),
+        views=RECORDS_VIEWS,
+        decodings=DECODINGS,
+    )
+
+
+@router.get("/{topic}/records:tail", dependencies=[READER], response_class=StreamingResponse)
+async def follow(
+    request: Request, served: Here, topic: str, asked: Annotated[RecordForm, Query()]
+) -> StreamingResponse:
+    """New records that fit the form, as rows of the table."""
+    browsed, query = await run_in_threadpool(_followed, served, topic, asked)
+
+    def rows(event: StreamEvent) -> str:
+        html = fragment("record_rows.html", records=event.records[::-1], topic_name=topic)
+        data = html if event.kind == "records" else event.reason or event.kind
+        # Also a carriage return ends a line of an event stream.
+        return f"event: {event.kind}\n" + "".join(f"data: {line}\n" for line in data.splitlines()) + "\n"
+
+    return opened_stream(request.app.state.tails, browsed, query, rows)
+
+
+def _followed(served: Here, topic: str, asked: RecordForm) -> tuple[BrowsedTopic, RecordQuery]:
+    """Raises UsageError, UnknownTopicError."""
+    try:
+        query = asked.tail_query()
+    except ValueError:
+        raise UsageError("partition is a number", advice="leave it empty for all") from None
+    browsed = console.browsed_topic(served, topic)
+    check_stream(browsed, query)
+    for partition in query.partitions or ():
+        partition_named(served, topic, partition)
+    return browsed, query
+
+
+@router.get("/{topic}/why/{partition}/{offset}", dependencies=[READER, READING])
+def why(
+    request: Request,
+    served: Here,
+    topic: str,
+    partition: int,
+    offset: int,
+    search_from: Annotated[int | None, Query(ge=0)] = None,
+    superseded_by: Annotated[int | None, Query(ge=0)] = None,
+) -> Response:
+    """Why a record is still here."""
+    staying = console.why_record_stays(
+        served, topic, partition, offset, search_from=search_from, superseded_by=superseded_by
+    )
+    return topic_page(
+        request,
+        served,
+        "why.html",
+        topic,
+        "records",
+        staying=staying,
+        partition=partition,
+        offset=offset,
+    )

@@ -1,0 +1,229 @@
+"""Ticked topics: what a change of settings, a cleaning or a deletion would do to each, then the deed and its
+outcome for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Form, Query, Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from siltstone.base.config import find_topic_key
+from siltstone.base.config_table import TOPIC_KEYS
+from siltstone.base.errors import SiltstoneError, UsageError
+from siltstone.commands import administration, console
+from siltstone.commands.catalogue import PAGE_MAX
+from siltstone.commands.cluster import own_names
+from siltstone.commands.explain_page import size_text
+from siltstone.commands.topics import parse_assignments
+from siltstone.web.errors import status_of
+from siltstone.web.guards import ADMIN, EDITOR, VIEWER
+from siltstone.web.here import By, Here
+from siltstone.web.pages.equivalents import cluster_url, curl, shell, siltstone
+from siltstone.web.pages.rendering import page, path
+from siltstone.web.pages.topic_tabs import DELETES
+
+router = APIRouter(prefix="/ui/selected")
+Action = Literal["settings", "clean", "delete"]
+PREVIEWED_MAX = 50
+"""Topics that a change of settings is previewed for at once."""
+
+
+class Selection(BaseModel):
+    """The ticked topics, and what is to be done with them."""
+
+    topic: list[str] = Field(default=[], max_length=PAGE_MAX)
+    action: Action = "settings"
+    name: str = "cleanup.policy"
+    value: str = ""
+    default: bool = False
+
+
+class Order(BaseModel):
+    """The form that does it. ``tag``: what was read of each topic; ``typed``: confirms a deletion."""
+
+    topic: list[str] = Field(default=[], max_length=PAGE_MAX)
+    tag: list[str] = Field(default=[], max_length=PAGE_MAX)
+    name: str = ""
+    value: str = ""
+    default: bool = False
+    force: bool = False
+    typed: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """One ticked topic: what the deed would do, or has done; ``tag``: as it was read."""
+
+    topic: str
+    sentences: Sequence[str] = ()
+    tag: str = ""
+    problem: str | None = None
+
+
+def confirmation(count: int) -> str:
+    """What has to be typed before so many topics are deleted, or their data may be."""
+    return f"{count} topics" if count != 1 else "1 topic"
+
+
+def _told(topic: str, tell: Callable[[], tuple[Sequence[str], str]]) -> Chosen:
+    try:
+        sentences, tag = tell()
+    except (SiltstoneError, OSError) as error:
+        return Chosen(topic=topic, problem=str(error))
+    return Chosen(topic=topic, sentences=sentences, tag=tag)
+
+
+def _previewed(served: Here, asked: Selection, topic: str) -> Chosen:
+    """What would happen to one topic."""
+
+    def tell() -> tuple[Sequence[str], str]:
+        row, tag = served.catalogue.topic(topic), administration.topic_etag(served, topic)
+        if asked.action == "delete":
+            text = f"{row.partitions} partitions with {size_text(row.bytes)} go, for good"
+            return [f"{text} ({row.records:,} records)" if row.records is not None else text], tag
+        if asked.action == "clean":
+            if "compact" not in (row.policy or ""):
+                return ["It is not compacted: a cleaning is refused."], tag
+            dirty = f"{size_text(row.dirty_bytes)} of {size_text(row.bytes)} are dirty"
+            return [dirty, row.reason] if row.reason else [dirty], tag
+        if not asked.value and not asked.default:
+            return [f"{asked.name} is {served.settings_of(topic).setting(asked.name).value}"], tag
+        set_to, remove = ({}, [asked.name]) if asked.default else ({asked.name: asked.value}, [])
+        return console.preview_change(served, topic, set_to, remove).sentences, tag
+
+    return _told(topic, tell)
+
+
+@router.get("", dependencies=[VIEWER])
+def selected(request: Request, served: Here, asked: Annotated[Selection, Query()]) -> Response:
+    """What the action would do to each ticked topic."""
+    try:
+        find_topic_key(asked.name)
+    except UsageError as error:
+        return _asked(request, served, asked.model_copy(update={"name": "cleanup.policy"}), str(error))
+    return _asked(request, served, asked)
+
+
+def _asked(request: Request, served: Here, asked: Selection, problem: str | None = None) -> Response:
+    limit = PAGE_MAX if asked.action != "settings" else PREVIEWED_MAX
+    chosen = [_previewed(served, asked, topic) for topic in asked.topic[:limit]]
+    return _shown(request, served, asked, chosen, problem=problem)
+
+
+def _shown(
+    request: Request,
+    served: Here,
+    asked: Selection,
+    chosen: Sequence[Chosen],
+    *,
+    problem: str | None = None,
+    is_done: bool = False,
+) -> Response:
+    return page(
+        request,
+        served,
+        "selected.html",
+        problem=problem,
+        asked=asked,
+        chosen=chosen,
+        left=len(asked.topic) - len(chosen),
+        key=find_topic_key(asked.name),
+        names=[key.name for key in TOPIC_KEYS if key.is_used],
+        deleting=asked.action == "delete" or asked.name in DELETES,
+        confirmation=confirmation(len(chosen)),
+        done=is_done,
+        same=() if is_done else _same(request, served, asked),
+    )
+
+
+def _same(request: Request, served: Here, asked: Selection) -> Sequence[str]:
+    """The command and the request for the first topic; the others are alike."""
+    if not asked.topic:
+        return ()
+    topic = asked.topic[0]
+    if asked.action == "delete":
+        url = cluster_url(served, "topics", topic)
+        return siltstone(served, "topics", "--delete", "--topic", topic), curl(request, "DELETE", url)
+    if asked.action == "clean":
+        names = [word for name in asked.topic for word in ("--topic", name)]
+        url = f"/api/v1/topics/{path(topic)}:clean"
+        return shell("siltstone", "clean", *served.paths, *names), curl(request, "POST", url, {})
+    change = {"remove": [asked.name]} if asked.default else {"set": {asked.name: asked.value}}
+    changes = [{"topic": name, **change, "if_match": "*"} for name in asked.topic]
+    return (curl(request, "POST", "/api/v1/topics:alter", {"topics": changes}),)
+
+
+def _outcomes(
+    request: Request, served: Here, order: Order, action: Action, act: Callable[[str, str], Sequence[str]]
+) -> Response:
+    """Do it to each topic: one that is refused does not hold up the others."""
+    tags = [*order.tag, *[""] * len(order.topic)]
+    done = [
+        _told(topic, lambda topic=topic, tag=tag: (act(topic, tag), ""))  # type: ignore[misc]
+        for topic, tag in zip(order.topic, tags, strict=False)
+    ]
+    served.cataloguer.refresh_soon()
+    return _shown(request, served, Selection(topic=order.topic, action=action), done, is_done=True)
+
+
+def _refused(request: Request, served: Here, order: Order, action: Action, error: SiltstoneError) -> Response:
+    name = order.name or "cleanup.policy"
+    asked = Selection(topic=order.topic, action=action, name=name, value=order.value, default=order.default)
+    answer = _asked(request, served, asked, str(error))
+    answer.status_code = status_of(error)[0]
+    return answer
+
+
+def _confirm(order: Order) -> None:
+    """Raises UsageError unless it was typed how many topics this is about."""
+    expected = confirmation(len(order.topic))
+    if order.typed.strip() != expected:
+        raise UsageError("this may delete data, and was not confirmed", advice=f"type {expected}")
+
+
+@router.post("/settings", dependencies=[EDITOR])
+def alter(request: Request, served: Here, by: By, order: Annotated[Order, Form()]) -> Response:
+    """Change one setting of each topic, as it was read."""
+    try:
+        if order.name in DELETES:
+            _confirm(order)
+        set_to = {} if order.default else parse_assignments([f"{order.name}={order.value}"], order.name)
+    except SiltstoneError as error:
+        return _refused(request, served, order, "settings", error)
+
+    def act(topic: str, tag: str) -> Sequence[str]:
+        removed = own_names(served, topic, [order.name]) if order.default else []
+        administration.alter_settings(served, by, topic, set_to, removed, if_match=tag or None)
+        return ["changed"]
+
+    return _outcomes(request, served, order, "settings", act)
+
+
+@router.post("/clean", dependencies=[EDITOR])
+def clean(request: Request, served: Here, by: By, order: Annotated[Order, Form()]) -> Response:
+    """Clean each topic, as a job."""
+
+    def act(topic: str, _: str) -> Sequence[str]:
+        administration.clean_now(served, by, topic, force=order.force)
+        return ["a job cleans it"]
+
+    return _outcomes(request, served, order, "clean", act)
+
+
+@router.post("/delete", dependencies=[ADMIN])
+def delete(request: Request, served: Here, by: By, order: Annotated[Order, Form()]) -> Response:
+    """Delete each topic, as it was read."""
+    try:
+        _confirm(order)
+    except SiltstoneError as error:
+        return _refused(request, served, order, "delete", error)
+
+    def act(topic: str, tag: str) -> Sequence[str]:
+        administration.delete_topic(served, by, topic, if_match=tag or None)
+        return ["deleted"]
+
+    return _outcomes(request, served, order, "delete", act)

@@ -1,0 +1,194 @@
+"""The lists of a server: exact counts of records, savings, and pages without a walk over all partitions."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from siltstone.base import files
+from siltstone.base.clock import ManualClock
+from siltstone.base.errors import UnknownTopicError
+from siltstone.commands import catalogue as module
+from siltstone.commands.catalogue import Listing, list_topics
+from siltstone.commands.counting import RecordTotals, SegmentCounter
+from siltstone.commands.served import SNAPSHOT_MS, Served, ServeOptions
+from siltstone.log.names import TopicPartition
+from tests.support.log.managed import NOW
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    """A compacted topic of six records in six segments, a plain one of ten, one without any."""
+    properties = tmp_path / "server.properties"
+    properties.write_text("log.cleaner.enable=false\n")
+    options = ServeOptions(paths=(tmp_path / "logs",), properties=properties, engine="process")
+    with Served(options, ManualClock(NOW)) as served:
+        manager = served.opened()
+        manager.topics.create("users", 1, {"cleanup.policy": "compact", "segment.ms": "1000000000"})
+        manager.topics.create("plain", 2)
+        manager.topics.create("empty", 1, {"cleanup.policy": "compact"})
+        for number in range(6):
+            manager.send("users", b"x" * 100, key=b"%d" % (number % 2), partition=0)
+            manager["users", 0].roll()
+        for number in range(10):
+            manager.send("plain", b"x", key=b"k", partition=number % 2)
+        manager.flush()
+        yield served
+
+
+def looked(served: Served) -> Served:
+    """The same directories, only looked at."""
+    options = ServeOptions(paths=tuple(served.paths), properties=served.options.properties, is_look=True)
+    return Served(options, ManualClock(NOW))
+
+
+def counts(served: Served) -> dict[str, int | None]:
+    """Stored records by topic, after all were counted."""
+    served.cataloguer.refresh()
+    while not served.catalogue.facts.is_complete:
+        served.cataloguer.learn()
+    return {row.name: row.records for row in list_topics(served.catalogue, Listing()).rows}
+
+
+def test_records_are_counted_exactly_also_after_a_cleaning_and_only_looked_at(served: Served) -> None:
+    assert counts(served) == {"empty": 0, "plain": 10, "users": 6}
+    with looked(served) as other:
+        assert counts(other) == counts(served)
+        served.opened_cleaner().clean_once()
+        served.opened().send("users", b"x", key=b"9", partition=0)
+        served.opened().flush()
+        assert counts(served) == {"empty": 0, "plain": 10, "users": 3}
+        assert counts(other) == counts(served)
+    (row,) = [row for row in served.catalogue.partitions_of("plain") if row.topic_partition.partition == 1]
+    assert row.records == 5
+    by_records = Listing(sort="records", descending=True)
+    assert [row.name for row in list_topics(served.catalogue, by_records).rows] == ["plain", "users", "empty"]
+
+
+def test_a_log_is_unknown_until_it_was_counted_and_then_counted_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("siltstone.commands.served.FACTS_SECONDS", 0.0)
+    served.cataloguer.refresh()  # one segment
+    found = [row.records for row in list_topics(served.catalogue, Listing()).rows]
+    assert found[0] == 0 and None in found and not served.catalogue.facts.is_complete
+    columns = served.catalogue.topic_columns
+    while not served.catalogue.facts.is_complete:
+        served.cataloguer.learn()
+    assert served.catalogue.topic_columns["bytes"] is columns["bytes"], "only the facts are made again"
+    before = files.bytes_read()
+    served.cataloguer.learn()
+    assert files.bytes_read() == before
+    assert counts(served) == {"empty": 0, "plain": 10, "users": 6}
+
+
+def test_a_torn_end_of_a_log_that_is_looked_at_does_not_count(served: Served) -> None:
+    assert counts(served)["plain"] == 10
+    log = served.opened()["plain", 0]
+    path = log.directory / "00000000000000000000.log"
+    served.opened().flush()
+    whole = path.read_bytes()
+    with looked(served) as other:
+        path.write_bytes(whole + whole[: len(whole) // 5 - 1])
+        assert counts(other)["plain"] == 10
+        path.write_bytes(whole[:-1])
+        assert counts(other)["plain"] == 9
+        path.write_bytes(whole)
+        assert counts(other)["plain"] == 10
+
+
+def test_damage_before_the_end_is_unknown_and_does_not_stop_the_others(served: Served) -> None:
+    path = served.opened()["users", 0].directory / "00000000000000000000.log"
+    whole = path.read_bytes()
+    with looked(served) as other:
+        path.write_bytes(b"\xff" * len(whole))
+        assert counts(other) == {"empty": 0, "plain": 10, "users": None}
+        path.write_bytes(whole)
+
+
+def test_a_log_whose_row_is_the_same_is_not_looked_at_again(served: Served) -> None:
+    served.cataloguer.refresh()
+    asked: list[TopicPartition] = []
+
+    def log_of(topic_partition: TopicPartition) -> None:
+        asked.append(topic_partition)
+
+    totals, logs = RecordTotals(SegmentCounter(), log_of), served.catalogue.watched
+    records, is_complete = totals.count(logs, lambda size: True)
+    assert is_complete and records.tolist() == [0, 5, 5, 6] and len(asked) == 3
+    records, _ = totals.count(list(logs), lambda size: False)
+    assert records.tolist() == [0, 5, 5, 6] and len(asked) == 3
+    records, is_complete = totals.count([*logs[1:], *logs[:1]], lambda size: False)
+    assert records.tolist() == [5, 5, 6, 0] and is_complete
+
+
+def test_savings_are_in_the_lists(served: Served) -> None:
+    assert counts(served)["users"] == 6
+    rows = {row.name: row for row in list_topics(served.catalogue, Listing()).rows}
+    assert {row.saved_bytes_7d for row in rows.values()} == {0}
+    (result,) = [each for each in served.opened_cleaner().clean_once() if each.topic == "users"]
+    served.cataloguer.refresh()
+    row = served.catalogue.topic("users")
+    assert row.saved_bytes_7d == result.bytes_before - result.bytes_after > 0
+    assert served.catalogue.topic("plain").saved_bytes_7d == 0
+    unknown = served.catalogue.with_other(facts=module.Facts())
+    assert unknown.topic("users").saved_bytes_7d is None and unknown.topic("users").records is None
+
+
+def test_no_request_lists_the_directories(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed(*arguments: object) -> None:
+        raise AssertionError("a log directory is listed")
+
+    with looked(served) as other:
+        other.cataloguer.refresh()
+        monkeypatch.setattr("siltstone.log.directory._find_partitions", listed)
+        assert other.describe("users").partitions == (0,)
+        assert other.settings_of("users")["cleanup.policy"] == ("compact",)
+        log = other.log("users", 0)
+        assert log.log_end_offset == 6 and other.log("users", 0) is log
+        served.opened().send("users", b"x", key=b"9", partition=0)
+        served.opened().flush()
+        assert other.log("users", 0) is log, "a log is as it was some seconds ago at most"
+        assert isinstance(other.clock, ManualClock)
+        other.clock.advance(SNAPSHOT_MS)
+        assert other.log("users", 0).log_end_offset == 7
+        other.clock.advance(SNAPSHOT_MS)
+        newest = other.log("users", 0)
+        other.clock.advance(SNAPSHOT_MS)
+        assert other.log("users", 0) is newest, "no file has changed"
+        with pytest.raises(UnknownTopicError):
+            other.log("users", 1)
+
+
+def test_a_look_notices_every_change_of_the_registry(served: Served) -> None:
+    """Also two within a tick of the clock, after which inode, size and time may be those of before."""
+    options = ServeOptions(paths=tuple(served.paths), properties=served.options.properties, is_look=True)
+    with Served(options) as other:
+        for number in range(100, 110):
+            for value in (number + 500, number):
+                served.opened().topics.alter("plain", {"retention.ms": str(value)})
+            other.cataloguer.refresh()
+            assert other.catalogue.topic("plain").retention_ms == number
+
+
+def test_the_thread_reads_names_then_rows_and_leaves_the_collector_as_it_was(served: Served) -> None:
+    with looked(served) as other:
+        seen: list[tuple[bool, bool]] = []
+        outline, refresh = other.cataloguer.outline, other.cataloguer.refresh
+
+        def outlined() -> module.Catalogue:
+            seen.append((gc.isenabled(), other.catalogue.is_complete))
+            return outline()
+
+        def refreshed() -> module.Catalogue:
+            seen.append((gc.isenabled(), other.catalogue.is_complete))
+            return refresh()
+
+        other.cataloguer.outline, other.cataloguer.refresh = outlined, refreshed  # type: ignore[method-assign]
+        other.cataloguer._look_first()
+        assert seen == [(False, False), (False, False)] and gc.isenabled()
+        assert other.catalogue.is_complete
+    gc.unfreeze()

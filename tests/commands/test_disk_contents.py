@@ -1,0 +1,87 @@
+"""What a log directory is full of, as it is found on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from siltstone.base import files
+from siltstone.base.errors import UsageError
+from siltstone.commands import disk_contents
+from siltstone.commands.disk_contents import contents_of
+from siltstone.commands.served import Served, ServeOptions
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    properties = tmp_path / "server.properties"
+    properties.write_text("log.cleaner.enable=false\n")
+    with Served(ServeOptions(paths=(tmp_path / "logs",), properties=properties)) as served:
+        manager = served.opened()
+        for name, count in (("small", 1), ("large", 50)):
+            manager.topics.create(name, 1, {"cleanup.policy": "compact"})
+            for _ in range(count):
+                manager.send(name, b"x" * 100, key=b"a", partition=0)
+        manager.flush()
+        served.cataloguer.refresh()
+        yield served
+
+
+def test_all_bytes_of_the_directory_are_counted_by_kind(served: Served) -> None:
+    root = served.paths[0]
+    (root / "large-0" / "00000000000000000000.log.deleted").write_bytes(b"x" * 300)
+    (root / "large-0" / "00000000000000000007.index.swap").write_bytes(b"x" * 20)
+    (root / "small-0" / ".siltstone" / "run").mkdir(parents=True)
+    (root / "small-0" / ".siltstone" / "run" / "0.log").write_bytes(b"x" * 1000)
+    (root / "small-0" / ".compacted").mkdir()
+    (root / "small-0" / ".compacted" / "0.ledger").write_bytes(b"x" * 70)
+    (root / f"gone-0.{'a' * 32}-delete").mkdir()
+    (root / f"gone-0.{'a' * 32}-delete" / "0.log").write_bytes(b"x" * 40)
+    (root / "stray-0-stray").mkdir()
+    contents = contents_of(served, 0)
+    assert sum(contents.shares.values()) == files.tree_size(root)
+    assert contents.shares["left-overs of swaps and cleanings"] == 1320
+    assert contents.shares["deleted topics"] == 40
+    assert contents.shares["compacted ledgers"] == 70
+    assert [log.topic for log in contents.logs] == ["large", "small"]
+    assert [log.left_overs for log in contents.logs] == [320, 1000]
+    assert [(left.path, left.bytes) for left in contents.left_overs] == [
+        ("small-0/.siltstone", 1000),
+        ("large-0/00000000000000000000.log.deleted", 300),
+        (f"gone-0.{'a' * 32}-delete", 40),
+        ("large-0/00000000000000000007.index.swap", 20),
+        ("stray-0-stray", 0),
+    ]
+    assert all(left.why for left in contents.left_overs)
+    assert contents.in_use and contents.unread == 0
+    assert contents.total_bytes is not None and contents.used_bytes is not None
+    assert 0 < contents.used_bytes <= contents.total_bytes
+
+
+def test_logs_that_a_look_does_not_come_to_have_their_segments(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_contents, "LOOK_SECONDS", -1.0)
+    contents = contents_of(served, 0)
+    assert contents.unread == 2 and not any(log.looked_at for log in contents.logs)
+    assert [log.segments for log in contents.logs] == [
+        served.catalogue.topic(name).bytes for name in ("large", "small")
+    ]
+
+
+@pytest.mark.parametrize("number", [-1, 1])
+def test_a_directory_that_there_is_not_is_refused(served: Served, number: int) -> None:
+    with pytest.raises(UsageError, match="there is no directory"):
+        contents_of(served, number)
+
+
+def test_a_directory_that_is_gone_is_an_error_and_no_crash(tmp_path: Path, served: Served) -> None:
+    served.close()
+    options = ServeOptions(paths=tuple(served.paths), is_look=True)
+    with Served(options) as looking:
+        looking.cataloguer.refresh()
+        (tmp_path / "logs").rename(tmp_path / "elsewhere")
+        with pytest.raises(FileNotFoundError):
+            contents_of(looking, 0)

@@ -1,0 +1,189 @@
+"""A topic is emptied, by tombstones or by truncation: what goes is what the dry run said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from siltstone.base.clock import ManualClock
+from siltstone.base.errors import (
+    JobCancelledError,
+    PolicyViolationError,
+    StorageError,
+    UnknownTopicError,
+    UsageError,
+)
+from siltstone.commands.changes import Actor
+from siltstone.commands.emptying import EMPTY, MODES, TOMBSTONES, TRUNCATE, Emptying, empty_topic
+from siltstone.commands.open_directories import OpenDirectories
+from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
+from siltstone.runtime.producing import NewRecord, append
+from tests.commands.test_erasing import files_with, open_at
+from tests.support.cleaning.serving import USERS, TransactionalWriter, table, write
+from tests.support.log.managed import NOW
+
+ACTOR = Actor(user="ada", way="cli")
+
+
+def empty(here: OpenDirectories, mode: str = TOMBSTONES, *, dry_run: bool = False) -> Emptying:
+    return empty_topic(here, ACTOR, "users", mode, dry_run=dry_run)
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "zstd"])
+def test_each_key_gets_one_tombstone_and_the_values_go(tmp_path: Path, codec: str) -> None:
+    clock = ManualClock(NOW)
+    with open_at(tmp_path, clock, partitions=2, topic={"compression.type": codec}) as here:
+        logs = here.manager["users"].logs()
+        write(logs[0], 40, keys=5)
+        write(logs[1], 3, keys=3)
+        write(logs[1], 1, keys=3, value=None)  # k0 is deleted already
+        planned = empty(here, dry_run=True)
+        assert [(each.records, each.keys) for each in planned.partitions] == [(40, 5), (4, 2)]
+        assert not planned.is_empty and [each.bytes for each in planned.partitions] == [
+            log.size for log in logs
+        ]
+        done = empty(here)
+        assert done.is_empty and [each.keys for each in done.partitions] == [5, 2]
+        assert [each.keys_after for each in done.partitions] == [0, 0]
+        assert [each.bytes_after for each in done.partitions] == [log.size for log in logs]
+        assert [table(log) for log in logs] == [{}, {}]
+        assert sorted(record.key or b"" for record in logs[0]) == [b"k%d" % number for number in range(5)]
+        assert files_with(tmp_path, b"v" * 50) == []
+        ends = [log.log_end_offset for log in logs]
+        again = empty(here)
+        assert again.is_empty and [log.log_end_offset for log in logs] == ends, (
+            "a deleted key is not deleted again"
+        )
+        clock.advance(86_400_001)
+        here.cleaner.clean_once()
+        assert [record for log in logs for record in log] == []
+
+
+def test_many_keys_become_batches_that_the_log_accepts(tmp_path: Path) -> None:
+    settings = {"max.message.bytes": "600", "segment.bytes": "100000"}
+    with open_at(tmp_path, topic=settings) as here:
+        log = here.manager["users", 0]
+        for number in range(100):
+            append(log, [NewRecord(key=b"%03d" % number * (number % 40 + 1), value=b"v")], now_ms=NOW)
+        assert empty(here).is_empty
+        assert sum(record.value is None for record in log) == 100
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete", "compact,delete"])
+def test_truncation_moves_the_log_start_whatever_the_policy(tmp_path: Path, policy: str) -> None:
+    with open_at(tmp_path, topic={"cleanup.policy": policy}) as here:
+        log = here.manager["users", 0]
+        write(log, 40)
+        planned, done = empty(here, TRUNCATE, dry_run=True), empty(here, TRUNCATE)
+        assert planned.partitions[0].keys == 5 and "tombstones" in planned.notes[0]
+        (partition,) = done.partitions
+        assert done.is_empty and (partition.records, partition.log_start_offset) == (40, 40)
+        assert partition.bytes_after == log.size == 0
+        assert list(log) == [] and log.log_start_offset == log.log_end_offset == 40
+        assert files_with(tmp_path, b"v" * 50) == []
+        write(log, 1)
+        assert [record.offset for record in log] == [40]
+    with open_at(tmp_path) as here:
+        assert [record.offset for record in here.manager["users", 0]] == [40]
+
+
+def test_records_are_still_not_deleted_by_offset_from_a_compacted_topic(tmp_path: Path) -> None:
+    with open_at(tmp_path) as here:
+        write(here.manager["users", 0], 2)
+        with pytest.raises(PolicyViolationError):
+            here.manager.delete_records(USERS, -1)
+
+
+def test_what_holds_the_values_is_said(tmp_path: Path) -> None:
+    with open_at(tmp_path, topic={"min.compaction.lag.ms": "60000"}) as here:
+        write(here.manager["users", 0], 3)
+        done = empty(here)
+        (partition,) = done.partitions
+        assert not done.is_empty and partition.hold is not None
+        assert partition.hold.until_ms == NOW + 60_000 and "min.compaction.lag.ms" in partition.hold.reason
+        assert partition.keys_after == 0, "readers see the tombstones already"
+
+
+def test_an_open_transaction_keeps_its_records(tmp_path: Path) -> None:
+    with open_at(tmp_path) as here:
+        log = here.manager["users", 0]
+        write(log, 3, keys=3)
+        writer = TransactionalWriter(log, 7)
+        writer.put("k0", "aborted")
+        writer.end(commit=False)  # so k0 still has its value
+        writer.put("k9", "open")
+        done = empty(here)
+        assert done.partitions[0].keys == 3
+        assert done.partitions[0].hold is not None and "transaction" in done.partitions[0].hold.reason
+        writer.end(commit=True)
+        assert empty(here).is_empty
+        assert {record.key: record.value for record in log} == dict.fromkeys([b"k0", b"k1", b"k2", b"k9"])
+
+
+def test_a_ledger_is_named(tmp_path: Path) -> None:
+    with open_at(tmp_path) as here:
+        log = here.manager["users", 0]
+        write(log, 5)
+        log.flush()
+        TwoPhaseCompactor(InProcessCompactionEngine(1), clock=here.manager.clock).compact(log)
+        for mode, says in ((TOMBSTONES, "compact-topic"), (TRUNCATE, "--reset")):
+            assert says in empty(here, mode, dry_run=True).notes[-1]
+
+
+def test_an_empty_topic_is_emptied(tmp_path: Path) -> None:
+    with open_at(tmp_path) as here:
+        for mode in MODES:
+            done = empty(here, mode)
+            assert done.is_empty and [each.keys_after or 0 for each in done.partitions] == [0]
+
+
+def test_what_was_stopped_goes_on(tmp_path: Path) -> None:
+    with open_at(tmp_path, partitions=2) as here:
+        for log in here.manager["users"].logs():
+            write(log, 5)
+
+        def stop(_: str, stage: str, done: int, total: int) -> None:
+            if stage == "cleaning":
+                raise JobCancelledError("the job was cancelled")
+
+        with pytest.raises(JobCancelledError):
+            empty_topic(here, ACTOR, "users", TOMBSTONES, progress=stop)
+        ends = [log.log_end_offset for log in here.manager["users"].logs()]
+        assert empty(here).is_empty
+        assert [log.log_end_offset for log in here.manager["users"].logs()] == ends
+        changes = here.changes.all_of(EMPTY, "users")
+        assert [change.outcome for change in changes] == ["failed: the job was cancelled", "done"]
+        assert changes[0].after == {"mode": "tombstones"} and changes[0].before["records"] == [5, 5]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_cannot_be_recorded_is_not_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    def full(line: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with open_at(tmp_path) as here:
+        write(here.manager["users", 0], 3)
+        monkeypatch.setattr(here.changes, "_append", full)
+        with pytest.raises(StorageError, match="not recorded"):
+            empty(here, mode)
+        assert here.manager["users", 0].log_end_offset == 3 and here.manager["users", 0].log_start_offset == 0
+
+
+def test_topics_that_are_not_emptied(tmp_path: Path) -> None:
+    with open_at(tmp_path) as here:
+        here.manager.topics.create("events", 1, {"cleanup.policy": "delete"})
+        here.manager.topics.create("__consumer_offsets", 1, {"cleanup.policy": "compact"})
+        refused: list[tuple[type[Exception], Callable[[], object]]] = [
+            (PolicyViolationError, lambda: empty_topic(here, ACTOR, "events", TOMBSTONES)),
+            (PolicyViolationError, lambda: empty_topic(here, ACTOR, "__consumer_offsets", TRUNCATE)),
+            (UnknownTopicError, lambda: empty_topic(here, ACTOR, "nobody", TRUNCATE)),
+            (UsageError, lambda: empty_topic(here, ACTOR, "users", "burn")),
+        ]
+        for kind, call in refused:
+            with pytest.raises(kind):
+                call()
+        assert here.changes.newest() == []

@@ -1,0 +1,140 @@
+"""Open transactions: of open directories and of those that are only looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from siltstone.base.clock import ManualClock
+from siltstone.base.errors import UsageError
+from siltstone.base.records.build import NewBatchHeader
+from siltstone.base.records.control import end_transaction_marker
+from siltstone.commands.browsing import Budget
+from siltstone.commands.served import Served, ServeOptions
+from siltstone.commands.transactions import NOTES_MAX, OpenTransaction, open_transactions, parsed_start
+from siltstone.log.names import TopicPartition
+from siltstone.log.validation import Origin
+from siltstone.runtime.producing import NewRecord, append
+from tests.support.log.managed import NOW
+
+USERS, EVENTS = TopicPartition("users", 0), TopicPartition("events", 0)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    properties = tmp_path / "server.properties"
+    properties.write_text("log.cleaner.enable=false\n")
+    options = ServeOptions(paths=(tmp_path / "logs",), properties=properties, engine="process")
+    with Served(options, ManualClock(NOW)) as served:
+        served.opened().topics.create("users", 2, {"cleanup.policy": "compact"})
+        served.opened().topics.create("events", 1, {"cleanup.policy": "delete"})
+        yield served
+
+
+def begin(served: Served, where: TopicPartition, producer: int, at_ms: int = NOW) -> None:
+    """One batch of a transaction."""
+    shape = NewBatchHeader(producer_id=producer, producer_epoch=3, base_sequence=0, transactional=True)
+    append(served.opened()[where], [NewRecord(key=b"k", value=b"v", timestamp=at_ms)], shape=shape)
+
+
+def end(served: Served, where: TopicPartition, producer: int) -> None:
+    marker = end_transaction_marker(
+        is_commit=True, producer_id=producer, producer_epoch=3, coordinator_epoch=1, timestamp_ms=NOW
+    )
+    served.opened()[where].append(marker, origin=Origin.COORDINATOR)
+
+
+def looked(served: Served) -> Served:
+    """The same directories, only looked at."""
+    served.opened().flush()
+    options = ServeOptions(paths=tuple(served.paths), properties=served.options.properties, is_look=True)
+    return Served(options, ManualClock(NOW))
+
+
+def test_open_ones_are_told_with_what_they_hold(served: Served) -> None:
+    served.opened().send("users", b"1", key=b"a", partition=0)
+    begin(served, USERS, 7, NOW - 60_000)
+    began_at = served.opened()[USERS].view.active_size
+    begin(served, USERS, 8)
+    begin(served, EVENTS, 7)
+    first, second, third = open_transactions(served).transactions
+    assert (first.topic, first.blocks_cleaning) == ("events", False)
+    size = served.opened()[USERS].view.active_size
+    assert second == OpenTransaction(
+        topic="users",
+        partition=0,
+        producer_id=7,
+        producer_epoch=3,
+        first_offset=1,
+        began_ms=NOW - 60_000,
+        held_bytes=second.held_bytes,
+        blocks_cleaning=True,
+    )
+    assert (third.producer_id, third.first_offset, third.held_bytes) == (8, 2, size - began_at)
+    assert size > second.held_bytes > third.held_bytes
+    with looked(served) as other:
+        assert open_transactions(other) == open_transactions(served)
+
+
+def test_what_has_ended_is_not_open(served: Served) -> None:
+    begin(served, USERS, 7)
+    end(served, USERS, 7)
+    assert not open_transactions(served).transactions
+    with looked(served) as other:
+        assert not open_transactions(other).transactions
+
+
+def test_held_bytes_reach_over_all_later_segments(served: Served) -> None:
+    begin(served, USERS, 7)
+    log = served.opened()[USERS]
+    log.roll()
+    served.opened().send("users", b"1" * 1000, key=b"a", partition=0)
+    (found,) = open_transactions(served).transactions
+    assert found.held_bytes == sum(map(log.view.size_of, range(len(log.view.segments)))) > 1000
+
+
+def test_a_first_batch_that_was_deleted_is_told_as_far_as_it_is_known(served: Served) -> None:
+    begin(served, EVENTS, 7)
+    served.opened().send("events", b"1", partition=0)
+    served.opened().delete_records(EVENTS, 1)
+    (found,) = open_transactions(served).transactions
+    assert (found.first_offset, found.began_ms, found.producer_epoch) == (0, None, None)
+    assert found.held_bytes > 0
+
+
+def test_a_request_looks_at_one_log_at_least_and_says_where_to_go_on(served: Served) -> None:
+    begin(served, TopicPartition("users", 1), 7)
+    begin(served, EVENTS, 7)
+    start, found, pages = None, list[OpenTransaction](), 0
+    while pages == 0 or start is not None:
+        page = open_transactions(served, start=start, budget=Budget(0, 0))
+        start, pages = page.next_start, pages + 1
+        found += page.transactions
+    assert pages == 3
+    assert found == list(open_transactions(served).transactions)
+    # A log that was deleted meanwhile: on with the next one.
+    page = open_transactions(served, start=TopicPartition("trees", 5))
+    assert [each.topic for each in page.transactions] == ["users"]
+
+
+def test_a_log_that_cannot_be_read_hides_no_other_one(served: Served) -> None:
+    begin(served, USERS, 7)
+    served.opened().topics.create("broken", NOTES_MAX + 2, {})
+    with looked(served) as other:
+        for number in range(NOTES_MAX + 2):
+            partition = served.paths[0] / f"broken-{number}"
+            (partition / "00000000000000000009.log.swap").write_bytes(b"")
+        page = open_transactions(other)
+    assert [each.topic for each in page.transactions] == ["users"]
+    assert page.notes[0].startswith("broken-0: ") and page.notes[-1] == "2 more logs cannot be read"
+    assert len(page.notes) == NOTES_MAX + 1
+
+
+def test_where_to_go_on_is_the_name_of_a_log() -> None:
+    assert parsed_start("") is None
+    assert parsed_start("users-3") == TopicPartition("users", 3)
+    for text in ("users", "users-x", "../x-1", "users-99999999999"):
+        with pytest.raises(UsageError):
+            parsed_start(text)

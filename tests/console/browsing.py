@@ -1,0 +1,90 @@
+"""What tests do in a browser: find, click and count, wait, look for barriers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from selenium import webdriver
+from selenium.common.exceptions import (
+    NoSuchElementException,
+    StaleElementReferenceException,
+    TimeoutException,
+)
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+
+RUN_AXE = """
+const done = arguments[arguments.length - 1];
+axe.run(document).then(found => done(found.violations.map(
+    violation => [violation.id, violation.nodes.map(node => node.html.slice(0, 200))])));
+"""
+
+
+def resize(browser: webdriver.Chrome, width: int) -> None:
+    """Look through a window of this width."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def violations(browser: webdriver.Chrome, axe: str) -> Any:
+    """The barriers that axe-core finds on the page."""
+    browser.execute_script(axe)
+    return browser.execute_async_script(RUN_AXE)
+
+
+def button(browser: webdriver.Chrome, text: str) -> WebElement:
+    """The button with this text."""
+    return browser.find_element(By.XPATH, f"//button[normalize-space()='{text}']")
+
+
+def until(browser: webdriver.Chrome, holds: Callable[[], bool]) -> None:
+    """Wait; a part of the page may be replaced while it is read."""
+    ignored = [StaleElementReferenceException, NoSuchElementException]
+    try:
+        WebDriverWait(browser, 20, 0.1, ignored_exceptions=ignored).until(lambda _: holds())
+    except TimeoutException:
+        raise AssertionError(f"it did not come; the page says: {text_of(browser)}") from None
+
+
+def text_of(browser: webdriver.Chrome) -> str:
+    """The text of the page without its frame."""
+    return browser.find_element(By.TAG_NAME, "main").text
+
+
+class Visitor:
+    """Somebody at the overview, whose clicks are counted. Typing is not."""
+
+    def __init__(self, browser: webdriver.Chrome, url: str) -> None:
+        self.browser, self.url, self.clicks = browser, url, 0
+
+    def start(self) -> Visitor:
+        """At the overview, with no click so far."""
+        self.browser.get(f"{self.url}/ui/")
+        self.clicks = 0
+        return self
+
+    def click(self, element: WebElement) -> None:
+        """One click."""
+        self.clicks += 1
+        element.click()
+
+    def follow(self, text: str) -> None:
+        """Click the link with this text."""
+        self.click(self.browser.find_element(By.LINK_TEXT, text))
+
+    def press(self, text: str) -> None:
+        """Click the button with this text."""
+        self.click(button(self.browser, text))
+
+    def find(self, path: str) -> WebElement:
+        """The element of an XPath."""
+        return self.browser.find_element(By.XPATH, path)
+
+    def write(self, name: str, text: str) -> None:
+        """Type into a field, or choose an option by its text, with the keyboard."""
+        field = self.browser.find_element(By.NAME, name)
+        if field.tag_name == "input":
+            field.clear()
+        field.send_keys(text)

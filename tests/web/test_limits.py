@@ -1,0 +1,172 @@
+"""Reads of records wait for a place and are refused when too many do; slow clients lose their turn."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from starlette.types import Message
+
+from siltstone.base.errors import BusyError
+from siltstone.commands.served import Served
+from siltstone.web import limits
+from siltstone.web.guards import Guards, Rules
+from siltstone.web.limits import Places, Tails
+from tests.web.conftest import client_of
+
+READS = [
+    "/api/v1/topics/users/records",
+    "/api/v1/topics/users/partitions/0/segments",
+    "/api/v1/topics/users/partitions/0/records/0/why",
+    "/api/v1/topics/users/partitions/0/records/0/value",
+    "/api/v1/groups",
+    "/ui/topics/users",
+    "/ui/topics/users/records",
+    "/ui/topics/users/configuration",
+    "/ui/topics/users/why/0/0",
+    "/ui/groups",
+]
+
+
+def test_a_place_is_waited_for_in_turn_and_too_many_are_refused() -> None:
+    async def run() -> list[str]:
+        places, order, release = Places(1, waiting_max=2), list[str](), asyncio.Event()
+
+        async def read(name: str) -> None:
+            try:
+                async with places.place():
+                    order.append(name)
+                    await release.wait()
+            except BusyError:
+                order.append(f"{name} refused")
+
+        tasks = [asyncio.create_task(read(name)) for name in "abcd"]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        tasks[1].cancel()  # a client that waits and goes
+        release.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        async with places.place():
+            order.append("free again")
+        return order
+
+    assert asyncio.run(run()) == ["a", "d refused", "c", "free again"]
+
+
+def test_nobody_waits_for_ever() -> None:
+    async def run() -> None:
+        places = Places(1, seconds=0.01)
+        async with places.place():
+            with pytest.raises(BusyError, match="has ended"):
+                async with places.place():
+                    raise AssertionError("there was a place")
+        async with places.place():
+            pass
+
+    asyncio.run(run())
+
+
+def test_every_route_that_reads_records_needs_a_place(served: Served) -> None:
+    client = client_of(served)
+    app = client.app._app  # type: ignore[attr-defined]
+    for path in READS:
+        assert client.get(path).status_code == 200, path
+    app.state.reads = Places(0, waiting_max=0)
+    for path in READS:
+        answer = client.get(path)
+        assert answer.status_code == 429, path
+        assert path.startswith("/ui") or answer.json()["error_code"] == 42901
+    assert client.get("/ui/topics").status_code == client.get("/metrics").status_code == 200
+
+
+def _guarded(app: Any) -> Guards:
+    return Guards(app, Rules(hosts=frozenset({"localhost"})), lambda *counted: None)
+
+
+def _scope(method: str) -> dict[str, Any]:
+    headers = [(b"host", b"localhost")]
+    return {"type": "http", "method": method, "path": "/", "headers": headers, "client": ("127.0.0.1", 1)}
+
+
+def test_a_body_that_never_ends_is_408(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BODY_SECONDS", 0.05)
+    app = client_of(served).app
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        await asyncio.sleep(0.01)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {
+        **_scope("POST"),
+        "path": "/ui/new-topic",
+        "query_string": b"",
+        "root_path": "",
+        "scheme": "http",
+    }
+    scope["headers"].append((b"content-type", b"application/x-www-form-urlencoded"))
+    asyncio.run(app(scope, receive, send))  # type: ignore[arg-type]
+    assert sent[0]["status"] == 408
+
+
+def test_a_client_that_takes_nothing_of_its_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ANSWER_SECONDS", 0.01)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x"})
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(_guarded(app)(_scope("GET"), receive, send))
+
+
+def test_the_end_of_a_long_answer_may_take_longer_than_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream waits for its client to go: that is no body that never ends."""
+    monkeypatch.setattr(limits, "BODY_SECONDS", 0.0)
+    got: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        got.append((await receive())["type"])
+        got.append((await receive())["type"])
+
+    messages = iter([{"type": "http.request", "more_body": False}, {"type": "http.disconnect"}])
+
+    async def receive() -> Message:
+        if got:
+            await asyncio.sleep(0.02)
+        return next(messages)
+
+    async def send(message: Message) -> None:
+        raise AssertionError("nothing is sent")
+
+    monkeypatch.setattr(limits, "BODY_SECONDS", 0.01)
+    asyncio.run(_guarded(app)(_scope("GET"), receive, send))
+    assert got == ["http.request", "http.disconnect"]
+
+
+def test_a_place_of_a_stream_is_given_back_once() -> None:
+    async def run() -> int:
+        tails = Tails()
+        claimed = [tails.claim() for _ in range(limits.TAILS_MAX)]
+        with pytest.raises(BusyError):
+            tails.claim()
+        tails.free(claimed[0])
+        tails.end()
+        await asyncio.sleep(0)
+        assert all(stopped.is_set() for stopped in claimed[1:]) and not claimed[0].is_set()
+        with pytest.raises(BusyError, match="being stopped"):
+            tails.claim()
+        return tails.count
+
+    assert asyncio.run(run()) == limits.TAILS_MAX - 1

@@ -1,0 +1,121 @@
+"""What our own REST API tells, beside lists: records, previews, cleanings, transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from siltstone.base.records.build import NewBatchHeader
+from siltstone.commands.served import Served
+from siltstone.runtime.producing import NewRecord, append
+from tests.web.conftest import client_of
+
+TOPIC = "/api/v1/topics/users"
+RECORD = f"{TOPIC}/partitions/0/records"
+
+
+@pytest.fixture
+def client(served: Served) -> TestClient:
+    return client_of(served)
+
+
+def test_one_record_and_its_value(client: TestClient, served: Served) -> None:
+    served.opened().send("users", b"\0\xff", key=b"b", partition=0)
+    served.opened().send("users", None, key=b"a", partition=0)
+    shown = client.get(f"{RECORD}/0").json()
+    assert shown == client.get(f"{TOPIC}/records?partition=0&offset=0&limit=1").json()["records"][0]
+    assert client.get(f"{RECORD}/1?value_decoding=hex").json()["value"]["text"] == "00ff"
+    value = client.get(f"{RECORD}/1/value")
+    assert (value.status_code, value.content) == (200, b"\0\xff")
+    assert value.headers["content-disposition"] == 'attachment; filename="0-1.bin"'
+    assert value.headers["content-type"] == "application/octet-stream"
+    assert client.get(f"{RECORD}/2/value").status_code == 204
+    assert client.get(f"{RECORD}/0/why").json()["superseded_by"] == 2
+
+
+@pytest.mark.parametrize("part", ["", "/value", "/why"])
+def test_a_record_that_is_not_there(client: TestClient, part: str) -> None:
+    for offset in (-1, 1, 1 << 70):
+        answer = client.get(f"{RECORD}/{offset}{part}")
+        assert (answer.status_code, answer.json()["error_code"]) == (404, 404), answer.text
+    assert client.get(f"{RECORD}/x{part}").status_code == 400
+    assert client.get(f"{TOPIC}/partitions/7/records/0{part}").json()["error_code"] == 40403
+    assert client.get(f"/api/v1/topics/none/partitions/0/records/0{part}").json()["error_code"] == 40403
+
+
+def test_a_record_that_is_masked(properties: Path, open_served: Callable[..., Served]) -> None:
+    properties.write_text("log.cleaner.enable=false\nsiltstone.http.mask=users:key,users:value\n")
+    served = open_served()
+    served.opened().topics.create("users", 1, {})
+    served.opened().send("users", b"secret", key=b"who", partition=0)
+    client = client_of(served)
+    record = client.get(f"{RECORD}/0")
+    assert (record.json()["key"]["kind"], record.json()["value"]["kind"]) == ("masked", "masked")
+    value = client.get(f"{RECORD}/0/value")
+    assert (value.status_code, value.json()["error_code"]) == (400, 40002)
+    assert "masked" in value.json()["message"]
+    for answer in (record, value):
+        assert "secret" not in answer.text and "who" not in answer.text.replace("who set the mask", "")
+
+
+def test_a_change_is_previewed_and_nothing_changes(client: TestClient, served: Served) -> None:
+    before = dict(served.describe("users").config)
+    change = {"set": {"retention.ms": "1", "cleanup.policy": "delete"}, "remove": []}
+    found = client.post(f"{TOPIC}/configs:preview", json=change).json()
+    assert {each["name"] for each in found["changed"]} == {"retention.ms", "cleanup.policy"}
+    assert [part["partition"] for part in found["partitions"]] == [0, 1]
+    assert any("no longer compacts" in sentence for sentence in found["sentences"])
+    assert dict(served.describe("users").config) == before
+    assert served.opened_changes().newest() == []
+
+
+def test_a_preview_works_in_look_mode(served: Served, open_served: Callable[..., Served]) -> None:
+    served.opened().flush()
+    looking = open_served(is_look=True)
+    looking.cataloguer.refresh()
+    answer = client_of(looking).post(f"{TOPIC}/configs:preview", json={"remove": ["cleanup.policy"]})
+    assert answer.json()["changed"] == [{"name": "cleanup.policy", "before": "compact", "after": "delete"}]
+
+
+@pytest.mark.parametrize(
+    "body", [[], {"set": {"retention.ms": 5}}, {"set": {"no.such": "1"}}, {"remove": "x"}, {"x": 1}, "x"]
+)
+def test_a_wrong_preview(client: TestClient, body: object) -> None:
+    assert client.post(f"{TOPIC}/configs:preview", json=body).status_code == 400
+    assert client.post("/api/v1/topics/none/configs:preview", json={}).status_code == 404
+
+
+def test_the_cleanings_of_one_topic(client: TestClient, served: Served) -> None:
+    served.opened().topics.create("other", 1, {"cleanup.policy": "compact"})
+    for topic in ("other", "users"):
+        for _ in range(2):
+            served.opened().send(topic, b"2", key=b"a", partition=0)
+        served.opened()[topic, 0].roll()
+    served.opened().flush()
+    assert client.get(f"{TOPIC}/cleanings").json() == {"cleanings": []}
+    served.opened_cleaner().clean_once()
+    served.opened_cleaner().clean_once()
+    cleanings = client.get(f"{TOPIC}/cleanings").json()["cleanings"]
+    assert {cleaning["topic"] for cleaning in cleanings} == {"users"}
+    assert client.get(f"{TOPIC}/cleanings?count=0").status_code == 400
+    assert client.get("/api/v1/topics/none/cleanings").status_code == 404
+
+
+def test_open_transactions(client: TestClient, served: Served) -> None:
+    assert client.get("/api/v1/transactions").json() == {"transactions": [], "next_start": None, "notes": []}
+    shape = NewBatchHeader(producer_id=7, producer_epoch=3, base_sequence=0, transactional=True)
+    append(served.opened()["users", 1], [NewRecord(key=b"k", value=b"v")], shape=shape)
+    (found,) = client.get("/api/v1/transactions").json()["transactions"]
+    assert (found["topic"], found["partition"], found["producer_id"], found["first_offset"]) == (
+        "users",
+        1,
+        7,
+        0,
+    )
+    assert client.get("/api/v1/transactions?start=users-1").json()["transactions"] == [found]
+    assert client.get("/api/v1/transactions?start=users-2").json()["transactions"] == []
+    for start in ("users", "x/y-1", "-1", "%00-0"):
+        assert client.get(f"/api/v1/transactions?start={start}").status_code == 400, start

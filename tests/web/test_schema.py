@@ -1,0 +1,150 @@
+"""Requests that schemathesis makes from ``/openapi.json``: no failure of the server, and every answer is as
+the document says.
+
+Each family of the API × who asks: nobody who has logged in, each role, and everybody of a server that only
+looks. Each operation gets requests that fit the document and such that do not, with names of its own making
+and with those of things that are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import hypothesis
+import pytest
+from hypothesis.errors import Unsatisfiable
+from schemathesis import CheckContext, Config, Response, openapi
+from schemathesis.generation import GenerationMode
+from schemathesis.generation.case import Case
+from schemathesis.schemas import APIOperation
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from siltstone.commands.cluster import cluster_identity
+from siltstone.commands.served import Served
+from siltstone.web.identity import Identity, Role, Users
+from siltstone.web.openapi import description_of
+from siltstone.web.running import rules_of
+from siltstone.web.site import build_site
+from tests.support.thoroughness import THOROUGH
+from tests.web.conftest import BASE
+
+FAMILIES = {"confluent": "/v3/", "pulsar": "/admin/", "own": "/api/"}
+ROLES = {role.name.lower(): role for role in Role if role}
+EXAMPLES = 10 if THOROUGH else 1
+"""Requests for an operation, a mode and a way to name things."""
+_CHECKS = {
+    # Pulsar answers 412 to a bad name or a negative number.
+    "checks": {"negative_data_rejection": {"expected-statuses": ["4xx"]}}
+}
+_USERS = "\n".join(f"{name}:{name}:sha256${hashlib.sha256(name.encode()).hexdigest()}" for name in ROLES)
+
+
+def _what_fits_is_not_malformed(ctx: CheckContext, response: Response, case: Case) -> bool | None:
+    """In place of ``positive_data_acceptance``, to which every refusal is a failure: a request that fits the
+    document may be refused for what it says (an unknown setting, a bad name), but not for its form."""
+    if response.status_code == 400 and case.meta is not None and case.meta.generation.mode.is_positive:
+        answer = response.json()
+        reason = answer.get("message") or answer["reason"]
+        assert not reason.startswith(("body", "query.", "path.", "header.")), reason
+    return None
+
+
+class Asking:
+    """Somebody who sends requests to a site, and the document of the site."""
+
+    def __init__(self, served: Served, who: str) -> None:
+        identity = Identity() if who == "look" else Identity(auth="basic", users=Users(_USERS, "users"))
+        rules = rules_of(served.config, [], is_look=served.is_look)
+        self._site = build_site(served, replace(rules, identity=identity))
+        self._headers = {"Authorization": f"Bearer {who}"} if who in ROLES else {}
+        self._served, self._cluster = served, cluster_identity(served).cluster_id
+        self._document = description_of(self._site._app)  # type: ignore[attr-defined]
+        self.schema = openapi.from_dict(self._document, config=Config.from_dict(_CHECKS))
+        self.schema.app = self._site
+
+    def operations(self, family: str) -> Iterator[APIOperation]:
+        """The operations of a family."""
+        for result in self.schema.get_all_operations():
+            operation = result.ok()
+            if operation.path.startswith(FAMILIES[family]):
+                yield operation
+
+    def names(self, operation: APIOperation) -> dict[str, object]:
+        """Things that are there, for the parameters of an operation's path."""
+        there = {
+            **dict.fromkeys(("topic", "topic_name"), "users"),
+            **dict.fromkeys(("partition", "partition_id", "offset", "broker_id"), 0),
+            "cluster_id": self._cluster,
+            "tenant": "public",
+            "namespace": "default",
+            "name": "log.retention.ms" if "broker" in operation.path else "retention.ms",
+        }
+        return {name: value for name, value in there.items() if f"{{{name}}}" in operation.path}
+
+    def try_operation(self, operation: APIOperation) -> None:
+        """Requests to one operation, in each mode, with names of things that are there, and others."""
+        query = {"wait": False} if operation.path.endswith("records:tail") else {}
+        for names in ({}, self.names(operation)):
+            positive = operation.as_strategy(GenerationMode.POSITIVE, path_parameters=names, query=query)
+            self._try(positive)
+            if self._can_be_wrong(operation, not names):
+                negative = operation.as_strategy(GenerationMode.NEGATIVE, path_parameters=names, query=query)
+                with contextlib.suppress(Unsatisfiable):
+                    self._try(negative)
+
+    def _can_be_wrong(self, operation: APIOperation, with_path: bool) -> bool:
+        """Is there something in a request for which not every text will do? (A stream with a wrong ``wait``
+        may be one that waits; tests/web/test_tail.py has what is wrong with a stream.)"""
+        if operation.path.endswith("records:tail"):
+            return False
+        described = self._document["paths"][operation.path][operation.method]
+        places = {"query", "path"} if with_path else {"query"}
+        kinds = [each["schema"] for each in described.get("parameters", ()) if each["in"] in places]
+        return "requestBody" in described or any(kind.get("type") != "string" for kind in kinds)
+
+    def _try(self, cases: hypothesis.strategies.SearchStrategy[Case]) -> None:
+        @hypothesis.settings(
+            max_examples=EXAMPLES,
+            phases=[hypothesis.Phase.generate],
+            suppress_health_check=list(hypothesis.HealthCheck),
+            database=None,
+            derandomize="CI" in os.environ,
+        )
+        @hypothesis.given(case=cases)
+        def send(case: Case) -> None:
+            case.call_and_validate(
+                base_url=BASE,
+                headers=self._headers,
+                excluded_checks=[positive_data_acceptance],
+                additional_checks=[_what_fits_is_not_malformed],
+            )
+
+        send()
+
+    def put_back(self) -> None:
+        """A request may have deleted the topic."""
+        if not self._served.is_look and "users" not in self._served.opened().topics.names():
+            self._served.opened().topics.create("users", 2, {"cleanup.policy": "compact"})
+            self._served.opened().send("users", b"1", key=b"a", partition=0)
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("who", ["nobody", *ROLES, "look"])
+def test_answers_are_as_the_document_says(
+    served: Served, open_served: Callable[..., Served], family: str, who: str
+) -> None:
+    if who == "look":
+        served.opened().flush()
+        served = open_served(is_look=True)
+        served.cataloguer.refresh()
+    asking, tried = Asking(served, who), 0
+    for operation in asking.operations(family):
+        asking.put_back()
+        asking.try_operation(operation)
+        tried += 1
+    assert tried >= {"confluent": 40, "pulsar": 10, "own": 20}[family]
