@@ -20,6 +20,7 @@ from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, EDITOR, READER
 from siltstone.web.here import By, Here
 from siltstone.web.pages import cleaner, topic_tabs
+from siltstone.web.pages.confirmation import refuse_unconfirmed
 from siltstone.web.pages.lists import ListParameters
 from siltstone.web.pages.rendering import path, query_text
 
@@ -37,12 +38,6 @@ def _answer(target: str, act: Callable[[], object], again: Callable[..., Respons
         answer.status_code = status_of(error)[0]
         return answer
     return RedirectResponse(target, 303)
-
-
-def _confirmed(typed: str, topic: str) -> None:
-    """Raises UsageError unless the topic's name was typed."""
-    if typed != topic:
-        raise UsageError("this may delete data, and was not confirmed", advice=f"type {topic}")
 
 
 class NewSetting(BaseModel):
@@ -64,7 +59,7 @@ def alter(
     name = form.name
     try:
         if name in topic_tabs.DELETES:
-            _confirmed(form.typed, topic)
+            refuse_unconfirmed(form.typed, topic)
         set_to = {} if form.default else parse_assignments([f"{name}={form.value}"], name)
         removed = [name] if form.default else []
         administration.alter_settings(served, by, topic, set_to, removed, if_match=form.tag or None)
@@ -117,7 +112,7 @@ def delete(request: Request, served: Here, by: By, topic: str, typed: Text = "")
     """Delete the topic."""
 
     def act() -> None:
-        _confirmed(typed, topic)
+        refuse_unconfirmed(typed, topic)
         administration.delete_topic(served, by, topic)
         served.cataloguer.refresh()
 

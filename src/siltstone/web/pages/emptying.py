@@ -8,23 +8,18 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Request
 from starlette.responses import RedirectResponse, Response
 
-from siltstone.base.errors import SiltstoneError, UsageError
+from siltstone.base.errors import SiltstoneError
 from siltstone.commands import administration, console, emptying, erasing
 from siltstone.commands.erasing import ErasureRequest, parse_key
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, VIEWER
 from siltstone.web.here import By, Here
+from siltstone.web.pages.confirmation import refuse_unconfirmed
 from siltstone.web.pages.rendering import page
 
 router = APIRouter(prefix="/ui/topics")
 Text = Annotated[str, Form()]
 DEFAULT_MODE = emptying.TOMBSTONES
-
-
-def confirmed(typed: str, topic: str) -> None:
-    """Raises UsageError unless the topic's name was typed."""
-    if typed != topic:
-        raise UsageError("this deletes data, and was not confirmed", advice=f"type {topic}")
 
 
 @router.get("/{topic}/empty", dependencies=[VIEWER])
@@ -53,7 +48,7 @@ def empty(
 ) -> Response:
     """Empty the topic, as a job."""
     try:
-        confirmed(typed, topic)
+        refuse_unconfirmed(typed, topic, "this deletes data")
         administration.empty_topic(served, by, topic, mode)
     except (SiltstoneError, OSError) as error:
         return _empty_page(request, served, topic, mode, str(error), status_of(error)[0])
@@ -105,7 +100,7 @@ def erase(
             found = console.look_for_key(served, wanted)
         if typed or found is None:  # a large topic is searched by a job
             if typed:
-                confirmed(typed, topic)
+                refuse_unconfirmed(typed, topic, "this deletes data")
             administration.erase_key(served, by, wanted, dry_run=not typed)
             return RedirectResponse("/ui/jobs", 303)
     except (SiltstoneError, OSError) as error:

@@ -22,6 +22,7 @@ from siltstone.commands.topics import parse_assignments
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, EDITOR, VIEWER
 from siltstone.web.here import By, Here
+from siltstone.web.pages.confirmation import refuse_unconfirmed
 from siltstone.web.pages.equivalents import cluster_url, curl, shell, siltstone
 from siltstone.web.pages.rendering import page, path
 from siltstone.web.pages.topic_tabs import DELETES
@@ -180,9 +181,7 @@ def _refused(request: Request, served: Here, order: Order, action: Action, error
 
 def _confirm(order: Order) -> None:
     """Raises UsageError unless it was typed how many topics this is about."""
-    expected = confirmation(len(order.topic))
-    if order.typed.strip() != expected:
-        raise UsageError("this may delete data, and was not confirmed", advice=f"type {expected}")
+    refuse_unconfirmed(order.typed.strip(), confirmation(len(order.topic)))
 
 
 @router.post("/settings", dependencies=[EDITOR])
