@@ -159,7 +159,8 @@ def test_only_so_many_tails_at_once(server: WebServer, served: Served) -> None:
         served.opened().topics.delete("users")
         assert event(first)[1] == "end"
         assert first.read() == b""
-        assert tails.count == 0
+    server.stop()  # the reader may have the last byte before the server has freed the place
+    assert tails.count == 0
 
 
 def test_a_tail_ends_with_the_server(served: Served) -> None:
