@@ -25,7 +25,7 @@ LISTS = (
     "/ui/directories /ui/directories/0 /ui/groups /ui/transactions /ui/changes /ui/jobs /ui/api "
     "/ui/topics/users/history"
 ).split()
-PAGES = [*LISTS, "/ui/", "/ui/new-topic", "/ui/selected?topic=users&action=clean"]
+PAGES = [*LISTS, "/ui/", "/ui/help", "/ui/new-topic", "/ui/selected?topic=users&action=clean"]
 TABS = ["", "/records", "/configuration", "/history", "/produce"]
 
 
@@ -189,6 +189,7 @@ def test_the_switch_of_the_theme_leads_nowhere_else(looking: tuple[Served, TestC
         ("users", "/ui/topics/users"),
         (" users 0 756 ", "/ui/topics/users/records?partition=0&position=offset&offset=756"),
         ("users x 1", "/ui/topics/users"),
+        ("users a&b", "/ui/topics/users/records?key=a%26b"),
         ("log.cleaner.threads", "/ui/broker?name=log.cleaner.threads#change"),
         ("//evil.example", "/ui/topics?contains=%2F%2Fevil.example"),
         ("", "/ui/topics?"),

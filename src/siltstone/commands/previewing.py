@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
+from siltstone.base.clock import duration_text
 from siltstone.base.config import (
     Config,
     ConfigSource,
@@ -277,6 +278,8 @@ def _sentences(found: ChangePreview, before: Config, after: Config) -> list[str]
         )
     if "compact" in before.policies and "compact" not in after.policies:
         sentences.append("The topic no longer compacts: old records of a key stay until retention.")
+    if "delete" in after.policies and "delete" not in before.policies:
+        sentences.append(_retention_sentence(after))
     sentences += _difference(parts, "was_due", "is_due", "due for a cleaning")
     sentences += _difference(parts, "was_over_threshold", "is_over_threshold", "over compactionThreshold")
     if any(name in found.changed for name in ROLL_SETTINGS):
@@ -289,6 +292,15 @@ def _sentences(found: ChangePreview, before: Config, after: Config) -> list[str]
             "above the cleaner checkpoint; a job counts them."
         )
     return sentences or ["Nothing goes, and no log becomes due, because of this change alone."]
+
+
+def _retention_sentence(after: Config) -> str:
+    """What goes from now on where retention begins."""
+    age_ms, size = after.integer("retention.ms"), after.integer("retention.bytes")
+    ways = [f"it is older than {duration_text(age_ms / 1000)} (retention.ms)"] if age_ms >= 0 else []
+    ways += [f"newer ones have {size:,} bytes (retention.bytes)"] if size >= 0 else []
+    when = f"whole segments go, the last record of a key, too: a segment when {' or '.join(ways)}"
+    return f"From then on {when if ways else 'nothing goes: neither age nor size is limited'}."
 
 
 def _difference(parts: Sequence[PartitionPreview], before: str, after: str, what: str) -> list[str]:

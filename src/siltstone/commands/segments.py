@@ -293,7 +293,8 @@ def sentence_of(watched: WatchedLog, config: Config | None, facts: Circumstances
     if watched.state == DUE:
         return "It is due: the next round of the cleaner takes it" + (f" ({reason})." if reason else ".")
     if watched.state == TOMBSTONES:
-        return f"Nothing is dirty; tombstones wait: {reason}."
+        waits = f"tombstones (deletions) wait for their delete horizon: {reason}"
+        return f"Nothing is dirty; {waits}. A cleaning after that removes them.{_active_sentence(facts)}"
     if watched.state == DIRTY:
         if facts is not None and facts.log_config.compacts:
             return f"Not cleaned: {ratio_sentence(facts)}."
@@ -304,7 +305,16 @@ def sentence_of(watched: WatchedLog, config: Config | None, facts: Circumstances
     held = facts.holding_of(bounds.end) if facts is not None else None
     if held is not None and held.code != ACTIVE_SEGMENT:
         return f"Nothing to clean: from offset {held.offset} on records are held back ({held.sentence})."
-    return "Nothing to clean: all closed segments are clean, or held back."
+    return f"Nothing to clean: all closed segments are clean, or held back.{_active_sentence(facts)}"
+
+
+def _active_sentence(facts: Circumstances | None) -> str:
+    """When the newest records may be cleaned; empty if there are none, or if it is not known."""
+    if facts is None or not facts.log.view.active_size:
+        return ""
+    held = facts.holdings[0].sentence.replace("it is", "What is newer is", 1)
+    ratio = facts.log_config.min_cleanable_dirty_ratio
+    return f" {held}. Then it is dirty, and cleaned once the dirty ratio is over {ratio:.2f}."
 
 
 def _dirty_sentence(watched: WatchedLog, config: Config | None) -> str:

@@ -272,17 +272,19 @@ class Watch:
         *,
         for_catalogue: bool = False,
         history_of: Callable[[Path], Sequence[Cleaning]] = read_cleanings,
+        is_ours: bool = False,
     ) -> None:
         """``options``: which logs, with which settings. ``for_catalogue``: also the sizes of logs that are
         not compacted; and logs that have not changed are not read again. ``history_of``: reads the history
-        of a log directory.
+        of a log directory. ``is_ours``: this process has the directories open; it may change them before
+        the first snapshot, and that they are in use is no news.
 
         Raises UsageError for these, NotALogDirectoryError, CorruptFileError, OSError.
         """
         self._paths = tuple(paths)
         self._topics = tuple(options.topics)
         self._clock = clock
-        self.for_catalogue, self.history_of = for_catalogue, history_of
+        self.for_catalogue, self.history_of, self._is_ours = for_catalogue, history_of, is_ours
         self._kept: dict[Path, _KeptLog] = {}
         self._settings_read: dict[str, tuple[object, Config | str]] = {}
         """By topic, what its settings were made of, and the settings."""
@@ -293,7 +295,7 @@ class Watch:
         self.no_other_replica = high_watermark_is_end(options.high_watermark)
         listed = open_directories(paths, lock=False)
         self._policies = gather_policies(listed, options)
-        self._listed: list[LogDirectory] | None = listed
+        self._listed: list[LogDirectory] | None = None if is_ours else listed
         """For the first snapshot: to list the directories takes long where there are many partitions."""
         self._without_open_transactions: dict[Path, tuple[int, int]] = {}
         """By log, (base offset, inode) of an active segment that no open transaction began before."""
@@ -309,10 +311,6 @@ class Watch:
         """The directories as they were read last."""
         self._opened: tuple[int, Snapshot] | None = None
         """When directories were opened last (ms), and as what."""
-
-    def list_again(self) -> None:
-        """Let the first snapshot list the directories again: this process may change them before that."""
-        self._listed = None
 
     def snapshot(self) -> WatchSnapshot:
         """All logs now. The first snapshot raises UsageError for a missing topic, SiltstoneError, OSError;
@@ -356,7 +354,11 @@ class Watch:
             )
             for topic_partition in sorted(snapshot.partitions)
         )
-        return WatchSnapshot(at_ms=self._clock.now_ms(), logs=tuple(logs), notes=tuple(snapshot.notes))
+        return WatchSnapshot(at_ms=self._clock.now_ms(), logs=tuple(logs), notes=self._notes_on(snapshot))
+
+    def _notes_on(self, snapshot: Snapshot) -> tuple[str, ...]:
+        """Which directories another process uses or has left."""
+        return () if self._is_ours else tuple(snapshot.notes)
 
     def _snapshot(self) -> WatchSnapshot:
         now_ms = self._clock.now_ms()
@@ -404,7 +406,7 @@ class Watch:
                 str(directory.path): files.is_locked(directory.path / LOCK)
                 for directory in snapshot.directories
             },
-            notes=(*notes, *snapshot.notes, *snapshot.notes_on(list(topics.values()))),
+            notes=(*notes, *self._notes_on(snapshot), *snapshot.notes_on(list(topics.values()))),
         )
 
     def _described(self, topic: TopicDescription) -> TopicDescription:

@@ -10,6 +10,7 @@ from siltstone.web.pages import (
     cleaner,
     directories,
     emptying,
+    help,
     lists_of_server,
     new_topic,
     overview,
@@ -35,5 +36,6 @@ for pages in (
     lists_of_server,
     actions,
     emptying,
+    help,
 ):
     router.include_router(pages.router)

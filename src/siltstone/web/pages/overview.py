@@ -50,14 +50,16 @@ def overview(request: Request, served: Here) -> Response:
 
 @router.get("/ui/jump", dependencies=[VIEWER])
 def jump(served: Here, to: str = "") -> Response:
-    """To a topic (``users``), a record (``users 0 756``: topic, partition, offset), a setting of the broker;
-    else to the topics whose name has this text."""
+    """To a topic (``users``), the records of a key (``users anna``), a record (``users 0 756``: topic,
+    partition, offset), a setting of the broker; else to the topics whose name has this text."""
     words = to.split()
     if words and words[0] in served.catalogue.topics:
         topic, numbers = f"/ui/topics/{path(words[0])}", words[1:]
         if len(numbers) == 2 and all(word.isascii() and word.isdigit() for word in numbers):
             where = {"partition": numbers[0], "position": "offset", "offset": numbers[1]}
             return RedirectResponse(f"{topic}/records?{query_text(where)}", 303)
+        if len(numbers) == 1:
+            return RedirectResponse(f"{topic}/records?{query_text({'key': numbers[0]})}", 303)
         return RedirectResponse(topic, 303)
     if len(words) == 1 and words[0] in BROKER_NAMES:
         return RedirectResponse(f"/ui/broker?{query_text({'name': words[0]})}#change", 303)

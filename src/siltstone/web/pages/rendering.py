@@ -23,6 +23,7 @@ from siltstone.commands.explain_page import size_text
 from siltstone.commands.served import LOOK_ADVICE, Served
 from siltstone.web.guards import user_of
 from siltstone.web.identity import Role
+from siltstone.web.words import STATES, WORDS
 
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "siltstone-theme"
@@ -37,6 +38,7 @@ NAVIGATION = (
     ("changes", "Changes", "/ui/changes"),
     ("jobs", "Jobs", "/ui/jobs"),
     ("api", "API", "/ui/api"),
+    ("help", "Help", "/ui/help"),
 )
 
 
@@ -60,6 +62,7 @@ def _environment() -> Environment:
         meaning=_meaning,
         source=_source,
     )
+    environment.globals.update(words=WORDS, states_in_words=STATES)
     return environment
 
 
