@@ -12,7 +12,7 @@ from siltstone.base.config import Config
 from siltstone.commands.circumstances import circumstances_of
 from siltstone.commands.counting import SegmentCounter
 from siltstone.commands.segments import ACTIVE, CLEAN, CLOSED, SECTIONS, segments_of, sentence_of
-from siltstone.commands.watch import DIRTY, LogOptions, Watch, WatchedLog
+from siltstone.commands.watch import DIRTY, TOMBSTONES, LogOptions, Watch, WatchedLog
 from siltstone.compaction.inplace.ranges import missing_bytes
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLogs
@@ -120,6 +120,25 @@ def test_the_sentence_says_what_holds_records_back(tmp_path: Path) -> None:
         assert "held back" in young.sentence and "min.compaction.lag.ms" in young.sentence
         paused = segments_of(manager[USERS], watched, facts.config, facts=replace(facts, is_paused=True))
         assert "paused" in paused.sentence
+
+
+def test_a_clean_log_says_when_its_newest_records_are_cleaned(tmp_path: Path) -> None:
+    with serving(tmp_path) as (manager, cleaner):
+        log = manager[USERS]
+        write(log, 60)
+        cleaner.clean_once()
+        manager.flush()
+        watched, settings = watched_logs(tmp_path)[USERS], manager.topics.settings("users")
+        sentence = sentence_of(watched, settings, circumstances_of(log, watched, settings, NOW))
+        assert sentence.startswith("Nothing to clean: all closed segments are clean")
+        assert "What is newer is in the active segment" in sentence
+        assert f"(it has {log.view.active_size:,})" in sentence and "over 0.50." in sentence
+        waiting = replace(watched, state=TOMBSTONES, reason="the last delete horizon passes in 5 min")
+        sentence = sentence_of(waiting, settings, circumstances_of(log, watched, settings, NOW))
+        assert "passes in 5 min. A cleaning after that removes them. What is newer" in sentence
+        log.roll()
+        empty = sentence_of(watched, settings, circumstances_of(log, watched, settings, NOW))
+        assert "active segment" not in empty
 
 
 def test_rows_have_counts_and_the_share_that_is_left(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ PAGES = {
     "changes": "/ui/changes",
     "jobs": "/ui/jobs",
     "api": "/ui/api",
+    "help": "/ui/help",
 }
 
 

@@ -68,6 +68,7 @@ def test_a_change_is_previewed_and_nothing_changes(client: TestClient, served: S
     assert {each["name"] for each in found["changed"]} == {"retention.ms", "cleanup.policy"}
     assert [part["partition"] for part in found["partitions"]] == [0, 1]
     assert any("no longer compacts" in sentence for sentence in found["sentences"])
+    assert any("a segment when it is older than 1 ms" in sentence for sentence in found["sentences"])
     assert dict(served.describe("users").config) == before
     assert served.opened_changes().newest() == []
 

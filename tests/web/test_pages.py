@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 
 from siltstone import web
 from siltstone.commands.served import Served, ServeOptions
+from siltstone.commands.watch import STATES
 from siltstone.log.names import TopicPartition
 from tests.web.conftest import client_of
 
@@ -141,6 +142,8 @@ def test_the_list_of_topics_sorts_filters_and_pages(
         ("position=start", "50 records"),
         ("position=offset&offset=756", "2 records"),
         ("key=key-00006&view=latest", "1 records"),
+        ("key=key-00006", "No older record of this key is stored."),
+        ("key=key-000", "part=key&amp;contains=key-000"),
         ("tombstones=true&position=start", "tombstone"),
         ("partition=7", "has no partition 7"),
         ("partition=x", "partition and offset are numbers"),
@@ -160,6 +163,37 @@ def test_records_are_found_and_wrong_questions_answered(
     answer = looking[1].get(f"/ui/topics/users/records?{query}")
     assert answer.status_code == 200 and shown in answer.text
     checked(answer.text)
+
+
+def test_help_has_every_word_that_pages_link_to_and_every_state(looking: tuple[Served, TestClient]) -> None:
+    _, client = looking
+    explained = set(Outline(client.get("/ui/help").text).ids)
+    linked = set[str]()
+    places = "/ui/ /ui/topics /ui/cleaner /ui/topics/users/why/0/756".split()
+    for path in [*places, *(f"/ui/topics/users{tab}" for tab in TABS)]:
+        text = client.get(path).text
+        assert 'href="/ui/help"' in text and len(text.encode()) < 150_000, path
+        linked |= set(re.findall(r'href="/ui/help#([^"]*)"', text))
+    assert {"key", "log-start", "tombstone", "state-dirty"} <= linked <= explained
+    assert {f"state-{name}" for name in STATES} <= explained
+
+
+def test_a_topics_page_says_what_becomes_of_its_records(served: Served, client: TestClient) -> None:
+    served.opened().topics.create("events", 1, {"cleanup.policy": "delete", "retention.bytes": "1000"})
+    served.cataloguer.refresh()
+    assert "the last record stays" in client.get("/ui/topics/users").text
+    text = client.get("/ui/topics/events").text
+    assert "older than 7 d or when there are more than 1.0 kB" in text and "the last record" not in text
+
+
+def test_a_lock_of_its_own_is_no_note(
+    served: Served, client: TestClient, open_served: Callable[..., Served]
+) -> None:
+    note = "in use by another process"
+    assert note not in client.get("/ui/").text
+    beside = open_served(is_look=True)
+    beside.cataloguer.refresh()
+    assert note in client_of(beside).get("/ui/").text
 
 
 def test_an_unknown_topic_and_file_are_404(looking: tuple[Served, TestClient]) -> None:

@@ -297,7 +297,8 @@ def _sentences(found: ChangePreview, before: Config, after: Config) -> list[str]
 def _retention_sentence(after: Config) -> str:
     """What goes from now on where retention begins."""
     age_ms, size = after.integer("retention.ms"), after.integer("retention.bytes")
-    ways = [f"it is older than {duration_text(age_ms / 1000)} (retention.ms)"] if age_ms >= 0 else []
+    age = duration_text(age_ms / 1000) if age_ms >= 1000 else f"{age_ms} ms"
+    ways = [f"it is older than {age} (retention.ms)"] if age_ms >= 0 else []
     ways += [f"newer ones have {size:,} bytes (retention.bytes)"] if size >= 0 else []
     when = f"whole segments go, the last record of a key, too: a segment when {' or '.join(ways)}"
     return f"From then on {when if ways else 'nothing goes: neither age nor size is limited'}."

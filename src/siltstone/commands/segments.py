@@ -293,8 +293,10 @@ def sentence_of(watched: WatchedLog, config: Config | None, facts: Circumstances
     if watched.state == DUE:
         return "It is due: the next round of the cleaner takes it" + (f" ({reason})." if reason else ".")
     if watched.state == TOMBSTONES:
-        waits = f"tombstones (deletions) wait for their delete horizon: {reason}"
-        return f"Nothing is dirty; {waits}. A cleaning after that removes them.{_active_sentence(facts)}"
+        waits = (
+            f"Nothing is dirty; tombstones (deletions) wait: {reason}. A cleaning after that removes them."
+        )
+        return f"{waits}{_active_sentence(facts)}"
     if watched.state == DIRTY:
         if facts is not None and facts.log_config.compacts:
             return f"Not cleaned: {ratio_sentence(facts)}."

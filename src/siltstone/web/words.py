@@ -10,43 +10,45 @@ from collections.abc import Mapping
 WORDS: Mapping[str, str] = {
     "topic": "A named list of records, such as customers. Records are only ever added at its end: a new "
     "address is a new record, and the old one is not changed.",
-    "partition": "A topic is divided into partitions, counted from 0, so that several machines can share it. "
-    "All records of a key are in one partition.",
+    "partition": "A topic is divided into partitions, counted from 0, so that several machines can share "
+    "it. All records of a key are in one partition.",
     "log": "One partition as it lies on disk: customers-0 is partition 0 of the topic customers.",
     "record": "One entry: a key, a value, and the time when it was written.",
-    "key": "What a record is about, such as a customer's number. A newer record of the same key replaces the "
-    "older ones.",
-    "offset": "The number of a record in its partition, counted from 0. Numbers are never given again: where "
-    "some are missing, records were removed.",
-    "compaction": "For topics with cleanup.policy=compact: the last record of each key stays, older ones of the "
-    "key are removed for good. It does for a list of records what a register with one line per customer does.",
+    "key": "What a record is about, such as a customer's number. A newer record of the same key replaces "
+    "the older ones.",
+    "offset": "The number of a record in its partition, counted from 0. Numbers are never given again: "
+    "where some are missing, records were removed.",
+    "compaction": "For topics with cleanup.policy=compact: the last record of each key stays, older ones "
+    "of the key are removed for good. It does for a list of records what a register with one line per "
+    "customer does.",
     "cleaning": "One compaction of one log. The log cleaner does it by itself when enough is dirty.",
-    "retention": "For topics with cleanup.policy=delete: the oldest records go when they are too old, or when the "
-    "log is too large, whatever their keys.",
-    "tombstone": "A record with a key and no value: it says that its key is deleted. It stays for a while, so "
-    "that every reader hears of the deletion, and goes after its delete horizon.",
-    "delete horizon": "The time after which a cleaning may remove a tombstone: delete.retention.ms (a day, "
-    "unless it was changed) after the first cleaning that has seen it.",
-    "segment": "One file of a log: neighbouring records. Compaction writes segments anew, retention removes "
-    "whole ones.",
-    "active segment": "The newest segment, which new records are written to. It is never cleaned. When it is "
-    "full or old enough, a new one begins (it is rolled), and this one can be cleaned.",
+    "retention": "For topics with cleanup.policy=delete: the oldest records go when they are too old, or "
+    "when the log is too large, whatever their keys.",
+    "tombstone": "A record with a key and no value: it says that its key is deleted. It stays for a "
+    "while, so that every reader hears of the deletion, and goes after its delete horizon.",
+    "delete horizon": "The time after which a cleaning may remove a tombstone: delete.retention.ms (a "
+    "day, unless it was changed) after the first cleaning that has seen it.",
+    "segment": "One file of a log: neighbouring records. Compaction writes segments anew, retention "
+    "removes whole ones.",
+    "active segment": "The newest segment, which new records are written to. It is never cleaned. When "
+    "it is full or old enough, a new one begins (it is rolled), and this one can be cleaned.",
     "clean": "Has been through a cleaning: each key is there once.",
-    "dirty": "Not cleaned yet: may have older records of keys that have a newer one. Nothing is wrong with it.",
-    "dirty ratio": "The share of a log that is dirty. The cleaner takes the log when the share is over what its "
-    "topic needs (min.cleanable.dirty.ratio).",
+    "dirty": "Not cleaned yet: may have older records of keys that have a newer one. Nothing is wrong "
+    "with it.",
+    "dirty ratio": "The share of a log that is dirty. The cleaner takes the log when the share is over "
+    "what its topic needs (min.cleanable.dirty.ratio).",
     "first dirty": "The offset up to which the log has been cleaned: what is above has not.",
-    "first uncleanable": "The offset at which the next cleaning will end: what is above may not be cleaned yet, "
-    "most often because it is in the active segment. Nothing is wrong with it.",
-    "uncleanable": "Of a log: the cleaner has found damage, and leaves the log alone until somebody has looked. "
-    "Of a segment: it may not be cleaned yet.",
-    "log start": "The first offset that is still readable: what was below has been removed by retention, or "
-    "because somebody asked for it.",
-    "recopy": "Bytes that a cleaning has written, as a share of those that it has read: 10 % means that nine "
-    "tenths went.",
+    "first uncleanable": "The offset at which the next cleaning will end: what is above may not be "
+    "cleaned yet, most often because it is in the active segment. Nothing is wrong with it.",
+    "uncleanable": "Of a log: the cleaner has found damage, and leaves the log alone until somebody has "
+    "looked. Of a segment: it may not be cleaned yet.",
+    "log start": "The first offset that is still readable: what was below has been removed by retention, "
+    "or because somebody asked for it.",
+    "recopy": "Bytes that a cleaning has written, as a share of those that it has read: 10 % means that "
+    "nine tenths went.",
     "dry run": "A cleaning that only computes what would go, and changes nothing.",
-    "ledger": "The result of side-by-side compaction (Pulsar's): a copy with the last record of each key, beside "
-    "the log, which stays as it is.",
+    "ledger": "The result of side-by-side compaction (Pulsar's): a copy with the last record of each "
+    "key, beside the log, which stays as it is.",
 }
 STATES: Mapping[str, str] = {
     "uncleanable": "The cleaner has found damage and leaves the log alone; look at Cleaner, Uncleanable.",
