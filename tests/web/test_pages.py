@@ -183,7 +183,13 @@ def test_a_topics_page_says_what_becomes_of_its_records(served: Served, client: 
     served.cataloguer.refresh()
     assert "the last record stays" in client.get("/ui/topics/users").text
     text = client.get("/ui/topics/events").text
-    assert "older than 7 d or when there are more than 1.0 kB" in text and "the last record" not in text
+    assert "older than 7 d or there are more than 1.0 kB" in text and "the last record stays" not in text
+    served.opened().topics.alter("events", {"retention.bytes": "-1", "retention.ms": "-1"})
+    served.cataloguer.refresh()
+    assert "Neither age nor size limits" in client.get("/ui/topics/events").text
+    served.opened().topics.alter("users", {"cleanup.policy": "compact,delete"})
+    served.cataloguer.refresh()
+    assert "also the last of a key, go when they are older than 7 d," in client.get("/ui/topics/users").text
 
 
 def test_a_lock_of_its_own_is_no_note(

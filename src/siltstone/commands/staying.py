@@ -233,7 +233,9 @@ def _of_removable(log: Circumstances, record: _Record, found: Staying) -> Stayin
     superseder = found.superseded_by
     if superseder is not None and record.kind == TOMBSTONE and not _supersedes(log, superseder):
         superseder = None  # until a cleaning reaches the newer record, the tombstone's own horizon counts
-    what = _WHAT[record.kind] if superseder is None else f"offset {superseder} has its key, too"
+    what = (
+        _WHAT[record.kind] if superseder is None else f"a newer record, at offset {superseder}, has its key"
+    )
     held = _holding(log, record.offset, superseder)
     if held is not None:
         sentence = f"{_capital(what)}; but {held.sentence}."
