@@ -38,6 +38,7 @@ WORDS: Mapping[str, str] = {
     "dirty ratio": "The share of a log that is dirty. The cleaner takes the log when the share is over "
     "what its topic needs (min.cleanable.dirty.ratio).",
     "first dirty": "The offset up to which the log has been cleaned: what is above has not.",
+    "cleaner checkpoint": "Where the broker notes the first dirty offset of each log.",
     "first uncleanable": "The offset at which the next cleaning will end: what is above may not be "
     "cleaned yet, most often because it is in the active segment. Nothing is wrong with it.",
     "uncleanable": "Of a log: the cleaner has found damage, and leaves the log alone until somebody has "
