@@ -117,9 +117,11 @@ class Served(Closing):
                 LogOptions(broker_config=options.properties),
                 self.clock,
                 for_catalogue=True,
-                history_of=self.histories.of,
                 is_ours=not options.is_look,
+                history_of=self.histories.of,
             )
+            if not options.is_look:
+                self._watch.list_again()
             self.cataloguer = stack.enter_context(Cataloguer(self._watch, self.clock, facts=self.facts))
             self.jobs = stack.enter_context(Jobs(self.clock))
             self._stack = stack.pop_all()

@@ -271,20 +271,20 @@ class Watch:
         clock: Clock,
         *,
         for_catalogue: bool = False,
-        history_of: Callable[[Path], Sequence[Cleaning]] = read_cleanings,
         is_ours: bool = False,
+        history_of: Callable[[Path], Sequence[Cleaning]] = read_cleanings,
     ) -> None:
         """``options``: which logs, with which settings. ``for_catalogue``: also the sizes of logs that are
-        not compacted; and logs that have not changed are not read again. ``history_of``: reads the history
-        of a log directory. ``is_ours``: this process has the directories open; it may change them before
-        the first snapshot, and that they are in use is no news.
+        not compacted; and logs that have not changed are not read again. ``is_ours``: this process has the
+        directories open, so notes say nothing of their use. ``history_of``: reads the history of a log
+        directory.
 
         Raises UsageError for these, NotALogDirectoryError, CorruptFileError, OSError.
         """
         self._paths = tuple(paths)
         self._topics = tuple(options.topics)
         self._clock = clock
-        self.for_catalogue, self.history_of, self._is_ours = for_catalogue, history_of, is_ours
+        self.for_catalogue, self._is_ours, self.history_of = for_catalogue, is_ours, history_of
         self._kept: dict[Path, _KeptLog] = {}
         self._settings_read: dict[str, tuple[object, Config | str]] = {}
         """By topic, what its settings were made of, and the settings."""
@@ -295,7 +295,7 @@ class Watch:
         self.no_other_replica = high_watermark_is_end(options.high_watermark)
         listed = open_directories(paths, lock=False)
         self._policies = gather_policies(listed, options)
-        self._listed: list[LogDirectory] | None = None if is_ours else listed
+        self._listed: list[LogDirectory] | None = listed
         """For the first snapshot: to list the directories takes long where there are many partitions."""
         self._without_open_transactions: dict[Path, tuple[int, int]] = {}
         """By log, (base offset, inode) of an active segment that no open transaction began before."""
@@ -311,6 +311,10 @@ class Watch:
         """The directories as they were read last."""
         self._opened: tuple[int, Snapshot] | None = None
         """When directories were opened last (ms), and as what."""
+
+    def list_again(self) -> None:
+        """Let the first snapshot list the directories again: this process may change them before that."""
+        self._listed = None
 
     def snapshot(self) -> WatchSnapshot:
         """All logs now. The first snapshot raises UsageError for a missing topic, SiltstoneError, OSError;
@@ -354,11 +358,9 @@ class Watch:
             )
             for topic_partition in sorted(snapshot.partitions)
         )
-        return WatchSnapshot(at_ms=self._clock.now_ms(), logs=tuple(logs), notes=self._notes_on(snapshot))
-
-    def _notes_on(self, snapshot: Snapshot) -> tuple[str, ...]:
-        """Which directories another process uses or has left."""
-        return () if self._is_ours else tuple(snapshot.notes)
+        return WatchSnapshot(
+            at_ms=self._clock.now_ms(), logs=tuple(logs), notes=tuple(self._notes_on_use(snapshot))
+        )
 
     def _snapshot(self) -> WatchSnapshot:
         now_ms = self._clock.now_ms()
@@ -406,8 +408,11 @@ class Watch:
                 str(directory.path): files.is_locked(directory.path / LOCK)
                 for directory in snapshot.directories
             },
-            notes=(*notes, *self._notes_on(snapshot), *snapshot.notes_on(list(topics.values()))),
+            notes=(*notes, *self._notes_on_use(snapshot), *snapshot.notes_on(list(topics.values()))),
         )
+
+    def _notes_on_use(self, snapshot: Snapshot) -> Sequence[str]:
+        return [] if self._is_ours else snapshot.notes
 
     def _described(self, topic: TopicDescription) -> TopicDescription:
         """The description that is kept already, if it is the same."""
