@@ -117,6 +117,7 @@ class Served(Closing):
                 LogOptions(broker_config=options.properties),
                 self.clock,
                 for_catalogue=True,
+                is_ours=not options.is_look,
                 history_of=self.histories.of,
             )
             if not options.is_look:

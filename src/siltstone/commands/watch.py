@@ -271,18 +271,20 @@ class Watch:
         clock: Clock,
         *,
         for_catalogue: bool = False,
+        is_ours: bool = False,
         history_of: Callable[[Path], Sequence[Cleaning]] = read_cleanings,
     ) -> None:
         """``options``: which logs, with which settings. ``for_catalogue``: also the sizes of logs that are
-        not compacted; and logs that have not changed are not read again. ``history_of``: reads the history
-        of a log directory.
+        not compacted; and logs that have not changed are not read again. ``is_ours``: this process has the
+        directories open, so notes say nothing of their use. ``history_of``: reads the history of a log
+        directory.
 
         Raises UsageError for these, NotALogDirectoryError, CorruptFileError, OSError.
         """
         self._paths = tuple(paths)
         self._topics = tuple(options.topics)
         self._clock = clock
-        self.for_catalogue, self.history_of = for_catalogue, history_of
+        self.for_catalogue, self._is_ours, self.history_of = for_catalogue, is_ours, history_of
         self._kept: dict[Path, _KeptLog] = {}
         self._settings_read: dict[str, tuple[object, Config | str]] = {}
         """By topic, what its settings were made of, and the settings."""
@@ -356,7 +358,9 @@ class Watch:
             )
             for topic_partition in sorted(snapshot.partitions)
         )
-        return WatchSnapshot(at_ms=self._clock.now_ms(), logs=tuple(logs), notes=tuple(snapshot.notes))
+        return WatchSnapshot(
+            at_ms=self._clock.now_ms(), logs=tuple(logs), notes=tuple(self._notes_on_use(snapshot))
+        )
 
     def _snapshot(self) -> WatchSnapshot:
         now_ms = self._clock.now_ms()
@@ -404,8 +408,11 @@ class Watch:
                 str(directory.path): files.is_locked(directory.path / LOCK)
                 for directory in snapshot.directories
             },
-            notes=(*notes, *snapshot.notes, *snapshot.notes_on(list(topics.values()))),
+            notes=(*notes, *self._notes_on_use(snapshot), *snapshot.notes_on(list(topics.values()))),
         )
+
+    def _notes_on_use(self, snapshot: Snapshot) -> Sequence[str]:
+        return [] if self._is_ours else snapshot.notes
 
     def _described(self, topic: TopicDescription) -> TopicDescription:
         """The description that is kept already, if it is the same."""
