@@ -55,6 +55,9 @@ LEFT_OUT = ("/ui/static", "/ui/theme", "records:tail", "/jobs/", "/openapi")
 MORE = (
     "/ui/topics?sort=bytes&descending=true&start=5000",
     "/ui/topics?contains=00&state=up_to_date&policy=compact",
+    "/ui/topics?count=500",
+    "/ui/cleaner?count=500&sort=waits_for",
+    "/ui/cleaner?count=500&contains=topic-9",
     "/api/v1/topics?count=500",
     "/api/v1/cleaner/queue?count=500",
     "/v3/clusters/{cluster}/topics?page_size=50",
@@ -165,7 +168,8 @@ async def ask(site: Any, path: str) -> Answer:
 
 def paths_of(app: FastAPI, topic: str, cluster: str) -> list[str]:
     """Every page and list of the console and of our API, and some with a query."""
-    values = {"{topic}": topic, "{partition}": "0", "{offset}": "0", "{cluster}": cluster}
+    names = {"{partition}": "0", "{offset}": "0", "{number}": "0"}
+    values = {"{topic}": topic, "{cluster}": cluster, **names}
     paths = [
         path
         for path, methods, _ in routes_with_roles(app)

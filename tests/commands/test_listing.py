@@ -5,10 +5,20 @@ from __future__ import annotations
 import csv
 import io
 
+import numpy as np
 import pytest
 
 from siltstone.base.errors import UsageError
-from siltstone.commands.listing import Column, ListQuery, chosen_rows, csv_text, json_rows, list_rows
+from siltstone.commands.catalogue import UNKNOWN
+from siltstone.commands.listing import (
+    Column,
+    ListQuery,
+    LongList,
+    chosen_rows,
+    csv_text,
+    json_rows,
+    list_rows,
+)
 
 Row = tuple[str, int | None]
 COLUMNS: tuple[Column[Row], ...] = (
@@ -37,6 +47,40 @@ def test_rows_are_filtered_sorted_and_cut(query: ListQuery, names: list[str]) ->
     page = list_rows(ROWS, COLUMNS, query)
     assert [row[0] for row in page.rows] == names
     assert page.total == len(chosen_rows(ROWS, COLUMNS, query))
+
+
+RANKS = {"Alpha": 0, "beta": 1, "delta": 2, "gamma": 3}
+
+
+@pytest.mark.parametrize("sort", ["", "name", "size"])
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("contains", ["", "ALPHA", "a", "nothing"])
+@pytest.mark.parametrize("start", [0, 2])
+def test_a_long_list_says_the_same_and_makes_only_the_rows_that_are_shown(
+    sort: str, descending: bool, contains: str, start: int
+) -> None:
+    made = list[int]()
+
+    def make(number: int) -> Row:
+        made.append(number)
+        return ROWS[number]
+
+    rows = LongList(
+        count=len(ROWS),
+        make=make,
+        text=lambda number: ROWS[number][0],
+        keys={
+            "name": lambda: np.array([RANKS[name] for name, _ in ROWS]),
+            "size": lambda: np.array([UNKNOWN if size is None else size for _, size in ROWS]),
+        },
+    )
+    query = ListQuery(sort=sort, descending=descending, contains=contains, start=start, count=2)
+    page = list_rows(rows, COLUMNS, query)
+    assert page == list_rows(ROWS, COLUMNS, query)
+    assert len(made) == len(page.rows)
+    assert list(chosen_rows(rows, COLUMNS, query)) == list(chosen_rows(ROWS, COLUMNS, query))
+    with pytest.raises(UsageError):
+        list_rows(rows, COLUMNS, ListQuery(sort="shape"))
 
 
 def test_pages_follow_each_other_to_the_end() -> None:

@@ -75,7 +75,7 @@ def test_segments_of_a_preview_are_those_that_kafkas_retention_took(
     assert found.deletes_data and found.partitions[0].expires_already == 0
     sizes = (round_.before / segment_file(base, "log") for base in expiring(found))
     assert found.expiring_bytes == sum(path.stat().st_size for path in sizes)
-    assert any("go at the next check, within 5 min" in sentence for sentence in found.sentences)
+    assert any(" at the next check, within 5 min" in sentence for sentence in found.sentences)
 
 
 @pytest.mark.parametrize("is_open", [True, False])
@@ -170,10 +170,10 @@ def test_logs_become_due_and_stop_being_due(tmp_path: Path) -> None:
         for change in ({"min.cleanable.dirty.ratio": "0.1"}, {"max.compaction.lag.ms": "1"}):
             found = changed(manager, change, now_ms=NOW + 2)
             assert (found.partitions[0].was_due, found.partitions[0].is_due) == (False, True)
-            assert "1 logs become due for a cleaning." in found.sentences and not found.deletes_data
+            assert "1 log becomes due for a cleaning." in found.sentences and not found.deletes_data
         manager.topics.alter("users", {"min.cleanable.dirty.ratio": "0.1"})
         for change in ({"min.cleanable.dirty.ratio": "0.9"}, {"min.compaction.lag.ms": "5000"}):
-            assert "1 logs stop being due for a cleaning." in changed(manager, change).sentences
+            assert "1 log stops being due for a cleaning." in changed(manager, change).sentences
         facts = replace(facts_of(manager), is_paused=True)
         (part,) = preview("users", [facts], facts.config).partitions
         assert not part.was_due and not part.is_due, "a paused log is not taken"
@@ -192,7 +192,8 @@ def test_active_segments_that_the_next_append_rolls(tmp_path: Path) -> None:
         ):
             found = changed(manager, change, now_ms=NOW + 1000)
             assert found.partitions[0].rolls == rolls and not found.partitions[0].rolled
-            assert f"rolls {int(rolls)} active segments" in " ".join(found.sentences)
+            rolled = "1 active segment" if rolls else "0 active segments"
+            assert f"The next append rolls {rolled} that" in " ".join(found.sentences)
         # And so it comes.
         manager.topics.alter("users", {"segment.bytes": "600"})
         write(log, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from selenium import webdriver
@@ -17,21 +18,40 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 RUN_AXE = """
 const done = arguments[arguments.length - 1];
-axe.run(document).then(found => done(found.violations.map(
+axe.run(document, {resultTypes: ["violations"]}).then(found => done(found.violations.map(
     violation => [violation.id, violation.nodes.map(node => node.html.slice(0, 200))])));
 """
+LOOKS = (("light", 1400), ("dark", 360))
+"""The looks that each state of a page is checked in: both themes, both widths."""
+SCREENS = Path("build/screens")
+"""Where screenshots are kept, to be looked at."""
 
 
-def resize(browser: webdriver.Chrome, width: int) -> None:
-    """Look through a window of this width."""
+def look(browser: webdriver.Chrome, theme: str, width: int) -> None:
+    """Look through a window of this width in this theme, as the system of the visitor has it."""
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    features = [{"name": "prefers-color-scheme", "value": theme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
 
 def violations(browser: webdriver.Chrome, axe: str) -> Any:
     """The barriers that axe-core finds on the page."""
-    browser.execute_script(axe)
+    if browser.execute_script("return typeof axe") == "undefined":
+        browser.execute_script(axe)
     return browser.execute_async_script(RUN_AXE)
+
+
+def keep(browser: webdriver.Chrome, axe: str, name: str) -> None:
+    """The page, as it stands, has no barrier in any of the looks and is no wider than the window; pictures of
+    it are kept."""
+    for theme, width in LOOKS:
+        look(browser, theme, width)
+        assert violations(browser, axe) == [], (name, theme, width)
+        wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert browser.execute_script(wide) <= 0, f"{name} is wider than {width} px"
+        browser.save_screenshot(str(SCREENS / f"{name}-{theme}-{width}.png"))
+    look(browser, *LOOKS[0])
 
 
 def button(browser: webdriver.Chrome, text: str) -> WebElement:

@@ -18,10 +18,10 @@ from selenium.webdriver.chrome.service import Service
 from siltstone.commands.served import Served, ServeOptions
 from siltstone.log.names import TopicPartition
 from siltstone.web.running import WebServer
+from tests.console.browsing import LOOKS, SCREENS, look
+from tests.support.golden_sets import unpack_broker
 
 AXE = "axe-core@4.14.1"
-SCREENS = Path("build/screens")
-"""Where screenshots are kept, to be looked at."""
 
 
 @pytest.fixture(scope="session")
@@ -49,14 +49,23 @@ def browser() -> Iterator[webdriver.Chrome]:
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
     driver.set_page_load_timeout(60)
     SCREENS.mkdir(parents=True, exist_ok=True)
+    look(driver, *LOOKS[0])
     yield driver
     driver.quit()
 
 
-@pytest.fixture
-def looking(stopped_broker: tuple[Path, Path]) -> Iterator[str]:
+@pytest.fixture(scope="session")
+def looking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a server that looks at a stopped broker's directories."""
-    with Served(ServeOptions(paths=stopped_broker, is_look=True)) as served:
+    paths = unpack_broker(tmp_path_factory.mktemp("broker"))
+    with Served(ServeOptions(paths=paths, is_look=True)) as served:
+        yield from running(served)
+
+
+@pytest.fixture
+def nothing(tmp_path: Path) -> Iterator[str]:
+    """The URL of a server that has just made its directory: there is no topic, and nothing has happened."""
+    with Served(ServeOptions(paths=(tmp_path / "logs",), engine="process")) as served:
         yield from running(served)
 
 
@@ -71,6 +80,7 @@ def open_server(tmp_path: Path) -> Iterator[tuple[str, Served]]:
         manager = served.opened()
         manager.topics.create("users", 1, {"cleanup.policy": "compact"})
         manager.topics.create("events", 1, {"cleanup.policy": "compact"})
+        manager.topics.create("plain", 1, {})
         for _ in range(2):
             for number in range(20):
                 manager.send("users", b"old %d" % number, key=b"alice" if number % 2 else b"bob", partition=0)

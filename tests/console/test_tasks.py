@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +15,11 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
+from siltstone.base.errors import UsageError
 from siltstone.commands.served import Served
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.producing import NewRecord
-from tests.console.browsing import Visitor, button, resize, text_of, until, violations
-from tests.console.conftest import SCREENS
+from tests.console.browsing import Visitor, button, keep, text_of, until
 
 USERS, EVENTS = TopicPartition("users", 0), TopicPartition("events", 0)
 Server = tuple[str, Served]
@@ -26,17 +27,8 @@ Server = tuple[str, Served]
 
 @pytest.fixture
 def visitor(browser: webdriver.Chrome, open_server: Server) -> Visitor:
-    resize(browser, 1400)
     browser.get_log("browser")
     return Visitor(browser, open_server[0])
-
-
-def keep(browser: webdriver.Chrome, axe: str, name: str) -> None:
-    """A state of a page has no barrier in light and dark, and is kept to be looked at."""
-    for theme in ("light", "dark"):
-        browser.execute_script("document.documentElement.className = arguments[0]", f"theme-{theme}")
-        assert violations(browser, axe) == [], (name, theme)
-        browser.save_screenshot(str(SCREENS / f"{name}-{theme}-1400.png"))
 
 
 def test_1_a_policy_is_changed_in_three_clicks(visitor: Visitor, open_server: Server, axe: str) -> None:
@@ -93,7 +85,7 @@ def test_5_a_keys_value_now_in_three_clicks(visitor: Visitor) -> None:
     visitor.write("view", "latest")
     visitor.write("key", "alice")
     visitor.press("Find")
-    until(visitor.browser, lambda: "1 records" in text_of(visitor.browser))
+    until(visitor.browser, lambda: "1 record," in text_of(visitor.browser))
     assert visitor.clicks == 3
     (row,) = visitor.browser.find_elements(By.CSS_SELECTOR, "table.records tbody tr")
     assert "new" in row.text
@@ -148,6 +140,95 @@ def test_9_what_the_disk_is_full_of_in_two_clicks(visitor: Visitor, open_server:
     keep(visitor.browser, axe, "directory")
 
 
+def test_10_a_topic_is_emptied_in_three_clicks_and_its_typed_name(
+    visitor: Visitor, open_server: Server, axe: str
+) -> None:
+    visitor.start().follow("Topics")
+    visitor.follow("users")
+    visitor.follow("Empty")
+    assert "What would go" in text_of(visitor.browser)  # the dry run, at once
+    assert [cell.text for cell in visitor.browser.find_elements(By.CSS_SELECTOR, "tbody td")][1] == "2"
+    keep(visitor.browser, axe, "empty")
+    visitor.write("typed", "user\n")
+    until(visitor.browser, lambda: "was not confirmed" in text_of(visitor.browser))
+    keep(visitor.browser, axe, "empty-refused")
+    visitor.write("typed", "users\n")
+    until(visitor.browser, lambda: "topic users is empty" in text_of(visitor.browser))
+    assert visitor.clicks == 3
+    keep(visitor.browser, axe, "emptied")
+    assert [record.value for record in open_server[1].opened()[USERS]] == [None, None]
+    for path, words in (
+        ("users/empty?mode=truncate", "nobody is told"),
+        ("plain/empty", "a tombstone removes nothing"),
+    ):
+        visitor.browser.get(f"{visitor.url}/ui/topics/{path}")
+        assert words in text_of(visitor.browser)
+        keep(visitor.browser, axe, f"empty-{words.split()[0]}")
+
+
+def test_10_a_key_is_erased_in_five_clicks(visitor: Visitor, open_server: Server, axe: str) -> None:
+    visitor.browser.get(f"{visitor.url}/ui/topics/users/erase")
+    visitor.write("key", "nobody\n")
+    until(visitor.browser, lambda: "No record has this key" in text_of(visitor.browser))
+    keep(visitor.browser, axe, "erase-absent")
+    visitor.start().follow("Topics")
+    visitor.follow("users")
+    visitor.follow("Erase a key")
+    keep(visitor.browser, axe, "erase")
+    visitor.write("key", "alice")
+    visitor.press("Dry run")
+    until(visitor.browser, lambda: "Where the key is" in text_of(visitor.browser))
+    keep(visitor.browser, axe, "erase-found")
+    assert "alice" not in visitor.browser.current_url
+    visitor.write("typed", "users")
+    visitor.press("Erase")
+    until(visitor.browser, lambda: "no value of the key is left" in text_of(visitor.browser))
+    assert visitor.clicks == 5
+    keep(visitor.browser, axe, "erased")
+    left = {record.key: record.value for record in open_server[1].opened()[USERS]}
+    assert left[b"alice"] is None and left[b"bob"] is not None
+    visitor.browser.get(f"{visitor.url}/ui/changes")
+    assert "erase-key" in text_of(visitor.browser)
+    keep(visitor.browser, axe, "changes")
+
+
+def test_what_went_wrong_is_told_without_a_barrier(visitor: Visitor, open_server: Server, axe: str) -> None:
+    served = open_server[1]
+
+    def fail(progress: object) -> None:
+        raise UsageError("the work was not possible", advice="do it another way")
+
+    served.jobs.wait(served.jobs.submit("clean", "users", "-", fail).id, 60)
+    go_on = threading.Event()
+    served.jobs.submit("clean", "events", "-", lambda progress: go_on.wait(60))
+    served.opened_cleaner().pause(USERS)
+    served.opened_cleaner()._metrics.cleaned([], is_engine_up=False)
+    served.opened().topics.alter("plain", {"segment.ms": "1000"})
+    pages = {
+        "jobs": ("/ui/jobs", "the work was not possible"),
+        "paused": ("/ui/cleaner", "somebody has paused it"),
+        "engine-lost": ("/ui/", "engine lost"),
+        "broker-refused": ("/ui/broker?name=log.cleaner.threads&value=many", "log.cleaner.threads"),
+        "offline": ("/ui/directories", "the disk failed"),
+        "offline-directory": ("/ui/directories/0", "the disk failed"),
+        "offline-overview": ("/ui/", "out of service"),
+        "offline-topic": ("/ui/topics/users", "the disk failed"),
+    }
+    try:
+        for name, (path, words) in pages.items():
+            if name == "offline":
+                served.opened().directories[0].go_offline("the disk failed")
+            visitor.browser.get(visitor.url + path)
+            assert words in text_of(visitor.browser), (name, text_of(visitor.browser))
+            if visitor.browser.find_elements(By.CSS_SELECTOR, "details.same"):
+                visitor.browser.execute_script(
+                    "for (const each of document.querySelectorAll('details.same')) each.open = true"
+                )
+            keep(visitor.browser, axe, name)
+    finally:
+        go_on.set()
+
+
 def test_ticks_stay_while_a_list_polls_and_each_topic_is_previewed(
     visitor: Visitor, open_server: Server, axe: str
 ) -> None:
@@ -171,7 +252,7 @@ def test_ticks_stay_while_a_list_polls_and_each_topic_is_previewed(
     visitor.press("Delete")
     until(visitor.browser, lambda: "What was done" in text_of(visitor.browser))
     keep(visitor.browser, axe, "deleted-ticked")
-    assert open_server[1].opened().topics.names() == ["events"]
+    assert open_server[1].opened().topics.names() == ["events", "plain"]
 
 
 def test_two_editors_see_each_others_values(visitor: Visitor, open_server: Server, axe: str) -> None:
@@ -213,10 +294,10 @@ def test_new_records_are_followed_until_somebody_stops(
 
     until(visitor.browser, arrives)
     assert visitor.browser.execute_script(rows) > before
+    keep(visitor.browser, axe, "tail")
     many = [NewRecord(key=b"%d" % number, value=b"many") for number in range(600)]
     manager.send_many("users", many, partition=0)
     until(visitor.browser, lambda: visitor.browser.execute_script(rows) == 500)
-    keep(visitor.browser, axe, "tail")
     visitor.press("Stop")
     until(visitor.browser, lambda: "Stopped after" in text_of(visitor.browser))
     assert not visitor.browser.get_log("browser")
@@ -289,7 +370,6 @@ def process(tmp_path: Path) -> Iterator[str]:
 def test_the_log_cleaner_is_switched_on_saved_and_the_broker_restarted(
     browser: webdriver.Chrome, process: str, axe: str
 ) -> None:
-    resize(browser, 1400)
     visitor = Visitor(browser, process).start()
     visitor.follow("Broker")
     visitor.click(visitor.find("//input[@role='switch']"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import html
 import json
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,11 @@ def client(served: Served) -> TestClient:
     served.opened().send("users", b"the-value", key=b"anna", partition=1)
     served.cataloguer.refresh()
     return client_of(served)
+
+
+def same_of(text: str) -> str:
+    """The commands beside the form of a page."""
+    return "".join(re.findall(r'<details class="same">.*?</details>', text, re.S))
 
 
 def result_of(client: TestClient, served: Served, answer_json: dict[str, str]) -> dict[str, object]:
@@ -161,7 +167,8 @@ def test_a_key_is_looked_for_at_once_and_erased_when_the_name_is_typed(
     form = {"key": "anna", "key_format": "utf8"}
     found = client.post("/ui/topics/users/erase", data=form)
     checked(found.text)
-    assert "1 values and 0 tombstones" in found.text and found.headers["cache-control"] == "no-store"
+    assert "1 value and 0 tombstones of the key in 2 files (" in found.text
+    assert found.headers["cache-control"] == "no-store" and "anna" not in same_of(found.text)
     assert served.opened()["users", 1].log_end_offset == 1
     refused = client.post("/ui/topics/users/erase", data={**form, "typed": "x"})
     assert refused.status_code == 400 and "type users" in refused.text

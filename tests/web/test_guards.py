@@ -104,6 +104,7 @@ REQUESTS: Mapping[tuple[str, str], Try] = {
     ("POST", f"{OWN}/topics/{{topic}}/partitions/{{partition}}:pause"): Try(),
     ("POST", f"{OWN}/topics/{{topic}}/partitions/{{partition}}:resume"): Try(),
     ("DELETE", f"{OWN}/jobs/{{job_id}}"): Try(),
+    ("POST", f"{OWN}/broker:restart"): Try(),
     ("POST", f"{OWN}/topics/{{topic}}:empty"): Try(json={"mode": "truncate"}, in_job=True),
     ("POST", f"{OWN}/topics/{{topic}}:erase-key"): Try(json={"key": "a"}, in_job=True),
     ("POST", "/ui/new-topic"): Try(form={"name": "new"}),
@@ -455,7 +456,9 @@ def test_errors_have_the_form_of_their_family(served: Served) -> None:
     client = client_of(served)
     assert client.get("/v3/nothing").json() == {"error_code": 404, "message": "Not Found"}
     assert client.get("/admin/v2/nothing").json() == {"reason": "Not Found"}
-    assert client.get("/ui/nothing").text == "Not Found\n"
+    assert "<h1>Not found</h1>" in client.get("/ui/nothing").text
+    assert client.get("/ui/nothing", headers={"Accept": "text/event-stream"}).text == "Not Found\n"
+    assert client.get("/ui/", headers={"Host": "evil"}).text.startswith("this server is not 'evil'")
     assert client.delete("/probe/topics/none").json()["error_code"] == 40403
 
 

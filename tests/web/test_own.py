@@ -9,8 +9,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from siltstone.base.records.build import NewBatchHeader
-from siltstone.commands.served import Served
+from siltstone.commands.served import Served, ServeOptions
+from siltstone.log.names import TopicPartition
 from siltstone.runtime.producing import NewRecord, append
+from siltstone.web import limits
 from tests.web.conftest import client_of
 
 TOPIC = "/api/v1/topics/users"
@@ -96,13 +98,79 @@ def test_the_cleanings_of_one_topic(client: TestClient, served: Served) -> None:
             served.opened().send(topic, b"2", key=b"a", partition=0)
         served.opened()[topic, 0].roll()
     served.opened().flush()
-    assert client.get(f"{TOPIC}/cleanings").json() == {"cleanings": []}
+    assert client.get(f"{TOPIC}/cleanings").json()["cleanings"] == []
     served.opened_cleaner().clean_once()
     served.opened_cleaner().clean_once()
     cleanings = client.get(f"{TOPIC}/cleanings").json()["cleanings"]
     assert {cleaning["topic"] for cleaning in cleanings} == {"users"}
     assert client.get(f"{TOPIC}/cleanings?count=0").status_code == 400
     assert client.get("/api/v1/topics/none/cleanings").status_code == 404
+
+
+def test_the_cleaners_lists_have_pages(
+    client: TestClient, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = served.opened()
+    for number in (0, 1):
+        manager.mark_uncleanable(TopicPartition("users", number), "a damaged batch", 1)
+        manager.send("users", b"2", key=b"a", partition=number)
+        manager["users", number].roll()
+    served.cataloguer.refresh()
+    for name in ("queue", "uncleanable"):
+        shown, start = list[int](), 0
+        while start is not None:
+            page = client.get(f"/api/v1/cleaner/{name}?count=1&start={start}").json()
+            assert page["total"] == 2
+            shown += [log["partition"] for log in page["logs"]]
+            start = page["next_start"]
+        assert sorted(shown) == [0, 1]
+    monkeypatch.setattr(limits, "PAGE_BYTES", 1)  # at least one row
+    for name, rows in (("topics", "topics"), ("cleaner/queue", "logs")):
+        page = client.get(f"/api/v1/{name}?count=500").json()
+        assert len(page[rows]) == 1 and page["next_start"] == (1 if page["total"] > 1 else None)
+    assert client.get("/api/v1/cleaner/runs?start=7").json() == {
+        "cleanings": [],
+        "total": 0,
+        "next_start": None,
+    }
+
+
+def test_what_is_wrong_is_told(tmp_path: Path, properties: Path) -> None:
+    paths = (tmp_path / "a", tmp_path / "b")
+    with Served(ServeOptions(paths=paths, properties=properties, engine="process")) as served:
+        client = client_of(served)
+        served.cataloguer.refresh()
+        assert client.get("/api/v1/overview").json()["cleaner"] == {
+            "enabled": False,
+            "engine_up": True,
+            "dead_threads": 0,
+        }
+        served.opened().directories[1].go_offline("the disk failed")
+        served.opened_cleaner()._metrics.cleaned([], is_engine_up=False)
+        served.cataloguer.refresh()
+        overview = client.get("/api/v1/overview").json()
+        assert overview["notes"] == []  # that its own directories are in use is no news
+        assert overview["offline"] == {str(paths[1]): "the disk failed"}
+        assert not overview["cleaner"]["engine_up"]
+        rows = {row["path"]: row for row in client.get("/api/v1/directories").json()["directories"]}
+        served.cataloguer.refresh()
+        assert (rows[str(paths[0])]["offline"], rows[str(paths[1])]["offline"]) == (None, "the disk failed")
+        text = client.get("/ui/").text
+        assert (
+            "1</strong> offline directory" in text
+            and f"{paths[1]} is out of service: the disk failed" in text
+        )
+        assert "log cleaner <strong>off</strong>, engine lost" in text
+        text = client.get("/ui/directories").text
+        assert "the disk failed" in text and "no: the next start recovers it" in text
+    with Served(ServeOptions(paths=paths, properties=properties, is_look=True)) as looking:
+        looking.cataloguer.refresh()
+        stopped = [
+            row["stopped_cleanly"]
+            for row in client_of(looking).get("/api/v1/directories").json()["directories"]
+        ]
+        assert stopped == [True, False]
+        assert client_of(looking).get("/api/v1/overview").json()["cleaner"] is None
 
 
 def test_open_transactions(client: TestClient, served: Served) -> None:

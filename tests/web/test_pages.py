@@ -9,6 +9,7 @@ import html
 import io
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,6 +20,11 @@ from siltstone import web
 from siltstone.commands.served import Served, ServeOptions
 from siltstone.commands.watch import STATES
 from siltstone.log.names import TopicPartition
+from siltstone.web import limits
+from siltstone.web.identity import Identity, Users
+from siltstone.web.pages import topic_tabs
+from siltstone.web.running import rules_of
+from tests.support.golden_sets import unpack_broker
 from tests.web.conftest import client_of
 
 LISTS = (
@@ -30,11 +36,18 @@ PAGES = [*LISTS, "/ui/", "/ui/help", "/ui/new-topic", "/ui/selected?topic=users&
 TABS = ["", "/records", "/configuration", "/history", "/produce"]
 
 
-@pytest.fixture
-def looking(stopped_broker: tuple[Path, Path]) -> Iterator[tuple[Served, TestClient]]:
-    with Served(ServeOptions(paths=stopped_broker, is_look=True)) as served:
+@pytest.fixture(scope="module")
+def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A stopped broker's directories, which no test changes."""
+    paths = unpack_broker(tmp_path_factory.mktemp("broker"))
+    with Served(ServeOptions(paths=paths, is_look=True)) as served:
         served.cataloguer.refresh()
-        yield served, client_of(served)
+        yield served
+
+
+@pytest.fixture
+def looking(looked_at: Served) -> tuple[Served, TestClient]:
+    return looked_at, client_of(looked_at)
 
 
 class Outline(HTMLParser):
@@ -77,17 +90,17 @@ def checked(text: str) -> None:
 
 
 def test_every_page_of_a_real_brokers_directories_is_shown_and_changes_no_byte(
-    looking: tuple[Served, TestClient], stopped_broker: tuple[Path, Path]
+    looking: tuple[Served, TestClient],
 ) -> None:
     served, client = looking
-    before = {path: path.stat().st_mtime_ns for root in stopped_broker for path in root.rglob("*")}
+    before = {path: path.stat().st_mtime_ns for root in served.paths for path in root.rglob("*")}
     paths = [*PAGES, *(f"/ui/topics/{name}{tab}" for name in served.catalogue.names for tab in TABS)]
     for path in paths:
         answer = client.get(path)
         assert answer.status_code == 200, (path, answer.text[-300:])
         checked(answer.text)
         assert "look mode: nothing is changed" in answer.text
-    assert {path: path.stat().st_mtime_ns for root in stopped_broker for path in root.rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for root in served.paths for path in root.rglob("*")} == before
 
 
 def test_a_page_that_has_not_changed_is_not_sent_again(looking: tuple[Served, TestClient]) -> None:
@@ -141,7 +154,7 @@ def test_the_list_of_topics_sorts_filters_and_pages(
         ("", "50 records"),
         ("position=start", "50 records"),
         ("position=offset&offset=756", "2 records"),
-        ("key=key-00006&view=latest", "1 records"),
+        ("key=key-00006&view=latest", "1 record,"),
         ("key=key-00006", "No older record of this key is stored."),
         ("key=key-000", "part=key&amp;contains=key-000"),
         ("tombstones=true&position=start", "tombstone"),
@@ -149,7 +162,7 @@ def test_the_list_of_topics_sorts_filters_and_pages(
         ("partition=x", "partition and offset are numbers"),
         ("position=time&time=2000-01-01T00:00:00", "50 records"),
         ("position=time&time=soon", "the time is a date"),
-        ("key=key-00006&any_partition=true&committed=true&control=true", "records,"),
+        ("key=key-00006&any_partition=true&committed=true&control=true", " read</caption>"),
         ("part=key&contains=key-00006&position=start", "key-00006"),
         ("part=header&contains=nothing-has-this&position=start", "No record"),
         ("view=newest", "is no view"),
@@ -200,6 +213,40 @@ def test_a_lock_of_its_own_is_no_note(
     beside = open_served(is_look=True)
     beside.cataloguer.refresh()
     assert note in client_of(beside).get("/ui/").text
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("/ui/topics?start=-1", 400, "query.start"),
+        ("/ui/topics?sort=<b>", 400, "there is no such column"),
+        ("/ui/topics/users/history?count=0", 400, "query.count"),
+        ("/ui/topics/<b>", 404, "there is no topic"),
+        ("/ui/directories/9", 400, "there is no directory 9"),
+        ("/ui/nothing", 404, "Not Found"),
+        ("/ui/topics/users/clean", 405, "Method Not Allowed"),
+    ],
+)
+def test_a_wrong_question_is_answered_in_the_frame_of_the_console(
+    looking: tuple[Served, TestClient], path: str, status: int, said: str
+) -> None:
+    _, client = looking
+    answer = client.get(path)
+    checked(answer.text)
+    assert (answer.status_code, answer.headers["cache-control"]) == (status, "no-store")
+    assert said in answer.text and "<b>" not in answer.text and 'aria-label="Pages"' in answer.text
+    assert "etag" not in answer.headers
+    plain = client.get(path, headers={"Accept": "text/event-stream"})
+    assert plain.status_code == status and said in plain.text and "<html" not in plain.text
+
+
+def test_who_may_not_is_told_in_the_frame_of_the_console(served: Served) -> None:
+    users = Users("vera:viewer:sha256$" + hashlib.sha256(b"t").hexdigest(), "users")
+    rules = rules_of(served.config, [], is_look=False)
+    client = client_of(served, replace(rules, identity=Identity(auth="basic", users=users)))
+    answer = client.get("/ui/topics/users/records", headers={"Authorization": "Bearer t"})
+    checked(answer.text)
+    assert answer.status_code == 403 and "<h1>Not allowed</h1>" in answer.text
 
 
 def test_an_unknown_topic_and_file_are_404(looking: tuple[Served, TestClient]) -> None:
@@ -348,13 +395,13 @@ def test_a_cleaning_is_a_job_whose_outcome_is_on_its_page(
     (job,) = served.jobs.all()
     assert (job.kind, job.target, job.state) == ("clean", "users", "done")
     shown = client.get("/ui/jobs").text
-    assert "as JSON" in shown and "1 older records of keys that have a newer one removed;" in shown
-    assert client.get("/ui/jobs?format=json").json()[0]["result"].startswith("1 older records")
+    assert "as JSON" in shown and "1 older record of a key that has a newer one removed;" in shown
+    assert client.get("/ui/jobs?format=json").json()[0]["result"].startswith("1 older record of")
     removed = [
         log["removed"]["superseded"] for log in client.get(f"/api/v1/jobs/{job.id}").json()["result"]["logs"]
     ]
     assert sum(removed) == 1
-    assert "removed 1 older records of keys" in client.get("/ui/topics/users/history").text
+    assert "removed 1 older record of a key" in client.get("/ui/topics/users/history").text
 
 
 def test_the_libraries_are_as_they_were_published() -> None:
@@ -392,6 +439,59 @@ def test_a_list_is_sorted_filtered_and_downloaded(looking: tuple[Served, TestCli
     assert all(list(row) == list(columns) for row in rows.json())
     assert client.get(path, params={"sort": "shape"}).status_code == 400
     assert client.get(path, params={"start": "-1"}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "path", ["/ui/topics?internal=true", "/ui/groups?", "/ui/cleaner?", "/ui/api?count=500"]
+)
+def test_a_page_of_a_list_ends_before_it_gets_too_large(
+    looking: tuple[Served, TestClient], monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    _, client = looking
+    whole = len(client.get(f"{path}&format=json").json())
+    monkeypatch.setattr(limits, "PAGE_BYTES", 8000)
+    rows, pages, start = 0, 0, 0
+    while start is not None:
+        text = client.get(f"{path}&start={start}").text
+        checked(text)
+        shown = len(re.findall("<tr>", text)) - 1
+        assert len(text.encode()) <= 8000 or shown == 1
+        rows, pages = rows + shown, pages + 1
+        more = re.search(r'href="\?[^"]*start=(\d+)">next page', text)
+        start = None if more is None else int(more[1])
+    assert rows == whole and pages > 1
+
+
+def test_the_segments_of_a_topic_are_on_as_many_pages_as_they_need(
+    served: Served, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(7):
+        for partition in (0, 1):
+            served.opened().send("users", b"x", key=b"%d" % number, partition=partition)
+            served.opened()["users", partition].roll()
+    served.cataloguer.refresh()
+    monkeypatch.setattr(topic_tabs, "SEGMENTS_SHOWN", 3)
+    monkeypatch.setattr(limits, "PAGE_BYTES", 7000)
+    seen = list[tuple[int, int]]()
+    for start in (0, 1):
+        query, first = f"start={start}", 0
+        while query:
+            text = client.get(f"/ui/topics/users?{query}").text
+            checked(text)
+            assert re.findall(r"<h2>Partition (\d)", text) == [str(start)]
+            assert ("next partitions" in text) == (start == 0)
+            rows = [
+                int(base) for base in re.findall(r'<tr><th scope="row" class="n"><a [^>]*>(\d+)</a>', text)
+            ]
+            assert len(rows) <= 3
+            seen += [(start, base) for base in rows]
+            more = re.search(rf'href="\?([^"]*)">next segments of partition {start}<', text)
+            query = "" if more is None else html.unescape(more[1])
+            first += 3
+    bases = [
+        [segment.base_offset for segment in log.view.segments] for log in served.opened()["users"].logs()
+    ]
+    assert seen == [(start, base) for start in (0, 1) for base in bases[start]] and len(bases[0]) > 6
 
 
 def test_a_list_has_pages(looking: tuple[Served, TestClient]) -> None:
@@ -446,6 +546,68 @@ def test_the_file_may_be_broken_meanwhile(client: TestClient, properties: Path) 
     answer = client.get("/ui/broker")
     assert answer.status_code == 200 and "log.cleaner.threads" in answer.text
     assert client.post("/ui/broker/restart").status_code == 400
+
+
+# The same by a command.
+
+
+def commands_of(text: str) -> list[str]:
+    """The lines that stand beside the forms of a page."""
+    return [html.unescape(line) for line in re.findall(r"<pre><code>(.*?)</code></pre>", text, re.S)]
+
+
+def test_each_form_shows_what_does_the_same(served: Served, client: TestClient) -> None:
+    where, own = f"--dir={served.paths[0]}", "curl -X POST http://localhost:8082/api/v1/topics/users"
+    cluster = client.get("/v3/clusters").json()["data"][0]["cluster_id"]
+    v3 = f"http://localhost:8082/v3/clusters/{cluster}"
+    served.opened().mark_uncleanable(TopicPartition("users", 1), "a damaged batch", 1)
+    served.opened_cleaner().pause(TopicPartition("users", 0))
+    served.cataloguer.refresh()
+    body = "-H 'Content-Type: application/json' -d"
+    expected = {
+        "/ui/topics/users/configuration": [
+            f"siltstone topics --alter --topic users --partitions 3 {where}",
+            f"curl -X PATCH {v3}/topics/users {body} '{{\"partitions_count\": 3}}'",
+            f"siltstone topics --delete --topic users {where}",
+            f"curl -X DELETE {v3}/topics/users",
+        ],
+        "/ui/cleaner?sort=log": [
+            f'{own}:clean {body} \'{{"force": true, "partitions": [0]}}\'',
+            f"{own}/partitions/0:resume",
+        ],
+        "/ui/cleaner?sort=log&descending=true": [f"{own}/partitions/1:pause"],
+        "/ui/cleaner/uncleanable": [f"{own}/partitions/1:retry-cleaning"],
+        "/ui/broker": [
+            f'curl -X PUT {v3}/broker-configs/log.cleaner.enable {body} \'{{"value": "true"}}\'',
+            "curl -X POST http://localhost:8082/api/v1/broker:restart",
+        ],
+        "/ui/topics/users/empty?mode=truncate": [
+            f"siltstone empty {served.paths[0]} --topic users --mode truncate --dry-run",
+            f'{own}:empty {body} \'{{"mode": "truncate", "dry_run": true}}\'',
+        ],
+        "/ui/topics/users/erase": [
+            f"siltstone erase {served.paths[0]} --topic users --key-file FILE",
+            f'{own}:erase-key {body} \'{{"key": "KEY", "dry_run": true}}\'',
+        ],
+    }
+    for path, lines in expected.items():
+        shown = commands_of(client.get(path).text)
+        assert [line for line in lines if line not in shown] == [], (path, shown)
+
+
+def test_a_compaction_beside_the_log_is_in_the_history(served: Served, client: TestClient) -> None:
+    served.opened().send("users", b"2", key=b"a", partition=0)
+    served.opened_compactions().trigger("users")
+    assert served.opened_compactions().wait(60)
+    text = client.get("/ui/topics/users/history").text
+    checked(text)
+    assert "the ledger has 1 record; 1 record removed so far (1 success, 0 failures)" in text
+    rows = client.get("/ui/topics/users/history?format=json&sort=partition").json()
+    assert [(row["what"], row["partition"], row["status"]) for row in rows] == [
+        ("compaction beside the log", 0, "success"),
+        ("compaction beside the log", 1, "success"),
+    ]
+    assert all(row["saved_bytes"] is None for row in rows)
 
 
 # Dry runs, records as they are sent and come.

@@ -13,7 +13,7 @@ from siltstone.base import files
 from siltstone.base.errors import UsageError
 from siltstone.cli import output
 from siltstone.commands import emptying, erasing
-from siltstone.commands.explain_page import size_text
+from siltstone.commands.explain_page import counted, size_text
 from siltstone.commands.open_directories import command_actor
 
 _KEY_BYTES_MAX = 256 << 20
@@ -105,7 +105,7 @@ def erase(
     found = run(dry_run=True)
     if flags.dry_run or found.status == erasing.ABSENT:
         return _show_erasure(found, as_json=json_)
-    counts = f"{output.counted(found.values, 'value')}, {output.counted(found.tombstones, 'tombstone')}"
+    counts = f"{counted(found.values, 'value')}, {counted(found.tombstones, 'tombstone')}"
     if not _agreed(f"erase the key from topic {found.topic} ({counts})?"):
         return 1
     return _show_erasure(run(dry_run=False), as_json=json_)
@@ -117,16 +117,16 @@ def _show_erasure(done: erasing.Erasure, *, as_json: bool) -> int:
         output.write_json(done.to_json())
         output.note(*done.notes)
         return _erasure_status(done)
-    counts = f"{output.counted(done.values, 'value')} and {output.counted(done.tombstones, 'tombstone')}"
+    counts = f"{counted(done.values, 'value')} and {counted(done.tombstones, 'tombstone')}"
     numbers = ", ".join(map(str, done.partitions))
     where = f" in {'partition' if len(done.partitions) == 1 else 'partitions'} {numbers}" if numbers else ""
     output.write_lines(f"topic {done.topic}: {counts} of the key found{where}")
     shown = [erasing.holder_text(done.topic, holder) for holder in done.holders]
     more = len(shown) - _HOLDERS_SHOWN
     output.write_wrapped(*shown[:_HOLDERS_SHOWN])
-    output.write_lines(*([f"and {output.counted(more, 'file')} more"] if more > 0 else []))
+    output.write_lines(*([f"and {counted(more, 'file')} more"] if more > 0 else []))
     output.write_wrapped(*(f"receipt: {receipt['states']}" for receipt in done.receipts))
-    searched = f"{output.counted(done.files, 'file')}, {size_text(done.bytes)} searched"
+    searched = f"{counted(done.files, 'file')}, {size_text(done.bytes)} searched"
     output.write_wrapped(f"{done.sentence} ({searched})")
     output.note(*done.notes)
     return _erasure_status(done)

@@ -11,7 +11,7 @@ from pathlib import Path
 from siltstone.cli import output
 from siltstone.commands import fleet as running
 from siltstone.commands.clean import CleanOutcome, CleanRequest
-from siltstone.commands.explain_page import size_text
+from siltstone.commands.explain_page import counted, size_text
 from siltstone.commands.policies import NO_BROKER_CONFIG
 from siltstone.compaction.report import CLEANED, FAILED
 
@@ -37,9 +37,7 @@ def clean_fleet(
 
         def show_progress(brokers: int, logs: int) -> None:
             if fleet is not None:
-                progress.show(
-                    f"{brokers:,}/{len(fleet.brokers):,} brokers · {output.counted(logs, 'log')} done"
-                )
+                progress.show(f"{brokers:,}/{len(fleet.brokers):,} brokers · {counted(logs, 'log')} done")
 
         def on_broker(result: running.BrokerResult, outcome: CleanOutcome) -> None:
             if document is not None:
@@ -170,15 +168,15 @@ def _kept_patterns(folder: Path, fleet: running.Fleet) -> list[str]:
 
 def _summary(request: CleanRequest, fleet: running.Fleet) -> str:
     """``39,800 of 40,000 logs of 400 brokers cleaned: 9 GB → 3 GB, 3,400 records removed; in-process``."""
-    totals, brokers = fleet.totals, output.counted(len(fleet.brokers), "broker")
-    logs = output.counted(totals.logs, "log")
+    totals, brokers = fleet.totals, counted(len(fleet.brokers), "broker")
+    logs = counted(totals.logs, "log")
     verb = "would be cleaned" if request.dry_run else "cleaned"
     text = f"{f'{totals.cleaned:,}' if totals.cleaned else 'none'} of {logs} of {brokers} {verb}"
     if totals.cleaned:
         sizes = f"{size_text(totals.bytes_before)} → {size_text(totals.bytes_after)}"
-        text += f": {sizes}, {output.counted(totals.removed, 'record')} removed"
+        text += f": {sizes}, {counted(totals.removed, 'record')} removed"
     failed = sum(result.status == FAILED for result in fleet.results)
-    text += f"; {output.counted(failed, 'broker')} with failures" if failed else ""
+    text += f"; {counted(failed, 'broker')} with failures" if failed else ""
     left = len(fleet.brokers) - len(fleet.results)
     text += f"; {left:,} not begun or interrupted" if left else ""
     return text + ("" if fleet.engine is None else f"; {fleet.engine}")
@@ -206,7 +204,7 @@ def undo_fleet(patterns: Sequence[str], topics: Sequence[str], *, dry_run: bool,
             output.write_wrapped(f"{result.broker}: failed: {result.failure.reason}")
         else:
             segments = sum(map(len, result.restored.values()))
-            logs_text = output.counted(sum(map(bool, result.restored.values())), "log")
-            done = f"{output.counted(segments, 'segment')} of {logs_text} {verb}"
+            logs_text = counted(sum(map(bool, result.restored.values())), "log")
+            done = f"{counted(segments, 'segment')} of {logs_text} {verb}"
             output.write_lines(f"{result.broker}: {done if segments else 'nothing to undo'}")
     return 1 if has_failed else 0

@@ -106,11 +106,6 @@ def new_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]], l
     return table
 
 
-def counted(number: int, noun: str, nouns: str = "") -> str:
-    """``1 log``, ``2,000 logs``; ``nouns``: the plural, where it is not the noun and an s."""
-    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
-
-
 def change_text(before: int | None, after: int | None, text: Callable[[int], str] = "{:,}".format) -> str:
     """``9,000 → 5,600``, or only ``9,000`` if it stays so; an unknown number is empty."""
     texts = ["" if number is None else text(number) for number in (before, after)]

@@ -28,6 +28,7 @@ from siltstone.base import files, interruption
 from siltstone.base.errors import UsageError
 from siltstone.base.records.layout import TIMESTAMP_TYPE_BIT
 from siltstone.cli import output
+from siltstone.commands.explain_page import counted
 from siltstone.commands.policies import high_watermark_is_end
 from siltstone.commands.records import ConsumedRecords, TopicConsumer, TopicProducer, parse_range
 from siltstone.log.dump import printable
@@ -435,9 +436,7 @@ def _tee(raws: Sequence[bytes], flags: ProduceFlags) -> None:
 def _note_appended(producing: TopicProducer) -> None:
     for _, produced in sorted(producing.produced.items()):
         offsets = f"{produced.first_offset} to {produced.last_offset}"
-        output.note(
-            f"{produced.topic_partition}: {output.counted(produced.records, 'record')}, offsets {offsets}"
-        )
+        output.note(f"{produced.topic_partition}: {counted(produced.records, 'record')}, offsets {offsets}")
 
 
 def _document(producing: TopicProducer) -> dict[str, object]:

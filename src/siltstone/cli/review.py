@@ -13,7 +13,7 @@ from siltstone.base import files
 from siltstone.base.clock import time_text
 from siltstone.cli import output
 from siltstone.commands import review
-from siltstone.commands.explain_page import size_text
+from siltstone.commands.explain_page import counted, size_text
 from siltstone.compaction.explain import (
     HOTTEST_KEYS_DEFAULT,
     WOULD_CLEAN,
@@ -129,7 +129,7 @@ def _status_reasons(logs: Iterable[LogExplanation]) -> Iterator[tuple[tuple[str,
 def _summary(explanation: Explanation) -> str:
     """``12 of 14 logs would be cleaned: 480 kB → 210 kB, 3,400 of 9,000 records removed (700 expired)``."""
     logs = [log for log in explanation.logs if log.status == WOULD_CLEAN]
-    of_all = f"of {output.counted(len(explanation.logs), 'log')}"
+    of_all = f"of {counted(len(explanation.logs), 'log')}"
     if not logs:
         return f"none {of_all} would be cleaned"
     before, after = sum(log.bytes_before for log in logs), sum(log.bytes_after or 0 for log in logs)
@@ -138,8 +138,7 @@ def _summary(explanation: Explanation) -> str:
     removed = expired + sum(sum(log.outcome.removed.values()) for log in logs)
     return (
         f"{len(logs):,} {of_all} would be cleaned: {size_text(before)} → {size_text(after)}, "
-        f"{removed:,} of {output.counted(total, 'record')} removed"
-        + (f" ({expired:,} expired)" if expired else "")
+        f"{removed:,} of {counted(total, 'record')} removed" + (f" ({expired:,} expired)" if expired else "")
     )
 
 
@@ -183,7 +182,7 @@ def _show_log(log: LogExplanation) -> None:
         elif waiting.at_ms == KEPT_BY_LEDGER:
             text = "stay until the next side-by-side compaction has applied them to the compacted ledger"
         size = size_text(waiting.bytes)
-        count = output.counted(waiting.tombstones, "tombstone")
+        count = counted(waiting.tombstones, "tombstone")
         output.write_lines(f"{log.name}: {count} ({size}) {text}")
     groups = [
         (
@@ -282,7 +281,7 @@ def _show_verdict(verdict: Verdict) -> None:
             *(f"{log.topic}-{log.partition}: {text}" for text in (*log.problems, *kinds, *log.notes))
         )
     wrong = sum(not log.is_sound for log in verdict.logs)
-    count = output.counted(len(verdict.logs), "log")
+    count = counted(len(verdict.logs), "log")
     output.write_lines(f"{count} checked; {wrong:,} with problems" if wrong else f"{count} checked, all ok")
     output.note(*verdict.notes)
 

@@ -18,7 +18,7 @@ from siltstone.commands import compaction
 from siltstone.commands import topics as commands
 from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.engines import parse_spark_conf, uses_spark
-from siltstone.commands.explain_page import size_text
+from siltstone.commands.explain_page import counted, size_text
 from siltstone.commands.policies import high_watermark_is_end
 from siltstone.compaction.ledger.compactor import CompactionEngine
 from siltstone.runtime.compactions import ERROR, RUNNING, counts_text
@@ -278,8 +278,8 @@ def _show_topic(
         if ledger is not None:
             output.write_lines(
                 f"  {topic_partition}: compacted up to offset {ledger.horizon - 1}: "
-                f"ledger {ledger.id}, {output.counted(ledger.entries, 'entry', 'entries')}, "
-                f"{output.counted(ledger.size, 'byte')}"
+                f"ledger {ledger.id}, {counted(ledger.entries, 'entry', 'entries')}, "
+                f"{counted(ledger.size, 'byte')}"
             )
 
 
@@ -306,7 +306,7 @@ def _show_changes(
         output.write_json({"action": action, "dry_run": dry_run, "topics": documents})
         return
     for change in changes:
-        count = "" if action == "delete" else f" with {output.counted(change.partitions or 0, 'partition')}"
+        count = "" if action == "delete" else f" with {counted(change.partitions or 0, 'partition')}"
         done = f"{'would be ' if dry_run else ''}{change.status}{count}"
         output.write_lines(f"topic {change.topic} {'exists already' if change.status == 'exists' else done}")
     if not changes:
@@ -418,11 +418,11 @@ def _compaction_text(
         nothing = f"nothing new below offset {partition.result.horizon}"
         return f"{topic_partition}: {partition.status.status}: {nothing}"
     result = partition.result
-    records = output.counted(result.read_records, "record")
+    records = counted(result.read_records, "record")
     return (
         f"{topic_partition}: {partition.status.status}: {records} up to offset {result.horizon - 1:,}: "
         f"{counts_text(result)}; "
-        f"ledger {result.ledger_id}: {output.counted(result.entries, 'entry', 'entries')}, "
+        f"ledger {result.ledger_id}: {counted(result.entries, 'entry', 'entries')}, "
         f"{size_text(result.size)}"
     )
 

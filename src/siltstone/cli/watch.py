@@ -17,7 +17,7 @@ from siltstone.base.clock import Clock, ManualClock, SystemClock, duration_text,
 from siltstone.base.errors import UsageError
 from siltstone.cli import output
 from siltstone.commands.clean import CleanRequest
-from siltstone.commands.explain_page import size_text
+from siltstone.commands.explain_page import counted, size_text
 from siltstone.commands.policies import LogOptions
 from siltstone.commands.watch import STATES, Watch, WatchedLog, WatchSnapshot
 from siltstone.compaction.report import Cleaning
@@ -171,7 +171,7 @@ def _total(snapshot: WatchSnapshot) -> str:
     total = snapshot.total()
     states = ", ".join(f"{count} {state}" for state, count in total.states.items())
     overdue = f"; most overdue {duration_text(total.overdue_ms / 1000)}" if total.overdue_ms else ""
-    logs = output.counted(total.logs, "log")
+    logs = counted(total.logs, "log")
     return (
         f"total: {logs} ({states or 'none'}): {size_text(total.clean_bytes)} clean, "
         f"{size_text(total.dirty_bytes)} dirty, ratio {total.dirty_ratio:.3f}{overdue}"

@@ -51,7 +51,7 @@ def refuse_other_tag(if_match: str | None, tag: str, target: str) -> None:
     if if_match is None or if_match.strip() == "*":
         return
     if tag not in [part.strip() for part in if_match.split(",")]:
-        raise ChangedMeanwhileError(f"{target} has changed since it was read", path=target)
+        raise ChangedMeanwhileError("it has changed since it was read", path=target)
 
 
 @contextlib.contextmanager

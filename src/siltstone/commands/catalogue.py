@@ -272,6 +272,11 @@ class Catalogue:
         return rows
 
     @cached_property
+    def uncleanable_rows(self) -> Numbers:
+        """The rows of the logs that the cleaner skips, in order of name."""
+        return np.flatnonzero(self._log_columns["is_uncleanable"]).astype(np.int64)
+
+    @cached_property
     def sums_by_directory(self) -> Mapping[str, tuple[int, int]]:
         """(Logs, their bytes) of each log directory, by its path."""
         sums = dict.fromkeys(self.directories, (0, 0))
@@ -409,7 +414,7 @@ class Catalogue:
 
 _MADE_OF_LOGS = frozenset(
     "names _row_of_topic _log_columns _topic_columns policies _first_rows totals by_dirty_ratio "
-    "sums_by_directory".split()
+    "uncleanable_rows sums_by_directory".split()
 )
 """What a catalogue keeps that does not depend on its facts."""
 
@@ -491,9 +496,16 @@ def _matching_rows(catalogue: Catalogue, listing: Listing) -> Numbers:
     return np.flatnonzero(chosen).astype(np.int64)
 
 
-def dirtiest(catalogue: Catalogue, count: int) -> list[PartitionRow]:
-    """The compacted logs with the highest dirty ratios."""
-    return [catalogue.partition(row) for row in catalogue.by_dirty_ratio[:count].tolist()]
+def dirtiest(catalogue: Catalogue, count: int, start: int = 0) -> list[PartitionRow]:
+    """The compacted logs by dirty ratio, the highest first: ``count`` of them from ``start`` on."""
+    rows = catalogue.by_dirty_ratio[start : start + count]
+    return [catalogue.partition(row) for row in rows.tolist()]
+
+
+def uncleanable(catalogue: Catalogue, count: int, start: int = 0) -> list[PartitionRow]:
+    """The logs that the cleaner skips, in order of name: ``count`` of them from ``start`` on."""
+    rows = catalogue.uncleanable_rows[start : start + count]
+    return [catalogue.partition(row) for row in rows.tolist()]
 
 
 # The refresh.

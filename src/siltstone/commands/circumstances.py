@@ -19,6 +19,7 @@ from functools import cached_property
 
 from siltstone.base.clock import time_text
 from siltstone.base.config import LONG_MAX, Config, LogConfig
+from siltstone.commands.explain_page import counted
 from siltstone.commands.watch import CLEANING, WatchedLog
 from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.planning import facts_of_view
@@ -233,7 +234,7 @@ def ratio_sentence(circumstances: Circumstances) -> str:
     cleanable, ratio = circumstances.range, circumstances.log_config.min_cleanable_dirty_ratio
     text = f"{cleanable.dirty_ratio:.2f} of the bytes are dirty, more than {ratio:.2f} are needed"
     missing = ranges.missing_bytes(cleanable, ratio)
-    ways = [] if missing is None else [f"{missing:,} bytes more"]
+    ways = [] if missing is None else [f"{counted(missing, 'byte')} more"]
     if circumstances.forced_ms is not None:
         ways.append(f"{time_text(circumstances.forced_ms)}, when max.compaction.lag.ms has passed")
     return f"{text}: {', or '.join(ways)}" if ways else text

@@ -30,6 +30,7 @@ from siltstone.base.config import LogConfig, parse_assignments
 from siltstone.base.errors import CorruptFileError, SiltstoneError, UsageError
 from siltstone.commands.directories import locked_directories, refuse_unclean
 from siltstone.commands.engines import cleanable_bytes, start_java
+from siltstone.commands.explain_page import counted
 from siltstone.commands.policies import (
     CleaningOptions,
     Policies,
@@ -369,9 +370,8 @@ def refuse_all_topics(states: Sequence[LogState], _options: PlanOptions) -> None
     selected = [state for state in states if state.may_be_cleaned]
     if any(not state.directory.is_partition_subset for state in selected):
         topics = {state.topic_partition.topic for state in selected}
-        reason = (
-            f"all compacted topics would be cleaned in place: {len(selected)} logs of {len(topics)} topics"
-        )
+        what = f"{counted(len(selected), 'log')} of {counted(len(topics), 'topic')}"
+        reason = f"all compacted topics would be cleaned in place: {what}"
         raise UsageError(reason, advice="pass topic=…, all_topics=True, or dry_run=True first")
 
 

@@ -7,14 +7,15 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from siltstone.commands import console
-from siltstone.commands.catalogue import PartitionRow, dirtiest
+from siltstone.commands.catalogue import PartitionRow
 from siltstone.commands.explaining import removal_words
+from siltstone.commands.listing import LongList
 from siltstone.commands.served import Served
 from siltstone.log.names import TopicPartition
 
-LISTED_MAX = 1000
-"""Logs that a list has at most: the dirtiest ones, or the first by name."""
 _PLACE = re.compile(r"(?P<file>/.*?): byte (?P<byte>\d+): (?P<reason>.*)", re.DOTALL)
 
 
@@ -36,27 +37,58 @@ class QueueRow:
     waits_for: str
 
 
-def queue(served: Served) -> Iterator[QueueRow]:
+def queue(served: Served) -> LongList[QueueRow]:
     """The compacted logs, the dirtiest first."""
+    catalogue = served.catalogue
     paused = frozenset[TopicPartition]() if served.cleaner is None else served.cleaner.paused
-    for place, row in enumerate(dirtiest(served.catalogue, LISTED_MAX), 1):
-        log = row.watched
-        assert log.snapshot is not None  # only such logs are in the list
-        ratio = None if log.min_ratio is None else log.min_ratio.value
-        is_paused = row.topic_partition in paused
-        yield QueueRow(
-            place=place,
-            topic_partition=row.topic_partition,
-            state=log.state,
-            bytes=row.bytes,
-            dirty_bytes=log.snapshot.range.cleanable_bytes,
-            dirty_ratio=log.snapshot.range.dirty_ratio,
-            needed_ratio=float(ratio) if isinstance(ratio, (int, float)) else None,
-            overdue_ms=log.snapshot.range.overdue_ms,
-            last_cleaning_ms=None if log.last_cleaning is None else log.last_cleaning.began_ms,
-            is_paused=is_paused,
-            waits_for="somebody has paused it" if is_paused else log.reason,
-        )
+    order, columns = catalogue.by_dirty_ratio, catalogue.partition_columns
+    logs = catalogue.watched
+
+    def waits_for(place: int) -> str:
+        log = logs[order[place]]
+        return "somebody has paused it" if log.topic_partition in paused else log.reason
+
+    def make(place: int) -> QueueRow:
+        row = catalogue.partition(int(order[place]))
+        return _queue_row(place + 1, row, waits_for(place), is_paused=row.topic_partition in paused)
+
+    def text(place: int) -> str:
+        log = logs[order[place]]
+        return f"{log.topic_partition} {log.state} {waits_for(place)}"
+
+    return LongList(
+        count=len(order),
+        make=make,
+        text=text,
+        keys={
+            "place": lambda: np.arange(len(order)),
+            "log": lambda: order,  # the catalogue is in order of names and numbers
+            "waits_for": lambda: np.unique(list(map(waits_for, range(len(order)))), return_inverse=True)[1],
+            **{
+                name: lambda name=name: columns[name][order].astype(float)  # type: ignore[misc]
+                for name in ("state", "dirty_bytes", "dirty_ratio", "overdue_ms", "last_cleaning_ms")
+            },
+        },
+    )
+
+
+def _queue_row(place: int, row: PartitionRow, waits_for: str, *, is_paused: bool) -> QueueRow:
+    log = row.watched
+    assert log.snapshot is not None  # only such logs are in the list
+    ratio = None if log.min_ratio is None else log.min_ratio.value
+    return QueueRow(
+        place=place,
+        topic_partition=row.topic_partition,
+        state=log.state,
+        bytes=row.bytes,
+        dirty_bytes=log.snapshot.range.cleanable_bytes,
+        dirty_ratio=log.snapshot.range.dirty_ratio,
+        needed_ratio=float(ratio) if isinstance(ratio, (int, float)) else None,
+        overdue_ms=log.snapshot.range.overdue_ms,
+        last_cleaning_ms=None if log.last_cleaning is None else log.last_cleaning.began_ms,
+        is_paused=is_paused,
+        waits_for=waits_for,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +139,9 @@ class UncleanableRow:
 
 
 def uncleanable(served: Served) -> Iterator[UncleanableRow]:
-    """The logs that the cleaner skips, the first by name."""
-    yield from (_uncleanable(row) for row in console.uncleanable_rows(served, LISTED_MAX))
+    """The logs that the cleaner skips, in order of name."""
+    catalogue = served.catalogue
+    return (_uncleanable(catalogue.partition(row)) for row in catalogue.uncleanable_rows.tolist())
 
 
 def _uncleanable(row: PartitionRow) -> UncleanableRow:

@@ -9,17 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from siltstone.base import files
 from siltstone.base.errors import UnknownTopicError
 from siltstone.commands import emptying, erasing
 from siltstone.commands.browsing import READ_BYTES, BrowsedTopic
-from siltstone.commands.catalogue import PartitionRow
 from siltstone.commands.changes import AuditedChange
 from siltstone.commands.circumstances import Circumstances, circumstances_of
 from siltstone.commands.emptying import Emptying
 from siltstone.commands.erasing import Erasure, ErasureRequest
+from siltstone.commands.explain_page import counted
 from siltstone.commands.groups import ConsumerGroup, partitions_elsewhere, read_groups, with_log_ends
 from siltstone.commands.masking import Masking
 from siltstone.commands.previewing import ChangePreview, changed_settings, preview
@@ -30,10 +28,13 @@ from siltstone.commands.staying import Staying, why_it_stays
 from siltstone.commands.watch import DUE, STATES, WatchedLog
 from siltstone.compaction.report import Cleaning
 from siltstone.compaction.savings import Saving
-from siltstone.log.names import TopicPartition
+from siltstone.log.names import CLEAN_SHUTDOWN, TopicPartition
 from siltstone.log.read_only import ReadableLog
+from siltstone.runtime.cleaner_metrics import DEAD_THREADS, ENGINE_UP
 
 CONSUMER_OFFSETS = "__consumer_offsets"
+CHANGES_LISTED = 10_000
+"""Of the audit log that lists show: the newest."""
 
 
 def browsed_topic(served: Served, topic: str) -> BrowsedTopic:
@@ -159,13 +160,6 @@ def _size_of(logs: Sequence[ReadableLog]) -> int:
     return sum(log.view.size_of(number) for log in logs for number in range(len(log.view.segments)))
 
 
-def uncleanable_rows(served: Served, count: int) -> list[PartitionRow]:
-    """The logs that the cleaner skips, the first ``count`` in order of name."""
-    catalogue = served.catalogue
-    rows = np.flatnonzero(catalogue.partition_columns["is_uncleanable"])[:count]
-    return [catalogue.partition(row) for row in rows.tolist()]
-
-
 def cleanings(served: Served, topic: str | None = None) -> Sequence[Cleaning]:
     """The cleanings in the directories' histories, or those of one topic, the newest first. Raises
     UnknownTopicError, OSError."""
@@ -198,11 +192,14 @@ def groups(served: Served) -> tuple[list[ConsumerGroup], list[str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryRow:
-    """A log directory: whether a process uses it, the free bytes of its file system (None: unknown), its
-    logs and their bytes."""
+    """A log directory: whether a process uses it, and if none does, whether the last one has stopped cleanly
+    (None: in use); why it is out of service, None if it is not; the free bytes of its file system (None:
+    unknown), its logs and their bytes."""
 
     path: str
     in_use: bool
+    stopped_cleanly: bool | None
+    offline: str | None
     free_bytes: int | None
     logs: int
     bytes: int
@@ -213,18 +210,30 @@ class DirectoryRow:
 
 
 def directories(served: Served) -> list[DirectoryRow]:
-    """The log directories."""
-    catalogue = served.catalogue
+    """The log directories, also those that the catalogue could not read."""
+    catalogue, offline = served.catalogue, offline_directories(served)
+    sums = {**catalogue.sums_by_directory}
+    for path in offline:
+        sums.setdefault(path, (0, 0))
     return [
         DirectoryRow(
             path=path,
-            in_use=catalogue.directories.get(path, False),
+            in_use=(in_use := catalogue.directories.get(path, False)),
+            stopped_cleanly=None if in_use else was_stopped_cleanly(path),
+            offline=offline.get(path),
             free_bytes=_free_bytes(path),
             logs=logs,
             bytes=size,
         )
-        for path, (logs, size) in catalogue.sums_by_directory.items()
+        for path, (logs, size) in sums.items()
     ]
+
+
+def was_stopped_cleanly(path: str) -> bool:
+    """Has the last process closed the directory in order? False also if it cannot be read."""
+    with contextlib.suppress(OSError):
+        return files.exists(Path(path) / CLEAN_SHUTDOWN)
+    return False
 
 
 def _free_bytes(path: str) -> int | None:
@@ -233,19 +242,45 @@ def _free_bytes(path: str) -> int | None:
     return None
 
 
-def offline_directories(served: Served) -> int:
-    """How many log directories are out of service; 0 where they are only looked at."""
-    directories = () if served.manager is None else served.manager.directories
-    return sum(directory.offline is not None for directory in directories)
+def offline_directories(served: Served) -> Mapping[str, str]:
+    """The log directories that are out of service, and why; none where they are only looked at."""
+    offline = {} if served.manager is None else served.manager.offline
+    return {str(path): reason for path, reason in offline.items()}
 
 
-def cleaner_state(served: Served) -> str | None:
-    """Does the log cleaner run: on, off; None where nothing is cleaned."""
-    if served.manager is None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerHealth:
+    """The log cleaner of a server: does it run, was its engine there when it was needed last, and how many of
+    its threads have died?"""
+
+    enabled: bool
+    engine_up: bool
+    dead_threads: int
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong, in words; None if nothing is."""
+        if self.dead_threads:
+            return f"{counted(self.dead_threads, 'thread has', 'threads have')} died"
+        return None if self.engine_up else "engine lost"
+
+    def to_json(self) -> Mapping[str, Any]:
+        """One object."""
+        return {name: getattr(self, name) for name in CleanerHealth.__slots__}
+
+
+def cleaner_health(served: Served) -> CleanerHealth | None:
+    """How the log cleaner does; None where nothing is cleaned."""
+    if served.manager is None or served.cleaner is None:
         return None
-    return "on" if served.manager.config.flag("log.cleaner.enable") else "off"
+    metrics = served.cleaner.metrics()
+    return CleanerHealth(
+        enabled=served.manager.config.flag("log.cleaner.enable"),
+        engine_up=bool(metrics[ENGINE_UP]),
+        dead_threads=int(metrics[DEAD_THREADS]),
+    )
 
 
-def changes(served: Served, count: int) -> list[AuditedChange]:
+def changes(served: Served, count: int = CHANGES_LISTED) -> list[AuditedChange]:
     """The audit log, the newest change first; empty where nothing is changed. Raises OSError."""
     return [] if served.changes is None else served.changes.newest(count)

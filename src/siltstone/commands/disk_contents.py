@@ -24,6 +24,7 @@ from pathlib import Path
 
 from siltstone.base import files
 from siltstone.base.errors import UsageError
+from siltstone.commands import console
 from siltstone.commands.served import Served
 from siltstone.log import names
 from siltstone.log.names import parse_partition, parse_segment_file
@@ -128,16 +129,14 @@ def contents_of(served: Served, number: int) -> DirectoryContents:
 
 
 def _outline(served: Served, path: Path) -> DirectoryContents:
-    offline, free = None, None
-    if served.manager is not None:
-        offline = next((each.offline for each in served.manager.directories if each.path == path), None)
+    free = None
     with contextlib.suppress(OSError):
         free = files.free_space(path)
     return DirectoryContents(
         path=str(path),
         in_use=served.catalogue.directories.get(str(path), False),
-        was_stopped_cleanly=files.exists(path / names.CLEAN_SHUTDOWN),
-        offline=offline,
+        was_stopped_cleanly=console.was_stopped_cleanly(str(path)),
+        offline=console.offline_directories(served).get(str(path)),
         free_bytes=None if free is None else free.free_bytes,
         total_bytes=None if free is None else free.total_bytes,
     )

@@ -24,7 +24,7 @@ from siltstone.base.records.layout import Int64
 from siltstone.commands.changes import Actor
 from siltstone.commands.counting import SegmentCounter
 from siltstone.commands.directories import BrokerDirectories
-from siltstone.commands.explain_page import size_text
+from siltstone.commands.explain_page import counted, size_text
 from siltstone.commands.latest_keys import LatestKeys
 from siltstone.commands.open_directories import (
     AGAIN,
@@ -102,7 +102,7 @@ class Emptying:
         records = sum(partition.records or 0 for partition in self.partitions)
         size = size_text(sum(partition.bytes for partition in self.partitions))
         verb = "would be emptied" if self.dry_run else "is empty" if self.is_empty else "is not empty yet"
-        text = f"topic {self.topic} {verb} ({self.mode}; it had {records:,} records, {size})"
+        text = f"topic {self.topic} {verb} ({self.mode}; it had {counted(records, 'record')}, {size})"
         held = [partition.hold for partition in self.partitions if partition.hold is not None]
         return f"{text}: {held[0].reason}; {held[0].advice}" if held else text
 
@@ -326,7 +326,8 @@ def _delete_keys(
         keys_after = sum(len(rows) for _, rows in live_keys(log, checkpoint_of(log)))
         if hold is None and keys_after:
             hold = Hold(
-                reason=f"{keys_after} keys were written again", advice=f"stop what writes, then {AGAIN}"
+                reason=f"{counted(keys_after, 'key was', 'keys were')} written again",
+                advice=f"stop what writes, then {AGAIN}",
             )
         done.append(
             replace(

@@ -37,6 +37,7 @@ from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.commands.changes import INTERRUPTED, Actor, AuditedChange, ChangeLog
 from siltstone.commands.circumstances import Circumstances
 from siltstone.commands.directories import BrokerDirectories, Snapshot
+from siltstone.commands.explain_page import counted
 from siltstone.commands.key_search import (
     ELSEWHERE,
     KEPT,
@@ -311,7 +312,8 @@ def _notes(topic: SearchedTopic) -> list[str]:
     notes, here = list[str](), len(topic.logs) + len(topic.unreadable)
     if topic.count is not None and topic.count > here:
         others = "erase the key where the others are, too"
-        notes.append(f"{here} of the topic's {topic.count} partitions are here: {others}")
+        verb = "is" if here == 1 else "are"
+        notes.append(f"{here} of the topic's {counted(topic.count, 'partition')} {verb} here: {others}")
     if topic.is_brokers:
         notes.append("the topic is a broker's: its other replicas have copies of their own")
     return notes

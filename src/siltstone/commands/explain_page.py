@@ -46,6 +46,11 @@ def size_text(size: float) -> str:
     return f"{size:.1f} TB"
 
 
+def counted(number: int, noun: str, nouns: str = "") -> str:
+    """``1 log``, ``2,000 logs``; ``nouns``: the plural, where it is not the noun and an s."""
+    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
+
+
 def printable(text: object) -> str:
     """Text for a page or a plot: no control characters, nothing that changes the direction of writing."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(text))
@@ -152,7 +157,12 @@ def page(explanation: Explanation) -> str:
         lstrip_blocks=True,
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
-    environment.filters |= {"size": size_text, "time": time_text, "thousands": "{:,}".format}
+    environment.filters |= {
+        "size": size_text,
+        "time": time_text,
+        "thousands": "{:,}".format,
+        "counted": counted,
+    }
     template = environment.get_template("explain.html")
     return template.render(explanation=explanation, plots_of=_plots_of, colours=COLOURS)
 
@@ -171,7 +181,7 @@ def _plots_of(log: LogExplanation) -> dict[str, str]:
         for group in outcome.groups[:MAX_GROUPS]
     ]
     hottest = [
-        (f"{key.key} ({key.key_size} B)", key.records, key.superseded, f"{key.records:,} records")
+        (f"{key.key} ({key.key_size} B)", key.records, key.superseded, counted(key.records, "record"))
         for key in log.keys.hottest_keys
     ]
     return {

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from siltstone.commands.cluster import partition_named, partitions_of
-from siltstone.commands.explain_page import size_text
+from siltstone.commands.explain_page import counted, size_text
 from siltstone.commands.jobs import DONE, BackgroundJob, Progress
 from siltstone.commands.review import ExplainRequest, engine_for, explain
 from siltstone.commands.served import Served
@@ -29,20 +29,30 @@ CLEAN, EXPLAIN = "clean", "explain"
 GROUPS_MAX = 100
 """Groups of a log that a result has; ``groups_left`` says how many more there are."""
 REASON_WORDS = {
-    "superseded": "older records of keys that have a newer one",
-    "tombstones": "tombstones (deletions) whose time has passed",
-    "aborted": "records of aborted transactions",
-    "keyless": "records without a key",
-    "markers": "markers of transactions that have no records left",
-    "expired": "records in segments that retention took",
+    "superseded": (
+        "older record of a key that has a newer one",
+        "older records of keys that have a newer one",
+    ),
+    "tombstones": (
+        "tombstone (deletion) whose time has passed",
+        "tombstones (deletions) whose time has passed",
+    ),
+    "aborted": ("record of an aborted transaction", "records of aborted transactions"),
+    "keyless": ("record without a key", "records without a key"),
+    "markers": (
+        "marker of a transaction that has no record left",
+        "markers of transactions that have no records left",
+    ),
+    "expired": ("record in a segment that retention took", "records in segments that retention took"),
 }
-"""Why a record goes, for somebody who does not know the words."""
+"""Why one record goes, and why several, for somebody who does not know the words."""
 
 
 def removal_words(removed: Mapping[str, int]) -> str:
     """``1,200 older records of keys that have a newer one, 3 records without a key``; empty if nothing
     goes."""
-    return ", ".join(f"{count:,} {REASON_WORDS.get(name, name)}" for name, count in removed.items() if count)
+    words = {name: counted(count, *REASON_WORDS.get(name, (name, name))) for name, count in removed.items()}
+    return ", ".join(words[name] for name, count in removed.items() if count)
 
 
 def outcome_words(job: BackgroundJob) -> str:

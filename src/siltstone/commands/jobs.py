@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from siltstone.base.clock import Clock
 from siltstone.base.closing import Closing
 from siltstone.base.errors import BusyError, JobCancelledError, SiltstoneError, UnknownJobError
+from siltstone.commands.explain_page import counted
 
 AT_ONCE = 2
 QUEUED_MAX = 100
@@ -104,7 +105,10 @@ class Jobs(Closing):
             if any((other.kind, other.target) == (kind, target) for other in waiting):
                 raise BusyError(f"a job {kind} {target} waits or runs already", advice="wait for its end")
             if len(waiting) >= QUEUED_MAX:
-                raise BusyError(f"{len(waiting)} jobs wait already", advice="wait for some of them")
+                raise BusyError(
+                    f"{counted(len(waiting), 'job waits', 'jobs wait')} already",
+                    advice="wait for some of them",
+                )
             self._jobs[job.id] = job
             self._forget_old()
             self._futures[job.id] = self._pool.submit(self._run, job.id, work)

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from siltstone.base.errors import UsageError
-from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS
+from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, UNKNOWN
 
 Row = TypeVar("Row")
 Cell = str | int | float | bool | None
@@ -49,6 +52,52 @@ class ListPage(Generic[Row]):
     next_start: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongList(Generic[Row]):
+    """A list of which there may be 100,000 rows: only those of the page that is shown are made.
+
+    ``count``: how many; ``make``: a row from its number; ``keys``: by column what sorts it, an array with a
+    number for each row, ``UNKNOWN`` for none, made when it is asked for; ``text``: where in a row
+    ``contains`` is searched.
+    """
+
+    count: int
+    make: Callable[[int], Row]
+    text: Callable[[int], str]
+    keys: Mapping[str, Callable[[], npt.NDArray[Any]]] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(self.make, range(self.count))
+
+    def chosen(self, query: ListQuery) -> Sequence[Row]:
+        """The rows that fit, in order, each made when it is looked at."""
+        needle, numbers = query.contains.casefold(), np.arange(self.count)
+        if needle:
+            numbers = numbers[[needle in self.text(number).casefold() for number in range(self.count)]]
+        if query.sort:
+            keys = self.keys[query.sort]()[numbers]
+            order = np.argsort(-keys if query.descending else keys, kind="stable")
+            is_known = keys[order] != UNKNOWN
+            numbers = numbers[np.concatenate([order[is_known], order[~is_known]])]
+        elif query.descending:
+            numbers = numbers[::-1]
+        return _Made(self.make, numbers)
+
+
+class _Made(Sequence[Row]):
+    """Rows by their numbers, each made when it is looked at."""
+
+    def __init__(self, make: Callable[[int], Row], numbers: npt.NDArray[Any]) -> None:
+        self._make, self._numbers = make, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, where: Any) -> Any:
+        numbers = self._numbers[where].tolist()
+        return [self._make(number) for number in numbers] if isinstance(where, slice) else self._make(numbers)
+
+
 def list_rows(rows: Iterable[Row], columns: Sequence[Column[Row]], query: ListQuery) -> ListPage[Row]:
     """A page of a list. Raises UsageError for a column or a page that does not exist."""
     if query.start < 0 or not 1 <= query.count <= PAGE_MAX:
@@ -60,13 +109,15 @@ def list_rows(rows: Iterable[Row], columns: Sequence[Column[Row]], query: ListQu
     )
 
 
-def chosen_rows(rows: Iterable[Row], columns: Sequence[Column[Row]], query: ListQuery) -> list[Row]:
+def chosen_rows(rows: Iterable[Row], columns: Sequence[Column[Row]], query: ListQuery) -> Sequence[Row]:
     """All rows that fit, in order; rows without a value in the column come last. Raises UsageError."""
     by_name = {column.name: column for column in columns}
     if query.sort and query.sort not in by_name:
         raise UsageError(
             f"sort={query.sort[:64]!r}: there is no such column", advice=f"pass {', '.join(by_name)}"
         )
+    if isinstance(rows, LongList):
+        return rows.chosen(query)
     needle = query.contains.casefold()
     chosen = [row for row in rows if not needle or _has(row, columns, needle)]
     if not query.sort:

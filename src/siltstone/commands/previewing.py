@@ -27,6 +27,7 @@ from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.base.records.layout import have_delete_horizons
 from siltstone.commands.circumstances import Circumstances
 from siltstone.commands.counting import SegmentCounter, sum_of
+from siltstone.commands.explain_page import counted
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.read_only import ReadableLog
@@ -267,9 +268,12 @@ def _sentences(found: ChangePreview, before: Config, after: Config) -> list[str]
     segments = sum(len(part.expiring) for part in parts)
     already = sum(part.expires_already for part in parts)
     if segments:
-        text = f"{segments} segments with {found.expiring_bytes:,} bytes go at the next check, within "
-        text += f"{found.check_ms / 60_000:g} min"
-        sentences.append(f"{text}; {already} of them go already." if already else f"{text}.")
+        going = f"{counted(segments, 'segment')} with {counted(found.expiring_bytes, 'byte')}"
+        verb = "goes" if segments == 1 else "go"
+        text = f"{going} {verb} at the next check, within {found.check_ms / 60_000:g} min"
+        sentences.append(
+            f"{text}; {counted(already, 'of them goes', 'of them go')} already." if already else f"{text}."
+        )
     if "compact" in after.policies and "compact" not in before.policies:
         size = sum(part.cleanable_bytes for part in parts)
         sentences.append(
@@ -284,11 +288,14 @@ def _sentences(found: ChangePreview, before: Config, after: Config) -> list[str]
     sentences += _difference(parts, "was_over_threshold", "is_over_threshold", "over compactionThreshold")
     if any(name in found.changed for name in ROLL_SETTINGS):
         rolling = sum(part.rolls and not part.rolled for part in parts)
-        sentences.append(f"The next append rolls {rolling} active segments that it would not roll now.")
+        rolled = counted(rolling, "active segment")
+        sentences.append(f"The next append rolls {rolled} that it would not roll now.")
     if "delete.retention.ms" in found.changed:
-        known = "those" if found.stamped_batches is None else f"the {found.stamped_batches:,} batches"
+        one, many = "batch that has one keeps it", "batches that have one keep it"
+        known = found.stamped_batches
+        kept = "those that have one keep it" if known is None else f"the {counted(known, one, many)}"
         sentences.append(
-            f"It is for new delete horizons only: {known} that have one keep it. Tombstones without one lie "
+            f"It is for new delete horizons only: {kept}. Tombstones without one lie "
             "above the cleaner checkpoint; a job counts them."
         )
     return sentences or ["Nothing goes, and no log becomes due, because of this change alone."]
@@ -307,7 +314,10 @@ def _retention_sentence(after: Config) -> str:
 def _difference(parts: Sequence[PartitionPreview], before: str, after: str, what: str) -> list[str]:
     begin = sum(not getattr(part, before) and getattr(part, after) for part in parts)
     end = sum(getattr(part, before) and not getattr(part, after) for part in parts)
-    pairs = ((begin, f"{begin} logs become {what}."), (end, f"{end} logs stop being {what}."))
+    pairs = (
+        (begin, f"{counted(begin, 'log becomes', 'logs become')} {what}."),
+        (end, f"{counted(end, 'log stops', 'logs stop')} being {what}."),
+    )
     return [text for count, text in pairs if count]
 
 

@@ -22,6 +22,7 @@ from siltstone.base.config import Config
 from siltstone.base.errors import SiltstoneError
 from siltstone.commands.circumstances import ACTIVE_SEGMENT, Circumstances, ratio_sentence
 from siltstone.commands.counting import SegmentCounter, SegmentCounts
+from siltstone.commands.explain_page import counted
 from siltstone.commands.watch import (
     CHANGING,
     CLEANING,
@@ -328,7 +329,7 @@ def _dirty_sentence(watched: WatchedLog, config: Config | None) -> str:
     text = f"Not cleaned: {bounds.dirty_ratio:.2f} of the bytes are dirty, more than {ratio:.2f} are needed"
     missing = missing_bytes(bounds, ratio)
     if missing is not None:
-        text += f": {missing:,} bytes more"
+        text += f": {counted(missing, 'byte')} more"
     lag_ms = None if config is None else config.integer("max.compaction.lag.ms")
     if lag_ms is not None and lag_ms < 1 << 62:
         text += f", or when a record is older than {duration_text(lag_ms / 1000)} (max.compaction.lag.ms)"

@@ -34,6 +34,7 @@ from siltstone.commands.circumstances import (
     Holding,
     ratio_sentence,
 )
+from siltstone.commands.explain_page import counted
 from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.planning import find_horizons
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED
@@ -209,7 +210,9 @@ def _policy_delete(log: Circumstances, record: _Record) -> Staying:
     if config.retention_bytes >= 0:
         above = sum(view.size_of(later) for later in range(number + 1, len(view.segments)))
         missing = max(config.retention_bytes - above, 0)
-        ways.append(f"when {missing:,} bytes more have followed it (retention.bytes)")
+        ways.append(
+            f"when {counted(missing, 'byte more has', 'bytes more have')} followed it (retention.bytes)"
+        )
     policy = ",".join(log.config.policies) or "none"
     goes = f"it goes with its segment {', or '.join(ways)}" if ways else "nothing limits how long it stays"
     return Staying(

@@ -1,4 +1,5 @@
-"""What happened to a topic: its cleanings, and the changes of its settings, the newest first."""
+"""What happened to a topic: its cleanings, its last compactions beside the log, and the changes of its
+settings, the newest first."""
 
 from __future__ import annotations
 
@@ -6,20 +7,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from siltstone.commands import console
+from siltstone.commands.explain_page import counted
 from siltstone.commands.explaining import removal_words
 from siltstone.commands.served import Served
 from siltstone.compaction.report import CLEANED, Cleaning
 from siltstone.log.names import parse_partition
+from siltstone.runtime.compactions import SUCCESS, read_status
 
-CLEANING = "cleaning"
+CLEANING, BESIDE = "cleaning", "compaction beside the log"
 CHANGES_READ = 1000
 """Of the newest changes of the server, those of the topic are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicEvent:
-    """A cleaning of one partition, or a change. ``what``: ``cleaning``, or the change's action; ``details``:
-    what was removed, why nothing was, or before and after of the change. Bytes are of a cleaning."""
+    """A cleaning of one partition, its last compaction beside the log, or a change. ``what``: ``CLEANING``,
+    ``BESIDE``, or the change's action; ``details``: what was removed, why nothing was, or before and after of
+    the change. ``bytes_before``: what a cleaning or a compaction has read; ``bytes_after``: the log, or its
+    ledger."""
 
     at_ms: int
     what: str
@@ -32,8 +37,8 @@ class TopicEvent:
 
     @property
     def saved_bytes(self) -> int | None:
-        """Bytes that a cleaning has freed."""
-        if self.bytes_before is None or self.bytes_after is None:
+        """Bytes that a cleaning has freed; a compaction beside the log frees none."""
+        if self.what != CLEANING or self.bytes_before is None or self.bytes_after is None:
             return None
         return self.bytes_before - self.bytes_after
 
@@ -43,7 +48,8 @@ def history_of(served: Served, topic: str) -> list[TopicEvent]:
     events = [
         _of_cleaning(cleaning) for cleaning in console.cleanings(served) if cleaning.result.topic == topic
     ]
-    return sorted([*events, *_changes(served, topic)], key=lambda event: -event.at_ms)
+    beside = _compactions(served, topic)
+    return sorted([*events, *beside, *_changes(served, topic)], key=lambda event: -event.at_ms)
 
 
 def _of_cleaning(cleaning: Cleaning) -> TopicEvent:
@@ -60,6 +66,28 @@ def _of_cleaning(cleaning: Cleaning) -> TopicEvent:
         bytes_after=result.bytes_after,
         seconds=result.seconds,
     )
+
+
+def _compactions(served: Served, topic: str) -> Iterator[TopicEvent]:
+    """The last compaction beside the log of each partition: of earlier ones only sums are kept."""
+    for row in served.catalogue.partitions_of(topic):
+        status = read_status(row.watched.directory)
+        if status.began_ms is None:
+            continue
+        tries = counted(status.succeeded, "success", "successes") + f", {counted(status.failed, 'failure')}"
+        ledger = f"the ledger has {counted(status.entries, 'record')}"
+        removed = f"{counted(status.removed, 'record')} removed so far"
+        is_success = status.status == SUCCESS
+        yield TopicEvent(
+            at_ms=status.began_ms,
+            what=BESIDE,
+            partition=row.topic_partition.partition,
+            status=status.status.lower(),
+            details=f"{ledger}; {removed} ({tries})" if is_success else status.last_error or tries,
+            bytes_before=status.read_bytes if is_success else None,
+            bytes_after=status.size if is_success else None,
+            seconds=status.seconds if is_success else None,
+        )
 
 
 def _changes(served: Served, topic: str) -> Iterator[TopicEvent]:

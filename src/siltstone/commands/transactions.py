@@ -22,6 +22,7 @@ from typing import NamedTuple
 from siltstone.base.errors import SiltstoneError, UnknownTopicError, UsageError
 from siltstone.commands.browsing import Budget
 from siltstone.commands.circumstances import open_transactions as first_offsets
+from siltstone.commands.explain_page import counted
 from siltstone.commands.served import Served
 from siltstone.log import fetch
 from siltstone.log.fetch import LogView
@@ -111,7 +112,7 @@ def _page(
     found: Sequence[OpenTransaction], unreadable: Sequence[str], next_start: TopicPartition | None
 ) -> TransactionPage:
     left = len(unreadable) - NOTES_MAX
-    more = [f"{left} more logs cannot be read"] if left > 0 else []
+    more = [f"{counted(left, 'more log')} cannot be read"] if left > 0 else []
     return TransactionPage(transactions=found, next_start=next_start, notes=[*unreadable[:NOTES_MAX], *more])
 
 

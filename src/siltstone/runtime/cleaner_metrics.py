@@ -20,6 +20,7 @@ _OWN = "siltstone_cleaner_"
 CLEANINGS, REMOVED = f"{_OWN}cleanings_total", f"{_OWN}removed_records_total"
 RECLAIMED, SECONDS = f"{_OWN}reclaimed_bytes_total", f"{_OWN}seconds"
 LAST_SUCCESS, ENGINE_UP = f"{_OWN}last_success_timestamp_seconds", f"{_OWN}engine_up"
+DEAD_THREADS = f"{_CLEANER}deadthreadcount"
 SECONDS_BOUNDS = (0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, 3600)
 
 # A help that begins with "Unlike Kafka's" says where a dashboard made for Kafka shows another number.
@@ -43,7 +44,7 @@ HELP = {
     f"{_CLEANER}max_compaction_delay_secs": (
         "By how many seconds the oldest dirty record is over max.compaction.lag.ms, the most of all logs."
     ),
-    f"{_CLEANER}deadthreadcount": "Cleaner threads that should run and do not.",
+    DEAD_THREADS: "Cleaner threads that should run and do not.",
     f"{_MANAGER}max_dirty_percent": "The dirty ratio of the dirtiest log in the last round, in percent.",
     f"{_MANAGER}time_since_last_run_ms": (
         "ms since the cleaner last looked for logs to clean; 0 before its first look."
@@ -130,7 +131,7 @@ class CleanerMetrics:
                 f"{_CLEANER}cleaner_recopy_percent": 100 * after / before if before else 0.0,
                 f"{_CLEANER}max_clean_time_secs": max((result.seconds for result in last), default=0.0),
                 f"{_CLEANER}max_compaction_delay_secs": self._max_delay_ms / 1000,
-                f"{_CLEANER}deadthreadcount": dead_threads,
+                DEAD_THREADS: dead_threads,
                 f"{_MANAGER}max_dirty_percent": 100 * self._max_dirty_ratio,
                 f"{_MANAGER}time_since_last_run_ms": now_ms - looked_ms,
                 RECLAIMED: self._reclaimed,

@@ -372,7 +372,7 @@ def refuse_fewer_partitions(name: str, current: int, count: int) -> None:
     """Raises InvalidPartitionsError unless ``count`` is more than the ``current`` number of partitions."""
     if count <= current:
         raise InvalidPartitionsError(
-            f"topic {name!r} has {current} partitions already, so {count} would not add any",
+            f"topic {name!r} has {current} already: {count} would not add a partition",
             advice=f"pass at least {current + 1}",
         )
 

@@ -1,5 +1,5 @@
 """Errors as answers: Confluent's ``{"error_code", "message"}``, Pulsar's ``{"reason"}``, the console's
-page.
+page. (What the guards refuse before a route sees it is plain text below ``/ui``.)
 
 A status has one meaning in all families: 400 malformed or refused, 401, 403, 404, 409 busy or locked, 412
 changed meanwhile, 413, 415, 421, 428, 429, 500, 503.
@@ -8,6 +8,7 @@ changed meanwhile, 413, 415, 421, 428, 429, 500, 503.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -64,29 +65,38 @@ def error_answer(path: str, status: int, number: int, message: str) -> Response:
     return JSONResponse(body, status, headers=headers)
 
 
-def install(app: FastAPI) -> None:
-    """Let the application answer with errors in the forms above."""
+ErrorPage = Callable[[Request, int, str], Response]
+"""A page of the console that tells of an error: status and message."""
 
-    async def known(request: Request, error: Exception) -> Response:
-        status, number = status_of(error)
-        return error_answer(request.url.path, status, number, str(error))
 
-    async def of_system(request: Request, error: Exception) -> Response:
+def install(app: FastAPI, error_page: ErrorPage) -> None:
+    """Let the application answer with errors in the forms above, those of the console as ``error_page``."""
+
+    def answer(request: Request, status: int, number: int, message: str) -> Response:
+        path, accepted = request.url.path, request.headers.get("accept", "*/*")
+        if path.startswith(CONSOLE) and ("text/html" in accepted or "*/*" in accepted):
+            return error_page(request, status, message)
+        return error_answer(path, status, number, message)
+
+    def known(request: Request, error: Exception) -> Response:
+        return answer(request, *status_of(error), str(error))
+
+    def of_system(request: Request, error: Exception) -> Response:
         assert isinstance(error, OSError)
-        return error_answer(request.url.path, 500, 50002, f"{error.strerror or error}")
+        return answer(request, 500, 50002, f"{error.strerror or error}")
 
-    async def http(request: Request, error: Exception) -> Response:
+    def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         number = _NUMBERS.get(error.status_code, error.status_code)
-        answer = error_answer(request.url.path, error.status_code, number, str(error.detail))
-        answer.headers.update(error.headers or {})
-        return answer
+        refusal = answer(request, error.status_code, number, str(error.detail))
+        refusal.headers.update(error.headers or {})
+        return refusal
 
-    async def malformed(request: Request, error: Exception) -> Response:
+    def malformed(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        return error_answer(request.url.path, 400, 400, f"{place}: {first['msg']}")
+        return answer(request, 400, 400, f"{place}: {first['msg']}")
 
     app.add_exception_handler(errors.SiltstoneError, known)
     app.add_exception_handler(OSError, of_system)

@@ -5,6 +5,7 @@
     8 reads of records at once · 16 more wait for a place, 10 s at most · then 429
     10 tails at once · then 429; all end when the server does
     a body within 60 s · 408; a piece of an answer taken within 60 s, else the connection is closed
+    a page of a list, as HTML or as JSON, below 150 kB: the rest is on the next one
 
 A read has a budget of its own (64 MiB, a second), so that none of it lasts. What waits takes no thread.
 """
@@ -23,6 +24,8 @@ READS_MAX, WAITING_MAX, WAITING_SECONDS = 8, 16, 10.0
 TAILS_MAX = 10
 BODY_SECONDS, ANSWER_SECONDS = 60.0, 60.0
 """The time for all of a body, and for each piece of an answer."""
+PAGE_BYTES = 140_000
+"""What a page of a list has at most, unless one row has more."""
 
 
 class Places:

@@ -24,6 +24,7 @@ from siltstone.web.metrics import RequestCounts
 from siltstone.web.metrics import router as metrics
 from siltstone.web.openapi import router as openapi
 from siltstone.web.pages import router as pages
+from siltstone.web.pages.rendering import error_page
 from siltstone.web.probes import router as probes
 from siltstone.web.rest.confluent import router as confluent
 from siltstone.web.rest.own import router as own
@@ -52,7 +53,7 @@ def build_site(served: Served, rules: Rules, tails: Tails | None = None) -> ASGI
     app.state.served, app.state.counts, app.state.latest = served, RequestCounts(), LatestViews()
     app.state.rules = rules
     app.state.tails, app.state.reads = tails or Tails(), Places()
-    errors.install(app)
+    errors.install(app, error_page)
     for router in ROUTERS:
         app.include_router(router)
     for path, _, role in routes_with_roles(app):

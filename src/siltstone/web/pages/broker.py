@@ -67,6 +67,7 @@ def _settings(
         key = find_broker_key(asked.name)
         edited = next((row for row in rows if row.key is key), None)
     switch = next(row for row in rows if row.name == CLEANER_SWITCH)
+    switched = "false" if (switch.pending or switch.value) == "true" else "true"
     shown = [row for row in rows if not asked.changed or row.value != row.default or row.pending is not None]
     return list_page(
         request,
@@ -85,6 +86,8 @@ def _settings(
         has_file=served.options.properties is not None,
         tag=broker_tag(served),
         same=[] if edited is None else [_same(request, served, edited.name, asked.value or edited.value)],
+        same_switch=[_same(request, served, CLEANER_SWITCH, switched)],
+        same_restart=[curl(request, "POST", "/api/v1/broker:restart")],
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -13,6 +14,7 @@ from siltstone.commands.explaining import removal_words
 from siltstone.commands.listing import Column
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
+from siltstone.web.pages.equivalents import log_actions
 from siltstone.web.pages.lists import ListParameters, list_page
 from siltstone.web.pages.topic_tabs import Problem
 
@@ -64,9 +66,8 @@ SAVINGS: tuple[Column[Any], ...] = (
 def queue(request: Request, served: Here, asked: Asked, *, problem: Problem = None) -> Response:
     """The compacted logs, the dirtiest first."""
     rows, tab = cleaner_lists.queue(served), "queue"
-    return list_page(
-        request, served, "cleaner_queue.html", "queue", QUEUE, rows, asked, problem=problem, tab=tab
-    )
+    values = {"problem": problem, "tab": tab, "same": partial(log_actions, request)}
+    return list_page(request, served, "cleaner_queue.html", "queue", QUEUE, rows, asked, **values)
 
 
 @router.get("/runs", dependencies=[VIEWER])
@@ -80,9 +81,8 @@ def runs(request: Request, served: Here, asked: Asked) -> Response:
 def uncleanable(request: Request, served: Here, asked: Asked, *, problem: Problem = None) -> Response:
     """The logs that the cleaner skips."""
     rows, tab = cleaner_lists.uncleanable(served), "uncleanable"
-    return list_page(
-        request, served, "cleaner_uncleanable.html", tab, UNCLEANABLE, rows, asked, problem=problem, tab=tab
-    )
+    values = {"problem": problem, "tab": tab, "same": partial(log_actions, request)}
+    return list_page(request, served, "cleaner_uncleanable.html", tab, UNCLEANABLE, rows, asked, **values)
 
 
 @router.get("/savings", dependencies=[VIEWER])

@@ -19,9 +19,12 @@ from siltstone.web.pages.lists import ListParameters, list_page
 router = APIRouter(prefix="/ui/directories")
 Asked = Annotated[ListParameters, Query()]
 LEFT_OVERS_SHOWN = 200
+_STOPPED = {True: "yes", False: "no: the next start recovers it", None: "in use"}
 DIRECTORIES: tuple[Column[DirectoryRow], ...] = (
     Column(name="path", title="path", value=lambda row: row.path),
     Column(name="in_use", title="in use", value=lambda row: "yes" if row.in_use else "no"),
+    Column(name="stopped_cleanly", title="stopped cleanly", value=lambda row: _STOPPED[row.stopped_cleanly]),
+    Column(name="offline", title="out of service", value=lambda row: row.offline),
     Column(name="logs", title="logs", value=lambda row: row.logs, is_number=True),
     Column(name="bytes", title="bytes of segments", value=lambda row: row.bytes, is_number=True),
     Column(name="free_bytes", title="free on its disk", value=lambda row: row.free_bytes, is_number=True),
@@ -45,7 +48,15 @@ def directories(request: Request, served: Here, asked: Asked) -> Response:
         {path: number for number, path in enumerate(paths_of(served))},
     )
     return list_page(
-        request, served, "directories.html", "directories", DIRECTORIES, rows, asked, numbers=numbers
+        request,
+        served,
+        "directories.html",
+        "directories",
+        DIRECTORIES,
+        rows,
+        asked,
+        numbers=numbers,
+        stopped=_STOPPED,
     )
 
 

@@ -15,7 +15,8 @@ from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, VIEWER
 from siltstone.web.here import By, Here
 from siltstone.web.pages.confirmation import refuse_unconfirmed
-from siltstone.web.pages.rendering import page
+from siltstone.web.pages.equivalents import curl, shell
+from siltstone.web.pages.rendering import page, path
 
 router = APIRouter(prefix="/ui/topics")
 Text = Annotated[str, Form()]
@@ -36,7 +37,20 @@ def _empty_page(
         found = console.look_at_emptying(served, topic, mode)
     except (SiltstoneError, OSError) as error:
         problem = problem or str(error)
-    values = {"topic": row, "tab": "", "found": found, "mode": mode, "modes": emptying.MODES}
+    words = ("siltstone", "empty", *served.paths, "--topic", topic, "--mode", mode)
+    order = {"mode": mode, "dry_run": True}
+    values = {
+        "topic": row,
+        "tab": "empty",
+        "found": found,
+        "mode": mode,
+        "modes": emptying.MODES,
+        "same": [
+            shell(*words, "--dry-run"),
+            shell(*words),
+            curl(request, "POST", f"/api/v1/topics/{path(topic)}:empty", order),
+        ],
+    }
     answer = page(request, served, "empty.html", problem=problem, **values)
     answer.status_code = status if status != 200 else answer.status_code
     return answer
@@ -72,9 +86,14 @@ def _erase_page(
 ) -> Response:
     values = {
         "topic": served.catalogue.topic(topic),
-        "tab": "",
+        "tab": "erase",
         "found": found,
         "formats": erasing.KEY_FORMATS,
+        # Never with the key: a command line is seen by other users, and kept by the shell.
+        "same": [
+            shell("siltstone", "erase", *served.paths, "--topic", topic, "--key-file", "FILE"),
+            curl(request, "POST", f"/api/v1/topics/{path(topic)}:erase-key", {"key": "KEY", "dry_run": True}),
+        ],
     }
     answer = page(request, served, "erase.html", problem=problem, key=key, key_format=key_format, **values)
     if found is not None or key:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import Request
 
+from siltstone.commands.cleaner_lists import QueueRow, UncleanableRow
 from siltstone.commands.cluster import cluster_identity
 from siltstone.commands.served import Served
 from siltstone.web.guards import user_of
@@ -51,6 +52,32 @@ def topic_setting(
         siltstone(served, *words),
         curl(request, "DELETE", url) if default else curl(request, "PUT", url, {"value": value}),
     )
+
+
+def more_partitions(request: Request, served: Served, topic: str, count: int) -> Sequence[str]:
+    """A higher number of partitions."""
+    words = ("topics", "--alter", "--topic", topic, "--partitions", count)
+    url = cluster_url(served, "topics", topic)
+    return siltstone(served, *words), curl(request, "PATCH", url, {"partitions_count": count})
+
+
+def topic_deletion(request: Request, served: Served, topic: str) -> Sequence[str]:
+    """A topic less."""
+    words = ("topics", "--delete", "--topic", topic)
+    return siltstone(served, *words), curl(request, "DELETE", cluster_url(served, "topics", topic))
+
+
+def log_actions(request: Request, row: QueueRow | UncleanableRow, *actions: str) -> Sequence[str]:
+    """What the buttons of a log's row do: no command does it to one log of a running server."""
+    partition = row.topic_partition.partition
+    url = f"/api/v1/topics/{path(row.topic_partition.topic)}"
+    clean = {"force": True, "partitions": [partition]}
+    return [
+        curl(request, "POST", f"{url}:clean", clean)
+        if action == "clean"
+        else curl(request, "POST", f"{url}/partitions/{partition}:{action}")
+        for action in actions
+    ]
 
 
 def _list(value: str) -> str:

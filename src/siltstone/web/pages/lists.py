@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS
+from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, TopicPage
 from siltstone.commands.listing import (
     Column,
     ListPage,
@@ -22,9 +23,10 @@ from siltstone.commands.listing import (
     list_rows,
 )
 from siltstone.commands.served import Served
-from siltstone.web.pages.rendering import page
+from siltstone.web.pages.rendering import answered, rendered, within_bytes
 
 Row = TypeVar("Row")
+Page = TypeVar("Page", ListPage[Any], TopicPage)
 Format = Literal["", "csv", "json"]
 KINDS = {"csv": "text/csv; charset=utf-8", "json": "application/json"}
 
@@ -63,6 +65,13 @@ class ShownList:
         self.rows, self.total, self.next_start = rows.rows, rows.total, rows.next_start
 
 
+def first_rows(found: Page, start: int, count: int) -> Page:
+    """The first ``count`` rows of a page that begins at row ``start``."""
+    if count >= len(found.rows):
+        return found
+    return replace(found, rows=found.rows[:count], next_start=start + count)
+
+
 def attachment(name: str) -> dict[str, str]:
     """The headers of a file to be saved."""
     return {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
@@ -78,13 +87,18 @@ def list_page(
     asked: ListParameters,
     **values: Any,
 ) -> Response:
-    """A page with one list, ``shown`` in its template, or its download. Raises UsageError for a column that
-    there is not."""
+    """A page with one list, ``shown`` in its template, or its download. Rows that would make the page too
+    large are on the next one. Raises UsageError for a column that there is not."""
     if asked.format:
         chosen = chosen_rows(rows, columns, asked.query())
         as_json = asked.format == "json"
         text = json.dumps(json_rows(chosen, columns)) if as_json else csv_text(chosen, columns)
         headers = attachment(f"{name}.{asked.format}")
         return Response(text, media_type=KINDS[asked.format], headers=headers)
-    shown = ShownList(columns, asked, list_rows(rows, columns, asked.query()))
-    return page(request, served, template, shown=shown, **values)
+    found = list_rows(rows, columns, asked.query())
+
+    def render(count: int) -> str:
+        shown = ShownList(columns, asked, first_rows(found, asked.start, count))
+        return rendered(request, served, template, shown=shown, **values)
+
+    return answered(request, served, within_bytes(render, len(found.rows)))

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from siltstone.commands import console
-from siltstone.commands.catalogue import PAGE_MAX
 from siltstone.commands.changes import AuditedChange
 from siltstone.commands.explaining import outcome_words
 from siltstone.commands.groups import ConsumerGroup, GroupOffset
@@ -19,7 +18,9 @@ from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
 from siltstone.web.limits import READING
 from siltstone.web.openapi import description_of
+from siltstone.web.pages.equivalents import curl
 from siltstone.web.pages.lists import ListParameters, list_page
+from siltstone.web.pages.rendering import path
 
 router = APIRouter(prefix="/ui")
 Asked = Annotated[ListParameters, Query()]
@@ -129,7 +130,7 @@ def transactions(
 @router.get("/changes", dependencies=[VIEWER])
 def changes(request: Request, served: Here, asked: Asked) -> Response:
     """The audit log, the newest change first."""
-    rows = console.changes(served, 20 * PAGE_MAX)
+    rows = console.changes(served)
     return list_page(request, served, "changes.html", "changes", CHANGES, rows, asked)
 
 
@@ -137,6 +138,7 @@ def changes(request: Request, served: Here, asked: Asked) -> Response:
 def jobs(request: Request, served: Here, asked: Asked) -> Response:
     """Background jobs, the newest first."""
     rows = served.jobs.all()
+    running = [job for job in rows if not job.has_ended]
     return list_page(
         request,
         served,
@@ -146,7 +148,8 @@ def jobs(request: Request, served: Here, asked: Asked) -> Response:
         rows,
         asked,
         outcome_words=outcome_words,
-        poll_seconds=5 if all(job.has_ended for job in rows) else 2,
+        same=[curl(request, "DELETE", f"/api/v1/jobs/{path(job.id)}") for job in running[:1]],
+        poll_seconds=2 if running else 5,
     )
 
 

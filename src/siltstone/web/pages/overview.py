@@ -43,7 +43,7 @@ def overview(request: Request, served: Here) -> Response:
         dirtiest=dirtiest(served.catalogue, 10),
         cleanings=console.cleanings(served)[:10],
         offline=console.offline_directories(served),
-        engine=console.cleaner_state(served),
+        cleaner=console.cleaner_health(served),
         saved=console.saved(served),
     )
 

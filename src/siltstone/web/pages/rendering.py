@@ -7,7 +7,7 @@ answer has an ``ETag``, so that nothing new is a 304. Without script the page is
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -19,9 +19,11 @@ from starlette.responses import HTMLResponse, Response
 
 import siltstone
 from siltstone.base.clock import duration_text
-from siltstone.commands.explain_page import size_text
+from siltstone.commands.explain_page import counted, size_text
 from siltstone.commands.served import LOOK_ADVICE, Served
+from siltstone.web import limits
 from siltstone.web.guards import user_of
+from siltstone.web.here import served_of
 from siltstone.web.identity import Role
 from siltstone.web.words import STATES, WORDS
 
@@ -52,6 +54,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
+        counted=counted,
         size=_size,
         number=_number,
         time=_time,
@@ -159,13 +162,12 @@ def _refusal(request: Request, served: Served, role: Role) -> str:
     return "" if user_of(request).role >= role else f"this needs the role {role.name.lower()}"
 
 
-def page(
+def rendered(
     request: Request, served: Served, template: str, *, problem: str | None = None, **values: Any
-) -> Response:
-    """A page, or 304 if the browser has this very page. ``problem``: why what was asked for was refused."""
-    read_at = _time(served.catalogue.at_ms)
+) -> str:
+    """A page's text. ``problem``: why what was asked for was refused."""
     theme = request.cookies.get(THEME_COOKIE, THEMES[0])
-    html = (
+    return (
         _environment()
         .get_template(template)
         .render(
@@ -173,7 +175,7 @@ def page(
             version=siltstone.__version__,
             served=served,
             catalogue=served.catalogue,
-            read_at=read_at,
+            read_at=_time(served.catalogue.at_ms),
             user=user_of(request),
             problem=problem,
             refusals={
@@ -189,9 +191,55 @@ def page(
             **values,
         )
     )
+
+
+def answered(request: Request, served: Served, html: str) -> Response:
+    """A page as the answer, or 304 if the browser has this very page."""
     # A page on which only the time of the last look differs is the same page.
+    read_at = _time(served.catalogue.at_ms)
     tag = f'"{hashlib.sha256(html.replace(read_at, "").encode()).hexdigest()[:32]}"'
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Cookie"}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     return HTMLResponse(html, headers=headers)
+
+
+def page(request: Request, served: Served, template: str, **values: Any) -> Response:
+    """A page; see ``rendered`` and ``answered``."""
+    return answered(request, served, rendered(request, served, template, **values))
+
+
+def within_bytes(render: Callable[[int], str], rows: int) -> str:
+    """A page with as many of its ``rows`` rows as fit: ``render`` makes one of so many."""
+    html = render(rows)
+    while rows > 1 and (size := len(html.encode())) > limits.PAGE_BYTES:
+        rows = max(rows * limits.PAGE_BYTES // size, 1)
+        html = render(rows)
+    return html
+
+
+_ERRORS = {
+    400: "Not understood",
+    403: "Not allowed",
+    404: "Not found",
+    409: "Not now",
+    412: "Changed meanwhile",
+    429: "Too much at once",
+    503: "Not now",
+}
+
+
+def error_page(request: Request, status: int, message: str) -> Response:
+    """What went wrong, in the frame of the console. A page that polls shows it in the place of its contents,
+    until it is over."""
+    title = _ERRORS.get(status, "It failed")
+    html = rendered(
+        request,
+        served_of(request),
+        "error.html",
+        heading=title,
+        message=message,
+        status=status,
+        is_read=request.method == "GET",
+    )
+    return HTMLResponse(html, status, headers={"Cache-Control": "no-store", "Vary": "Cookie"})

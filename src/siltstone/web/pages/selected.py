@@ -17,7 +17,7 @@ from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.commands import administration, console
 from siltstone.commands.catalogue import PAGE_MAX
 from siltstone.commands.cluster import own_names
-from siltstone.commands.explain_page import size_text
+from siltstone.commands.explain_page import counted, size_text
 from siltstone.commands.topics import parse_assignments
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, EDITOR, VIEWER
@@ -29,8 +29,9 @@ from siltstone.web.pages.topic_tabs import DELETES
 
 router = APIRouter(prefix="/ui/selected")
 Action = Literal["settings", "clean", "delete"]
-PREVIEWED_MAX = 50
-"""Topics that a change of settings is previewed for at once."""
+TICKED_MAX, PREVIEWED_MAX = 200, 50
+"""Topics that are cleaned or deleted at once, so that their page stays below its bytes; topics that a change
+of settings is previewed for at once."""
 
 
 class Selection(BaseModel):
@@ -67,7 +68,7 @@ class Chosen:
 
 def confirmation(count: int) -> str:
     """What has to be typed before so many topics are deleted, or their data may be."""
-    return f"{count} topics" if count != 1 else "1 topic"
+    return counted(count, "topic")
 
 
 def _told(topic: str, tell: Callable[[], tuple[Sequence[str], str]]) -> Chosen:
@@ -84,8 +85,10 @@ def _previewed(served: Here, asked: Selection, topic: str) -> Chosen:
     def tell() -> tuple[Sequence[str], str]:
         row, tag = served.catalogue.topic(topic), administration.topic_etag(served, topic)
         if asked.action == "delete":
-            text = f"{row.partitions} partitions with {size_text(row.bytes)} go, for good"
-            return [f"{text} ({row.records:,} records)" if row.records is not None else text], tag
+            text = counted(row.partitions, "partition") + f" with {size_text(row.bytes)} "
+            text += "goes, for good" if row.partitions == 1 else "go, for good"
+            records = "" if row.records is None else f" ({counted(row.records, 'record')})"
+            return [text + records], tag
         if asked.action == "clean":
             if "compact" not in (row.policy or ""):
                 return ["It is not compacted: a cleaning is refused."], tag
@@ -110,7 +113,7 @@ def selected(request: Request, served: Here, asked: Annotated[Selection, Query()
 
 
 def _asked(request: Request, served: Here, asked: Selection, problem: str | None = None) -> Response:
-    limit = PAGE_MAX if asked.action != "settings" else PREVIEWED_MAX
+    limit = TICKED_MAX if asked.action != "settings" else PREVIEWED_MAX
     chosen = [_previewed(served, asked, topic) for topic in asked.topic[:limit]]
     return _shown(request, served, asked, chosen, problem=problem)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -17,19 +19,23 @@ from siltstone.commands.administration import topic_etag
 from siltstone.commands.catalogue import PartitionRow
 from siltstone.commands.explaining import last_explanation, removal_words
 from siltstone.commands.listing import Column
-from siltstone.commands.segments import PartitionSegments
+from siltstone.commands.segments import PartitionSegments, SegmentRow
+from siltstone.commands.served import Served
 from siltstone.commands.topic_history import CLEANING, TopicEvent, history_of
 from siltstone.commands.topics import settings_of_topic
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
 from siltstone.web.limits import READING
-from siltstone.web.pages.equivalents import curl, shell, topic_setting
+from siltstone.web.pages.equivalents import curl, more_partitions, shell, topic_deletion, topic_setting
 from siltstone.web.pages.lists import ListParameters, list_page
-from siltstone.web.pages.rendering import page, path
+from siltstone.web.pages.rendering import answered, page, path, rendered, within_bytes
 from siltstone.web.strip import Scale, strip
 
 router = APIRouter(prefix="/ui/topics")
-PARTITIONS_SHOWN = 20
+PARTITIONS_SHOWN, SEGMENTS_SHOWN = 20, 100
+"""Partitions of a page at most, and rows of the segments of one."""
+EXPLAINED_LOGS, EXPLAINED_GROUPS = 10, 50
+"""Logs of a dry run that the page tells of, and groups of segments of all of them."""
 DELETES = ("retention.ms", "retention.bytes", "cleanup.policy")
 """Settings whose change may delete data: the topic's name has to be typed."""
 Problem = Annotated[str | None, Depends(lambda: None)]
@@ -48,39 +54,71 @@ def segments(
     served: Here,
     topic: str,
     start: Annotated[int, Query(ge=0)] = 0,
+    segment: Annotated[int, Query(ge=0)] = 0,
     scale: Scale = "bytes",
     *,
     problem: Problem = None,
 ) -> Response:
-    """Each partition's segments, drawn, with the reason why it is not cleaned."""
+    """Each partition's segments, drawn, with the reason why it is not cleaned: from the partition ``start``
+    on, as far as the page has room; with ``segment`` the rows of that one from there on."""
     rows = served.catalogue.partitions_of(topic)
-    shown = list[tuple[PartitionRow, PartitionSegments | None, Markup | None, str | None]]()
-    for row in rows[start : start + PARTITIONS_SHOWN]:
-        try:
-            found = console.partition_segments(served, topic, row.topic_partition.partition)
-            shown.append((row, found, strip(found, scale), None))
-        except (SiltstoneError, OSError) as error:
-            shown.append((row, None, None, str(error)))
-    more = start + PARTITIONS_SHOWN if start + PARTITIONS_SHOWN < len(rows) else None
-    return topic_page(
-        request,
-        served,
-        "segments.html",
-        topic,
-        "segments",
-        problem=problem,
-        shown=shown,
-        next_start=more,
-        total=len(rows),
-        start=start,
-        scale=scale,
-        dry_run=last_explanation(served, topic),
-        removal_words=removal_words,
-        same=[
-            shell("siltstone", "clean", *served.paths, "--topic", topic, "--dry-run"),
-            curl(request, "POST", f"/api/v1/topics/{path(topic)}:explain", {}),
-            curl(request, "POST", f"/api/v1/topics/{path(topic)}:clean", {"force": False}),
-        ],
+    count = PARTITIONS_SHOWN if not segment else 1
+    shown = [_shown(served, row, scale, segment) for row in rows[start : start + count]]
+    dry_run = last_explanation(served, topic)
+
+    def render(count: int) -> str:
+        return rendered(
+            request,
+            served,
+            "segments.html",
+            topic=served.catalogue.topic(topic),
+            tab="segments",
+            problem=problem,
+            shown=shown[:count],
+            next_start=start + count if start + count < len(rows) else None,
+            total=len(rows),
+            start=start,
+            segment=segment,
+            scale=scale,
+            dry_run=dry_run,
+            logs_max=EXPLAINED_LOGS,
+            groups_max=EXPLAINED_GROUPS,
+            removal_words=removal_words,
+            same=[
+                shell("siltstone", "clean", *served.paths, "--topic", topic, "--dry-run"),
+                curl(request, "POST", f"/api/v1/topics/{path(topic)}:explain", {}),
+                curl(request, "POST", f"/api/v1/topics/{path(topic)}:clean", {"force": False}),
+            ],
+        )
+
+    return answered(request, served, within_bytes(render, len(shown)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownPartition:
+    """A partition on the page: drawn, with some rows of its segments, or why it cannot be read.
+    ``next_segment``: the first that has no row here, None if there is none."""
+
+    row: PartitionRow
+    found: PartitionSegments | None = None
+    drawing: Markup | None = None
+    segments: Sequence[SegmentRow] = ()
+    next_segment: int | None = None
+    problem: str | None = None
+
+
+def _shown(served: Served, row: PartitionRow, scale: Scale, first: int) -> ShownPartition:
+    where, end = row.topic_partition, first + SEGMENTS_SHOWN
+    try:
+        found = console.partition_segments(served, where.topic, where.partition)
+    except (SiltstoneError, OSError) as error:
+        return ShownPartition(row=row, problem=str(error))
+    return ShownPartition(
+        row=row,
+        found=found,
+        drawing=strip(found, scale),
+        segments=found.segments[first:end],
+        next_segment=end if end < len(found.segments) else None,
     )
 
 
@@ -117,7 +155,8 @@ def configuration(
         except SiltstoneError as error:
             problem = problem or str(error)
     settings = settings_of_topic(served.settings_of(topic), everything=True)
-    own = served.describe(topic).config
+    description = served.describe(topic)
+    own, count = description.config, len(description.partitions)
     settings.sort(key=lambda setting: setting.name not in own)
     value = next(setting.value for setting in settings if setting.name == key.name)
     return topic_page(
@@ -137,7 +176,9 @@ def configuration(
         asked=asked,
         key=key,
         now=value,
-        partitions=len(served.describe(topic).partitions),
+        partitions=count,
+        same_partitions=more_partitions(request, served, topic, count + 1),
+        same_deletion=topic_deletion(request, served, topic),
         same=topic_setting(request, served, topic, key.name, asked.value or value, default=asked.default),
     )
 
@@ -159,7 +200,7 @@ HISTORY: tuple[Column[TopicEvent], ...] = (
 def history(
     request: Request, served: Here, topic: str, asked: Annotated[ListParameters, Query()]
 ) -> Response:
-    """What happened to the topic: cleanings, and changes of its settings."""
+    """What happened to the topic: cleanings, the last compactions beside the log, changes of settings."""
     row = served.catalogue.topic(topic)
     events = history_of(served, topic)
     return list_page(

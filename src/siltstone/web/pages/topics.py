@@ -16,8 +16,8 @@ from siltstone.commands.watch import STATES
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
 from siltstone.web.pages.equivalents import curl, siltstone
-from siltstone.web.pages.lists import KINDS, Format, attachment
-from siltstone.web.pages.rendering import page, query_text
+from siltstone.web.pages.lists import KINDS, Format, attachment, first_rows
+from siltstone.web.pages.rendering import answered, query_text, rendered, within_bytes
 from siltstone.web.queries import TopicParameters
 
 router = APIRouter(prefix="/ui/topics")
@@ -61,20 +61,24 @@ def topics(request: Request, served: Here, asked: Annotated[ShownTopics, Query()
             media_type=KINDS[asked.format],
             headers=attachment(f"topics.{asked.format}"),
         )
-    return page(
-        request,
-        served,
-        "topics.html",
-        listing=listing,
-        found=found,
-        values=asked.values,
-        columns=TOPIC_COLUMNS,
-        states=STATES,
-        same=[
-            siltstone(served, "topics", "--describe"),
-            curl(request, "GET", f"/api/v1/topics?{query_text(asked.values)}"),
-        ],
-    )
+
+    def render(count: int) -> str:
+        return rendered(
+            request,
+            served,
+            "topics.html",
+            listing=listing,
+            found=first_rows(found, listing.start, count),
+            values=asked.values,
+            columns=TOPIC_COLUMNS,
+            states=STATES,
+            same=[
+                siltstone(served, "topics", "--describe"),
+                curl(request, "GET", f"/api/v1/topics?{query_text(asked.values)}"),
+            ],
+        )
+
+    return answered(request, served, within_bytes(render, len(found.rows)))
 
 
 def _pages(catalogue: Catalogue, listing: Listing) -> Iterator[Sequence[TopicRow]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import json
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Query
 from pydantic import Field
@@ -12,8 +14,10 @@ from siltstone.commands import console
 from siltstone.commands.administration import topic_etag
 from siltstone.commands.browsing import browse, one_record, raw_value
 from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, dirtiest, list_topics
+from siltstone.commands.catalogue import uncleanable as uncleanable_logs
 from siltstone.commands.topics import settings_of_broker, settings_of_topic
 from siltstone.commands.transactions import open_transactions, parsed_start
+from siltstone.web import limits
 from siltstone.web.guards import READER, VIEWER
 from siltstone.web.here import Here, Latest
 from siltstone.web.limits import READING
@@ -26,6 +30,26 @@ Count = Annotated[int, Query(ge=1, le=PAGE_MAX)]
 Start = Annotated[int, Query(ge=0)]
 
 
+class Listed(Protocol):
+    """A row of a list."""
+
+    def to_json(self) -> Mapping[str, object]:
+        """One object."""
+
+
+def _page(name: str, rows: Iterable[Listed], total: int, start: int) -> Document:
+    """The rows as far as a page has room, how many there are in all, and where the next page begins."""
+    shown, size = list[Mapping[str, object]](), 0
+    for row in rows:
+        document = row.to_json()
+        size += len(json.dumps(document))
+        if shown and size > limits.PAGE_BYTES:
+            break
+        shown.append(document)
+    end = start + len(shown)
+    return {name: shown, "total": total, "next_start": end if shown and end < total else None}
+
+
 class SettingsToPreview(Body):
     """Settings of a topic that would be set, and removed."""
 
@@ -35,8 +59,10 @@ class SettingsToPreview(Body):
 
 @router.get("/overview", dependencies=[VIEWER])
 def overview(served: Here) -> Document:
-    """Sums over all logs, the ten dirtiest ones, the last ten cleanings, notes on the directories."""
+    """Sums over all logs, the ten dirtiest ones, the last ten cleanings, how the cleaner does, directories
+    that are out of service, notes."""
     catalogue, saved = served.catalogue, console.saved(served)
+    health = console.cleaner_health(served)
     return {
         "at_ms": catalogue.at_ms,
         "totals": catalogue.totals.to_json(),
@@ -44,6 +70,8 @@ def overview(served: Here) -> Document:
         "cleanings": [cleaning.to_json() for cleaning in console.cleanings(served)[:10]],
         "saved_bytes_24h": saved.last_24_hours,
         "saved_bytes_7d": saved.last_7_days,
+        "cleaner": None if health is None else health.to_json(),
+        "offline": dict(console.offline_directories(served)),
         "notes": list(catalogue.notes),
         "error": catalogue.error,
     }
@@ -52,13 +80,8 @@ def overview(served: Here) -> Document:
 @router.get("/topics", dependencies=[VIEWER])
 def topics(served: Here, asked: Annotated[TopicParameters, Query()]) -> Document:
     """A page of topics."""
-    page = list_topics(served.catalogue, asked.listing())
-    return {
-        "at_ms": served.catalogue.at_ms,
-        "topics": [row.to_json() for row in page.rows],
-        "total": page.total,
-        "next_start": page.next_start,
-    }
+    found = list_topics(served.catalogue, asked.listing())
+    return {"at_ms": served.catalogue.at_ms, **_page("topics", found.rows, found.total, asked.start)}
 
 
 @router.get("/topics/{topic}", dependencies=[VIEWER])
@@ -103,9 +126,10 @@ def records(
 
 
 @router.get("/topics/{topic}/cleanings", dependencies=[VIEWER])
-def topic_cleanings(served: Here, topic: str, count: Count = PAGE_ROWS) -> Document:
+def topic_cleanings(served: Here, topic: str, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
     """The last cleanings of a topic, the newest first."""
-    return {"cleanings": [cleaning.to_json() for cleaning in console.cleanings(served, topic)[:count]]}
+    found = console.cleanings(served, topic)
+    return _page("cleanings", found[start : start + count], len(found), start)
 
 
 @router.post("/topics/{topic}/configs:preview", dependencies=[VIEWER, JSON_ONLY, READING])
@@ -157,34 +181,33 @@ def why(
 
 
 @router.get("/cleaner/queue", dependencies=[VIEWER])
-def queue(served: Here, count: Count = PAGE_ROWS) -> Document:
+def queue(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
     """The compacted logs, the dirtiest first."""
-    rows = dirtiest(served.catalogue, count)
-    return {"at_ms": served.catalogue.at_ms, "logs": [row.to_json() for row in rows]}
+    catalogue = served.catalogue
+    rows = dirtiest(catalogue, count, start)
+    return {"at_ms": catalogue.at_ms, **_page("logs", rows, len(catalogue.by_dirty_ratio), start)}
 
 
 @router.get("/cleaner/runs", dependencies=[VIEWER])
-def runs(served: Here, count: Count = PAGE_ROWS) -> Document:
+def runs(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
     """The last cleanings, the newest first."""
-    return {"cleanings": [cleaning.to_json() for cleaning in console.cleanings(served)[:count]]}
+    found = console.cleanings(served)
+    return _page("cleanings", found[start : start + count], len(found), start)
 
 
 @router.get("/cleaner/uncleanable", dependencies=[VIEWER])
-def uncleanable(served: Here, count: Count = PAGE_ROWS) -> Document:
+def uncleanable(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
     """The logs that the cleaner skips, since when, and why."""
-    return {"logs": [row.to_json() for row in console.uncleanable_rows(served, count)]}
+    catalogue = served.catalogue
+    rows = uncleanable_logs(catalogue, count, start)
+    return _page("logs", rows, len(catalogue.uncleanable_rows), start)
 
 
 @router.get("/cleaner/savings", dependencies=[VIEWER])
 def savings(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
     """What cleanings have saved, by day and topic, the newest day first."""
     found = console.savings(served)
-    end = start + count
-    return {
-        "savings": [saving.to_json() for saving in found[start:end]],
-        "total": len(found),
-        "next_start": end if end < len(found) else None,
-    }
+    return _page("savings", found[start : start + count], len(found), start)
 
 
 @router.get("/configs", dependencies=[VIEWER])
@@ -214,9 +237,10 @@ def directories(served: Here) -> Document:
 
 
 @router.get("/changes", dependencies=[VIEWER])
-def changes(served: Here, count: Count = PAGE_ROWS) -> Document:
-    """The audit log, the newest change first."""
-    return {"changes": [change.to_json() for change in console.changes(served, count)]}
+def changes(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
+    """The audit log, the newest change first, as far back as the console shows it."""
+    found = console.changes(served)
+    return _page("changes", found[start : start + count], len(found), start)
 
 
 @router.get("/jobs", dependencies=[VIEWER])

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Header, HTTPException
 from pydantic import Field
 
 from siltstone.base.errors import SiltstoneError
-from siltstone.commands import administration
+from siltstone.commands import administration, broker_settings
 from siltstone.commands.cluster import partition_named
 from siltstone.commands.erasing import ErasureRequest, parse_key
 from siltstone.commands.explaining import explain_topic
@@ -139,6 +139,12 @@ def pause(served: Here, by: By, topic: str, partition: int) -> None:
 def resume(served: Here, by: By, topic: str, partition: int) -> None:
     """End the pause of a partition."""
     administration.resume_cleaning(served, by, partition_named(served, topic, partition))
+
+
+@router.post("/broker:restart", dependencies=[ADMIN], status_code=202)
+def restart(served: Here, by: By) -> None:
+    """Close the directories in order, read the broker's file and open them again; answered before that."""
+    broker_settings.restart(served, by)
 
 
 @router.delete("/jobs/{job_id}", dependencies=[EDITOR])

@@ -9,8 +9,7 @@ document.addEventListener("htmx:before:request", (event) => {
   if (document.hidden || isBusy) event.preventDefault();
 });
 // When a part of the page was replaced, the focus is on the same link again, and what was open or scrolled still is.
-const states = [["details", "open"], [".scroll", "scrollLeft"]];
-const all = (selector) => [...document.querySelectorAll(`#live ${selector}`)];
+const states = [["details", "open"], [".scroll", "scrollLeft"]], all = (selector) => [...document.querySelectorAll(`#live ${selector}`)];
 let focused = null, kept = [[], []];
 document.addEventListener("htmx:before:swap", () => {
   const active = document.activeElement;
@@ -33,6 +32,7 @@ for (const [name, isLost] of [["after:request", false], ["error", true]]) docume
 // New records as they come: rows of HTML from the server, the newest first, at most ROWS_MAX of them.
 function follow(button) {
   const status = document.getElementById("tail-status"), body = document.querySelector("table.records tbody");
+  const told = () => `${count} new record${count === 1 ? "" : "s"}.`;
   let source = null, count = 0;
   const stop = (why) => {
     if (source) source.close();
@@ -42,7 +42,7 @@ function follow(button) {
   };
   button.hidden = false;
   button.addEventListener("click", () => {
-    if (source) return stop(`Stopped after ${count} new records.`);
+    if (source) return stop(`Stopped after ${told()}`);
     count = 0;
     source = new EventSource(button.dataset.tail);
     button.textContent = "Stop";
@@ -53,7 +53,7 @@ function follow(button) {
       body.insertAdjacentHTML("afterbegin", event.data);
       count += body.childElementCount - before;
       while (body.childElementCount > ROWS_MAX) body.lastElementChild.remove();
-      status.textContent = `Following: ${count} new records.`;
+      status.textContent = `Following: ${told()}`;
     });
     source.addEventListener("end", (event) => stop(event.data));
     source.addEventListener("error", () => stop("Not connected: the server is gone, or too many follow already. Try again."));
@@ -65,27 +65,28 @@ function plot(figure) {
   const rows = [...document.querySelectorAll("tr[data-at]")].reverse();
   const cleanings = rows.filter((row) => row.dataset.before !== undefined);
   if (cleanings.length < 2 || typeof uPlot === "undefined") return;
-  const colour = (name) => getComputedStyle(figure.querySelector(`.${name}`)).color;
+  const colour = (name) => () => getComputedStyle(figure.querySelector(`.${name}`)).color;
   const column = (name) => cleanings.map((row) => Number(row.dataset[name]));
   const marks = rows.filter((row) => !cleanings.includes(row)).map((row) => Number(row.dataset.at) / 1000);
   const unit = (value) => [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].find(([least]) => value >= least) || [1, "B"];
   const size = (value) => `${value / unit(value)[0]} ${unit(value)[1]}`;
   const axis = { stroke: colour("ink"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") } };
   const draw = (chart) => {
-    chart.ctx.strokeStyle = colour("ink");
+    chart.ctx.strokeStyle = colour("ink")();
     for (const at of marks) {
       const x = chart.valToPos(at, "x", true);
       chart.ctx.strokeRect(x, chart.bbox.top, 0, chart.bbox.height);
     }
   };
   figure.hidden = false;
-  const lines = { before: { dash: [6, 3] }, after: { fill: colour("fill") } };
-  const series = Object.entries(lines).map(([name, look]) => ({ label: name, stroke: colour(name), width: 2, ...look }));
+  const lines = [["before", { dash: [6, 3] }], ["after", { fill: colour("fill") }]];
+  const series = lines.map(([name, look]) => ({ label: name, stroke: colour(name), width: 2, ...look }));
   const chart = new uPlot({
     width: figure.clientWidth, height: 240, legend: { show: false }, hooks: { draw: [draw] }, series: [{}, ...series],
     tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"), scales: { y: { range: (_, low, high) => [0, high] } },
     axes: [{ ...axis, values: "{YYYY}-{MM}-{DD}\n{HH}:{mm}:{ss}" }, { ...axis, size: 80, values: (_, values) => values.map(size) }],
   }, [column("at").map((at) => at / 1000), column("before"), column("after")], figure.querySelector(".plot"));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => chart.redraw(false));
   new ResizeObserver(() => chart.setSize({ width: figure.clientWidth, height: 240 })).observe(figure);
 }
 
