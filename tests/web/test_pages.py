@@ -462,6 +462,20 @@ def test_a_page_of_a_list_ends_before_it_gets_too_large(
     assert rows == whole and pages > 1
 
 
+def test_large_records_are_cut_before_their_page_gets_too_large(
+    served: Served, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        value = b'<"&' * 1500 + b"%d" % number
+        served.opened().send("users", value, key=b"k" * 1000, partition=0, headers=[("h", b"x" * 2000)])
+    url = "/ui/topics/users/records?partition=0"
+    assert "cut, so that" not in client.get(url).text
+    monkeypatch.setattr(limits, "PAGE_BYTES", 20_000)
+    text = client.get(url).text
+    checked(text)
+    assert "cut, so that" in text and "4 records" in text and 15_000 < len(text.encode()) <= 20_000
+
+
 def test_the_segments_of_a_topic_are_on_as_many_pages_as_they_need(
     served: Served, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -584,6 +598,9 @@ def test_each_form_shows_what_does_the_same(served: Served, client: TestClient) 
         "/ui/topics/users/empty?mode=truncate": [
             f"siltstone empty {served.paths[0]} --topic users --mode truncate --dry-run",
             f'{own}:empty {body} \'{{"mode": "truncate", "dry_run": true}}\'',
+        ],
+        "/ui/groups?contains=%22&sort=lag": [
+            "curl -X GET 'http://localhost:8082/ui/groups?sort=lag&contains=%22&format=json'"
         ],
         "/ui/topics/users/erase": [
             f"siltstone erase {served.paths[0]} --topic users --key-file FILE",

@@ -23,7 +23,8 @@ from siltstone.commands.listing import (
     list_rows,
 )
 from siltstone.commands.served import Served
-from siltstone.web.pages.rendering import answered, rendered, within_bytes
+from siltstone.web.pages.equivalents import curl
+from siltstone.web.pages.rendering import answered, query_text, rendered, within_bytes
 
 Row = TypeVar("Row")
 Page = TypeVar("Page", ListPage[Any], TopicPage)
@@ -58,10 +59,12 @@ class ListParameters(BaseModel):
 
 
 class ShownList:
-    """A list as a template shows it: a page of rows, the columns, the query."""
+    """A list as a template shows it: a page of rows, the columns, the query, what asks for the same."""
 
-    def __init__(self, columns: Sequence[Column[Any]], asked: ListParameters, rows: ListPage[Any]) -> None:
-        self.columns, self.asked, self.values = columns, asked, asked.values
+    def __init__(
+        self, columns: Sequence[Column[Any]], asked: ListParameters, rows: ListPage[Any], same: str
+    ) -> None:
+        self.columns, self.asked, self.values, self.same = columns, asked, asked.values, [same]
         self.rows, self.total, self.next_start = rows.rows, rows.total, rows.next_start
 
 
@@ -96,9 +99,10 @@ def list_page(
         headers = attachment(f"{name}.{asked.format}")
         return Response(text, media_type=KINDS[asked.format], headers=headers)
     found = list_rows(rows, columns, asked.query())
+    same = curl(request, "GET", f"{request.url.path}?{query_text({**asked.values, 'format': 'json'})}")
 
     def render(count: int) -> str:
-        shown = ShownList(columns, asked, first_rows(found, asked.start, count))
+        shown = ShownList(columns, asked, first_rows(found, asked.start, count), same)
         return rendered(request, served, template, shown=shown, **values)
 
     return answered(request, served, within_bytes(render, len(found.rows)))

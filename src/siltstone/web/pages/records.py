@@ -23,12 +23,14 @@ from siltstone.web.guards import READER
 from siltstone.web.here import Here, Latest
 from siltstone.web.limits import READING
 from siltstone.web.pages.equivalents import curl, shell
-from siltstone.web.pages.rendering import fragment, path, query_text
+from siltstone.web.pages.rendering import answered, fragment, path, query_text, rendered, within_bytes
 from siltstone.web.pages.topic_tabs import topic_page
 from siltstone.web.queries import RecordForm
 from siltstone.web.rest.tail import opened_stream
 
 router = APIRouter(prefix="/ui/topics")
+TEXT_MAX = 16 << 10
+"""Characters of a key, a value or a header that are shown, fewer where the page would get too large."""
 
 
 @router.get("/{topic}/records", dependencies=[READER, READING])
@@ -46,19 +48,24 @@ def records(
         problem = "partition and offset are numbers, the time is a date with a time"
     except SiltstoneError as error:
         problem = str(error)
-    return topic_page(
-        request,
-        served,
-        "records.html",
-        topic,
-        "records",
-        found=found,
-        problem=problem,
-        same=same,
-        values=asked.model_dump(exclude={"cursor"}),
-        views=RECORDS_VIEWS,
-        decodings=DECODINGS,
-    )
+
+    def render(text_max: int) -> str:
+        return rendered(
+            request,
+            served,
+            "records.html",
+            topic=served.catalogue.topic(topic),
+            tab="records",
+            found=found,
+            text_max=text_max,
+            problem=problem,
+            same=same,
+            values=asked.model_dump(exclude={"cursor"}),
+            views=RECORDS_VIEWS,
+            decodings=DECODINGS,
+        )
+
+    return answered(request, served, within_bytes(render, TEXT_MAX))
 
 
 @router.get("/{topic}/records:tail", dependencies=[READER], response_class=StreamingResponse)
@@ -69,7 +76,7 @@ async def follow(
     browsed, query = await run_in_threadpool(_followed, served, topic, asked)
 
     def rows(event: StreamEvent) -> str:
-        html = fragment("record_rows.html", records=event.records[::-1], topic_name=topic)
+        html = fragment("record_rows.html", records=event.records[::-1], topic_name=topic, text_max=TEXT_MAX)
         data = html if event.kind == "records" else event.reason or event.kind
         # Also a carriage return ends a line of an event stream.
         return f"event: {event.kind}\n" + "".join(f"data: {line}\n" for line in data.splitlines()) + "\n"

@@ -210,7 +210,8 @@ def page(request: Request, served: Served, template: str, **values: Any) -> Resp
 
 
 def within_bytes(render: Callable[[int], str], rows: int) -> str:
-    """A page with as many of its ``rows`` rows as fit: ``render`` makes one of so many."""
+    """A page with as many of its ``rows`` rows, or characters of a text, as fit: ``render`` makes one of so
+    many."""
     html = render(rows)
     while rows > 1 and (size := len(html.encode())) > limits.PAGE_BYTES:
         rows = max(rows * limits.PAGE_BYTES // size, 1)
