@@ -265,11 +265,14 @@ def empty_topic(
         "records": [partition.records for partition in before.partitions],
         "bytes": [partition.bytes for partition in before.partitions],
     }
-    with here.changes.recorded(actor, EMPTY, topic, before=known, after={"mode": mode}):
+    with here.changes.recorded(actor, EMPTY, topic, before=known, after={"mode": mode}) as change:
         if mode == TRUNCATE:
             partitions = _truncate(here, before.partitions, logs, progress)
         else:
             partitions = _delete_keys(here, before.partitions, logs, checkpoint_of, progress)
+        held = [partition.hold for partition in partitions if partition.hold is not None]
+        if held:
+            change.outcome = f"held: {held[0].reason}"
     return replace(before, dry_run=False, partitions=partitions)
 
 

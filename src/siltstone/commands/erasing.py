@@ -59,6 +59,7 @@ from siltstone.commands.open_directories import (
     opened,
     refuse_internal,
     refuse_not_compacted,
+    tell_failures,
 )
 from siltstone.compaction.inplace.planning import find_horizons
 from siltstone.compaction.report import LogResult, read_cleanings
@@ -551,8 +552,10 @@ class _Erasing:
         again."""
         in_logs = [place for place in found.places if place.kind == LOG and place.unstamped]
         logs = {self._log(place.partition) for place in in_logs if place.partition is not None}
-        with self.here.changes.recorded(self.actor, "clean", self.request.topic, after={"force": True}):
+        changes = self.here.changes
+        with changes.recorded(self.actor, "clean", self.request.topic, after={"force": True}) as change:
             self.results = self.here.clean_fully(logs)
+            tell_failures(change, self.results.values())
         return self._search()
 
     def _supersede(self, topic_partition: TopicPartition, places: Sequence[KeyPlace]) -> None:
