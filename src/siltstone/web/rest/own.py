@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Query
 from pydantic import Field
@@ -61,6 +62,24 @@ def topics(served: Here, asked: Annotated[TopicParameters, Query()]) -> Document
     }
 
 
+class Row(Protocol):
+    """A row of a list."""
+
+    def to_json(self) -> Mapping[str, Any]:
+        """One object."""
+        ...
+
+
+def _page(name: str, rows: Sequence[Row], start: int, count: int) -> Document:
+    """A page of rows that are all known."""
+    end = start + count
+    return {
+        name: [row.to_json() for row in rows[start:end]],
+        "total": len(rows),
+        "next_start": end if end < len(rows) else None,
+    }
+
+
 @router.get("/topics/{topic}", dependencies=[VIEWER])
 def topic(served: Here, topic: str, response: Response) -> Document:
     """One topic, its partitions, and its settings, with its ETag."""
@@ -103,9 +122,9 @@ def records(
 
 
 @router.get("/topics/{topic}/cleanings", dependencies=[VIEWER])
-def topic_cleanings(served: Here, topic: str, count: Count = PAGE_ROWS) -> Document:
+def topic_cleanings(served: Here, topic: str, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
     """The last cleanings of a topic, the newest first."""
-    return {"cleanings": [cleaning.to_json() for cleaning in console.cleanings(served, topic)[:count]]}
+    return _page("cleanings", console.cleanings(served, topic), start, count)
 
 
 @router.post("/topics/{topic}/configs:preview", dependencies=[VIEWER, JSON_ONLY, READING])
@@ -164,9 +183,9 @@ def queue(served: Here, count: Count = PAGE_ROWS) -> Document:
 
 
 @router.get("/cleaner/runs", dependencies=[VIEWER])
-def runs(served: Here, count: Count = PAGE_ROWS) -> Document:
+def runs(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
     """The last cleanings, the newest first."""
-    return {"cleanings": [cleaning.to_json() for cleaning in console.cleanings(served)[:count]]}
+    return _page("cleanings", console.cleanings(served), start, count)
 
 
 @router.get("/cleaner/uncleanable", dependencies=[VIEWER])
@@ -178,13 +197,7 @@ def uncleanable(served: Here, count: Count = PAGE_ROWS) -> Document:
 @router.get("/cleaner/savings", dependencies=[VIEWER])
 def savings(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
     """What cleanings have saved, by day and topic, the newest day first."""
-    found = console.savings(served)
-    end = start + count
-    return {
-        "savings": [saving.to_json() for saving in found[start:end]],
-        "total": len(found),
-        "next_start": end if end < len(found) else None,
-    }
+    return _page("savings", console.savings(served), start, count)
 
 
 @router.get("/configs", dependencies=[VIEWER])
@@ -195,10 +208,10 @@ def broker_configs(served: Here, everything: bool = False) -> Document:
 
 
 @router.get("/groups", dependencies=[VIEWER, READING])
-def groups(served: Here) -> Document:
+def groups(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
     """Consumer groups with their offsets and lags, from ``__consumer_offsets``."""
     found, notes = console.groups(served)
-    return {"groups": [group.to_json() for group in found], "notes": notes}
+    return {**_page("groups", found, start, count), "notes": notes}
 
 
 @router.get("/transactions", dependencies=[VIEWER, READING])
@@ -208,9 +221,9 @@ def transactions(served: Here, start: str = "") -> Document:
 
 
 @router.get("/directories", dependencies=[VIEWER])
-def directories(served: Here) -> Document:
+def directories(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
     """The log directories, and whether a process uses them."""
-    return {"directories": [row.to_json() for row in console.directories(served)]}
+    return _page("directories", console.directories(served), start, count)
 
 
 @router.get("/changes", dependencies=[VIEWER])
@@ -220,9 +233,9 @@ def changes(served: Here, count: Count = PAGE_ROWS) -> Document:
 
 
 @router.get("/jobs", dependencies=[VIEWER])
-def jobs(served: Here) -> Document:
+def jobs(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
     """The background jobs, the newest first."""
-    return {"jobs": [job.to_json() for job in served.jobs.all()]}
+    return _page("jobs", served.jobs.all(), start, count)
 
 
 @router.get("/jobs/{job_id}", dependencies=[VIEWER])

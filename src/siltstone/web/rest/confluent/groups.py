@@ -10,6 +10,7 @@ from siltstone.base.errors import UnknownGroupError
 from siltstone.commands import console
 from siltstone.commands.groups import ConsumerGroup, GroupOffset, Member
 from siltstone.web.guards import VIEWER
+from siltstone.web.limits import READING
 from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
     Cluster,
@@ -51,7 +52,7 @@ def _group_document(cluster: Cluster, group: ConsumerGroup) -> Document:
     )
 
 
-@router.get(GROUPS, dependencies=[VIEWER], response_model=ResourceList)
+@router.get(GROUPS, dependencies=[VIEWER, READING], response_model=ResourceList)
 def list_groups(cluster: In, page: Page) -> Document:
     """All consumer groups."""
     found = console.groups(cluster.served)[0]
@@ -59,7 +60,7 @@ def list_groups(cluster: In, page: Page) -> Document:
     return cluster.listing("KafkaConsumerGroupList", ["consumer-groups"], items, page)
 
 
-@router.get(GROUP, dependencies=[VIEWER], response_model=Resource)
+@router.get(GROUP, dependencies=[VIEWER, READING], response_model=Resource)
 def get_group(cluster: In, consumer_group_id: str) -> Document:
     """One consumer group."""
     return _group_document(cluster, _group(cluster, consumer_group_id))
@@ -85,7 +86,7 @@ def _member(cluster: Cluster, group_id: str, consumer_id: str) -> Member:
     raise HTTPException(404, f"group {group_id[:256]!r} has no consumer {consumer_id[:256]!r}")
 
 
-@router.get(f"{GROUP}/consumers", dependencies=[VIEWER], response_model=ResourceList)
+@router.get(f"{GROUP}/consumers", dependencies=[VIEWER, READING], response_model=ResourceList)
 def list_consumers(cluster: In, consumer_group_id: str, page: Page) -> Document:
     """The members of a group."""
     members = _group(cluster, consumer_group_id).members
@@ -96,7 +97,7 @@ def list_consumers(cluster: In, consumer_group_id: str, page: Page) -> Document:
     return cluster.listing("KafkaConsumerList", parts, items, page)
 
 
-@router.get(CONSUMER, dependencies=[VIEWER], response_model=Resource)
+@router.get(CONSUMER, dependencies=[VIEWER, READING], response_model=Resource)
 def get_consumer(cluster: In, consumer_group_id: str, consumer_id: str) -> Document:
     """One member of a group."""
     member = _member(cluster, consumer_group_id, consumer_id)
@@ -117,7 +118,7 @@ def _assignment_document(cluster: Cluster, group: str, consumer: str, topic: str
     )
 
 
-@router.get(f"{CONSUMER}/assignments", dependencies=[VIEWER], response_model=ResourceList)
+@router.get(f"{CONSUMER}/assignments", dependencies=[VIEWER, READING], response_model=ResourceList)
 def list_assignments(cluster: In, consumer_group_id: str, consumer_id: str, page: Page) -> Document:
     """The partitions that a member has."""
     assigned = _member(cluster, consumer_group_id, consumer_id).assigned
@@ -156,7 +157,7 @@ def _member_of(group: ConsumerGroup, offset: GroupOffset) -> Member | None:
     return next((member for member in group.members if member.member_id == offset.member_id), None)
 
 
-@router.get(f"{GROUP}/lags", dependencies=[VIEWER], response_model=ResourceList)
+@router.get(f"{GROUP}/lags", dependencies=[VIEWER, READING], response_model=ResourceList)
 def list_lags(cluster: In, consumer_group_id: str, page: Page) -> Document:
     """The lag of a group in each partition."""
     group = _group(cluster, consumer_group_id)
@@ -170,7 +171,7 @@ def list_lags(cluster: In, consumer_group_id: str, page: Page) -> Document:
     return cluster.listing("KafkaConsumerLagList", ["consumer-groups", group.name, "lags"], items, page)
 
 
-@router.get(LAG, dependencies=[VIEWER], response_model=Resource)
+@router.get(LAG, dependencies=[VIEWER, READING], response_model=Resource)
 def get_lag(cluster: In, consumer_group_id: str, topic_name: str, partition_id: int) -> Document:
     """The lag of a group in one partition."""
     group = _group(cluster, consumer_group_id)
@@ -180,7 +181,7 @@ def get_lag(cluster: In, consumer_group_id: str, topic_name: str, partition_id: 
     raise HTTPException(404, f"the group has nothing of {topic_name[:256]!r}, partition {partition_id}")
 
 
-@router.get(f"{GROUP}/lag-summary", dependencies=[VIEWER], response_model=Resource)
+@router.get(f"{GROUP}/lag-summary", dependencies=[VIEWER, READING], response_model=Resource)
 def get_lag_summary(cluster: In, consumer_group_id: str) -> Document:
     """The largest lag of a group, and the sum. 404 where no lag is known, as Confluent's."""
     group = _group(cluster, consumer_group_id)
