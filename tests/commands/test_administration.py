@@ -161,18 +161,18 @@ def test_a_job_that_cannot_be_recorded_is_refused_at_once(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(served.opened_changes(), "_append", full)
-    request = ErasureRequest(topic="users", key=b"k")
+    request = ErasureRequest(topic="users", keys=(b"k",))
     for submit in (
         lambda: admin.clean_now(served, ADA, "users"),
         lambda: admin.empty_topic(served, ADA, "users", "truncate"),
-        lambda: admin.erase_key(served, ADA, request),
+        lambda: admin.erase_keys(served, ADA, request),
     ):
         with pytest.raises(StorageError, match="not recorded"):
             submit()
     assert served.jobs.all() == []
     questions = (
         admin.empty_topic(served, ADA, "users", "truncate", dry_run=True),
-        admin.erase_key(served, ADA, request, dry_run=True),
+        admin.erase_keys(served, ADA, request, dry_run=True),
     )
     assert {served.jobs.wait(job.id).state for job in questions} == {"done"}
 

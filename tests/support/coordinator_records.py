@@ -1,5 +1,5 @@
-"""Keys and values of ``__consumer_offsets`` and ``__transaction_state``, encoded by hand after Kafka's message
-definitions."""
+"""Keys and values of ``__consumer_offsets`` and ``__transaction_state``, encoded by hand after Kafka's
+message definitions."""
 
 from __future__ import annotations
 

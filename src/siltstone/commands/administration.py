@@ -236,17 +236,17 @@ def cancel_job(served: Served, actor: Actor, job_id: str) -> BackgroundJob:
         return job
 
 
-def erase_key(
+def erase_keys(
     served: Served, actor: Actor, request: ErasureRequest, *, dry_run: bool = False
 ) -> BackgroundJob:
-    """Erase a key from a compacted topic, or look for it, as a job; neither its target nor its result has the
-    key. Raises UnknownTopicError, PolicyViolationError, BusyError, SiltstoneError."""
+    """Erase keys from a compacted topic, or look for them, as a job; neither its target nor its result has
+    them. Raises UnknownTopicError, PolicyViolationError, BusyError, SiltstoneError."""
     here = _open_directories(served)
     here.manager.partitions_of(request.topic)
     erasing.refuse_topic(request.topic, here.manager.topics.settings(request.topic))
 
     def work(progress: Progress) -> object:
-        done = erasing.erase_key(here, actor, request, dry_run=dry_run, progress=_reporting(progress))
+        done = erasing.erase_keys(here, actor, request, dry_run=dry_run, progress=_reporting(progress))
         served.cataloguer.refresh_soon()
         return done.to_json()
 

@@ -16,7 +16,7 @@ from siltstone.base.errors import PolicyViolationError
 from siltstone.commands.changes import Actor, ChangeInProgress, ChangeLog
 from siltstone.commands.circumstances import HELD_BY_LEDGER, OPEN_TRANSACTION, WITHIN_MIN_LAG, Circumstances
 from siltstone.commands.directories import INTERNAL_TOPICS, BrokerDirectories
-from siltstone.commands.library import cleaner_in_process
+from siltstone.commands.library import EngineName, cleaner_with
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, LogResult, failures
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.runtime.log_cleaner import LogCleaner
@@ -111,10 +111,13 @@ def tell_failures(change: ChangeInProgress, results: Collection[LogResult]) -> N
 
 
 @contextlib.contextmanager
-def opened(directories: BrokerDirectories) -> Iterator[OpenDirectories]:
-    """Lock, recover and open directories for a command. Raises as ``LogManager.open``."""
+def opened(
+    directories: BrokerDirectories, topic: str, engine: EngineName = "auto"
+) -> Iterator[OpenDirectories]:
+    """Lock, recover and open directories for a command that cleans a topic. Raises as ``LogManager.open`` and
+    ``cleaner_with``."""
     with directories.open() as manager:
-        cleaner = cleaner_in_process(manager)
+        cleaner = cleaner_with(manager, engine, topic=topic)
         try:
             changes = ChangeLog(manager.serving()[0].path, manager.clock)
             yield OpenDirectories(manager=manager, cleaner=cleaner, changes=changes)

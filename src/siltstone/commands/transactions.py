@@ -8,8 +8,8 @@
 
 A log has its producers' states: an open one in memory, one that is only read from its newest snapshot and the
 batches after it. Looking at many of the latter takes time, so one request looks at a bounded part of them and
-says where it ended. The transactional id of a producer is in ``__transaction_state`` alone. What Kafka's ``kafka-transactions.sh find-hanging`` finds is here a transaction whose
-``began_ms`` is long ago.
+says where it ended. The transactional id of a producer is in ``__transaction_state`` alone. What Kafka's
+``kafka-transactions.sh find-hanging`` finds is here a transaction whose ``began_ms`` is long ago.
 """
 
 from __future__ import annotations
