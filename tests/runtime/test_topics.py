@@ -194,6 +194,7 @@ def test_all_partitions_are_those_of_each_topic(tmp_path: Path, stopped_broker: 
         manager.topics.create("users", partitions=3)
         append(manager.get_or_create(TopicPartition("events", 5)))
         assert manager.topics.all_partitions() == {"events": (5,), "users": (0, 1, 2)}
+        assert manager.topics.all_partitions() is manager.topics.all_partitions()
     with opened(*stopped_broker) as manager:
         found = manager.topics.all_partitions()
         assert list(found) == manager.topics.names()

@@ -419,6 +419,7 @@ class Topics:
         self._log_configs: dict[str, LogConfig] = {}
         self._partitions: dict[str, tuple[tuple[int, ...], int | None]] = {}
         self._by_topic: tuple[object, dict[str, list[int]]] = (None, {})
+        self._all_partitions: tuple[object, object, Mapping[str, tuple[int, ...]]] = (None, None, {})
         self._new_ids: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -568,15 +569,20 @@ class Topics:
         """The numbers of a topic's partitions, served or not. Raises UnknownTopicError."""
         return self._partitions_and_count(name)[0]
 
-    def all_partitions(self) -> dict[str, tuple[int, ...]]:
-        """The numbers of the partitions of all topics, by name, as ``partitions_of``."""
-        listed, on_disk = self._registry.topics, self._numbers_on_disk()
-        return {
-            name: tuple(
-                sorted({*(listed[name].partitions if name in listed else ()), *on_disk.get(name, ())})
-            )
-            for name in self.names()
-        }
+    def all_partitions(self) -> Mapping[str, tuple[int, ...]]:
+        """The numbers of the partitions of all topics, by name, as ``partitions_of``. Kept until a topic is
+        created, altered or deleted, or one of their directories goes offline."""
+        registry, on_disk, known = self._registry, self._numbers_on_disk(), self._all_partitions
+        if known[0] is not registry or known[1] is not on_disk:
+            listed = registry.topics
+            numbers = {
+                name: tuple(
+                    sorted({*(listed[name].partitions if name in listed else ()), *on_disk.get(name, ())})
+                )
+                for name in sorted({*listed, *on_disk})
+            }
+            known = self._all_partitions = registry, on_disk, numbers
+        return known[2]
 
     def partition_count(self, name: str) -> int | None:
         """How many partitions a topic has; see ``TopicSettings``. Raises UnknownTopicError."""

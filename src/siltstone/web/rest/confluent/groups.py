@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from fastapi import APIRouter, HTTPException
 
 from siltstone.base.errors import UnknownGroupError
@@ -55,9 +53,12 @@ def _group_document(cluster: Cluster, group: ConsumerGroup) -> Document:
 @router.get(GROUPS, dependencies=[VIEWER, READING], response_model=ResourceList)
 def list_groups(cluster: In, page: Page) -> Document:
     """All consumer groups."""
-    found = console.groups(cluster.served)[0]
-    items = [(group.name, partial(_group_document, cluster, group)) for group in found]
-    return cluster.listing("KafkaConsumerGroupList", ["consumer-groups"], items, page)
+    found = {group.name: group for group in console.groups(cluster.served)[0]}
+
+    def document(name: str) -> Document:
+        return _group_document(cluster, found[name])
+
+    return cluster.listing("KafkaConsumerGroupList", ["consumer-groups"], sorted(found), document, page)
 
 
 @router.get(GROUP, dependencies=[VIEWER, READING], response_model=Resource)
@@ -89,12 +90,13 @@ def _member(cluster: Cluster, group_id: str, consumer_id: str) -> Member:
 @router.get(f"{GROUP}/consumers", dependencies=[VIEWER, READING], response_model=ResourceList)
 def list_consumers(cluster: In, consumer_group_id: str, page: Page) -> Document:
     """The members of a group."""
-    members = _group(cluster, consumer_group_id).members
-    items = [
-        (each.member_id, partial(_consumer_document, cluster, consumer_group_id, each)) for each in members
-    ]
+    members = {member.member_id: member for member in _group(cluster, consumer_group_id).members}
+
+    def document(member_id: str) -> Document:
+        return _consumer_document(cluster, consumer_group_id, members[member_id])
+
     parts = ["consumer-groups", consumer_group_id, "consumers"]
-    return cluster.listing("KafkaConsumerList", parts, items, page)
+    return cluster.listing("KafkaConsumerList", parts, sorted(members), document, page)
 
 
 @router.get(CONSUMER, dependencies=[VIEWER, READING], response_model=Resource)
@@ -123,16 +125,12 @@ def list_assignments(cluster: In, consumer_group_id: str, consumer_id: str, page
     """The partitions that a member has."""
     assigned = _member(cluster, consumer_group_id, consumer_id).assigned
     named = ("consumer-groups", consumer_group_id, "consumers", consumer_id, "assignments")
-    items = [
-        (
-            (each.topic, each.partition),
-            partial(
-                _assignment_document, cluster, consumer_group_id, consumer_id, each.topic, each.partition
-            ),
-        )
-        for each in assigned
-    ]
-    return cluster.listing("KafkaConsumerAssignmentList", named, items, page)
+    keys = sorted((each.topic, each.partition) for each in assigned)
+
+    def document(key: tuple[str, int]) -> Document:
+        return _assignment_document(cluster, consumer_group_id, consumer_id, *key)
+
+    return cluster.listing("KafkaConsumerAssignmentList", named, keys, document, page)
 
 
 def _lag_document(cluster: Cluster, group: ConsumerGroup, offset: GroupOffset) -> Document:
@@ -161,14 +159,15 @@ def _member_of(group: ConsumerGroup, offset: GroupOffset) -> Member | None:
 def list_lags(cluster: In, consumer_group_id: str, page: Page) -> Document:
     """The lag of a group in each partition."""
     group = _group(cluster, consumer_group_id)
-    items = [
-        (
-            (each.topic_partition.topic, each.topic_partition.partition),
-            partial(_lag_document, cluster, group, each),
-        )
-        for each in group.offsets
-    ]
-    return cluster.listing("KafkaConsumerLagList", ["consumer-groups", group.name, "lags"], items, page)
+    offsets = {
+        (offset.topic_partition.topic, offset.topic_partition.partition): offset for offset in group.offsets
+    }
+
+    def document(key: tuple[str, int]) -> Document:
+        return _lag_document(cluster, group, offsets[key])
+
+    parts = ["consumer-groups", group.name, "lags"]
+    return cluster.listing("KafkaConsumerLagList", parts, sorted(offsets), document, page)
 
 
 @router.get(LAG, dependencies=[VIEWER, READING], response_model=Resource)
