@@ -14,7 +14,7 @@ def test_it_is_paused_in_the_block_alone(is_enabled: bool) -> None:
     before = gc.isenabled()
     try:
         (gc.enable if is_enabled else gc.disable)()
-        with pytest.raises(ValueError, match="^within$"), collector_paused():
+        with pytest.raises(ValueError, match="within"), collector_paused():
             assert not gc.isenabled()
             raise ValueError("within")
         assert gc.isenabled() == is_enabled
