@@ -62,7 +62,7 @@ def topics(served: Here, asked: Annotated[TopicParameters, Query()]) -> Document
     }
 
 
-class Row(Protocol):
+class ListedRow(Protocol):
     """A row of a list."""
 
     def to_json(self) -> Mapping[str, Any]:
@@ -70,7 +70,7 @@ class Row(Protocol):
         ...
 
 
-def _page(name: str, rows: Sequence[Row], start: int, count: int) -> Document:
+def _page(name: str, rows: Sequence[ListedRow], start: int, count: int) -> Document:
     """A page of rows that are all known."""
     end = start + count
     return {
