@@ -610,6 +610,9 @@ class Topics:
         """The topic id to write into a new partition of a topic, None without one."""
         if self._manager.only is not None and name not in self._registry.topics:
             return self._new_ids.setdefault(name, new_id(self._manager.random_bytes))
+        listed = self._registry.topics.get(name)
+        if listed is not None:  # without its other partitions: each of many new ones asks
+            return listed.topic_id or None
         with contextlib.suppress(UnknownTopicError):
             return self._entry(name).topic_id or None
         return None
@@ -648,7 +651,7 @@ class Topics:
         with self._manager.creation_or_deletion_lock:
             entry = self._entry(name)
             refuse_fewer_partitions(name, len(entry.partitions), count)
-            new_numbers = [number for number in range(count) if number not in entry.partitions]
+            new_numbers = sorted(set(range(count)).difference(entry.partitions))
             self._add_partitions(name, entry, new_numbers)
             return self.describe(name)
 
