@@ -51,7 +51,38 @@ def test_a_key_from_the_dry_run_to_the_last_receipt(siltstone: Command, filled: 
     assert files_with(filled, VALUE) == files_with(filled, b"albert") == []
     assert records(filled) == [(b"anna", b"1")]
     absent = siltstone(*named, "--yes", "--json")
-    assert absent.status == 1 and absent.document["status"] == "absent"
+    assert absent.status == 1 and [key["status"] for key in absent.document["keys"]] == ["absent"]
+
+
+@pytest.mark.parametrize("way", ["flags", "file", "hex"])
+def test_many_keys(siltstone: Command, filled: Path, tmp_path: Path, way: str) -> None:
+    path = tmp_path / "keys"
+    path.write_bytes(b"albert\r\nnobody\r\nanna\r\n" if way == "file" else b"616c62657274\n6e6f\n616e6e61")
+    keys = {
+        "flags": ("--key", "albert", "--key", "nobody", "--key", "anna"),
+        "file": ("--keys-file", path),
+        "hex": ("--keys-file", path, "--key-format", "hex"),
+    }[way]
+    named = ("erase", filled, "--topic", "users", *keys)
+    looked = siltstone(*named, "--dry-run", "--json")
+    assert looked.status == 1
+    assert [(key["status"], key["values"]) for key in looked.document["keys"]] == [
+        ("found", 2),
+        ("absent", 0),
+        ("found", 1),
+    ]
+    done = siltstone(*named, "--yes", "--engine", "process")
+    assert done.status == 1, done.err
+    rows = [line.split()[:5] for line in done.lines if line.strip()[:1].isdigit()][:3]
+    assert [row[:3] for row in rows] == [["1", "2", "0"], ["2", "0", "0"], ["3", "1", "0"]]
+    assert "2 of 3 keys" in done.lines[-1] or "2 of 3 keys" in " ".join(done.lines)
+    assert files_with(filled, VALUE) == []
+
+
+def test_an_engine_that_there_is_not(siltstone: Command, filled: Path) -> None:
+    for command in (("erase", "--key", "a"), ("empty", "--mode", "truncate")):
+        done = siltstone(*command, "--topic", "users", "--engine", "steam", "--yes", filled)
+        assert done.status == 2 and "--engine steam" in done.err
 
 
 def test_the_second_step_is_announced(siltstone: Command, filled: Path) -> None:
@@ -77,7 +108,7 @@ def test_originals_that_a_cleaning_kept_are_found_by_its_history(
     cleaned = siltstone("clean", filled, "--topic", "users", "--no-spark", *outputs, "--json").document
     kept = Path(cleaned["kept_originals"])
     done = siltstone("erase", filled, "--topic", "users", "--key", "albert", "--yes", "--json")
-    (holder,) = done.document["holders"]
+    (holder,) = done.document["keys"][0]["holders"]
     assert (done.status, holder["kind"]) == (1, "kept") and holder["path"].startswith(str(kept))
     shutil.rmtree(kept)
     assert siltstone("erase", filled, "--topic", "users", "--key", "albert", "--yes").status == 0
@@ -94,7 +125,7 @@ def test_a_key_of_a_real_brokers_topic(siltstone: Command, stopped_broker: tuple
     left = siltstone(*consumed).lines
     assert [line for line in left if line.startswith(f"{key} ")] == [f"{key} -1"]
     assert {*others} >= {line for line in left if not line.startswith(f"{key} ")}
-    assert siltstone("erase", *named, "--key", key, "--dry-run", "--json").document["values"] == 0
+    assert siltstone("erase", *named, "--key", key, "--dry-run", "--json").document["keys"][0]["values"] == 0
 
 
 def test_partitions_that_are_elsewhere_are_named(
@@ -108,7 +139,7 @@ def test_partitions_that_are_elsewhere_are_named(
 @pytest.mark.parametrize("written", [b"albert", b"albert\n", b"albert\r\n"])
 def test_a_key_from_standard_input(siltstone: Command, filled: Path, written: bytes) -> None:
     named = ("erase", filled, "--topic", "users", "--key-file", "-", "--dry-run", "--json")
-    assert siltstone(*named, stdin=written).document["values"] == 2
+    assert siltstone(*named, stdin=written).document["keys"][0]["values"] == 2
 
 
 def test_a_key_from_a_file_in_hex(siltstone: Command, filled: Path, tmp_path: Path) -> None:
@@ -126,7 +157,7 @@ def test_a_key_from_a_file_in_hex(siltstone: Command, filled: Path, tmp_path: Pa
         "--dry-run",
         "--json",
     )
-    assert siltstone(*named).document["values"] == 2
+    assert siltstone(*named).document["keys"][0]["values"] == 2
 
 
 @pytest.mark.parametrize(
@@ -134,6 +165,7 @@ def test_a_key_from_a_file_in_hex(siltstone: Command, filled: Path, tmp_path: Pa
     [
         (("erase", "--topic", "users"), "no key, or two"),
         (("erase", "--topic", "users", "--key", "a", "--key-file", "-"), "no key, or two"),
+        (("erase", "--topic", "users", "--keys-file", "-", "--key-file", "-"), "no key, or two"),
         (("erase", "--topic", "users", "--key", "zz", "--key-format", "hex"), "the key is not hex"),
         (("erase", "--topic", "users", "--key", "a", "--key-format", "x"), "no key format"),
         (("erase", "--key", "a"), "no topic"),

@@ -184,7 +184,7 @@ def test_erase_and_empty(siltstone: Command, logs: Path) -> None:
         siltstone("erase", *users, "--key", "a", "--dry-run").document,
         siltstone("erase", *users, "--key", "a", "--yes").document,
     ]
-    hold_to_page("erase", erased, rare=("notes", "receipts[].kept_originals"))
+    hold_to_page("erase", erased, rare=("keys[].notes", "keys[].receipts[].kept_originals"))
     emptied = [
         siltstone("empty", *users, "--mode", "truncate", "--dry-run").document,
         siltstone("empty", *users, "--mode", "truncate", "--yes").document,

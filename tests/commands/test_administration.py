@@ -11,7 +11,9 @@ from siltstone.base.errors import (
     ChangedMeanwhileError,
     InvalidConfigError,
     InvalidPartitionsError,
+    InvalidRecordError,
     PolicyViolationError,
+    StorageError,
     TopicExistsError,
     UnknownTopicError,
     UsageError,
@@ -19,6 +21,9 @@ from siltstone.base.errors import (
 from siltstone.commands import administration as admin
 from siltstone.commands.catalogue import Listing, list_topics
 from siltstone.commands.changes import Actor
+from siltstone.commands.erasing import ErasureRequest
+from siltstone.commands.explaining import outcome_words
+from siltstone.commands.sending import Receipt, SentRecord, send_records
 from siltstone.commands.served import Served, ServeOptions
 from siltstone.log.names import TopicPartition
 
@@ -108,6 +113,68 @@ def _result(served: Served, *, force: bool) -> list[dict[str, object]]:
     ended = served.jobs.wait(job.id)
     assert ended.state == "done", ended.error
     return ended.result["logs"]  # type: ignore[index]
+
+
+def test_the_audit_log_says_that_a_record_was_refused(served: Served) -> None:
+    records = [
+        SentRecord(key=b"k", value=b"v"),
+        SentRecord(value=b"keyless"),
+        SentRecord(key=b"k", partition=7),
+    ]
+    stored, keyless, elsewhere = send_records(served, ADA, "users", records)
+    assert isinstance(stored, Receipt)
+    assert isinstance(keyless, InvalidRecordError) and isinstance(elsewhere, UnknownTopicError)
+    send_records(served, ADA, "users", records[:1])
+    (_, _, done), (_, _, refused) = _actions(served)[:2]
+    assert done == "done" and refused is not None
+    assert refused.startswith("failed: 2 of 3 records refused: ") and "key" in refused
+    assert "keyless" not in served.opened_changes().path.read_text("utf-8")
+
+
+def test_the_audit_log_says_that_a_log_could_not_be_cleaned(served: Served) -> None:
+    log = served.opened()["users", 0]
+    for value in (b"1", b"2"):
+        served.opened().send("users", value, key=b"k", partition=0)
+    log.roll()
+    with Path(log.view.segments[0].reader.path).open("r+b") as file:
+        file.seek(80)
+        file.write(b"xxxx")
+    (result,) = _result(served, force=True)
+    assert result["status"] == "uncleanable"
+    cleaned, submitted = _actions(served)[:2]
+    assert submitted == ("submit-job", "users-0", "done")
+    assert cleaned[2] is not None and cleaned[2].startswith("failed: 1 of 1 logs: users-0: ")
+    assert "1 of 1 logs failed" in outcome_words(served.jobs.all()[0])
+
+
+def test_a_job_that_has_ended_is_not_cancelled(served: Served) -> None:
+    _result(served, force=True)
+    (job,) = served.jobs.all()
+    assert admin.cancel_job(served, ADA, job.id).state == "done"
+    assert _actions(served)[0] == ("cancel-job", job.id, "failed: the job had ended: done")
+
+
+def test_a_job_that_cannot_be_recorded_is_refused_at_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(line: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(served.opened_changes(), "_append", full)
+    request = ErasureRequest(topic="users", keys=(b"k",))
+    for submit in (
+        lambda: admin.clean_now(served, ADA, "users"),
+        lambda: admin.empty_topic(served, ADA, "users", "truncate"),
+        lambda: admin.erase_keys(served, ADA, request),
+    ):
+        with pytest.raises(StorageError, match="not recorded"):
+            submit()
+    assert served.jobs.all() == []
+    questions = (
+        admin.empty_topic(served, ADA, "users", "truncate", dry_run=True),
+        admin.erase_keys(served, ADA, request, dry_run=True),
+    )
+    assert {served.jobs.wait(job.id).state for job in questions} == {"done"}
 
 
 def test_a_paused_log_is_not_cleaned(served: Served) -> None:

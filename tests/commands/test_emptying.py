@@ -103,6 +103,7 @@ def test_what_holds_the_values_is_said(tmp_path: Path) -> None:
         (partition,) = done.partitions
         assert not done.is_empty and partition.hold is not None
         assert partition.hold.until_ms == NOW + 60_000 and "min.compaction.lag.ms" in partition.hold.reason
+        assert here.changes.newest()[0].outcome == f"held: {partition.hold.reason}"
         assert partition.keys_after == 0, "readers see the tombstones already"
 
 

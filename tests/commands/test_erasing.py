@@ -9,17 +9,20 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from siltstone.base.clock import ManualClock
 from siltstone.base.errors import (
+    LogError,
     MessageTooLargeError,
     PolicyViolationError,
     StorageError,
     UnknownTopicError,
     UsageError,
 )
+from siltstone.commands import erasing
 from siltstone.commands.changes import CHANGES_FILE, Actor, ChangeLog
 from siltstone.commands.erasing import (
     ABSENT,
@@ -27,11 +30,12 @@ from siltstone.commands.erasing import (
     FOUND,
     HELD,
     KEY_GONE,
+    KEYS_MAX,
     VALUES_GONE,
     Erasure,
     ErasureRequest,
     KeyFingerprint,
-    erase_key,
+    erase_keys,
     parse_key,
 )
 from siltstone.commands.key_search import ELSEWHERE, KEPT, LEDGER, LOG, STAGED, WRITE
@@ -70,7 +74,8 @@ def put(log: PartitionLog, value: bytes | None = VALUE, key: bytes = KEY) -> Non
 
 
 def erase(here: OpenDirectories, key: bytes = KEY, *kept: Path, dry_run: bool = False) -> Erasure:
-    return erase_key(here, ACTOR, ErasureRequest(topic="users", key=key, kept=kept), dry_run=dry_run)
+    request = ErasureRequest(topic="users", keys=(key,), kept=kept)
+    return erase_keys(here, ACTOR, request, dry_run=dry_run).keys[0]
 
 
 def files_with(path: Path, needle: bytes) -> list[str]:
@@ -154,6 +159,78 @@ def test_any_key_is_erased(tmp_path: Path, key: bytes) -> None:
         assert [record.key for record in here.manager["users", 0]] == [b"other"]
         if key:
             assert files_with(tmp_path, key) == []
+
+
+def test_many_keys_are_searched_and_cleaned_together_with_a_receipt_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, keys = ManualClock(NOW), tuple(b"key-%d" % number for number in range(5))
+    absent, request = b"nobody", ErasureRequest(topic="users", keys=(*keys, b"nobody", keys[0]))
+    with open_at(tmp_path, clock, partitions=2) as here:
+        logs = here.manager["users"].logs()
+        for number, key in enumerate(keys):
+            put(logs[number % 2], key=key)
+            put(logs[0], key=key)
+        put(logs[1], b"stays", key=b"other")
+        searches, cleanings = list[int](), list[int]()
+        search, clean = erasing.search_keys, OpenDirectories.clean_fully
+
+        def counted_search(topic: Any, keys: Any, *more: Any) -> Any:
+            searches.append(len(keys))
+            return search(topic, keys, *more)
+
+        def counted_clean(here: OpenDirectories, logs: Any) -> Any:
+            cleanings.append(len(logs))
+            return clean(here, logs)
+
+        monkeypatch.setattr(erasing, "search_keys", counted_search)
+        monkeypatch.setattr(OpenDirectories, "clean_fully", counted_clean)
+        looked = erase_keys(here, ACTOR, request, dry_run=True)
+        assert [key.status for key in looked.keys] == [FOUND] * 5 + [ABSENT, FOUND]
+        done = erase_keys(here, ACTOR, request)
+        assert [key.status for key in done.keys] == [VALUES_GONE] * 5 + [ABSENT, VALUES_GONE]
+        assert [key.values for key in done.keys] == [2] * 5 + [0, 2]
+        assert (searches, cleanings) == ([6, 6, 5], [2])
+        assert not done.is_complete and "5 of 7" not in done.sentence and "6 of 7 keys" in done.sentence
+        # A key that is written again goes through the first step again, while the others take the second.
+        clock.advance(RETENTION + 1)
+        put(logs[0], key=keys[2])
+        again = erase_keys(here, ACTOR, ErasureRequest(topic="users", keys=keys))
+        assert [key.status for key in again.keys] == [KEY_GONE] * 2 + [VALUES_GONE] + [KEY_GONE] * 2
+        assert "key-" not in here.changes.path.read_text() and absent.decode() not in str(again.to_json())
+        receipts = [
+            change.receipt for change in here.changes.all_of(ERASE_KEY, "users") if change.receipt is not None
+        ]
+        assert [receipt["step"] for receipt in receipts] == ["values"] * 6 + ["key"] * 4
+        proofs = [KeyFingerprint.parse(receipt["key"]) for receipt in receipts]
+        assert [sum(proof is not None and proof.is_of(key) for proof in proofs) for key in keys] == [2] * 5
+    assert [record.value for record in table_of(tmp_path)] == [b"stays", None]
+
+
+def table_of(path: Path) -> list[Any]:
+    """All records that are left."""
+    with open_at(path, partitions=2) as here:
+        return sorted(
+            (record for log in here.manager["users"].logs() for record in log),
+            key=lambda record: record.value is None,
+        )
+
+
+def test_one_key_that_is_refused_is_named_by_its_place(tmp_path: Path) -> None:
+    with open_at(tmp_path, topic={"max.message.bytes": "300"}) as here:
+        log, long = here.manager["users", 0], b"k" * 200
+        put(log, b"v", key=long)
+        put(log, b"v", key=KEY)
+        here.manager.topics.alter("users", {"max.message.bytes": "150"})
+        with pytest.raises(LogError, match="key 2: "):
+            erase_keys(here, ACTOR, ErasureRequest(topic="users", keys=(KEY, long)))
+        assert {str(change.outcome).partition(":")[0] for change in here.changes.newest()} == {"failed"}
+
+
+@pytest.mark.parametrize("count", [0, KEYS_MAX + 1])
+def test_too_many_keys_or_none(count: int) -> None:
+    with pytest.raises(UsageError, match="keys cannot be erased together"):
+        ErasureRequest(topic="users", keys=(KEY,) * count)
 
 
 def test_a_dry_run_finds_and_changes_nothing(tmp_path: Path) -> None:
@@ -256,8 +333,8 @@ def test_a_value_that_is_written_meanwhile_holds_it(tmp_path: Path) -> None:
             if stage == "cleaning":
                 put(log, b"again")
 
-        request = ErasureRequest(topic="users", key=KEY)
-        done = erase_key(here, ACTOR, request, progress=produce)
+        request = ErasureRequest(topic="users", keys=(KEY,))
+        (done,) = erase_keys(here, ACTOR, request, progress=produce).keys
         assert done.status == HELD and "written again at offset 2" in done.holders[0].reason
         assert receipts(here) == []
         assert erase(here).status == VALUES_GONE
@@ -442,11 +519,11 @@ def test_what_is_interrupted_between_tombstone_and_cleaning_goes_on(
         if stage == "cleaning":
             raise error
 
-    request, root = ErasureRequest(topic="users", key=KEY), tmp_path / "logs"
+    request, root = ErasureRequest(topic="users", keys=(KEY,)), tmp_path / "logs"
     with open_at(root) as here:
         put(here.manager["users", 0])
         with pytest.raises(type(error)):
-            erase_key(here, ACTOR, request, progress=stop)
+            erase_keys(here, ACTOR, request, progress=stop)
         assert receipts(here) == []
     crashed = tmp_path / "crashed"
     shutil.copytree(root, crashed)
@@ -543,12 +620,12 @@ def test_topics_from_which_no_key_can_be_erased(tmp_path: Path) -> None:
         here.manager.topics.create("__consumer_offsets", 1, {"cleanup.policy": "compact"})
         for topic, says in (("events", "cleanup.policy=delete"), ("__consumer_offsets", "broker's own")):
             with pytest.raises(PolicyViolationError, match=says) as refused:
-                erase_key(here, ACTOR, ErasureRequest(topic=topic, key=KEY))
+                erase_keys(here, ACTOR, ErasureRequest(topic=topic, keys=(KEY,)))
             assert refused.value.advice
         with pytest.raises(UnknownTopicError):
-            erase_key(here, ACTOR, ErasureRequest(topic="nobody", key=KEY))
+            erase_keys(here, ACTOR, ErasureRequest(topic="nobody", keys=(KEY,)))
         with pytest.raises(UsageError, match="null"):
-            ErasureRequest(topic="users", key=None)  # type: ignore[arg-type]
+            ErasureRequest(topic="users", keys=(None,))  # type: ignore[arg-type]
         assert here.changes.newest() == []
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.commands.key_search import LOG, SearchedTopic, search_key
+from siltstone.commands.key_search import LOG, SearchedTopic, search_keys
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.reading import LogReader
@@ -33,12 +33,12 @@ def check_round(case: golden_sets.Case, round_: golden_sets.Round, root: Path) -
     topic = SearchedTopic(name=case.topic, logs=[log], directories=[root])
     keys = [key for key in {**values, **tombstones} if key is not None]
     total = 0
-    for key in keys[:: max(len(keys) // KEYS_ASKED, 1)]:
-        found = search_key(topic, key)
+    asked = keys[:: max(len(keys) // KEYS_ASKED, 1)]
+    for key, found in zip(asked, search_keys(topic, asked), strict=True):
         assert {place.kind for place in found.places} == {LOG}
         assert (found.values, found.tombstones) == (values[key], tombstones[key])
         total += found.values + found.tombstones
-    assert search_key(topic, b"\x00\x00\x00\x01").places == (), "the key of a marker is no key"
+    assert search_keys(topic, [b"\x00\x00\x00\x01"])[0].places == (), "the key of a marker is no key"
     return total
 
 

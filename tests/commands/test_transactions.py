@@ -13,10 +13,18 @@ from siltstone.base.records.build import NewBatchHeader
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.commands.browsing import Budget
 from siltstone.commands.served import Served, ServeOptions
-from siltstone.commands.transactions import NOTES_MAX, OpenTransaction, open_transactions, parsed_start
+from siltstone.commands.transactions import (
+    NOTES_MAX,
+    TRANSACTION_STATE,
+    OpenTransaction,
+    open_transactions,
+    parsed_start,
+    transactional_ids,
+)
 from siltstone.log.names import TopicPartition
 from siltstone.log.validation import Origin
 from siltstone.runtime.producing import NewRecord, append
+from tests.support import coordinator_records as encoded
 from tests.support.log.managed import NOW
 
 USERS, EVENTS = TopicPartition("users", 0), TopicPartition("events", 0)
@@ -76,6 +84,27 @@ def test_open_ones_are_told_with_what_they_hold(served: Served) -> None:
     assert size > second.held_bytes > third.held_bytes
     with looked(served) as other:
         assert open_transactions(other) == open_transactions(served)
+
+
+def test_a_producer_has_the_transactional_id_that_its_coordinator_wrote(served: Served) -> None:
+    begin(served, USERS, 7)
+    begin(served, EVENTS, 8)
+    assert {each.transactional_id for each in open_transactions(served).transactions} == {None}
+    manager, state = served.opened(), TRANSACTION_STATE
+    manager.topics.create(state, 2, {"cleanup.policy": "compact"})
+    written = {"old": (6, 7), "orders-app": (7,), "gone": (None,), "other": (9,)}
+    for number, (name, producers) in enumerate(written.items()):
+        for producer in producers:
+            value = None if producer is None else encoded.transaction(producer)
+            append(manager[state, number % 2], [NewRecord(key=encoded.key(0, name), value=value)])
+    append(manager[state, 0], [NewRecord(key=b"?", value=b"?")])
+    append(manager[state, 0], [NewRecord(key=encoded.key(0, "old"), value=None)])
+    found = open_transactions(served)
+    assert [each.transactional_id for each in found.transactions] == [None, "orders-app"]
+    with looked(served) as other:
+        assert open_transactions(other) == found
+    ids, (note,) = transactional_ids(served, Budget(1))
+    assert ids == {} and "too long" in note
 
 
 def test_what_has_ended_is_not_open(served: Served) -> None:

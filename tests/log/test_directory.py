@@ -15,7 +15,12 @@ from pathlib import Path
 import pytest
 
 from siltstone.base import files
-from siltstone.base.errors import DirectoryLockedError, DirectoryRefusedError, NotALogDirectoryError
+from siltstone.base.errors import (
+    CorruptFileError,
+    DirectoryLockedError,
+    DirectoryRefusedError,
+    NotALogDirectoryError,
+)
 from siltstone.log import directory as log_directory
 from siltstone.log.checkpoints import write_checkpoint
 from siltstone.log.directory import LogDirectory, open_directories, require_one_broker
@@ -252,3 +257,27 @@ def test_a_directory_above_log_directories_names_them(root: Path) -> None:
     ) as raised:
         LogDirectory.open(root.parent)
     assert "other" not in raised.value.advice
+
+
+def test_a_damaged_cleaner_checkpoint_is_an_error_or_counts_as_empty(root: Path) -> None:
+    topic, path, told = TopicPartition("topic", 0), root / "cleaner-offset-checkpoint", list[str]()
+    path.write_bytes(b"nonsense")
+    with LogDirectory.open(root) as directory:
+        for act in (
+            directory.checkpoints,
+            directory.cleaner_checkpoint,
+            lambda: directory.write_cleaner_checkpoint(topic, 5),
+        ):
+            with raises_error(CorruptFileError, path=path):
+                act()
+        assert path.read_bytes() == b"nonsense"
+        directory.when_damaged = lambda error: told.append(str(error.path))
+        assert directory.cleaner_checkpoint() == directory.checkpoints().cleaner == {}
+        assert told == [str(path)], "once for each state of the file"
+        directory.write_cleaner_checkpoint(topic, 5)
+        assert directory.cleaner_checkpoint() == {topic: 5} and len(told) == 1
+        (root / "recovery-point-offset-checkpoint").write_bytes(b"nonsense")
+        with raises_error(CorruptFileError):
+            directory.checkpoints()
+        directory.remove_cleaner_entries([topic])
+        assert directory.cleaner_checkpoint() == {}

@@ -457,7 +457,9 @@ def test_a_truncation_lowers_the_checkpoints(tmp_path: Path) -> None:
         assert (manager[EVENTS].log_start_offset, manager[EVENTS].log_end_offset) == (100, 101)
 
 
-def test_a_damaged_cleaner_checkpoint_does_not_stop_a_truncation_half_way(tmp_path: Path) -> None:
+def test_a_damaged_cleaner_checkpoint_does_not_stop_a_truncation_half_way(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """It counts as empty, as for the cleaner; before, the other checkpoints kept offsets beyond the end."""
     with opened(tmp_path) as manager:
         manager.topics.create("events")
@@ -469,6 +471,13 @@ def test_a_damaged_cleaner_checkpoint_does_not_stop_a_truncation_half_way(tmp_pa
         assert manager.truncate_to(EVENTS, 6)
         assert read_checkpoint(tmp_path / names.RECOVERY_CHECKPOINT) == {EVENTS: 6}
         assert read_checkpoint(tmp_path / names.REPLICATION_CHECKPOINT) == {EVENTS: 6}
+        served = manager.directory_of(EVENTS)
+        assert served.cleaner_checkpoint() == served.cleaner_checkpoint() == {}
+        assert caplog.text.count("counts as empty") == 1
+        served.write_cleaner_checkpoint(EVENTS, 3)
+        assert (
+            served.cleaner_checkpoint() == read_checkpoint(tmp_path / names.CLEANER_CHECKPOINT) == {EVENTS: 3}
+        )
 
 
 def test_a_manager_with_its_own_threads_closes_in_order(tmp_path: Path) -> None:

@@ -194,10 +194,27 @@ def test_all_partitions_are_those_of_each_topic(tmp_path: Path, stopped_broker: 
         manager.topics.create("users", partitions=3)
         append(manager.get_or_create(TopicPartition("events", 5)))
         assert manager.topics.all_partitions() == {"events": (5,), "users": (0, 1, 2)}
+        assert manager.topics.all_partitions() is manager.topics.all_partitions()
     with opened(*stopped_broker) as manager:
         found = manager.topics.all_partitions()
         assert list(found) == manager.topics.names()
         assert found == {name: manager.topics.partitions_of(name) for name in found}
+
+
+def test_a_new_partition_is_made_without_a_walk_over_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as manager:
+        manager.topics.create("users", partitions=3)
+        walks = list[str]()
+        walk = Topics._paths_on_disk
+        monkeypatch.setattr(
+            Topics, "_paths_on_disk", lambda topics, name: walks.append(name) or walk(topics, name)
+        )
+        manager.topics.add_partitions("users", 20)
+        assert len(walks) < 5
+        topic_id = manager.topics.describe("users").topic_id
+        assert {read_topic_id(tmp_path / f"users-{number}") for number in range(20)} == {topic_id}
 
 
 def test_a_topic_is_described_without_a_walk_over_all_partitions(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Keys and values of ``__consumer_offsets``, encoded by hand after Kafka's message definitions."""
+"""Keys and values of ``__consumer_offsets`` and ``__transaction_state``, encoded by hand after Kafka's
+message definitions."""
 
 from __future__ import annotations
 
@@ -40,6 +41,11 @@ def commit_key(group: str, topic: str, partition: int) -> bytes:
 def commit(offset: int, metadata: str = "") -> bytes:
     """The value of an offset commit, version 3."""
     return struct.pack(">hqi", 3, offset, 7) + text(metadata) + struct.pack(">q", 9)
+
+
+def transaction(producer_id: int) -> bytes:
+    """The value of a transactional id, version 0: one that is ongoing, of no partition yet."""
+    return struct.pack(">hqhibiqq", 0, producer_id, 3, 60_000, 1, -1, 5, 5)
 
 
 def assignment(places: Places) -> bytes:

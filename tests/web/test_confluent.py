@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from httpx import Response
 from starlette.testclient import TestClient
 
 from siltstone.commands.served import Served, ServeOptions
+from siltstone.web.rest.confluent.shapes import Paging, listing
 from tests.cli.test_groups import CLASSIC, batches, broker
 from tests.web.conftest import BASE, client_of
 
@@ -452,3 +454,20 @@ def test_directories_that_are_looked_at_are_described_and_not_changed(
     assert looking("topics/orders/partitions/0/offset").json()["log_end_offset"] == 10
     assert looking("topics/orders/configs/retention.ms").json()["source"] == "DEFAULT_CONFIG"
     assert looking("broker-configs").status_code == 200
+
+
+def test_a_page_asks_for_no_more_keys_than_it_needs() -> None:
+    def keys() -> Iterator[tuple[str, int]]:
+        yield from (("a", 1), ("a", 2), ("b", 1), ("b", 2), ("c", 1))
+        raise AssertionError("this page needs no more")
+
+    def page(token: str | None) -> tuple[list[object], str | None]:
+        answer = listing(
+            "KafkaList", "http://x", keys(), lambda key: {"key": key}, Paging(size=2, token=token)
+        )
+        query = urlsplit(answer["metadata"]["next"]).query
+        return [each["key"] for each in answer["data"]], parse_qs(query)["page_token"][0]
+
+    first, token = page(None)
+    second, _ = page(token)
+    assert (first, second) == ([("a", 1), ("a", 2)], [("b", 1), ("b", 2)])

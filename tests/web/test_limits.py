@@ -13,6 +13,7 @@ from siltstone.commands.served import Served
 from siltstone.web import limits
 from siltstone.web.guards import Guards, Rules
 from siltstone.web.limits import Places, Tails
+from siltstone.web.site import routes_with_roles
 from tests.web.conftest import client_of
 
 READS = [
@@ -72,8 +73,15 @@ def test_every_route_that_reads_records_needs_a_place(served: Served) -> None:
     app = client.app._app  # type: ignore[attr-defined]
     for path in READS:
         assert client.get(path).status_code == 200, path
+    (cluster,) = client.get("/v3/clusters").json()["data"]
+    groups = [
+        path.replace("{cluster_id}", cluster["cluster_id"])
+        for path, _, _ in routes_with_roles(app)
+        if "/consumer-groups" in path
+    ]
+    assert len(groups) == 2 * 8
     app.state.reads = Places(0, waiting_max=0)
-    for path in READS:
+    for path in [*READS, *groups]:
         answer = client.get(path)
         assert answer.status_code == 429, path
         assert path.startswith("/ui") or answer.json()["error_code"] == 42901

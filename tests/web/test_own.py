@@ -1,14 +1,16 @@
-"""What our own REST API tells, beside lists: records, previews, cleanings, transactions."""
+"""What our own REST API tells: pages of lists, records, previews, cleanings, transactions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
 from siltstone.base.records.build import NewBatchHeader
+from siltstone.commands import console
 from siltstone.commands.served import Served, ServeOptions
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.producing import NewRecord, append
@@ -17,6 +19,16 @@ from tests.web.conftest import client_of
 
 TOPIC = "/api/v1/topics/users"
 RECORD = f"{TOPIC}/partitions/0/records"
+
+
+@dataclass
+class Numbered:
+    """A row of a list."""
+
+    number: int
+
+    def to_json(self) -> dict[str, object]:
+        return {"number": self.number}
 
 
 @pytest.fixture
@@ -98,7 +110,7 @@ def test_the_cleanings_of_one_topic(client: TestClient, served: Served) -> None:
             served.opened().send(topic, b"2", key=b"a", partition=0)
         served.opened()[topic, 0].roll()
     served.opened().flush()
-    assert client.get(f"{TOPIC}/cleanings").json()["cleanings"] == []
+    assert client.get(f"{TOPIC}/cleanings").json() == {"cleanings": [], "total": 0, "next_start": None}
     served.opened_cleaner().clean_once()
     served.opened_cleaner().clean_once()
     cleanings = client.get(f"{TOPIC}/cleanings").json()["cleanings"]
@@ -171,6 +183,30 @@ def test_what_is_wrong_is_told(tmp_path: Path, properties: Path) -> None:
         ]
         assert stopped == [True, False]
         assert client_of(looking).get("/api/v1/overview").json()["cleaner"] is None
+
+
+@pytest.mark.parametrize("path", ["groups", "directories", "jobs", "cleaner/runs", "cleaner/savings"])
+def test_lists_have_pages(
+    client: TestClient, served: Served, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    name = {"cleaner/runs": "cleanings"}.get(path, path.rpartition("/")[2])
+    rows = [Numbered(number) for number in range(60)]
+    monkeypatch.setattr(served.jobs, "all", lambda: rows)
+    for of_console in ("directories", "cleanings", "savings"):
+        monkeypatch.setattr(console, of_console, lambda served: rows)
+    monkeypatch.setattr(console, "groups", lambda served: (rows, ["a note"]))
+
+    def page(query: str) -> tuple[list[int], object]:
+        answer = client.get(f"/api/v1/{path}{query}").json()
+        assert answer["total"] == 60
+        return [row["number"] for row in answer[name]], answer["next_start"]
+
+    assert page("") == (list(range(50)), 50)
+    assert page("?start=50") == (list(range(50, 60)), None)
+    assert page("?start=7&count=3") == ([7, 8, 9], 10)
+    assert page("?start=60") == ([], None)
+    for wrong in ("start=-1", "count=0", "count=501", "start=x"):
+        assert client.get(f"/api/v1/{path}?{wrong}").status_code == 400
 
 
 def test_open_transactions(client: TestClient, served: Served) -> None:

@@ -768,4 +768,4 @@ def test_a_log_is_paused_resumed_and_cleaned_from_the_queue(
     assert client.post("/ui/topics/users/partitions/9/pause").status_code == 404
     assert served.changes is not None
     actions = [change.action for change in served.changes.newest()]
-    assert actions == ["clean", "resume-cleaning", "pause-cleaning"]
+    assert actions == ["clean", "submit-job", "resume-cleaning", "pause-cleaning"]

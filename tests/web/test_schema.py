@@ -36,41 +36,37 @@ FAMILIES = {"confluent": "/v3/", "pulsar": "/admin/", "own": "/api/"}
 ROLES = {role.name.lower(): role for role in Role if role}
 EXAMPLES = 10 if THOROUGH else 1
 """Requests for an operation, a mode and a way to name things."""
-_CHECKS = {
-    # Pulsar answers 412 to a bad name or a negative number.
-    "checks": {"negative_data_rejection": {"expected-statuses": ["4xx"]}}
-}
+PARTITIONS_MAX = 20
+NO_RIGHT = {401, 403}
+OF_WRONG_DATA = {400, 422}
+OF_THINGS = {404, 409, 412, 428, 429}
+"""Statuses that speak of things (unknown, busy, changed meanwhile), not of the form of a request."""
 _USERS = "\n".join(f"{name}:{name}:sha256${hashlib.sha256(name.encode()).hexdigest()}" for name in ROLES)
 
 
-def _what_fits_is_not_malformed(ctx: CheckContext, response: Response, case: Case) -> bool | None:
-    """In place of ``positive_data_acceptance``, to which every refusal is a failure: a request that fits the
-    document may be refused for what it says (an unknown setting, a bad name), but not for its form."""
-    if response.status_code == 400 and case.meta is not None and case.meta.generation.mode.is_positive:
-        answer = response.json()
-        reason = answer.get("message") or answer["reason"]
-        assert not reason.startswith(("body", "query.", "path.", "header.")), reason
-    return None
-
-
 class Asking:
-    """Somebody who sends requests to a site, and the document of the site."""
+    """Somebody who sends requests to a family of a site's API, and the document of the site."""
 
-    def __init__(self, served: Served, who: str) -> None:
+    def __init__(self, served: Served, who: str, family: str) -> None:
         identity = Identity() if who == "look" else Identity(auth="basic", users=Users(_USERS, "users"))
         rules = rules_of(served.config, [], is_look=served.is_look)
         self._site = build_site(served, replace(rules, identity=identity))
         self._headers = {"Authorization": f"Bearer {who}"} if who in ROLES else {}
         self._served, self._cluster = served, cluster_identity(served).cluster_id
         self._document = description_of(self._site._app)  # type: ignore[attr-defined]
-        self.schema = openapi.from_dict(self._document, config=Config.from_dict(_CHECKS))
+        self._prefix, self._may_all = FAMILIES[family], who == "admin"
+        # Pulsar answers 412 to a bad name or a negative number.
+        self._wrong = OF_WRONG_DATA | NO_RIGHT | ({412} if family == "pulsar" else set())
+        statuses = sorted(map(str, self._wrong | {404}))
+        checks = {"negative_data_rejection": {"expected-statuses": statuses}}
+        self.schema = openapi.from_dict(self._document, config=Config.from_dict({"checks": checks}))
         self.schema.app = self._site
 
-    def operations(self, family: str) -> Iterator[APIOperation]:
-        """The operations of a family."""
+    def operations(self) -> Iterator[APIOperation]:
+        """The operations of the family."""
         for result in self.schema.get_all_operations():
             operation = result.ok()
-            if operation.path.startswith(FAMILIES[family]):
+            if operation.path.startswith(self._prefix):
                 yield operation
 
     def names(self, operation: APIOperation) -> dict[str, object]:
@@ -89,12 +85,13 @@ class Asking:
         """Requests to one operation, in each mode, with names of things that are there, and others."""
         query = {"wait": False} if operation.path.endswith("records:tail") else {}
         for names in ({}, self.names(operation)):
+            is_there = len(names) == operation.path.count("{")
             positive = operation.as_strategy(GenerationMode.POSITIVE, path_parameters=names, query=query)
-            self._try(positive)
+            self._try(positive, is_there=is_there)
             if self._can_be_wrong(operation, not names):
                 negative = operation.as_strategy(GenerationMode.NEGATIVE, path_parameters=names, query=query)
                 with contextlib.suppress(Unsatisfiable):
-                    self._try(negative)
+                    self._try(negative, is_there=is_there)
 
     def _can_be_wrong(self, operation: APIOperation, with_path: bool) -> bool:
         """Is there something in a request for which not every text will do? (A stream with a wrong ``wait``
@@ -106,7 +103,14 @@ class Asking:
         kinds = [each["schema"] for each in described.get("parameters", ()) if each["in"] in places]
         return "requestBody" in described or any(kind.get("type") != "string" for kind in kinds)
 
-    def _try(self, cases: hypothesis.strategies.SearchStrategy[Case]) -> None:
+    def _try(self, cases: hypothesis.strategies.SearchStrategy[Case], *, is_there: bool) -> None:
+        """Send requests. ``is_there``: their paths name things that are there."""
+
+        def is_refused_for_what_it_says(ctx: CheckContext, response: Response, case: Case) -> bool | None:
+            assert case.meta is not None
+            self._check_status(response, case, case.meta.generation.mode, is_there=is_there)
+            return None
+
         @hypothesis.settings(
             max_examples=EXAMPLES,
             phases=[hypothesis.Phase.generate],
@@ -116,14 +120,37 @@ class Asking:
         )
         @hypothesis.given(case=cases)
         def send(case: Case) -> None:
+            if isinstance(case.body, dict) and isinstance(case.body.get("partitions_count"), int):
+                # 50,000 partitions are fine, and take minutes.
+                case.body["partitions_count"] = min(case.body["partitions_count"], PARTITIONS_MAX)
             case.call_and_validate(
                 base_url=BASE,
                 headers=self._headers,
                 excluded_checks=[positive_data_acceptance],
-                additional_checks=[_what_fits_is_not_malformed],
+                additional_checks=[is_refused_for_what_it_says],
             )
 
         send()
+
+    def _check_status(self, response: Response, case: Case, mode: GenerationMode, *, is_there: bool) -> None:
+        """In place of ``positive_data_acceptance``, to which every refusal is a failure, and beside
+        ``negative_data_rejection``, to which every 404 is fine.
+
+        A request that fits the document may be refused for what it says (an unknown setting, a bad name), but
+        not for its form; one that does not fit only for its form, unless its path names what is not there.
+        """
+        status = response.status_code
+        if status in NO_RIGHT:
+            assert not self._may_all, "an admin may do everything"
+        elif mode.is_negative:
+            assert status < 400 or status in self._wrong or not is_there, status
+        elif status >= 400:
+            assert status in {400, 422} | OF_THINGS, status
+            names_more = case.method != "GET" or "partition" in (case.query or {})
+            assert status != 404 or names_more or not is_there, "what is there is found"
+            answer = response.json()
+            reason = answer.get("message") or answer["reason"]
+            assert not reason.startswith(("body", "query.", "path.", "header.")), reason
 
     def put_back(self) -> None:
         """A request may have deleted the topic."""
@@ -142,8 +169,8 @@ def test_answers_are_as_the_document_says(
         served.opened().flush()
         served = open_served(is_look=True)
         served.cataloguer.refresh()
-    asking, tried = Asking(served, who), 0
-    for operation in asking.operations(family):
+    asking, tried = Asking(served, who, family), 0
+    for operation in asking.operations():
         asking.put_back()
         asking.try_operation(operation)
         tried += 1

@@ -12,7 +12,7 @@ scripts/configuration_page.py`` makes docs/configuration.md from this table.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -60,7 +60,8 @@ class Key:
     ``minimum`` and ``maximum`` bound numbers; ``refused`` are numbers between them that are not allowed;
     ``choices`` are the allowed words. ``negative_is_unlimited``: any negative number means −1. ``is_used``:
     False for a setting that Siltstone accepts but does not use. ``is_dynamic``: whether a broker's setting of
-    this ``name`` can change at run time. ``kafka``: how Kafka differs, and why.
+    this ``name`` can change at run time. ``kafka``: how Kafka differs, and why. ``names``: all of them, in their
+    order of precedence.
     """
 
     name: str
@@ -78,6 +79,11 @@ class Key:
     is_used: bool = True
     is_dynamic: bool = True
     kafka: str = ""
+    names: tuple[str, ...] = field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        names = dict.fromkeys((*self.topic_names, *self.broker_names))
+        object.__setattr__(self, "names", tuple(names))
 
     @property
     def topic_names(self) -> tuple[str, ...]:
@@ -89,11 +95,6 @@ class Key:
         """The names that a broker can use, in their order of precedence."""
         names = tuple(synonym.name for synonym in self.synonyms)
         return names if self.is_topic_key else (self.name, *names)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All names, in their order of precedence."""
-        return tuple(dict.fromkeys((*self.topic_names, *self.broker_names)))
 
     def synonym(self, name: str) -> Synonym | None:
         """The ``Synonym`` with this name; None if ``name`` is the setting's own."""

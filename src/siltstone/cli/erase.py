@@ -1,4 +1,4 @@
-"""``siltstone erase`` erases a key from a compacted topic, ``siltstone empty`` empties a topic. Both show
+"""``siltstone erase`` erases keys from a compacted topic, ``siltstone empty`` empties a topic. Both show
 first what would go, and ask."""
 
 from __future__ import annotations
@@ -6,14 +6,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 from siltstone.base import files
+from siltstone.base.clock import time_text
 from siltstone.base.errors import UsageError
 from siltstone.cli import output
 from siltstone.commands import emptying, erasing
+from siltstone.commands.engines import ENGINES
 from siltstone.commands.explain_page import counted, size_text
+from siltstone.commands.library import EngineName
 from siltstone.commands.open_directories import command_actor
 
 _KEY_BYTES_MAX = 256 << 20
@@ -28,48 +32,68 @@ class EraseFlags(output.TopicFlags):
     Parameters
     ----------
     key
-        The key. Other users of the machine may see it in the list of processes: --key-file avoids that.
+        A key; repeat it for more. Other users of the machine may see it in the list of processes: the next
+        two avoid that.
     key_file
         A file with the key, "-" for standard input; a line end at its end is no part of it.
+    keys_file
+        A file with a key on each line, at most 1,000, "-" for standard input.
     key_format
-        How the key is written: utf8, hex or base64.
+        How keys are written: utf8, hex or base64.
     kept
         A folder in which clean --keep-originals kept originals (KEEP or KEEP/RUN), to be searched, too;
         repeat it.
     server_properties
         The broker's server.properties, for defaults.
+    engine
+        What cleans: spark, process (this process), or auto: Spark from 256 MiB on.
     yes
         Do not ask.
     dry_run
-        Show where the key is, change nothing, lock nothing.
+        Show where the keys are, change nothing, lock nothing.
     """
 
-    key: Annotated[str | None, output.NUMBER_OR_WORD] = None
+    key: Annotated[Sequence[str], output.NUMBER_OR_WORD] = ()
     key_file: Annotated[str | None, output.NUMBER_OR_WORD] = None
+    keys_file: Annotated[str | None, output.NUMBER_OR_WORD] = None
     key_format: str = "utf8"
     kept: Sequence[Path] = ()
     server_properties: Path | None = None
+    engine: str = "auto"
     yes: bool = False
     dry_run: bool = False
 
     def request(self) -> erasing.ErasureRequest:
         """What is to be erased. Raises UsageError, OSError."""
-        return erasing.ErasureRequest(topic=self.required_topic(), key=self._key(), kept=tuple(self.kept))
+        return erasing.ErasureRequest(topic=self.required_topic(), keys=self._keys(), kept=tuple(self.kept))
 
-    def _key(self) -> bytes:
+    def _keys(self) -> tuple[bytes, ...]:
         output.refuse_if(
-            (self.key is None) == (self.key_file is None),
-            "no key, or two",
-            "pass --key KEY or --key-file FILE",
+            bool(self.key) + (self.key_file is not None) + (self.keys_file is not None) != 1,
+            "no key, or two ways to name keys",
+            "pass --key KEY, --key-file FILE or --keys-file FILE",
         )
-        if self.key is not None:
-            return erasing.parse_key(self.key, self.key_format)
-        if self.key_file == "-":
-            read = sys.stdin.buffer.read(_KEY_BYTES_MAX)
-        else:
-            read = files.read_input(Path(self.key_file or ""), _KEY_BYTES_MAX)
-        text = read.decode("utf-8", "surrogateescape").removesuffix("\n").removesuffix("\r")
-        return erasing.parse_key(text, self.key_format)
+        texts = self.key or [_text_in(self.key_file or self.keys_file or "")]
+        if self.keys_file is not None:
+            texts = [line.removesuffix("\r") for line in texts[0].split("\n")]
+        return tuple(erasing.parse_key(text, self.key_format) for text in texts)
+
+
+def _text_in(file: str) -> str:
+    """What a file or standard input has, without a line end at its end. Raises OSError."""
+    if file == "-":
+        read = sys.stdin.buffer.read(_KEY_BYTES_MAX)
+    else:
+        read = files.read_input(Path(file), _KEY_BYTES_MAX)
+    return read.decode("utf-8", "surrogateescape").removesuffix("\n").removesuffix("\r")
+
+
+def _engine(name: str) -> EngineName:
+    """Raises UsageError for an engine that there is not."""
+    output.refuse_if(
+        name not in ENGINES, f"--engine {name}: there is no such engine", f"pass {', '.join(ENGINES)}"
+    )
+    return cast(EngineName, name)
 
 
 def erase(
@@ -79,11 +103,11 @@ def erase(
     flags: EraseFlags = EraseFlags(),
     json_: output.Json = False,
 ) -> int:
-    """Erase a key from a compacted topic: run it twice, the second time after delete.retention.ms.
+    """Erase keys from a compacted topic: run it twice, the second time after delete.retention.ms.
 
     First the values: a tombstone, a cleaning, a search of all files. Then the tombstone with the key. Each
-    step has a receipt in the audit log, or is refused with what holds the key still (exit status 1, as for a
-    key that no record has).
+    step has a receipt of each key in the audit log, or is refused with what holds the key still (exit status
+    1, as for a key that no record has).
 
     Parameters
     ----------
@@ -94,46 +118,70 @@ def erase(
     """
     flags = flags.at(directories)
     request, where = flags.request(), flags.broker_directories(flags.server_properties)
+    engine = _engine(flags.engine)
 
-    def run(*, dry_run: bool) -> erasing.Erasure:
+    def run(*, dry_run: bool) -> erasing.Erasures:
         with output.RunProgress(quiet=json_) as progress:
-            return erasing.erase_in(where, command_actor(), request, dry_run=dry_run, progress=progress)
+            return erasing.erase_in(
+                where, command_actor(), request, dry_run=dry_run, engine=engine, progress=progress
+            )
 
     _refuse_unasked(flags.yes or flags.dry_run, "the key's records would be erased")
     if flags.yes:
-        return _show_erasure(run(dry_run=False), as_json=json_)
+        return _show_erasures(run(dry_run=False), as_json=json_)
     found = run(dry_run=True)
-    if flags.dry_run or found.status == erasing.ABSENT:
-        return _show_erasure(found, as_json=json_)
-    counts = f"{counted(found.values, 'value')}, {counted(found.tombstones, 'tombstone')}"
-    if not _agreed(f"erase the key from topic {found.topic} ({counts})?"):
+    if flags.dry_run or all(key.status == erasing.ABSENT for key in found.keys):
+        return _show_erasures(found, as_json=json_)
+    values, tombstones = (sum(getattr(key, name) for key in found.keys) for name in ("values", "tombstones"))
+    counts = f"{counted(values, 'value')}, {counted(tombstones, 'tombstone')}"
+    named = "the key" if len(found.keys) == 1 else counted(len(found.keys), "key")
+    if not _agreed(f"erase {named} from topic {found.topic} ({counts})?"):
         return 1
-    return _show_erasure(run(dry_run=False), as_json=json_)
+    return _show_erasures(run(dry_run=False), as_json=json_)
 
 
-def _show_erasure(done: erasing.Erasure, *, as_json: bool) -> int:
-    """Show what became of the key; the exit status."""
+def _show_erasures(done: erasing.Erasures, *, as_json: bool) -> int:
+    """Show what became of the keys; the exit status."""
     if as_json:
         output.write_json(done.to_json())
-        output.note(*done.notes)
-        return _erasure_status(done)
+    elif len(done.keys) == 1:
+        _show_erasure(done.keys[0])
+    else:
+        output.write_table("", _ERASED_COLUMNS, list(map(_erased_row, done.keys, count(1))), left=0)
+        holders = dict.fromkeys(
+            erasing.holder_text(done.topic, holder) for key in done.keys for holder in key.holders
+        )
+        _show_holders(list(holders))
+        output.write_wrapped(done.sentence)
+    output.note(*done.keys[0].notes)
+    return 0 if done.is_complete else 1
+
+
+_ERASED_COLUMNS = ("key", "values", "tombstones", "status", "receipts", "tombstone may go")
+
+
+def _erased_row(key: erasing.Erasure, number: int) -> tuple[object, ...]:
+    due = "" if key.due_ms is None else time_text(key.due_ms)
+    receipts = ", ".join(str(receipt["step"]) for receipt in key.receipts)
+    return str(number), key.values, key.tombstones, key.status.replace("_", " "), receipts, due
+
+
+def _show_holders(lines: Sequence[str]) -> None:
+    output.write_wrapped(*lines[:_HOLDERS_SHOWN])
+    more = len(lines) - _HOLDERS_SHOWN
+    output.write_lines(*([f"and {counted(more, 'file')} more"] if more > 0 else []))
+
+
+def _show_erasure(done: erasing.Erasure) -> None:
+    """Show what became of one key."""
     counts = f"{counted(done.values, 'value')} and {counted(done.tombstones, 'tombstone')}"
     numbers = ", ".join(map(str, done.partitions))
     where = f" in {'partition' if len(done.partitions) == 1 else 'partitions'} {numbers}" if numbers else ""
     output.write_lines(f"topic {done.topic}: {counts} of the key found{where}")
-    shown = [erasing.holder_text(done.topic, holder) for holder in done.holders]
-    more = len(shown) - _HOLDERS_SHOWN
-    output.write_wrapped(*shown[:_HOLDERS_SHOWN])
-    output.write_lines(*([f"and {counted(more, 'file')} more"] if more > 0 else []))
+    _show_holders([erasing.holder_text(done.topic, holder) for holder in done.holders])
     output.write_wrapped(*(f"receipt: {receipt['states']}" for receipt in done.receipts))
     searched = f"{counted(done.files, 'file')}, {size_text(done.bytes)} searched"
     output.write_wrapped(f"{done.sentence} ({searched})")
-    output.note(*done.notes)
-    return _erasure_status(done)
-
-
-def _erasure_status(done: erasing.Erasure) -> int:
-    return 1 if done.status in (erasing.ABSENT, erasing.HELD) else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +195,8 @@ class EmptyFlags(output.TopicFlags):
         nobody is told.
     server_properties
         The broker's server.properties, for defaults.
+    engine
+        What cleans: spark, process (this process), or auto: Spark from 256 MiB on.
     yes
         Do not ask.
     dry_run
@@ -155,6 +205,7 @@ class EmptyFlags(output.TopicFlags):
 
     mode: str | None = None
     server_properties: Path | None = None
+    engine: str = "auto"
     yes: bool = False
     dry_run: bool = False
 
@@ -187,11 +238,13 @@ def empty(
     """
     flags = flags.at(directories)
     topic, mode = flags.required_topic(), flags.required_mode()
-    where = flags.broker_directories(flags.server_properties)
+    where, engine = flags.broker_directories(flags.server_properties), _engine(flags.engine)
 
     def run(*, dry_run: bool) -> emptying.Emptying:
         with output.RunProgress(quiet=json_) as progress:
-            return emptying.empty_in(where, command_actor(), topic, mode, dry_run=dry_run, progress=progress)
+            return emptying.empty_in(
+                *(where, command_actor(), topic, mode), dry_run=dry_run, engine=engine, progress=progress
+            )
 
     _refuse_unasked(flags.yes or flags.dry_run, f"topic {topic} would be emptied")
     if flags.yes:

@@ -3,6 +3,7 @@
 ::
 
     check ─► If-Match ─► intent on disk ─► change ─► outcome
+    check ─► intent on disk ─► job waits ─► outcome    … and the job's own intent ─► change ─► outcome
 
 A check that fails, and an audit log that cannot be written, change nothing. All of a change happens under the
 manager's lock for topics, so what was checked is what is changed.
@@ -19,8 +20,8 @@ from siltstone.base.errors import ChangedMeanwhileError, UnknownTopicError
 from siltstone.commands import emptying, erasing
 from siltstone.commands.changes import Actor
 from siltstone.commands.erasing import ErasureRequest
-from siltstone.commands.jobs import BackgroundJob, Progress
-from siltstone.commands.open_directories import OpenDirectories, WorkProgress
+from siltstone.commands.jobs import CANCELLED, BackgroundJob, Progress, Work
+from siltstone.commands.open_directories import OpenDirectories, WorkProgress, tell_failures
 from siltstone.commands.served import Served
 from siltstone.commands.topics import (
     SettingsChange,
@@ -207,38 +208,51 @@ def clean_now(
 
     def work(progress: Progress) -> object:
         progress.check()
-        with served.opened_changes().recorded(actor, "clean", topic, after={"force": force}):
+        with served.opened_changes().recorded(actor, "clean", topic, after={"force": force}) as change:
             results = cleaner.clean_now(where, force=force)
+            tell_failures(change, results)
         served.cataloguer.refresh_soon()
         return {"logs": [result.to_json() for result in results]}
 
     target = topic if not partitions else ", ".join(map(str, where))
-    return served.jobs.submit("clean", target, actor.user, work)
+    return _submit(served, actor, "clean", target, work)
+
+
+def _submit(served: Served, actor: Actor, kind: str, target: str, work: Work) -> BackgroundJob:
+    """Submit a job that will change something: what it does is recorded when it does it, and that it was
+    asked for now, so that a full audit log refuses it at once. Raises StorageError, BusyError."""
+    with served.opened_changes().recorded(actor, "submit-job", target, after={"kind": kind}):
+        return served.jobs.submit(kind, target, actor.user, work)
 
 
 def cancel_job(served: Served, actor: Actor, job_id: str) -> BackgroundJob:
     """Cancel a job: one that waits at once, one that runs at its next check. Raises UnknownJobError,
     StorageError."""
     served.jobs.get(job_id)
-    with served.opened_changes().recorded(actor, "cancel-job", job_id):
-        return served.jobs.cancel(job_id)
+    with served.opened_changes().recorded(actor, "cancel-job", job_id) as change:
+        job = served.jobs.cancel(job_id)
+        if job.has_ended and job.state != CANCELLED:
+            change.fail(f"the job had ended: {job.state}")
+        return job
 
 
-def erase_key(
+def erase_keys(
     served: Served, actor: Actor, request: ErasureRequest, *, dry_run: bool = False
 ) -> BackgroundJob:
-    """Erase a key from a compacted topic, or look for it, as a job; neither its target nor its result has the
-    key. Raises UnknownTopicError, PolicyViolationError, BusyError, SiltstoneError."""
+    """Erase keys from a compacted topic, or look for them, as a job; neither its target nor its result has
+    them. Raises UnknownTopicError, PolicyViolationError, BusyError, SiltstoneError."""
     here = _open_directories(served)
     here.manager.partitions_of(request.topic)
     erasing.refuse_topic(request.topic, here.manager.topics.settings(request.topic))
 
     def work(progress: Progress) -> object:
-        done = erasing.erase_key(here, actor, request, dry_run=dry_run, progress=_reporting(progress))
+        done = erasing.erase_keys(here, actor, request, dry_run=dry_run, progress=_reporting(progress))
         served.cataloguer.refresh_soon()
         return done.to_json()
 
-    return served.jobs.submit("erase-key", request.topic, actor.user, work)
+    if dry_run:
+        return served.jobs.submit("erase-key", request.topic, actor.user, work)
+    return _submit(served, actor, "erase-key", request.topic, work)
 
 
 def empty_topic(
@@ -257,7 +271,9 @@ def empty_topic(
         served.cataloguer.refresh_soon()
         return done.to_json()
 
-    return served.jobs.submit("empty", topic, actor.user, work)
+    if dry_run:
+        return served.jobs.submit("empty", topic, actor.user, work)
+    return _submit(served, actor, "empty", topic, work)
 
 
 def _open_directories(served: Served) -> OpenDirectories:

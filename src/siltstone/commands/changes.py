@@ -82,6 +82,18 @@ class AuditedChange:
         }
 
 
+@dataclass(slots=True)
+class ChangeInProgress:
+    """A change that a block makes. ``outcome``: what is recorded if the block ends without an error; a block
+    that has not done all that was asked says so."""
+
+    outcome: str = DONE
+
+    def fail(self, reason: object) -> None:
+        """Record that the change has failed, or a part of it. The reason has no key and no value."""
+        self.outcome = f"{FAILED}: {reason}"
+
+
 class _Outcome(NamedTuple):
     """The line that ends a change."""
 
@@ -111,16 +123,16 @@ class ChangeLog:
         *,
         before: Mapping[str, object] | None = None,
         after: Mapping[str, object] | None = None,
-    ) -> Iterator[None]:
+    ) -> Iterator[ChangeInProgress]:
         """Record the change that the block makes: the intent durably before it, the outcome after it.
 
         Raises StorageError, before the block begins, if the intent cannot be written; what the block raises.
         """
         change_id = self.begin(actor, action, target, before=before, after=after)
-        outcome = INTERRUPTED
+        change, outcome = ChangeInProgress(), INTERRUPTED
         try:
-            yield
-            outcome = DONE
+            yield change
+            outcome = change.outcome
         except Exception as error:
             outcome = f"{FAILED}: {error}"
             raise

@@ -16,7 +16,7 @@ from siltstone.commands.browsing import READ_BYTES, BrowsedTopic
 from siltstone.commands.changes import AuditedChange
 from siltstone.commands.circumstances import Circumstances, circumstances_of
 from siltstone.commands.emptying import Emptying
-from siltstone.commands.erasing import Erasure, ErasureRequest
+from siltstone.commands.erasing import ErasureRequest, Erasures
 from siltstone.commands.explain_page import counted
 from siltstone.commands.groups import ConsumerGroup, partitions_elsewhere, read_groups, with_log_ends
 from siltstone.commands.masking import Masking
@@ -142,8 +142,8 @@ def look_at_emptying(served: Served, topic: str, mode: str) -> Emptying:
     )
 
 
-def look_for_key(served: Served, request: ErasureRequest) -> Erasure | None:
-    """Where a key is; None if the topic has more than ``READ_BYTES``, so that a job should search it. Raises
+def look_for_keys(served: Served, request: ErasureRequest) -> Erasures | None:
+    """Where keys are; None if the topic has more than ``READ_BYTES``, so that a job should search it. Raises
     UnknownTopicError, PolicyViolationError, SiltstoneError, OSError."""
     erasing.refuse_topic(request.topic, served.settings_of(request.topic))
     if served.manager is not None:
@@ -152,8 +152,8 @@ def look_for_key(served: Served, request: ErasureRequest) -> Erasure | None:
         topic = erasing.looked_topic(served.snapshot(), request.topic)
     if _size_of(topic.logs) > READ_BYTES:
         return None
-    earlier = erasing.earlier_runs(topic.directories, served.clock, request.topic, request.key)
-    return erasing.look_for_key(topic, request.key, earlier)
+    earlier = erasing.earlier_runs(topic.directories, served.clock, request)
+    return erasing.look_for_keys(topic, request, earlier)
 
 
 def _size_of(logs: Sequence[ReadableLog]) -> int:

@@ -26,6 +26,7 @@ from siltstone.commands.counting import SegmentCounter
 from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.explain_page import counted, size_text
 from siltstone.commands.latest_keys import LatestKeys
+from siltstone.commands.library import EngineName
 from siltstone.commands.open_directories import (
     AGAIN,
     Hold,
@@ -220,12 +221,13 @@ def empty_in(
     mode: str,
     *,
     dry_run: bool = False,
+    engine: EngineName = "auto",
     progress: WorkProgress = no_progress,
 ) -> Emptying:
-    """Empty a topic of directories that no process has open; a dry run takes no lock. Raises as
-    ``empty_topic``, and DirectoryLockedError."""
+    """Empty a topic of directories that no process has open; a dry run takes no lock. ``engine``: the
+    cleaner's. Raises as ``empty_topic``, and DirectoryLockedError."""
     if not dry_run:
-        with opened(directories) as here:
+        with opened(directories, topic, engine) as here:
             return empty_topic(here, actor, topic, mode, progress=progress)
     snapshot = directories.snapshot()
     description = snapshot.topic(topic)
@@ -265,11 +267,14 @@ def empty_topic(
         "records": [partition.records for partition in before.partitions],
         "bytes": [partition.bytes for partition in before.partitions],
     }
-    with here.changes.recorded(actor, EMPTY, topic, before=known, after={"mode": mode}):
+    with here.changes.recorded(actor, EMPTY, topic, before=known, after={"mode": mode}) as change:
         if mode == TRUNCATE:
             partitions = _truncate(here, before.partitions, logs, progress)
         else:
             partitions = _delete_keys(here, before.partitions, logs, checkpoint_of, progress)
+        held = [partition.hold for partition in partitions if partition.hold is not None]
+        if held:
+            change.outcome = f"held: {held[0].reason}"
     return replace(before, dry_run=False, partitions=partitions)
 
 

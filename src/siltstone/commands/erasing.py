@@ -1,4 +1,4 @@
-"""Erases a key from a compacted topic: two steps, each with a receipt in the audit log.
+"""Erases keys from a compacted topic: two steps, each with a receipt of each key in the audit log.
 
 ::
 
@@ -8,9 +8,10 @@
     search ─────────────► roll, clean ─► search ─┬─► receipt "key": the key is in no file
                                                  └─► held
 
-The same command does both: each run searches first, and does what is left to do. So one that was interrupted
-goes on when it is run again, and a tombstone that is there already is not written a second time. A receipt is
-one line, written after the search that it tells of; the search happens while no cleaning or compaction writes
+Many keys take these steps together: one search, one cleaning, a receipt of each. The same command does both
+steps: each run searches first, and does what is left to do. So one that was interrupted goes on when it is
+run again, and a tombstone that is there already is not written a second time. A receipt is one line, written
+after the search that it tells of; the search happens while no cleaning or compaction writes
 (``files_at_rest``).
 
 Neither the key nor a value goes into the audit log, a job or a result. A receipt has SHA-256(salt ‖ key) with
@@ -26,6 +27,7 @@ import binascii
 import contextlib
 import hashlib
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +35,7 @@ from pathlib import Path
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock, time_text
 from siltstone.base.config import Config
-from siltstone.base.errors import SiltstoneError, UsageError
+from siltstone.base.errors import LogError, SiltstoneError, UsageError
 from siltstone.commands.changes import INTERRUPTED, Actor, AuditedChange, ChangeLog
 from siltstone.commands.circumstances import Circumstances
 from siltstone.commands.directories import BrokerDirectories, Snapshot
@@ -48,8 +50,9 @@ from siltstone.commands.key_search import (
     KeySearch,
     SearchedTopic,
     partition_name,
-    search_key,
+    search_keys,
 )
+from siltstone.commands.library import EngineName
 from siltstone.commands.open_directories import (
     AGAIN,
     COMPACT_BESIDE,
@@ -60,6 +63,7 @@ from siltstone.commands.open_directories import (
     opened,
     refuse_internal,
     refuse_not_compacted,
+    tell_failures,
 )
 from siltstone.compaction.inplace.planning import find_horizons
 from siltstone.compaction.report import LogResult, read_cleanings
@@ -77,6 +81,8 @@ ABSENT, FOUND, HELD, VALUES_GONE, KEY_GONE = "absent", "found", "held", "values_
 """Statuses: no record has the key; a dry run found it; a value is left; no value is left; the key is in no
 file."""
 KEY_FORMATS = ("utf8", "hex", "base64")
+KEYS_MAX = 1000
+"""Keys of one run: each is compared with each record."""
 NOT_COMPACTED_ADVICE = (
     "its records go with their segments: lower retention.ms, or siltstone delete-records; "
     "cleanup.policy=compact would keep the last record of each key"
@@ -140,7 +146,7 @@ class KeyFingerprint:
     def is_of(self, key: bytes) -> bool:
         """Is it that of ``key``?"""
         try:
-            return self.of(key, bytes.fromhex(self.salt)) == self
+            return hashlib.sha256(bytes.fromhex(self.salt) + key).hexdigest() == self.sha256
         except ValueError:
             return False
 
@@ -151,17 +157,20 @@ class KeyFingerprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureRequest:
-    """The key to erase, and folders in which ``clean --keep-originals`` kept originals, besides those that
-    the history of cleanings names."""
+    """The keys to erase, ``KEYS_MAX`` at most, and folders in which ``clean --keep-originals`` kept
+    originals, besides those that the history of cleanings names."""
 
     topic: str
-    key: bytes
+    keys: tuple[bytes, ...]
     kept: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.key, bytes):
+        if not all(isinstance(key, bytes) for key in self.keys):
             reason = "a key that is null cannot be erased: such records belong to no key"
             raise UsageError(reason, advice="a cleaning removes records without a key")
+        if not 0 < len(self.keys) <= KEYS_MAX:
+            advice = f"pass 1 to {KEYS_MAX:,} at a time"
+            raise UsageError(f"{len(self.keys):,} keys cannot be erased together", advice=advice)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +229,39 @@ class Erasure:
         return {**plain, "partitions": list(self.partitions), "notes": list(self.notes)}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasures:
+    """What became of some keys, in the order in which they were named."""
+
+    topic: str
+    dry_run: bool
+    keys: Sequence[Erasure]
+
+    @property
+    def is_complete(self) -> bool:
+        """Was each key found, and is no value of one left?"""
+        return all(key.status not in (ABSENT, HELD) for key in self.keys)
+
+    @property
+    def sentence(self) -> str:
+        """What holds now, and what is to be done."""
+        if len(self.keys) == 1:
+            return self.keys[0].sentence
+        counts = Counter(_SENTENCES[key.status] for key in self.keys)
+        text = "; ".join(f"{count:,} of {len(self.keys):,} keys: {words}" for words, count in counts.items())
+        due = [key.due_ms for key in self.keys if key.due_ms is not None]
+        return f"{text}; the last tombstone may go at {time_text(max(due))}: {AGAIN} then" if due else text
+
+    def to_json(self) -> dict[str, object]:
+        """One object, without the keys."""
+        return {
+            "sentence": self.sentence,
+            "topic": self.topic,
+            "dry_run": self.dry_run,
+            "keys": [key.to_json() for key in self.keys],
+        }
+
+
 # What earlier runs have left in the audit log.
 
 
@@ -231,15 +273,25 @@ class EarlierRuns:
     values_receipt: Mapping[str, object] | None = None
 
 
-def earlier_runs(directories: Iterable[Path], clock: Clock, topic: str, key: bytes) -> EarlierRuns:
-    """What the audit logs of some directories say of this key. Raises OSError."""
+def earlier_runs(
+    directories: Iterable[Path], clock: Clock, request: ErasureRequest
+) -> dict[bytes, EarlierRuns]:
+    """What the audit logs of some directories say of each key, in their order. Raises OSError."""
     changes = list[AuditedChange]()
     for directory in directories:
-        changes += ChangeLog(directory, clock).all_of(ERASE_KEY, topic)
-    state = EarlierRuns()
+        changes += ChangeLog(directory, clock).all_of(ERASE_KEY, request.topic)
+    steps = list[tuple[AuditedChange, KeyFingerprint]]()
     for change in sorted(changes, key=lambda change: change.at_ms):
         fingerprint = KeyFingerprint.parse(change.after.get("key"))
-        if fingerprint is None or not fingerprint.is_of(key):
+        if fingerprint is not None:
+            steps.append((change, fingerprint))
+    return {key: _earlier_runs_of(key, steps) for key in request.keys}
+
+
+def _earlier_runs_of(key: bytes, steps: Iterable[tuple[AuditedChange, KeyFingerprint]]) -> EarlierRuns:
+    state = EarlierRuns()
+    for change, fingerprint in steps:
+        if not fingerprint.is_of(key):
             continue
         if change.after.get("step") == VALUES:  # again, if the key was written again after a first receipt
             state = EarlierRuns(fingerprint=fingerprint, values_receipt=change.receipt)
@@ -319,11 +371,22 @@ def _notes(topic: SearchedTopic) -> list[str]:
     return notes
 
 
-def look_for_key(
-    topic: SearchedTopic, key: bytes, earlier: EarlierRuns, progress: WorkProgress = no_progress
-) -> Erasure:
-    """A dry run: where the key is. Raises OSError."""
-    found = search_key(topic, key, lambda done, total: progress(topic.name, "searching", done, total))
+def look_for_keys(
+    topic: SearchedTopic,
+    request: ErasureRequest,
+    earlier: Mapping[bytes, EarlierRuns],
+    progress: WorkProgress = no_progress,
+) -> Erasures:
+    """A dry run: where the keys are. Raises OSError."""
+    keys, notes = list(earlier), _notes(topic)
+    found = search_keys(topic, keys, lambda done, total: progress(topic.name, "searching", done, total))
+    looked = {
+        key: _looked(topic.name, of_key, earlier[key], notes) for key, of_key in zip(keys, found, strict=True)
+    }
+    return Erasures(topic=topic.name, dry_run=True, keys=[looked[key] for key in request.keys])
+
+
+def _looked(topic: str, found: KeySearch, earlier: EarlierRuns, notes: Sequence[str]) -> Erasure:
     holders = [
         _holder(place, "it has records of the key" if place.damage is None else place.damage, "")
         for place in found.places
@@ -331,7 +394,7 @@ def look_for_key(
     is_absent = not found.places and earlier.fingerprint is None
     horizons = [place.horizon_ms for place in found.places if place.horizon_ms is not None]
     return Erasure(
-        topic=topic.name,
+        topic=topic,
         status=ABSENT if is_absent else FOUND,
         dry_run=True,
         values=found.values,
@@ -341,7 +404,7 @@ def look_for_key(
         bytes=found.bytes,
         holders=holders,
         due_ms=None if found.with_values else max(horizons, default=None),
-        notes=_notes(topic),
+        notes=notes,
     )
 
 
@@ -370,109 +433,135 @@ def erase_in(
     request: ErasureRequest,
     *,
     dry_run: bool = False,
+    engine: EngineName = "auto",
     progress: WorkProgress = no_progress,
-) -> Erasure:
-    """Erase a key from directories that no process has open; a dry run takes no lock. Raises as
-    ``erase_key``, and DirectoryLockedError."""
+) -> Erasures:
+    """Erase keys from directories that no process has open; a dry run takes no lock. ``engine``: the
+    cleaner's. Raises as ``erase_keys``, and DirectoryLockedError."""
     if not dry_run:
-        with opened(directories) as here:
-            return erase_key(here, actor, request, progress=progress)
+        with opened(directories, request.topic, engine) as here:
+            return erase_keys(here, actor, request, progress=progress)
     snapshot = directories.snapshot()
     refuse_topic(request.topic, snapshot.config_of(snapshot.topic(request.topic)))
-    earlier = earlier_runs(roots_of(snapshot), SystemClock(), request.topic, request.key)
-    topic = looked_topic(snapshot, request.topic, request.kept)
-    return look_for_key(topic, request.key, earlier, progress)
+    earlier = earlier_runs(roots_of(snapshot), SystemClock(), request)
+    return look_for_keys(looked_topic(snapshot, request.topic, request.kept), request, earlier, progress)
 
 
-def erase_key(
+def erase_keys(
     here: OpenDirectories,
     actor: Actor,
     request: ErasureRequest,
     *,
     dry_run: bool = False,
     progress: WorkProgress = no_progress,
-) -> Erasure:
-    """Erase a key: take the steps that can be taken now.
+) -> Erasures:
+    """Erase keys: take the steps that can be taken now.
 
     Raises UnknownTopicError, PolicyViolationError, LogError (a tombstone that the log refuses), StorageError
-    (also if the audit log cannot be written; nothing was changed then, or the receipt is missing),
+    (also if the audit log cannot be written; nothing was changed then, or a receipt is missing),
     SiltstoneError, OSError.
     """
     here.manager.partitions_of(request.topic)
     refuse_topic(request.topic, here.manager.topics.settings(request.topic))
     directories = [served.path for served in here.manager.serving()]
-    earlier = earlier_runs(directories, here.manager.clock, request.topic, request.key)
+    earlier = earlier_runs(directories, here.manager.clock, request)
     if dry_run:
         topic = opened_topic(here.manager, request.topic, request.kept)
-        return look_for_key(topic, request.key, earlier, progress)
-    return _Erasing(here, actor, request, earlier, progress).run()
+        return look_for_keys(topic, request, earlier, progress)
+    keys = [_ErasedKey(key, runs) for key, runs in earlier.items()]
+    done = dict(zip(earlier, _Erasing(here, actor, request, keys, progress).run(), strict=True))
+    return Erasures(topic=request.topic, dry_run=False, keys=[done[key] for key in request.keys])
+
+
+class _ErasedKey:
+    """One key of a run. ``first``, ``last``: what was found first, and now; ``superseded``: the offset of the
+    tombstone that supersedes a log's values; ``holders``: what holds back the receipt of the step that was
+    taken last; ``receipts``: that were written; ``status``: None while there is something to do."""
+
+    def __init__(self, key: bytes, earlier: EarlierRuns) -> None:
+        self.key, self.earlier = key, earlier
+        self.fingerprint = earlier.fingerprint or KeyFingerprint.of(key)
+        self.first = self.last = KeySearch()
+        self.superseded = dict[TopicPartition, int]()
+        self.holders: Sequence[Holder] = ()
+        self.receipts = list[Mapping[str, object]]()
+        self.status: str | None = None
+        self.due_ms: int | None = None
+
+    def end(self, status: str, holders: Sequence[Holder] = (), due_ms: int | None = None) -> None:
+        """Nothing more can be done now."""
+        self.status, self.holders, self.due_ms = status, holders, due_ms
+
+    @property
+    def unstamped(self) -> list[int]:
+        """The partitions with tombstones that no cleaning has given a delete horizon yet."""
+        places = [place for place in self.last.places if place.kind == LOG and place.unstamped]
+        return [place.partition for place in places if place.partition is not None]
 
 
 class _Erasing:
-    """One run on open directories. ``results``: of the last cleaning of each log; ``receipts``: that were
-    written; ``superseded``: the offset of the tombstone that supersedes a log's values."""
+    """One run on open directories. ``results``: of the last cleaning of each log."""
 
     def __init__(
         self,
         here: OpenDirectories,
         actor: Actor,
         request: ErasureRequest,
-        earlier: EarlierRuns,
+        keys: Sequence[_ErasedKey],
         progress: WorkProgress,
     ) -> None:
         self.here, self.actor, self.request = here, actor, request
-        self.earlier, self.progress = earlier, progress
+        self.keys, self.progress = keys, progress
         self.results = dict[TopicPartition, LogResult]()
-        self.receipts = list[Mapping[str, object]]()
-        self.superseded = dict[TopicPartition, int]()
 
-    def run(self) -> Erasure:
-        """Take the steps that can be taken now."""
-        first = found = self._search()
-        fingerprint = self.earlier.fingerprint
-        if not found.places and fingerprint is None:
-            return self._result(ABSENT, first, found)
-        fingerprint = fingerprint or KeyFingerprint.of(self.request.key)
-        if self.earlier.values_receipt is None or found.with_values:
-            found, holders = self._step(VALUES, found, fingerprint)
-            if holders:
-                return self._result(HELD, first, found, holders)
-        elif any(place.unstamped for place in found.places if place.kind == LOG):
-            found = self._stamp(found)
-        due_ms, waiting = self._waiting(found)
-        if waiting or (due_ms is not None and due_ms > self._now_ms()):
-            return self._result(VALUES_GONE, first, found, waiting, due_ms)
-        found, holders = self._step(KEY, found, fingerprint)
-        if not holders:
-            return self._result(KEY_GONE, first, found)
-        until = [holder.until_ms for holder in holders if holder.until_ms is not None]
-        status = HELD if found.with_values else VALUES_GONE
-        return self._result(status, first, found, holders, max(until, default=None))
+    def run(self) -> list[Erasure]:
+        """Take the steps that can be taken now, each for all keys that need it."""
+        self._search()
+        for key in self.keys:
+            key.first = key.last
+            if not key.first.places and key.earlier.fingerprint is None:
+                key.end(ABSENT)
+        first_step = [key for key in self._left if key.earlier.values_receipt is None or key.last.with_values]
+        self._step(VALUES, first_step)
+        for key in first_step:
+            if key.holders:
+                key.end(HELD, key.holders)
+        self._stamp([key for key in self._left if key not in first_step and key.unstamped])
+        for key in self._left:
+            due_ms, waiting = self._waiting(key)
+            if waiting or (due_ms is not None and due_ms > self._now_ms()):
+                key.end(VALUES_GONE, waiting, due_ms)
+        last_step = self._left
+        self._step(KEY, last_step)
+        for key in last_step:
+            until = [holder.until_ms for holder in key.holders if holder.until_ms is not None]
+            status = HELD if key.last.with_values else VALUES_GONE
+            key.end(status if key.holders else KEY_GONE, key.holders, max(until, default=None))
+        notes = _notes(self._topic())
+        return [self._result(key, notes) for key in self.keys]
+
+    @property
+    def _left(self) -> list[_ErasedKey]:
+        return [key for key in self.keys if key.status is None]
 
     def _now_ms(self) -> int:
         return self.here.manager.clock.now_ms()
 
-    def _result(
-        self,
-        status: str,
-        first: KeySearch,
-        last: KeySearch,
-        holders: Sequence[Holder] = (),
-        due_ms: int | None = None,
-    ) -> Erasure:
+    def _result(self, key: _ErasedKey, notes: Sequence[str]) -> Erasure:
+        assert key.status is not None
         return Erasure(
             topic=self.request.topic,
-            status=status,
+            status=key.status,
             dry_run=False,
-            values=first.values,
-            tombstones=first.tombstones,
-            partitions=first.partitions,
-            files=last.files,
-            bytes=last.bytes,
-            holders=tuple(holders),
-            receipts=tuple(self.receipts),
-            due_ms=due_ms,
-            notes=_notes(self._topic()),
+            values=key.first.values,
+            tombstones=key.first.tombstones,
+            partitions=key.first.partitions,
+            files=key.last.files,
+            bytes=key.last.bytes,
+            holders=tuple(key.holders),
+            receipts=tuple(key.receipts),
+            due_ms=key.due_ms,
+            notes=notes,
         )
 
     def _topic(self) -> SearchedTopic:
@@ -483,124 +572,137 @@ class _Erasing:
 
     # One step
 
-    def _step(
-        self, step: str, found: KeySearch, fingerprint: KeyFingerprint
-    ) -> tuple[KeySearch, Sequence[Holder]]:
-        """Take a step, and search again: what was found, and what holds the step's receipt back. The receipt
-        is written if nothing does."""
-        changes, key = self.here.changes, fingerprint.to_json()
-        change_id = changes.begin(
-            self.actor,
-            ERASE_KEY,
-            self.request.topic,
-            before={"values": found.values, "tombstones": found.tombstones},
-            after={"key": key, "step": step},
-        )
-        outcome: str | None = INTERRUPTED
+    def _step(self, step: str, keys: Sequence[_ErasedKey]) -> None:
+        """Take a step for some keys, and search again: what holds the receipt of a key back is in its
+        ``holders``. The receipt is written if nothing does."""
+        if not keys:
+            return
+        changes, begun, outcome = self.here.changes, dict[str, _ErasedKey](), INTERRUPTED
         try:
-            self._remove(step, found)
-            found = self._search_at_rest()
-            holders = [
-                self._explained(place, found)
-                for place in (found.with_values if step == VALUES else found.places)
-            ]
-            if holders:
-                kinds = sorted({holder.kind for holder in holders})
-                outcome = f"held: {', '.join(kinds)}: {holders[0].reason}"
-            else:
-                receipt = self._receipt(step, found, key)
-                changes.end_with_receipt(change_id, receipt)
-                outcome = None
-                self.receipts.append(receipt)
-            return found, holders
+            for key in keys:
+                change_id = changes.begin(
+                    self.actor,
+                    ERASE_KEY,
+                    self.request.topic,
+                    before={"values": key.last.values, "tombstones": key.last.tombstones},
+                    after={"key": key.fingerprint.to_json(), "step": step},
+                )
+                begun[change_id] = key
+            self._remove(step, keys)
+            self._search_at_rest()
+            topic = self._topic()
+            for change_id, key in list(begun.items()):
+                places = key.last.with_values if step == VALUES else key.last.places
+                key.holders = [self._explained(place, key) for place in places]
+                if key.holders:
+                    kinds = sorted({holder.kind for holder in key.holders})
+                    changes.end(change_id, f"held: {', '.join(kinds)}: {key.holders[0].reason}")
+                else:
+                    receipt = self._receipt(step, topic, key)
+                    changes.end_with_receipt(change_id, receipt)
+                    key.receipts.append(receipt)
+                del begun[change_id]
         except Exception as error:
             outcome = f"failed: {error}"
             raise
         finally:
-            if outcome is not None:
+            for change_id in begun:
                 changes.end(change_id, outcome)
 
-    def _receipt(self, step: str, found: KeySearch, key: Mapping[str, object]) -> Mapping[str, object]:
-        topic = self._topic()
+    def _receipt(self, step: str, topic: SearchedTopic, key: _ErasedKey) -> Mapping[str, object]:
         return {
             "step": step,
             "states": _STATEMENTS[step],
             "at_ms": self._now_ms(),
             "topic": topic.name,
-            "key": key,
+            "key": key.fingerprint.to_json(),
             "partitions": [log.topic_partition.partition for log in topic.logs],
-            "files": found.files,
-            "bytes": found.bytes,
+            "files": key.last.files,
+            "bytes": key.last.bytes,
             "kept_originals": [str(path) for path in topic.kept],
         }
 
-    def _remove(self, step: str, found: KeySearch) -> None:
+    def _remove(self, step: str, keys: Sequence[_ErasedKey]) -> None:
         """Write the tombstones that are missing, and clean the logs that have what is to go."""
         to_clean = set[TopicPartition]()
-        for place in found.places:
-            if place.kind != LOG or place.partition is None or place.damage is not None:
-                continue
-            if step == KEY or place.values or place.unstamped:
-                to_clean.add(self._log(place.partition))
-        if step == VALUES:
-            for log in to_clean:
-                self._supersede(log, found.in_log(log.partition))
+        for key in keys:
+            has_key = set[TopicPartition]()
+            for place in key.last.places:
+                if place.kind != LOG or place.partition is None or place.damage is not None:
+                    continue
+                if step == KEY or place.values or place.unstamped:
+                    has_key.add(self._log(place.partition))
+            for log in has_key if step == VALUES else ():
+                self._supersede(log, key)
+            to_clean |= has_key
         self.progress(self.request.topic, "cleaning", 0, 0)
         self.results = self.here.clean_fully(to_clean)
 
-    def _stamp(self, found: KeySearch) -> KeySearch:
-        """Clean the logs with tombstones that no cleaning has given a delete horizon yet, and search
-        again."""
-        in_logs = [place for place in found.places if place.kind == LOG and place.unstamped]
-        logs = {self._log(place.partition) for place in in_logs if place.partition is not None}
-        with self.here.changes.recorded(self.actor, "clean", self.request.topic, after={"force": True}):
+    def _stamp(self, keys: Sequence[_ErasedKey]) -> None:
+        """Clean the logs with tombstones of these keys that no cleaning has given a delete horizon yet, and
+        search again."""
+        logs = {self._log(number) for key in keys for number in key.unstamped}
+        if not logs:
+            return
+        changes = self.here.changes
+        with changes.recorded(self.actor, "clean", self.request.topic, after={"force": True}) as change:
             self.results = self.here.clean_fully(logs)
-        return self._search()
+            tell_failures(change, self.results.values())
+        self._search()
 
-    def _supersede(self, topic_partition: TopicPartition, places: Sequence[KeyPlace]) -> None:
+    def _supersede(self, topic_partition: TopicPartition, key: _ErasedKey) -> None:
         """Append a tombstone, unless the values are superseded by one already: by a run that was
         interrupted."""
+        places = key.last.in_log(topic_partition.partition)
         last_value = max((place.last_value for place in places if place.last_value is not None), default=-1)
         last_tombstone = _last_tombstone(places)
         served = self.here.manager.directory_of(topic_partition)
         first_dirty = served.cleaner_checkpoint().get(topic_partition, 0)
         # A cleaning compares older records with those of the dirty section only.
         if last_value < 0 or last_tombstone > max(last_value, first_dirty - 1):
-            self.superseded[topic_partition] = last_tombstone
+            key.superseded[topic_partition] = last_tombstone
             return
-        log, tombstone = self.here.manager.get(topic_partition), NewRecord(key=self.request.key)
-        appended = append(log, [tombstone], now_ms=self._now_ms(), sync=True)
-        self.superseded[topic_partition] = appended.first_offset
+        log, tombstone = self.here.manager.get(topic_partition), NewRecord(key=key.key)
+        try:
+            appended = append(log, [tombstone], now_ms=self._now_ms(), sync=True)
+        except LogError as error:
+            if len(self.keys) > 1:  # which one to leave out, for who has a list of them
+                error.reason = f"key {self.request.keys.index(key.key) + 1}: {error.reason}"
+            raise
+        key.superseded[topic_partition] = appended.first_offset
 
     # Searching
 
-    def _search(self) -> KeySearch:
-        name = self.request.topic
-        return search_key(
+    def _search(self) -> None:
+        """Search all keys that are left."""
+        name, keys = self.request.topic, self._left
+        found = search_keys(
             self._topic(),
-            self.request.key,
+            [key.key for key in keys],
             lambda done, total: self.progress(name, "searching", done, total),
         )
+        for key, of_key in zip(keys, found, strict=True):
+            key.last = of_key
 
-    def _search_at_rest(self) -> KeySearch:
+    def _search_at_rest(self) -> None:
         """Remove the files that wait for their removal, and search, while nothing else writes."""
         manager = self.here.manager
         with contextlib.ExitStack() as stack:
             for log in self._topic().logs:
                 stack.enter_context(manager.files_at_rest(log.topic_partition))
                 manager.remove_leftovers(log.topic_partition)
-            return self._search()
+            self._search()
 
     # What holds the key
 
-    def _waiting(self, found: KeySearch) -> tuple[int | None, Sequence[Holder]]:
+    def _waiting(self, key: _ErasedKey) -> tuple[int | None, Sequence[Holder]]:
         """When the tombstones may go (None: there are none), and those of which that is not known yet."""
-        in_logs = [place for place in found.places if place.kind == LOG and place.tombstones]
+        in_logs = [place for place in key.last.places if place.kind == LOG and place.tombstones]
         horizons = [place.horizon_ms for place in in_logs if place.horizon_ms is not None]
-        unstamped = [self._explained(place, found) for place in in_logs if place.unstamped]
+        unstamped = [self._explained(place, key) for place in in_logs if place.unstamped]
         return max(horizons, default=None), unstamped
 
-    def _explained(self, place: KeyPlace, found: KeySearch) -> Holder:
+    def _explained(self, place: KeyPlace, key: _ErasedKey) -> Holder:
         """Why a file has the key still, and what to do."""
         if place.damage is not None:
             advice = f"repair or remove it, then {AGAIN}"
@@ -609,12 +711,13 @@ class _Erasing:
             reason = f"{place.kind}: {'a value' if place.values else 'a tombstone'} of the key is there"
             return _holder(place, reason, _ADVICE.get(place.kind, AGAIN))
         log = self._log(place.partition)
-        hold = self._hold(place, log, _last_tombstone(found.in_log(place.partition)))
+        hold = self._hold(place, log, key)
         return _holder(place, hold.reason, hold.advice, hold.until_ms)
 
-    def _hold(self, place: KeyPlace, log: TopicPartition, last_tombstone: int) -> Hold:
+    def _hold(self, place: KeyPlace, log: TopicPartition, key: _ErasedKey) -> Hold:
+        last_tombstone = _last_tombstone(key.last.in_log(log.partition))
         last_value = -1 if place.last_value is None else place.last_value
-        if last_value > max(last_tombstone, self.superseded.get(log, last_value)):
+        if last_value > max(last_tombstone, key.superseded.get(log, last_value)):
             return Hold(
                 reason=f"a value was written again at offset {last_value}",
                 advice=f"stop what writes it, then {AGAIN}",

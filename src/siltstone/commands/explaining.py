@@ -21,6 +21,7 @@ from siltstone.commands.served import Served
 from siltstone.compaction import engine
 from siltstone.compaction.explain import ExplainOptions, LogExplanation, explain_logs
 from siltstone.compaction.inplace.planning import LogState, PlanOptions
+from siltstone.compaction.report import FAILED, UNCLEANABLE
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.log_cleaner import log_state
 
@@ -68,7 +69,9 @@ def outcome_words(job: BackgroundJob) -> str:
     sizes = [(log["bytes_before"], log["bytes_after"]) for log in logs if log["bytes_after"] is not None]
     before, after = (sum(side) for side in zip(*sizes, strict=True)) if sizes else (0, 0)
     words, would = removal_words(counts) or "nothing", "would be " if job.kind == EXPLAIN else ""
-    return f"{words} {would}removed; {size_text(before)} → {size_text(after)}"
+    text = f"{words} {would}removed; {size_text(before)} → {size_text(after)}"
+    failed = [log for log in logs if log["status"] in (FAILED, UNCLEANABLE)]
+    return f"{text}; {len(failed)} of {len(logs)} logs failed: {failed[0]['reason']}" if failed else text
 
 
 def explain_topic(served: Served, user: str, topic: str, partitions: Sequence[int] = ()) -> BackgroundJob:

@@ -1,5 +1,5 @@
-"""Where the records of one key are: in the segments of its topic's logs, and in all other files that have
-copies.
+"""Where the records of some keys are: in the segments of their topic's logs, and in all other files that have
+copies. Many keys are found in one read.
 
 ::
 
@@ -28,8 +28,9 @@ import numpy as np
 from siltstone.base import files
 from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT, Scratch
+from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_record_keys, decode_records
-from siltstone.base.records.layout import CONTROL_BIT, have_delete_horizons
+from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Int64, have_delete_horizons
 from siltstone.base.records.matching import rows_with_key
 from siltstone.compaction.work import BatchSlice, batch_slices
 from siltstone.log.names import (
@@ -89,7 +90,7 @@ class KeyPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySearch:
-    """What a search found. ``files`` and ``bytes``: so many were searched."""
+    """What a search found of one key. ``files`` and ``bytes``: so many were searched."""
 
     places: Sequence[KeyPlace] = ()
     files: int = 0
@@ -149,38 +150,41 @@ class _File:
     may_vanish: bool = False
 
 
-def search_key(topic: SearchedTopic, key: bytes, progress: SearchProgress = _no_progress) -> KeySearch:
-    """Search all files of a topic, and kept originals, for the records of a key.
+def search_keys(
+    topic: SearchedTopic, keys: Sequence[bytes], progress: SearchProgress = _no_progress
+) -> list[KeySearch]:
+    """Search all files of a topic, and kept originals, for the records of each of some keys.
 
     Where a segment is gone before it is opened, since a cleaning or retention has removed it, the logs are
     looked at again, and all is searched once more. Raises OSError.
     """
     for _ in range(_ATTEMPTS - 1):
         try:
-            return _search(topic, key, progress)
+            return _search(topic, keys, progress)
         except FileNotFoundError:
             for log in topic.logs:
                 log.refresh()
-    return _search(topic, key, progress)
+    return _search(topic, keys, progress)
 
 
-def _search(topic: SearchedTopic, key: bytes, progress: SearchProgress) -> KeySearch:
-    places = [
+def _search(topic: SearchedTopic, keys: Sequence[bytes], progress: SearchProgress) -> list[KeySearch]:
+    unreadable = [
         KeyPlace(kind=LOG, path=f"{topic.name}-{number}", partition=number, damage=reason)
         for number, reason in topic.unreadable.items()
     ]
+    places = [list(unreadable) for _ in keys]
     listed = [(file, _size_of(file)) for file in _files_of(topic)]
     done, total = 0, sum(size for _, size in listed)
     scratch = Scratch()
     for file, size in listed:
         progress(done, total)
         with _vanishing(file):
-            place = _search_file(file, key, scratch)
-            if place.values or place.tombstones or place.damage:
-                places.append(place)
+            for of_key, place in zip(places, _search_file(file, keys, scratch), strict=True):
+                if place.values or place.tombstones or place.damage:
+                    of_key.append(place)
         done += size
     progress(done, total)
-    return KeySearch(places=tuple(places), files=len(listed), bytes=total)
+    return [KeySearch(places=tuple(of_key), files=len(listed), bytes=total) for of_key in places]
 
 
 @contextlib.contextmanager
@@ -277,8 +281,9 @@ def _folders_down_to(folder: Path, depth: int) -> Iterator[Path]:
             yield from _folders_down_to(folder / entry.name, depth - 1)
 
 
-def _search_file(file: _File, key: bytes, scratch: Scratch) -> KeyPlace:
-    place = KeyPlace(kind=file.kind, path=str(file.path), partition=file.partition)
+def _search_file(file: _File, keys: Sequence[bytes], scratch: Scratch) -> list[KeyPlace]:
+    """The file as the place of each key."""
+    places = [KeyPlace(kind=file.kind, path=str(file.path), partition=file.partition)] * len(keys)
     with files.Reader(file.path) as reader:
         try:
             for window in windows(reader, end=file.size):
@@ -286,20 +291,28 @@ def _search_file(file: _File, key: bytes, scratch: Scratch) -> KeyPlace:
                 is_control = (batches["magic"] == 2) & (batches["attributes"] & CONTROL_BIT != 0)
                 chosen = replace(window, batches=batches[~is_control & (batches["count"] != 0)])
                 for part in batch_slices(reader.path, chosen) if len(chosen.batches) else ():
-                    place = _with_records(place, part, key, file.limit, scratch)
+                    _add_records(places, part, keys, file.limit, scratch)
         except CorruptFileError as error:
-            return replace(place, damage=error.reason)
-    return place
+            return [replace(place, damage=error.reason) for place in places]
+    return places
 
 
-def _with_records(place: KeyPlace, part: BatchSlice, key: bytes, limit: int, scratch: Scratch) -> KeyPlace:
-    """The place with the records of some batches. Raises CorruptRecordError."""
+def _add_records(
+    places: list[KeyPlace], part: BatchSlice, keys: Sequence[bytes], limit: int, scratch: Scratch
+) -> None:
+    """Add the records of some batches to the place of each key. Raises CorruptRecordError."""
     data, batches, path, origin = part
-    keys = decode_record_keys(data, batches, scratch, limit=limit, path=path, origin=origin)
-    if not len(rows_with_key(keys, key)):
-        return place
-    columns = decode_records(data, batches, scratch, limit=limit, path=path, origin=origin)
-    rows = rows_with_key(columns, key)
+    columns = decode_record_keys(data, batches, scratch, limit=limit, path=path, origin=origin)
+    there = [number for number, key in enumerate(keys) if len(rows_with_key(columns, key))]
+    if there:
+        records = decode_records(data, batches, scratch, limit=limit, path=path, origin=origin)
+        for number in there:
+            rows = rows_with_key(records, keys[number])
+            places[number] = _with_records(places[number], records, rows, batches)
+
+
+def _with_records(place: KeyPlace, columns: RecordColumns, rows: Int64, batches: BatchHeaders) -> KeyPlace:
+    """The place with some more records of its key."""
     is_tombstone = columns.value_size[rows] < 0
     tombstones, values = columns.offset[rows[is_tombstone]], columns.offset[rows[~is_tombstone]]
     of_batch = batches[columns.batch[rows[is_tombstone]]]

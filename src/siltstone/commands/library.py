@@ -245,18 +245,30 @@ def start_cleaner(
         raise UsageError(f"a {type(manager).__name__} has no logs that are open to be changed", advice=advice)
     texts = config_texts(spark_conf or {}, "spark_conf")
     settings = parse_spark_conf([f"{name}={text}" for name, text in texts.items()])
-    if engine not in ENGINES:
-        raise UsageError(f"there is no engine {engine!r}", advice="pass auto, spark or process")
-    if engine == "spark" or (engine == "auto" and _takes_spark(manager)):
-        if importlib.util.find_spec("pyspark") is None:
-            advice = "pip install 'siltstone[spark]', or pass engine='process'"
-            raise EngineError("PySpark is not installed", advice=advice)
-        from siltstone.spark.embedded import start_cleaner as start_on_spark
-
-        return start_on_spark(manager, spark_conf=settings)
-    cleaner = cleaner_in_process(manager)
+    cleaner = cleaner_with(manager, engine, spark_conf=settings)
     cleaner.start()
     return cleaner
+
+
+def cleaner_with(
+    manager: LogManager,
+    engine: EngineName,
+    *,
+    topic: str | None = None,
+    spark_conf: Mapping[str, str] | None = None,
+) -> LogCleaner:
+    """A log cleaner that cleans when it is told to, with an engine as for ``start_cleaner``; ``topic``: the
+    only one that it will clean. Raises UsageError, EngineError."""
+    if engine not in ENGINES:
+        raise UsageError(f"there is no engine {engine!r}", advice="pass auto, spark or process")
+    if engine != "spark" and not (engine == "auto" and _takes_spark(manager, topic)):
+        return cleaner_in_process(manager)
+    if importlib.util.find_spec("pyspark") is None:
+        advice = "pip install 'siltstone[spark]', or pass engine='process'"
+        raise EngineError("PySpark is not installed", advice=advice)
+    from siltstone.spark.embedded import cleaner_on_spark
+
+    return cleaner_on_spark(manager, spark_conf=spark_conf)
 
 
 def cleaner_in_process(manager: LogManager) -> LogCleaner:
@@ -267,11 +279,15 @@ def cleaner_in_process(manager: LogManager) -> LogCleaner:
     return LogCleaner(manager, InProcessEngine)
 
 
-def _takes_spark(manager: LogManager) -> bool:
-    """Does ``engine="auto"`` take Spark for these logs (``start_cleaner``)?"""
+def _takes_spark(manager: LogManager, topic: str | None = None) -> bool:
+    """Does ``engine="auto"`` take Spark for these logs (``start_cleaner``), or for those of ``topic``?"""
     if has_session():
         return True
-    size = sum(log.size for _, log in manager.logs() if log.config.compacts)
+    size = sum(
+        log.size
+        for _, log in manager.logs()
+        if log.config.compacts and topic in (None, log.topic_partition.topic)
+    )
     if size < SPARK_BYTES or importlib.util.find_spec("pyspark") is None:
         return False
     from siltstone.spark.java import java_version

@@ -13,11 +13,11 @@ from siltstone.base import interruption
 from siltstone.base.clock import time_text
 from siltstone.base.config import Config
 from siltstone.base.errors import PolicyViolationError
-from siltstone.commands.changes import Actor, ChangeLog
+from siltstone.commands.changes import Actor, ChangeInProgress, ChangeLog
 from siltstone.commands.circumstances import HELD_BY_LEDGER, OPEN_TRANSACTION, WITHIN_MIN_LAG, Circumstances
 from siltstone.commands.directories import INTERNAL_TOPICS, BrokerDirectories
-from siltstone.commands.library import cleaner_in_process
-from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, LogResult
+from siltstone.commands.library import EngineName, cleaner_with
+from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, LogResult, failures
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.runtime.log_cleaner import LogCleaner
 from siltstone.runtime.manager import LogManager
@@ -102,11 +102,22 @@ class OpenDirectories:
         return None
 
 
+def tell_failures(change: ChangeInProgress, results: Collection[LogResult]) -> None:
+    """Let the outcome of a change say which logs were not cleaned because of an error."""
+    failed = failures(results)
+    if failed:
+        first = failed[0]
+        change.fail(f"{len(failed)} of {len(results)} logs: {first.topic_partition}: {first.reason}")
+
+
 @contextlib.contextmanager
-def opened(directories: BrokerDirectories) -> Iterator[OpenDirectories]:
-    """Lock, recover and open directories for a command. Raises as ``LogManager.open``."""
+def opened(
+    directories: BrokerDirectories, topic: str, engine: EngineName = "auto"
+) -> Iterator[OpenDirectories]:
+    """Lock, recover and open directories for a command that cleans a topic. Raises as ``LogManager.open`` and
+    ``cleaner_with``."""
     with directories.open() as manager:
-        cleaner = cleaner_in_process(manager)
+        cleaner = cleaner_with(manager, engine, topic=topic)
         try:
             changes = ChangeLog(manager.serving()[0].path, manager.clock)
             yield OpenDirectories(manager=manager, cleaner=cleaner, changes=changes)

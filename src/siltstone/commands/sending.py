@@ -70,8 +70,12 @@ def send_records(
     served.opened()
     partitions_of(served, topic)
     changes = served.opened_changes()
-    with changes.recorded(actor, "produce", topic, after={"records": len(records)}):
-        return [_sent(served, topic, record) for record in records]
+    with changes.recorded(actor, "produce", topic, after={"records": len(records)}) as change:
+        receipts = [_sent(served, topic, record) for record in records]
+        refused = [receipt for receipt in receipts if isinstance(receipt, SiltstoneError)]
+        if refused:
+            change.fail(f"{len(refused)} of {len(records)} records refused: {refused[0]}")
+    return receipts
 
 
 def _sent(served: Served, topic: str, record: SentRecord) -> Receipt | SiltstoneError:

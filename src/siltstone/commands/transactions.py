@@ -8,27 +8,32 @@
 
 A log has its producers' states: an open one in memory, one that is only read from its newest snapshot and the
 batches after it. Looking at many of the latter takes time, so one request looks at a bounded part of them and
-says where it ended. What Kafka's ``kafka-transactions.sh find-hanging`` finds is here a transaction whose
-``began_ms`` is long ago.
+says where it ended. The transactional id of a producer is in ``__transaction_state`` alone. What Kafka's
+``kafka-transactions.sh find-hanging`` finds is here a transaction whose ``began_ms`` is long ago.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from siltstone.base.errors import SiltstoneError, UnknownTopicError, UsageError
 from siltstone.commands.browsing import Budget
 from siltstone.commands.circumstances import open_transactions as first_offsets
+from siltstone.commands.cluster import all_partitions
 from siltstone.commands.explain_page import counted
 from siltstone.commands.served import Served
+from siltstone.compaction.latest import latest_records
 from siltstone.log import fetch
+from siltstone.log.coordinator_records import decode_record
 from siltstone.log.fetch import LogView
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import TopicPartition, parse_partition
+from siltstone.log.reading import LogReader, records_of
 
+TRANSACTION_STATE = "__transaction_state"
 NOTES_MAX = 20
 """The most logs that could not be read which a page names."""
 
@@ -39,7 +44,8 @@ class OpenTransaction:
 
     ``began_ms``, ``producer_epoch``: of its first batch; None if ``delete-records`` has removed it, or if it
     has no timestamp. ``held_bytes``: of the log from its first batch on. ``blocks_cleaning``: is the topic
-    compacted?
+    compacted? ``transactional_id``: None if ``__transaction_state`` is not here, or does not name the
+    producer.
     """
 
     topic: str
@@ -50,6 +56,7 @@ class OpenTransaction:
     began_ms: int | None
     held_bytes: int
     blocks_cleaning: bool
+    transactional_id: str | None = None
 
     def to_json(self) -> dict[str, object]:
         """One object; an unknown time is null."""
@@ -90,14 +97,14 @@ def open_transactions(
     begin = 0 if start is None else bisect.bisect_left(listed, start)
     for number in range(begin, len(listed)):
         if number > begin and budget.is_over:
-            return _page(found, unreadable, listed[number])
+            return _page(served, found, unreadable, listed[number])
         try:
             found += _transactions_of(served, listed[number])
         except UnknownTopicError:
             continue  # deleted meanwhile
         except (SiltstoneError, OSError) as error:
             unreadable.append(f"{listed[number]}: {error}")
-    return _page(found, unreadable, None)
+    return _page(served, found, unreadable, None)
 
 
 def parsed_start(text: str) -> TopicPartition | None:
@@ -109,11 +116,38 @@ def parsed_start(text: str) -> TopicPartition | None:
 
 
 def _page(
-    found: Sequence[OpenTransaction], unreadable: Sequence[str], next_start: TopicPartition | None
+    served: Served,
+    found: Sequence[OpenTransaction],
+    unreadable: Sequence[str],
+    next_start: TopicPartition | None,
 ) -> TransactionPage:
     left = len(unreadable) - NOTES_MAX
-    more = [f"{counted(left, 'more log')} cannot be read"] if left > 0 else []
-    return TransactionPage(transactions=found, next_start=next_start, notes=[*unreadable[:NOTES_MAX], *more])
+    notes = [*unreadable[:NOTES_MAX], *([f"{counted(left, 'more log')} cannot be read"] if left > 0 else [])]
+    ids, more = transactional_ids(served) if found else ({}, [])
+    named = [replace(each, transactional_id=ids.get(each.producer_id)) for each in found]
+    return TransactionPage(transactions=named, next_start=next_start, notes=[*notes, *more])
+
+
+def transactional_ids(served: Served, budget: Budget | None = None) -> tuple[dict[int, str], list[str]]:
+    """The transactional id of each producer id that ``__transaction_state`` has, as far as ``budget`` goes,
+    and a note on what was not read. Raises SiltstoneError, OSError if the directories cannot be listed."""
+    budget, found, notes = budget or Budget(), dict[int, str](), list[str]()
+    topics = all_partitions(served)
+    for number in topics.get(TRANSACTION_STATE, ()):
+        try:
+            log = served.log(TRANSACTION_STATE, number)
+            budget.spent += sum(map(log.view.size_of, range(len(log.view.segments))))
+            if budget.is_over:
+                return found, [*notes, f"{TRANSACTION_STATE} is too long to find all transactional ids in it"]
+            for polled in latest_records(LogReader(log), LogReader(log), keep_tombstones=False):
+                for record in records_of(polled):
+                    row = decode_record("transactions", record.key, record.value)
+                    if "decodedKey" in row and "decodedValue" in row:
+                        producer_id = row["decodedValue"]["data"]["producerId"]
+                        found[producer_id] = row["decodedKey"]["data"]["transactionalId"]
+        except (SiltstoneError, OSError) as error:
+            notes.append(f"{TRANSACTION_STATE}-{number}: {error}")
+    return found, notes
 
 
 def _transactions_of(served: Served, where: TopicPartition) -> Iterator[OpenTransaction]:

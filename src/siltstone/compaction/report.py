@@ -254,7 +254,7 @@ class LogResult(OfOneLog):
         return plain
 
 
-def failures(results: list[LogResult]) -> list[LogResult]:
+def failures(results: Iterable[LogResult]) -> list[LogResult]:
     """The results of logs that failed or are uncleanable: with one of these ``clean`` exits with status 1."""
     return [result for result in results if result.status in (FAILED, UNCLEANABLE)]
 

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +41,7 @@ from siltstone.base import files
 from siltstone.base.closing import Closing
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import (
+    CorruptFileError,
     DirectoryLockedError,
     DirectoryRefusedError,
     NotALogDirectoryError,
@@ -88,7 +89,9 @@ class LogDirectory(Closing):
     """An opened, locked log directory. ``open`` and ``open_or_create`` return one; ``close`` releases it.
 
     ``partitions``: the paths of its partitions. ``is_partition_subset``: these are only the ones whose
-    paths the caller passed; the others are not read or changed.
+    paths the caller passed; the others are not read or changed. ``when_damaged``: is told of a damaged
+    cleaner checkpoint, which then counts as empty and is replaced at the next change, so that a server goes
+    on; None: it is an error, so that a run stops and somebody looks.
     """
 
     def __init__(self, path: Path, only: Mapping[TopicPartition, Path] | None = None) -> None:
@@ -96,6 +99,7 @@ class LogDirectory(Closing):
         self.partitions = dict(only or {})
         self.passed_over: list[PassedOver] = []
         self.is_partition_subset = only is not None
+        self.when_damaged: Callable[[CorruptFileError], None] | None = None
         self._lock: files.Lock | None = None
         self._cached: dict[str, tuple[files.FileStat, Mapping[TopicPartition, int]]] = {}
         # Entries of the cleaner checkpoint that threads wait to have written.
@@ -259,8 +263,21 @@ class LogDirectory(Closing):
             return {}
         cached = self._cached.get(name)
         if cached is None or cached[0] != status or self._lock is None:
-            cached = self._cached[name] = (status, read_checkpoint(path))
+            cached = self._cached[name] = (status, self._read_offsets(name))
         return cached[1]
+
+    def _read_offsets(self, name: str) -> Mapping[TopicPartition, int]:
+        try:
+            return read_checkpoint(self.path / name)
+        except CorruptFileError as error:
+            if self.when_damaged is None or name != names.CLEANER_CHECKPOINT:
+                raise
+            self.when_damaged(error)
+            return {}
+
+    def cleaner_checkpoint(self) -> Mapping[TopicPartition, int]:
+        """The cleaner checkpoint. Raises CorruptFileError unless there is ``when_damaged``, OSError."""
+        return self._offsets(names.CLEANER_CHECKPOINT)
 
     def write_cleaner_checkpoint(self, topic_partition: TopicPartition, offset: int | None) -> None:
         """Set one partition's entry in the cleaner checkpoint, durably; None removes it. Raises OSError.
@@ -276,14 +293,19 @@ class LogDirectory(Closing):
                     return  # another thread has written this entry with its own
                 entries, self._pending = self._pending, {}
             try:
-                self._write_cleaner_checkpoint(entries)
+                self._write_entries(entries)
             except BaseException:
                 del entries[topic_partition]
                 with self._pending_lock:
                     self._pending = entries | self._pending  # the other threads write theirs themselves
                 raise
 
-    def _write_cleaner_checkpoint(self, entries: Mapping[TopicPartition, int | None]) -> None:
+    def remove_cleaner_entries(self, partitions: Iterable[TopicPartition]) -> None:
+        """Remove entries from the cleaner checkpoint, durably. Raises OSError."""
+        with self._writing_lock:
+            self._write_entries(dict.fromkeys(partitions))
+
+    def _write_entries(self, entries: Mapping[TopicPartition, int | None]) -> None:
         offsets = {**self._offsets(names.CLEANER_CHECKPOINT)}
         for topic_partition, offset in entries.items():
             offsets.pop(topic_partition, None)

@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.closing import Closing
+from siltstone.base.collector import collector_paused
 from siltstone.base.config import Config, LogConfig
 from siltstone.base.errors import (
     DirectoryRefusedError,
@@ -263,7 +264,8 @@ class LogManager(Closing):
         self.services: list[LogService[Any]] = []
         self._producer = RecordProducer(self)
         try:
-            self._load()
+            with collector_paused():
+                self._load()
         except BaseException:
             self._abandon()
             raise

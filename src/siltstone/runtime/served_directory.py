@@ -123,8 +123,12 @@ def _read_or_start_empty(directory: Path) -> dict[TopicPartition, Uncleanable]:
     try:
         return read_uncleanable(directory)
     except CorruptFileError as error:
-        _logger.warning(COUNTS_AS_EMPTY, error)
+        _counts_as_empty(error)
         return {}
+
+
+def _counts_as_empty(error: CorruptFileError) -> None:
+    _logger.warning(COUNTS_AS_EMPTY, error)
 
 
 _logger = logging.getLogger("siltstone")
@@ -156,7 +160,7 @@ class ServedDirectory:
         self._lock = threading.RLock()
         self._checkpoint_entries: dict[str, dict[TopicPartition, int]] = {}
         self._unopened_entries: dict[str, dict[TopicPartition, int]] = {}
-        self._cleaner_checkpoint: tuple[files.FileStat, Mapping[TopicPartition, int]] | None = None
+        self.directory.when_damaged = _counts_as_empty
         self.uncleanable: dict[TopicPartition, Uncleanable] = {}
         self.when_offline: Callable[[ServedDirectory], None] = lambda served: None
         try:
@@ -193,7 +197,7 @@ class ServedDirectory:
         try:
             return read_checkpoint(self.path / name)
         except CorruptFileError as error:
-            _logger.warning(COUNTS_AS_EMPTY, error)
+            _counts_as_empty(error)
             return None
 
     # Partitions
@@ -258,27 +262,18 @@ class ServedDirectory:
         with self._lock:
             entry = self.cleaner_checkpoint().get(topic_partition)
             if entry is not None and (limit is None or entry > limit):
-                self._cleaner_checkpoint = None
                 self.directory.write_cleaner_checkpoint(topic_partition, limit)
 
     def cleaner_checkpoint(self) -> Mapping[TopicPartition, int]:
         """The cleaner checkpoint by partition, read again when the file is another one; a damaged file counts
         as empty. Raises OSError."""
         with self._lock:
-            try:
-                status = files.stat(self.path / names.CLEANER_CHECKPOINT)
-            except FileNotFoundError:
-                return {}
-            if self._cleaner_checkpoint is None or self._cleaner_checkpoint[0] != status:
-                self._cleaner_checkpoint = status, self._read_checkpoint(names.CLEANER_CHECKPOINT) or {}
-            return self._cleaner_checkpoint[1]
+            return self.directory.cleaner_checkpoint()
 
     def write_cleaner_checkpoint(self, topic_partition: TopicPartition, offset: int) -> None:
         """Write the cleaner checkpoint of a log, durably. Raises OSError."""
         with self._lock:
-            offsets = {**self.cleaner_checkpoint(), topic_partition: offset}
-            self._cleaner_checkpoint = None  # inode and time may be those of an earlier file again
-            write_checkpoint(self.path / names.CLEANER_CHECKPOINT, offsets)
+            self.directory.write_cleaner_checkpoint(topic_partition, offset)
 
     # Uncleanable partitions
 
@@ -313,11 +308,10 @@ class ServedDirectory:
         if uncleanable.keys() - existing:
             rows = {partition: row for partition, row in uncleanable.items() if partition in existing}
             write_uncleanable(self.path, rows)
-        cleaned = self.cleaner_checkpoint()
-        if cleaned.keys() - existing:
-            entries = {partition: offset for partition, offset in cleaned.items() if partition in existing}
-            self._cleaner_checkpoint = None
-            write_checkpoint(self.path / names.CLEANER_CHECKPOINT, entries)
+        missing = self.cleaner_checkpoint().keys() - existing
+        if missing:
+            with self._lock:
+                self.directory.remove_cleaner_entries(missing)
 
     def forget(self, topic_partition: TopicPartition) -> None:
         """Remove a deleted partition from this object and from all checkpoints. Raises OSError."""

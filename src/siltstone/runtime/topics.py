@@ -419,6 +419,7 @@ class Topics:
         self._log_configs: dict[str, LogConfig] = {}
         self._partitions: dict[str, tuple[tuple[int, ...], int | None]] = {}
         self._by_topic: tuple[object, dict[str, list[int]]] = (None, {})
+        self._all_partitions: tuple[object, object, Mapping[str, tuple[int, ...]]] = (None, None, {})
         self._new_ids: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -568,15 +569,20 @@ class Topics:
         """The numbers of a topic's partitions, served or not. Raises UnknownTopicError."""
         return self._partitions_and_count(name)[0]
 
-    def all_partitions(self) -> dict[str, tuple[int, ...]]:
-        """The numbers of the partitions of all topics, by name, as ``partitions_of``."""
-        listed, on_disk = self._registry.topics, self._numbers_on_disk()
-        return {
-            name: tuple(
-                sorted({*(listed[name].partitions if name in listed else ()), *on_disk.get(name, ())})
-            )
-            for name in self.names()
-        }
+    def all_partitions(self) -> Mapping[str, tuple[int, ...]]:
+        """The numbers of the partitions of all topics, by name, as ``partitions_of``. Kept until a topic is
+        created, altered or deleted, or one of their directories goes offline."""
+        registry, on_disk, known = self._registry, self._numbers_on_disk(), self._all_partitions
+        if known[0] is not registry or known[1] is not on_disk:
+            listed = registry.topics
+            numbers = {
+                name: tuple(
+                    sorted({*(listed[name].partitions if name in listed else ()), *on_disk.get(name, ())})
+                )
+                for name in sorted({*listed, *on_disk})
+            }
+            known = self._all_partitions = registry, on_disk, numbers
+        return known[2]
 
     def partition_count(self, name: str) -> int | None:
         """How many partitions a topic has; see ``TopicSettings``. Raises UnknownTopicError."""
@@ -604,6 +610,9 @@ class Topics:
         """The topic id to write into a new partition of a topic, None without one."""
         if self._manager.only is not None and name not in self._registry.topics:
             return self._new_ids.setdefault(name, new_id(self._manager.random_bytes))
+        listed = self._registry.topics.get(name)
+        if listed is not None:  # without its other partitions: each of many new ones asks
+            return listed.topic_id or None
         with contextlib.suppress(UnknownTopicError):
             return self._entry(name).topic_id or None
         return None
@@ -642,7 +651,7 @@ class Topics:
         with self._manager.creation_or_deletion_lock:
             entry = self._entry(name)
             refuse_fewer_partitions(name, len(entry.partitions), count)
-            new_numbers = [number for number in range(count) if number not in entry.partitions]
+            new_numbers = sorted(set(range(count)).difference(entry.partitions))
             self._add_partitions(name, entry, new_numbers)
             return self.describe(name)
 

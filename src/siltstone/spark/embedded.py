@@ -86,10 +86,15 @@ def start_cleaner(manager: LogManager, *, spark_conf: Mapping[str, str] | None =
     ``spark_conf``: settings of Spark. If ``log.cleaner.enable`` is false, it does nothing. Without Java, or
     if Spark is lost, the logs stay as they are, and the next round tries again.
     """
-    sessions = _Sessions(manager, spark_conf)
-    cleaner = LogCleaner(manager, lambda: sessions.start(SparkEngine), stop_engine=sessions.stop)
+    cleaner = cleaner_on_spark(manager, spark_conf=spark_conf)
     cleaner.start()
     return cleaner
+
+
+def cleaner_on_spark(manager: LogManager, *, spark_conf: Mapping[str, str] | None = None) -> LogCleaner:
+    """The same, not started: it cleans when it is told to."""
+    sessions = _Sessions(manager, spark_conf)
+    return LogCleaner(manager, lambda: sessions.start(SparkEngine), stop_engine=sessions.stop)
 
 
 def start_compaction(manager: LogManager, *, spark_conf: Mapping[str, str] | None = None) -> Compactions:

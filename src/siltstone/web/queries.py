@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -52,7 +53,7 @@ class DecodingParameters(BaseModel):
 class _ChosenRecords(DecodingParameters):
     """Which records of a topic; see ``commands.browsing.RecordQuery``. Keys and texts are UTF-8."""
 
-    partition: list[int] | None = None
+    partition: list[Annotated[int, Field(ge=0)]] | None = None
     offset: int | None = None
     from_ms: int | None = None
     key: str | None = None

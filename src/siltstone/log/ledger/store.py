@@ -576,6 +576,8 @@ def recover_ledgers(directory: Path, end_offset: int) -> None:
     """Recover a partition's ledgers when its log is opened for writing: delete the cursor of a ledger that
     covers offsets beyond the log's end, and files that are not needed. Raises DirectoryRefusedError,
     OSError."""
+    if not has_siltstone_folder(directory, COMPACTED):
+        return
     delete_cursor_beyond(directory, end_offset)
     try:
         LedgerStore(directory).delete_unused()

@@ -114,13 +114,14 @@ def erase(
     """Look for the key; with the topic's name, erase it as a job."""
     found = None
     try:
-        wanted = ErasureRequest(topic=topic, key=parse_key(key, key_format))
+        wanted = ErasureRequest(topic=topic, keys=(parse_key(key, key_format),))
         if not typed:
-            found = console.look_for_key(served, wanted)
+            looked = console.look_for_keys(served, wanted)
+            found = None if looked is None else looked.keys[0]
         if typed or found is None:  # a large topic is searched by a job
             if typed:
                 refuse_unconfirmed(typed, topic, "this deletes data")
-            administration.erase_key(served, by, wanted, dry_run=not typed)
+            administration.erase_keys(served, by, wanted, dry_run=not typed)
             return RedirectResponse("/ui/jobs", 303)
     except (SiltstoneError, OSError) as error:
         answer = _erase_page(request, served, topic, key, key_format, problem=str(error))

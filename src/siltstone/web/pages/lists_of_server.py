@@ -39,6 +39,7 @@ GROUPS: tuple[Column[Committed], ...] = (
 TRANSACTIONS: tuple[Column[OpenTransaction], ...] = (
     Column(name="log", title="log", value=lambda row: f"{row.topic}-{row.partition}"),
     Column(name="producer_id", title="producer", value=lambda row: row.producer_id, is_number=True),
+    Column(name="transactional_id", title="transactional id", value=lambda row: row.transactional_id),
     Column(
         name="first_offset", title="open since offset", value=lambda row: row.first_offset, is_number=True
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Query
@@ -48,6 +48,11 @@ def _page(name: str, rows: Iterable[Listed], total: int, start: int) -> Document
         shown.append(document)
     end = start + len(shown)
     return {name: shown, "total": total, "next_start": end if shown and end < total else None}
+
+
+def _page_of(name: str, rows: Sequence[Listed], start: int, count: int) -> Document:
+    """A page of rows that are all known."""
+    return _page(name, rows[start : start + count], len(rows), start)
 
 
 class SettingsToPreview(Body):
@@ -128,8 +133,7 @@ def records(
 @router.get("/topics/{topic}/cleanings", dependencies=[VIEWER])
 def topic_cleanings(served: Here, topic: str, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
     """The last cleanings of a topic, the newest first."""
-    found = console.cleanings(served, topic)
-    return _page("cleanings", found[start : start + count], len(found), start)
+    return _page_of("cleanings", console.cleanings(served, topic), start, count)
 
 
 @router.post("/topics/{topic}/configs:preview", dependencies=[VIEWER, JSON_ONLY, READING])
@@ -191,8 +195,7 @@ def queue(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
 @router.get("/cleaner/runs", dependencies=[VIEWER])
 def runs(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
     """The last cleanings, the newest first."""
-    found = console.cleanings(served)
-    return _page("cleanings", found[start : start + count], len(found), start)
+    return _page_of("cleanings", console.cleanings(served), start, count)
 
 
 @router.get("/cleaner/uncleanable", dependencies=[VIEWER])
@@ -206,8 +209,7 @@ def uncleanable(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Doc
 @router.get("/cleaner/savings", dependencies=[VIEWER])
 def savings(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
     """What cleanings have saved, by day and topic, the newest day first."""
-    found = console.savings(served)
-    return _page("savings", found[start : start + count], len(found), start)
+    return _page_of("savings", console.savings(served), start, count)
 
 
 @router.get("/configs", dependencies=[VIEWER])
@@ -218,10 +220,10 @@ def broker_configs(served: Here, everything: bool = False) -> Document:
 
 
 @router.get("/groups", dependencies=[VIEWER, READING])
-def groups(served: Here) -> Document:
+def groups(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
     """Consumer groups with their offsets and lags, from ``__consumer_offsets``."""
     found, notes = console.groups(served)
-    return {"groups": [group.to_json() for group in found], "notes": notes}
+    return {**_page_of("groups", found, start, count), "notes": notes}
 
 
 @router.get("/transactions", dependencies=[VIEWER, READING])
@@ -231,9 +233,9 @@ def transactions(served: Here, start: str = "") -> Document:
 
 
 @router.get("/directories", dependencies=[VIEWER])
-def directories(served: Here) -> Document:
+def directories(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
     """The log directories, and whether a process uses them."""
-    return {"directories": [row.to_json() for row in console.directories(served)]}
+    return _page_of("directories", console.directories(served), start, count)
 
 
 @router.get("/changes", dependencies=[VIEWER])
@@ -244,9 +246,9 @@ def changes(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Documen
 
 
 @router.get("/jobs", dependencies=[VIEWER])
-def jobs(served: Here) -> Document:
+def jobs(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
     """The background jobs, the newest first."""
-    return {"jobs": [job.to_json() for job in served.jobs.all()]}
+    return _page_of("jobs", served.jobs.all(), start, count)
 
 
 @router.get("/jobs/{job_id}", dependencies=[VIEWER])

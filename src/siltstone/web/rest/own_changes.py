@@ -59,9 +59,10 @@ class EmptyingOrder(Body):
 
 
 class KeyErasure(Body):
-    """A key: its text, or its bytes in hex or base64."""
+    """A key, or several in ``keys``: texts, or bytes in hex or base64."""
 
-    key: str
+    key: str | None = None
+    keys: tuple[str, ...] = ()
     key_format: Literal["utf8", "hex", "base64"] = "utf8"
     dry_run: bool = False
 
@@ -118,9 +119,10 @@ def empty(served: Here, by: By, topic: str, order: EmptyingOrder) -> Document:
 
 @router.post("/topics/{topic}:erase-key", dependencies=[ADMIN], status_code=202)
 def erase_key(served: Here, by: By, topic: str, order: KeyErasure) -> Document:
-    """Erase a key as a job: the steps that can be taken now. Nothing that is kept of it has the key."""
-    request = ErasureRequest(topic=topic, key=parse_key(order.key, order.key_format))
-    return administration.erase_key(served, by, request, dry_run=order.dry_run).to_json()
+    """Erase keys as a job: the steps that can be taken now. Nothing that is kept of it has a key."""
+    named = order.keys if order.key is None else (order.key, *order.keys)
+    request = ErasureRequest(topic=topic, keys=tuple(parse_key(key, order.key_format) for key in named))
+    return administration.erase_keys(served, by, request, dry_run=order.dry_run).to_json()
 
 
 @router.post("/topics/{topic}/partitions/{partition}:retry-cleaning", dependencies=[EDITOR], status_code=204)

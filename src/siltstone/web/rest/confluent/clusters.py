@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
@@ -29,8 +27,9 @@ router = APIRouter(tags=["Confluent v3"])
 @router.get("/clusters", dependencies=[VIEWER], response_model=ResourceList)
 def list_clusters(here: OnlyCluster, page: Page) -> Document:
     """The cluster of this server."""
-    items = [(here.id, partial(cluster_document, here))]
-    return listing("KafkaClusterList", f"{here.root}/clusters", items, page)
+    return listing(
+        "KafkaClusterList", f"{here.root}/clusters", [here.id], lambda _: cluster_document(here), page
+    )
 
 
 @router.get(CLUSTER_PATH, dependencies=[VIEWER], response_model=Resource)
@@ -69,8 +68,8 @@ def _broker_document(cluster: Cluster) -> Document:
 @router.get(f"{CLUSTER_PATH}/brokers", dependencies=[VIEWER], response_model=ResourceList)
 def list_brokers(cluster: In, page: Page) -> Document:
     """This broker. The others of a cluster are not known here."""
-    items = [(cluster.broker_id, partial(_broker_document, cluster))]
-    return cluster.listing("KafkaBrokerList", ["brokers"], items, page)
+    keys = [cluster.broker_id]
+    return cluster.listing("KafkaBrokerList", ["brokers"], keys, lambda _: _broker_document(cluster), page)
 
 
 @router.get(f"{CLUSTER_PATH}/brokers/{{broker_id}}", dependencies=[VIEWER], response_model=Resource)
@@ -88,12 +87,15 @@ def get_broker(cluster: In, broker_id: int) -> Document:
 def list_partition_replicas(cluster: In, broker_id: int, page: Page) -> Document:
     """The partitions that this broker has."""
     refuse_other_broker(cluster, broker_id)
-    items = [
-        ((topic, number), partial(replica_document, cluster, topic, number, broker_id))
-        for topic, numbers in all_partitions(cluster.served).items()
-        for number in numbers
-    ]
-    return cluster.listing("KafkaReplicaList", ["brokers", broker_id, "partition-replicas"], items, page)
+    partitions = all_partitions(cluster.served)
+    keys = ((topic, number) for topic in sorted(partitions) for number in sorted(partitions[topic]))
+    parts = ["brokers", broker_id, "partition-replicas"]
+
+    def document(key: tuple[str, int]) -> Document:
+        topic, number = key
+        return replica_document(cluster, topic, number, broker_id)
+
+    return cluster.listing("KafkaReplicaList", parts, keys, document, page)
 
 
 _NO_SECURITY = {

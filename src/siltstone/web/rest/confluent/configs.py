@@ -29,6 +29,7 @@ from siltstone.web.rest.confluent.shapes import (
     IfMatch,
     In,
     Page,
+    Paging,
     Resource,
     ResourceList,
     refuse_other_broker,
@@ -98,6 +99,19 @@ def _document(cluster: Cluster, kind: str, parts: Sequence[object], entry: clust
     return cluster.resource(kind, *parts, setting.name, **members)
 
 
+def _listing(
+    cluster: Cluster,
+    kind: str,
+    parts: Sequence[object],
+    entries: Sequence[clusters.ConfigEntry],
+    make: Callable[[clusters.ConfigEntry], Document],
+    page: Paging,
+) -> Document:
+    """A list of settings, by name."""
+    by_name = {entry.setting.name: entry for entry in entries}
+    return cluster.listing(kind, parts, sorted(by_name), lambda name: make(by_name[name]), page)
+
+
 def _refuse_unknown(find: Callable[[str], object], name: str) -> None:
     """Raises HTTPException for a setting that there is not."""
     try:
@@ -119,23 +133,23 @@ def list_all_topic_configs(cluster: In, page: Page) -> Document:
     """The settings of all topics."""
     entries = lru_cache(maxsize=1)(partial(clusters.topic_entries, cluster.served))
 
-    def document(topic: str, place: int) -> Document:
-        return _topic_document(cluster, topic, entries(topic)[place])
+    def document(key: tuple[str, str]) -> Document:
+        topic, name = key
+        return _topic_document(cluster, topic, entries(topic)[clusters.TOPIC_SETTINGS.index(name)])
 
-    items = [
-        ((topic, name), partial(document, topic, place))
-        for topic in clusters.all_partitions(cluster.served)
-        for place, name in enumerate(clusters.TOPIC_SETTINGS)
-    ]
-    return cluster.listing("KafkaTopicConfigList", ["topics", "-", "configs"], items, page)
+    topics, names = sorted(clusters.all_partitions(cluster.served)), sorted(clusters.TOPIC_SETTINGS)
+    keys = ((topic, name) for topic in topics for name in names)
+    return cluster.listing("KafkaTopicConfigList", ["topics", "-", "configs"], keys, document, page)
 
 
 @router.get(f"{TOPIC}/configs", dependencies=[VIEWER], response_model=ResourceList)
 def list_topic_configs(cluster: In, topic_name: str, page: Page) -> Response:
     """A topic's effective settings, with its ETag."""
     entries = clusters.topic_entries(cluster.served, topic_name)
-    items = [(each.setting.name, partial(_topic_document, cluster, topic_name, each)) for each in entries]
-    document = cluster.listing("KafkaTopicConfigList", ["topics", topic_name, "configs"], items, page)
+    document = _listing(
+        *(cluster, "KafkaTopicConfigList", ["topics", topic_name, "configs"]),
+        *(entries, partial(_topic_document, cluster, topic_name), page),
+    )
     return JSONResponse(document, headers={"ETag": administration.topic_etag(cluster.served, topic_name)})
 
 
@@ -211,10 +225,9 @@ def _alter_broker(
 def list_broker_configs(cluster: In, broker_id: int, page: Page) -> Response:
     """All settings of the broker."""
     refuse_other_broker(cluster, broker_id)
-    entries = clusters.broker_entries(cluster.served)
-    items = [(each.setting.name, partial(_broker_document, cluster, each)) for each in entries]
-    parts = ["brokers", broker_id, "configs"]
-    return _tagged(cluster, cluster.listing("KafkaBrokerConfigList", parts, items, page))
+    entries, parts = clusters.broker_entries(cluster.served), ["brokers", broker_id, "configs"]
+    make = partial(_broker_document, cluster)
+    return _tagged(cluster, _listing(cluster, "KafkaBrokerConfigList", parts, entries, make, page))
 
 
 @router.post(f"{BROKER_CONFIGS}:alter", dependencies=[ADMIN], **_WAITS)
@@ -254,8 +267,10 @@ def reset_broker_config(cluster: In, by: By, broker_id: int, name: str, if_match
 def list_cluster_configs(cluster: In, page: Page) -> Response:
     """The settings that were set for the broker."""
     entries = clusters.broker_entries(cluster.served, everything=False)
-    items = [(each.setting.name, partial(_cluster_document, cluster, each)) for each in entries]
-    return _tagged(cluster, cluster.listing("KafkaClusterConfigList", ["broker-configs"], items, page))
+    make = partial(_cluster_document, cluster)
+    return _tagged(
+        cluster, _listing(cluster, "KafkaClusterConfigList", ["broker-configs"], entries, make, page)
+    )
 
 
 @router.post(f"{CLUSTER_CONFIGS}:alter", dependencies=[ADMIN], **_WAITS)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from fastapi import APIRouter, HTTPException
 
 from siltstone.base.errors import UnknownGroupError
 from siltstone.commands import console
 from siltstone.commands.groups import ConsumerGroup, GroupOffset, Member
 from siltstone.web.guards import VIEWER
+from siltstone.web.limits import READING
 from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
     Cluster,
@@ -51,15 +50,18 @@ def _group_document(cluster: Cluster, group: ConsumerGroup) -> Document:
     )
 
 
-@router.get(GROUPS, dependencies=[VIEWER], response_model=ResourceList)
+@router.get(GROUPS, dependencies=[VIEWER, READING], response_model=ResourceList)
 def list_groups(cluster: In, page: Page) -> Document:
     """All consumer groups."""
-    found = console.groups(cluster.served)[0]
-    items = [(group.name, partial(_group_document, cluster, group)) for group in found]
-    return cluster.listing("KafkaConsumerGroupList", ["consumer-groups"], items, page)
+    found = {group.name: group for group in console.groups(cluster.served)[0]}
+
+    def document(name: str) -> Document:
+        return _group_document(cluster, found[name])
+
+    return cluster.listing("KafkaConsumerGroupList", ["consumer-groups"], sorted(found), document, page)
 
 
-@router.get(GROUP, dependencies=[VIEWER], response_model=Resource)
+@router.get(GROUP, dependencies=[VIEWER, READING], response_model=Resource)
 def get_group(cluster: In, consumer_group_id: str) -> Document:
     """One consumer group."""
     return _group_document(cluster, _group(cluster, consumer_group_id))
@@ -85,18 +87,19 @@ def _member(cluster: Cluster, group_id: str, consumer_id: str) -> Member:
     raise HTTPException(404, f"group {group_id[:256]!r} has no consumer {consumer_id[:256]!r}")
 
 
-@router.get(f"{GROUP}/consumers", dependencies=[VIEWER], response_model=ResourceList)
+@router.get(f"{GROUP}/consumers", dependencies=[VIEWER, READING], response_model=ResourceList)
 def list_consumers(cluster: In, consumer_group_id: str, page: Page) -> Document:
     """The members of a group."""
-    members = _group(cluster, consumer_group_id).members
-    items = [
-        (each.member_id, partial(_consumer_document, cluster, consumer_group_id, each)) for each in members
-    ]
+    members = {member.member_id: member for member in _group(cluster, consumer_group_id).members}
+
+    def document(member_id: str) -> Document:
+        return _consumer_document(cluster, consumer_group_id, members[member_id])
+
     parts = ["consumer-groups", consumer_group_id, "consumers"]
-    return cluster.listing("KafkaConsumerList", parts, items, page)
+    return cluster.listing("KafkaConsumerList", parts, sorted(members), document, page)
 
 
-@router.get(CONSUMER, dependencies=[VIEWER], response_model=Resource)
+@router.get(CONSUMER, dependencies=[VIEWER, READING], response_model=Resource)
 def get_consumer(cluster: In, consumer_group_id: str, consumer_id: str) -> Document:
     """One member of a group."""
     member = _member(cluster, consumer_group_id, consumer_id)
@@ -117,21 +120,17 @@ def _assignment_document(cluster: Cluster, group: str, consumer: str, topic: str
     )
 
 
-@router.get(f"{CONSUMER}/assignments", dependencies=[VIEWER], response_model=ResourceList)
+@router.get(f"{CONSUMER}/assignments", dependencies=[VIEWER, READING], response_model=ResourceList)
 def list_assignments(cluster: In, consumer_group_id: str, consumer_id: str, page: Page) -> Document:
     """The partitions that a member has."""
     assigned = _member(cluster, consumer_group_id, consumer_id).assigned
     named = ("consumer-groups", consumer_group_id, "consumers", consumer_id, "assignments")
-    items = [
-        (
-            (each.topic, each.partition),
-            partial(
-                _assignment_document, cluster, consumer_group_id, consumer_id, each.topic, each.partition
-            ),
-        )
-        for each in assigned
-    ]
-    return cluster.listing("KafkaConsumerAssignmentList", named, items, page)
+    keys = sorted((each.topic, each.partition) for each in assigned)
+
+    def document(key: tuple[str, int]) -> Document:
+        return _assignment_document(cluster, consumer_group_id, consumer_id, *key)
+
+    return cluster.listing("KafkaConsumerAssignmentList", named, keys, document, page)
 
 
 def _lag_document(cluster: Cluster, group: ConsumerGroup, offset: GroupOffset) -> Document:
@@ -156,21 +155,22 @@ def _member_of(group: ConsumerGroup, offset: GroupOffset) -> Member | None:
     return next((member for member in group.members if member.member_id == offset.member_id), None)
 
 
-@router.get(f"{GROUP}/lags", dependencies=[VIEWER], response_model=ResourceList)
+@router.get(f"{GROUP}/lags", dependencies=[VIEWER, READING], response_model=ResourceList)
 def list_lags(cluster: In, consumer_group_id: str, page: Page) -> Document:
     """The lag of a group in each partition."""
     group = _group(cluster, consumer_group_id)
-    items = [
-        (
-            (each.topic_partition.topic, each.topic_partition.partition),
-            partial(_lag_document, cluster, group, each),
-        )
-        for each in group.offsets
-    ]
-    return cluster.listing("KafkaConsumerLagList", ["consumer-groups", group.name, "lags"], items, page)
+    offsets = {
+        (offset.topic_partition.topic, offset.topic_partition.partition): offset for offset in group.offsets
+    }
+
+    def document(key: tuple[str, int]) -> Document:
+        return _lag_document(cluster, group, offsets[key])
+
+    parts = ["consumer-groups", group.name, "lags"]
+    return cluster.listing("KafkaConsumerLagList", parts, sorted(offsets), document, page)
 
 
-@router.get(LAG, dependencies=[VIEWER], response_model=Resource)
+@router.get(LAG, dependencies=[VIEWER, READING], response_model=Resource)
 def get_lag(cluster: In, consumer_group_id: str, topic_name: str, partition_id: int) -> Document:
     """The lag of a group in one partition."""
     group = _group(cluster, consumer_group_id)
@@ -180,7 +180,7 @@ def get_lag(cluster: In, consumer_group_id: str, topic_name: str, partition_id: 
     raise HTTPException(404, f"the group has nothing of {topic_name[:256]!r}, partition {partition_id}")
 
 
-@router.get(f"{GROUP}/lag-summary", dependencies=[VIEWER], response_model=Resource)
+@router.get(f"{GROUP}/lag-summary", dependencies=[VIEWER, READING], response_model=Resource)
 def get_lag_summary(cluster: In, consumer_group_id: str) -> Document:
     """The largest lag of a group, and the sum. 404 where no lag is known, as Confluent's."""
     group = _group(cluster, consumer_group_id)

@@ -12,6 +12,7 @@ import binascii
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import dropwhile, islice
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
@@ -24,8 +25,6 @@ from siltstone.web.here import Here
 
 Document = dict[str, Any]
 Key = str | int | list[str | int]
-Items = Iterable[tuple[Any, Callable[[], Document]]]
-"""Keys, and what makes the resource of each."""
 IfMatch = Annotated[str | None, Header(description="Change only what has this ETag, else 412")]
 PAGE_SIZE_MAX = 10_000
 CLUSTER_PATH = "/clusters/{cluster_id}"
@@ -121,24 +120,37 @@ class Cluster:
         metadata = {"self": self.url(*parts), "resource_name": name}
         return {"kind": kind, "metadata": metadata, "cluster_id": self.id, **members}
 
-    def listing(self, kind: str, parts: Iterable[object], items: Items, page: Paging) -> Document:
-        """A list of resources, each a key and what makes it, sorted by the keys."""
-        return listing(kind, self.url(*parts), items, page)
+    def listing(
+        self,
+        kind: str,
+        parts: Iterable[object],
+        keys: Iterable[Any],
+        make: Callable[[Any], Document],
+        page: Paging,
+    ) -> Document:
+        """A list of resources: their keys, ascending, and what makes the resource of one. No more keys are
+        asked for than the page needs."""
+        return listing(kind, self.url(*parts), keys, make, page)
 
 
-def listing(kind: str, url: str, items: Items, page: Paging) -> Document:
+def listing(
+    kind: str, url: str, keys: Iterable[Any], make: Callable[[Any], Document], page: Paging
+) -> Document:
     """A list at ``url``; see ``Cluster.listing``."""
-    rows, after = sorted(items, key=lambda item: item[0]), page.after()
+    after, rest = page.after(), iter(keys)
+    if after is not None:
+        last = _comparable(after)
+        rest = dropwhile(lambda key: key <= last, rest)
     try:
-        rest = rows if after is None else [row for row in rows if row[0] > _comparable(after)]
+        shown = list(rest if page.size is None else islice(rest, page.size))
+        has_more = next(rest, None) is not None
     except TypeError:
         raise HTTPException(400, "page_token: it is of another list") from None
-    shown = rest if page.size is None else rest[: page.size]
     following = None
-    if len(shown) < len(rest):
-        token = base64.urlsafe_b64encode(json.dumps(shown[-1][0]).encode()).decode()
+    if has_more:
+        token = base64.urlsafe_b64encode(json.dumps(shown[-1]).encode()).decode()
         following = f"{url}?{urlencode({'page_size': page.size, 'page_token': token})}"
-    return {"kind": kind, "metadata": {"self": url, "next": following}, "data": [make() for _, make in shown]}
+    return {"kind": kind, "metadata": {"self": url, "next": following}, "data": list(map(make, shown))}
 
 
 def _comparable(key: Key) -> Any:

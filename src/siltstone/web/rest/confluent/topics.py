@@ -88,9 +88,12 @@ def _tagged(cluster: Cluster, topic: str, status: int = 200, **headers: str) -> 
 @router.get(TOPICS, dependencies=[VIEWER], response_model=ResourceList)
 def list_topics(cluster: In, page: Page) -> Document:
     """All topics."""
-    counts = {name: len(numbers) for name, numbers in clusters.all_partitions(cluster.served).items()}
-    items = [(name, partial(topic_document, cluster, name, count)) for name, count in counts.items()]
-    return cluster.listing("KafkaTopicList", ["topics"], items, page)
+    partitions = clusters.all_partitions(cluster.served)
+
+    def document(name: str) -> Document:
+        return topic_document(cluster, name, len(partitions[name]))
+
+    return cluster.listing("KafkaTopicList", ["topics"], sorted(partitions), document, page)
 
 
 @router.post(
@@ -169,9 +172,11 @@ def replica_document(cluster: Cluster, topic: str, number: int, broker_id: int) 
 @router.get(f"{TOPIC}/partitions", dependencies=[VIEWER], response_model=ResourceList)
 def list_partitions(cluster: In, topic_name: str, page: Page) -> Document:
     """A topic's partitions here."""
-    numbers = clusters.partitions_of(cluster.served, topic_name)
-    items = [(each, partial(_partition_document, cluster, topic_name, each)) for each in numbers]
-    return cluster.listing("KafkaPartitionList", ["topics", topic_name, "partitions"], items, page)
+    numbers = sorted(clusters.partitions_of(cluster.served, topic_name))
+    document = partial(_partition_document, cluster, topic_name)
+    return cluster.listing(
+        "KafkaPartitionList", ["topics", topic_name, "partitions"], numbers, document, page
+    )
 
 
 @router.get(f"{TOPIC}/partitions/-/reassignment", dependencies=[VIEWER], response_model=ResourceList)
@@ -179,7 +184,7 @@ def list_reassignments(cluster: In, topic_name: str, page: Page) -> Document:
     """The partitions whose replicas come or go: none here."""
     clusters.partitions_of(cluster.served, topic_name)
     parts = ["topics", topic_name, "partitions", "-", "reassignment"]
-    return cluster.listing("KafkaReassignmentList", parts, [], page)
+    return cluster.listing("KafkaReassignmentList", parts, [], dict, page)
 
 
 @router.get(PARTITION, dependencies=[VIEWER], response_model=Resource)
@@ -211,10 +216,8 @@ def list_replicas(cluster: In, topic_name: str, partition_id: int, page: Page) -
     clusters.partition_named(cluster.served, topic_name, partition_id)
     found = clusters.replicas_of(cluster.served, cluster.broker_id, topic_name, partition_id)
     parts = ["topics", topic_name, "partitions", partition_id, "replicas"]
-    items = [
-        (each, partial(replica_document, cluster, topic_name, partition_id, each)) for each in found.replicas
-    ]
-    return cluster.listing("KafkaReplicaList", parts, items, page)
+    document = partial(replica_document, cluster, topic_name, partition_id)
+    return cluster.listing("KafkaReplicaList", parts, sorted(found.replicas), document, page)
 
 
 @router.get(f"{PARTITION}/replicas/{{broker_id}}", dependencies=[VIEWER], response_model=Resource)
