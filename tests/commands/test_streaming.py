@@ -371,11 +371,11 @@ def test_streams_that_take_turns_see_every_record_once_and_none_waits_for_a_slow
 ) -> None:
     numbers = [str(number) for number in range(9)]
 
-    async def read(turns: ThreadPoolExecutor) -> tuple[list[list[str | None]], set[int]]:
-        stopped, threads = asyncio.Event(), set[int]()
+    async def read(turns: ThreadPoolExecutor) -> tuple[list[list[str | None]], set[str]]:
+        stopped, threads = asyncio.Event(), set[str]()
 
         def shown(event: StreamEvent) -> list[str | None]:
-            threads.add(threading.get_ident())
+            threads.add(threading.current_thread().name)
             return [record.value.text for record in event.records]
 
         def stream(limit: int) -> AsyncIterator[list[str | None]]:
@@ -396,15 +396,15 @@ def test_streams_that_take_turns_see_every_record_once_and_none_waits_for_a_slow
         taken += await anext(slow)
         stopped.set()
         await anext(slow)  # the end, which is shown here
-        threads.discard(threading.get_ident())
+        threads.discard(threading.current_thread().name)
         return [taken, *found], threads
 
     put(logs[0], " ".join(f"a{number}" for number in numbers))
-    with ThreadPoolExecutor(1) as turns:
+    with ThreadPoolExecutor(1, "turns") as turns:
         (taken, *found), threads = asyncio.run(read(turns))
     assert found == [numbers] * 3
     assert taken == numbers[:2]
-    assert len(threads) == 1
+    assert threads == {"turns_0"}
 
 
 def test_who_searches_gives_the_turn_away(logs: list[PartitionLog], monkeypatch: pytest.MonkeyPatch) -> None:
