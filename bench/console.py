@@ -67,7 +67,7 @@ MORE = (
 )
 APPENDS_A_SECOND, APPEND_BYTES = 500, 1000
 BEAT_SECONDS, SETTLE_SECONDS = 0.005, 0.7
-LOCK_CASES = ((10, 1, 0.5), (10, 1, 0.05), (1, 10, 0.5), (1, 10, 0.05), (1, 30, 0.05))
+LOCK_CASES = ((10, 1, 0.5), (10, 1, 0.05), (1, 10, 0.5), (1, 10, 0.05), (1, 20, 0.05), (1, 30, 0.05))
 """Threads, bursts of each in a row, switch interval in ms."""
 WAKE_SECONDS, BURST_SECONDS = 0.25, 0.0007
 """How often a tail wakes, and what the records of one event take of Python: both measured."""
@@ -487,7 +487,7 @@ def _bursts(threads: int, count: int, is_on: threading.Event, is_done: threading
 
 def measure_lock(options: argparse.Namespace) -> dict[str, object]:
     """Appends beside threads that only compute in Python: the work of ten tails in ten threads that wake at
-    once, in one, and thrice as much in one. No server, no sockets, no reads."""
+    once, in one, and twice and thrice as much in one. No server, no sockets, no reads."""
     folder = options.folder / "lock"
     shutil.rmtree(folder, ignore_errors=True)
     log, rows = open_log(folder / "load-0"), list[Figure]()
