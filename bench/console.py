@@ -7,11 +7,14 @@
     list     100,000 topics × 1 partition: the list of topics, the memory of its catalogue
     metrics  /metrics at 20,000 partitions, and at 100,000 with all of them
     live     appends with and without tabs that poll and tails that follow; how long the event loop is blocked
+    lock     appends beside threads that only compute: what Python's lock costs, without a server
 
 Each section has a process of its own. Times of requests are the server's: the site is asked in its event
-loop, without a socket. ``live`` goes over loopback, its clients in another process. Beside each time stands
-that of the processor, which holds on a busy machine, too. Directories are made in ``--folder`` and kept
-there, so that a second run is quicker.
+loop, without a socket. ``live`` goes over loopback, its readers in a process of their own
+(``bench.readers``). Its windows and those of ``lock`` alternate; on a busy machine they need to be many, and
+to come first (as root ``nice -n -18 python -m bench.console --only live --rounds 20``). Beside each time of
+the others stands that of the processor, which holds on a busy machine, too. Directories are made in
+``--folder`` and kept there, so that a second run is quicker.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import re
 import shutil
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -41,10 +45,12 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.catalogue import make_directory
-from bench.partition_log import Figure, append, batch_of
+from bench.partition_log import Figure, append, batch_of, open_log
+from bench.readers import POLL_SECONDS, Counts, Readers
 from siltstone.commands.catalogue import Listing, list_topics
 from siltstone.commands.cluster import cluster_identity
 from siltstone.commands.served import Served, ServeOptions
+from siltstone.log.partition import PartitionLog
 from siltstone.web.running import SWITCH_SECONDS, WebServer, rules_of
 from siltstone.web.site import build_site, routes_with_roles
 
@@ -63,7 +69,11 @@ MORE = (
     "/v3/clusters/{cluster}/topics?page_size=50",
 )
 APPENDS_A_SECOND, APPEND_BYTES = 500, 1000
-POLL_SECONDS, BEAT_SECONDS = 5.0, 0.005
+BEAT_SECONDS, SETTLE_SECONDS = 0.005, 0.7
+LOCK_CASES = ((10, 1, 0.5), (10, 1, 0.05), (1, 10, 0.5), (1, 10, 0.05), (1, 20, 0.05), (1, 30, 0.05))
+"""Threads, bursts of each in a row, switch interval in ms."""
+WAKE_SECONDS, BURST_SECONDS = 0.25, 0.0007
+"""How often a tail wakes, and what the records of one event take of Python: both measured."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -346,21 +356,34 @@ async def longest_wait(act: Callable[[], object]) -> float:
 
 
 class _Beating:
-    """An ASGI application around the site that starts a heartbeat in its event loop."""
+    """An ASGI application around the site, in whose event loop a heartbeat can run."""
 
     def __init__(self, site: Any) -> None:
-        self._site, self.beat = site, Heartbeat()
-        self._task: asyncio.Task[None] | None = None
+        self._site = site
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if self._task is None:
-            self._task = asyncio.create_task(self.beat.run())
+        self._loop = self._loop or asyncio.get_running_loop()
         await self._site(scope, receive, send)
+
+    def waits(self, act: Callable[[], object]) -> list[float]:
+        """Seconds that the loop was late at each beat meanwhile. (In the appends' windows no heart beats.)"""
+        beat = Heartbeat()
+        assert self._loop is not None
+        task = asyncio.run_coroutine_threadsafe(beat.run(), self._loop)
+        act()
+        task.cancel()
+        return beat.late
 
 
 def append_for(served: Served, seconds: float) -> list[float]:
+    """Seconds that each append to the topic took, at a pace."""
+    return append_to(served.opened()["load", 0], seconds)
+
+
+def append_to(log: PartitionLog, seconds: float) -> list[float]:
     """Seconds that each append to a log took, at a pace."""
-    log, batch, took = served.opened()["load", 0], batch_of(APPEND_BYTES), list[float]()
+    batch, took = batch_of(APPEND_BYTES), list[float]()
     due = began = time.perf_counter()
     while due < began + seconds:
         time.sleep(max(due - time.perf_counter(), 0))
@@ -371,121 +394,75 @@ def append_for(served: Served, seconds: float) -> list[float]:
     return took
 
 
-async def _tab(host: str, port: int, path: str, delay: float, counts: dict[str, int]) -> None:
-    """A tab that polls: it asks again every ``POLL_SECONDS``, with the tag of the last answer."""
-    tag = ""
-    await asyncio.sleep(delay)
-    reader, writer = await asyncio.open_connection(host, port)
-    while True:
-        tag_line = f"If-None-Match: {tag}\r\n" if tag else ""
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\n{tag_line}\r\n".encode())
-        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:])}
-        tag = fields.get("etag", tag)
-        if int(fields.get("content-length", 0)):
-            await reader.readexactly(int(fields["content-length"]))
-        counts[head[0].split()[1]] = counts.get(head[0].split()[1], 0) + 1
-        await asyncio.sleep(POLL_SECONDS)
-
-
-async def _tail(host: str, port: int, counts: dict[str, int]) -> None:
-    """A reader that follows the topic and throws away what it gets."""
-    reader, writer = await asyncio.open_connection(host, port)
-    writer.write(f"GET /api/v1/topics/load/records:tail HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
-    while data := await reader.read(1 << 16):
-        counts["tail bytes"] = counts.get("tail bytes", 0) + len(data)
-
-
-async def _once(url: str) -> None:
-    """One request."""
-    parts = urlsplit(url)
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-    writer.write(f"GET /healthz HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode())
-    await reader.read()
-
-
-def clients(url: str, tabs: int, tails: int, seconds: float, into: Any) -> None:
-    """In a process of its own: tabs and tails for so long; puts what they got into a queue."""
-    host, port = urlsplit(url).hostname or "", urlsplit(url).port or 0
-    pages = ("/ui/", "/ui/topics", "/ui/cleaner", "/ui/topics/load", "/ui/jobs")
-    counts: dict[str, int] = {}
-
-    async def run() -> None:
-        delays = np.linspace(0, POLL_SECONDS, tabs, endpoint=False).tolist()
-        tasks = [
-            asyncio.create_task(_tab(host, port, pages[number % len(pages)], delay, counts))
-            for number, delay in enumerate(delays)
-        ]
-        tasks += [asyncio.create_task(_tail(host, port, counts)) for _ in range(tails)]
-        await asyncio.wait(tasks, timeout=seconds)
-        for task in tasks:
-            task.cancel()
-
-    asyncio.run(run())
-    into.put(counts)
-
-
 def measure_live(options: argparse.Namespace) -> dict[str, object]:
-    """Appends in phases that alternate, without clients and with them."""
+    """Appends in windows that alternate, without readers and with them; then how long the event loop
+    waits."""
     folder = options.folder / "live"
     shutil.rmtree(folder, ignore_errors=True)
-    found: dict[str, list[list[float]]] = {"alone": [], "with clients": []}
-    spawn, got = multiprocessing.get_context("spawn"), list[dict[str, int]]()
-    with Served(ServeOptions(paths=(folder,), engine="process")) as served:
+    pairs, got = list[tuple[list[float], list[float]]](), list[Counts]()
+    with Served(ServeOptions(paths=(folder,), engine="process", creates=True)) as served:
         served.opened().topics.create("load", 1, {"cleanup.policy": "compact"})
         for number in range(100):
             served.opened().topics.create(f"other-{number}", 1, {"cleanup.policy": "compact"})
         server = WebServer(served, ["http://127.0.0.1:0"])
         beating = _Beating(server._server.config.app)
-        server._server.config.app = beating  # type: ignore[assignment]
+        server._server.config.app = beating
         served.start()
         server.start()
-        asyncio.run(_once(server.urls[0]))  # the heartbeat begins with the first request
-        append_for(served, 2)
-        waits: dict[str, list[float]] = {"alone": [], "with clients": []}
+        readers = Readers(server.urls[0], options.tabs, options.tails)
+        _window(served, readers, options.seconds)
         for _ in range(options.rounds):
-            beating.beat.late.clear()
-            found["alone"].append(append_for(served, options.seconds))
-            waits["alone"] += beating.beat.late
-            queue = spawn.Queue()
-            arguments = (server.urls[0], options.tabs, options.tails, options.seconds + POLL_SECONDS, queue)
-            process = spawn.Process(target=clients, args=arguments)
-            process.start()
-            time.sleep(POLL_SECONDS)  # until each tab has asked once
-            beating.beat.late.clear()
-            found["with clients"].append(append_for(served, options.seconds))
-            waits["with clients"] += beating.beat.late
-            got.append(queue.get())
-            process.join()
+            append_for(served, SETTLE_SECONDS)
+            alone = append_for(served, options.seconds)
+            busy, counts = _window(served, readers, options.seconds)
+            pairs.append((alone, busy))
+            got.append(counts)
+        waits = {"alone": beating.waits(lambda: append_for(served, POLL_SECONDS))}
+        waits["loaded"] = beating.waits(lambda: _window(served, readers, POLL_SECONDS))
+        readers.close()
         began = time.perf_counter()
         server.stop()
         stopped = time.perf_counter() - began
     shutil.rmtree(folder, ignore_errors=True)
-    return {"figures": _live_figures(found, waits, stopped), "clients": got}
+    totals = {name: sum(counts[name] for counts in got) for name in got[0]}
+    share = {name: value / totals["seconds"] for name, value in totals.items() if name != "seconds"}
+    return {"figures": _live_figures(pairs, waits, stopped), "clients by second": share}
+
+
+def _window(served: Served, readers: Readers, seconds: float) -> tuple[list[float], Counts]:
+    """Appends beside the readers, once these have begun, and what the readers got."""
+    readers.start()
+    append_for(served, SETTLE_SECONDS)
+    took = append_for(served, seconds)
+    return took, readers.stop()
+
+
+def _ratio_rows(what: str, pairs: Sequence[tuple[list[float], list[float]]], goal: str) -> Iterator[Figure]:
+    """Of the windows of a pair, median of the ratios of their percentiles, and between which values half of
+    these ratios are; milliseconds are those of all windows together."""
+    for percent in (50, 99, 99.9):
+        at = [
+            (float(np.percentile(alone, percent)), float(np.percentile(busy, percent)))
+            for alone, busy in pairs
+        ]
+        ratios = [busy / alone for alone, busy in at]
+        low, high = np.percentile(ratios, [25, 75])
+        together = (np.concatenate(windows) for windows in zip(*pairs, strict=True))
+        alone, busy = (1e3 * float(np.percentile(windows, percent)) for windows in together)
+        yield Figure(name=f"{what}, p{percent:g}, alone", value=alone, unit="ms")
+        yield Figure(
+            name=f"{what}, p{percent:g}, loaded (half of the ratios: {low:.2f} to {high:.2f})",
+            value=busy,
+            unit="ms",
+            ratio=statistics.median(ratios),
+            goal=goal if percent == 99 else "",
+        )
 
 
 def _live_figures(
-    found: dict[str, list[list[float]]], waits: dict[str, list[float]], stopped: float
+    pairs: Sequence[tuple[list[float], list[float]]], waits: dict[str, list[float]], stopped: float
 ) -> dict[str, object]:
-    rows = []
-    for percent in (50, 99):
-        pairs = [
-            (float(np.percentile(alone, percent)), float(np.percentile(busy, percent)))
-            for alone, busy in zip(found["alone"], found["with clients"], strict=True)
-        ]
-        ratio = statistics.median(busy / alone for alone, busy in pairs)
-        goal = "at most 1.05" if percent == 99 else ""
-        for at, name in enumerate(found):
-            value = 1e3 * statistics.median(pair[at] for pair in pairs)
-            rows.append(
-                Figure(
-                    name=f"append of {APPEND_BYTES} B, p{percent}, {name}",
-                    value=value,
-                    unit="ms",
-                    ratio=ratio if at else None,
-                    goal=goal if at else "",
-                )
-            )
+    rows = list(_ratio_rows(f"append of {APPEND_BYTES} B", pairs, "at most 1.05"))
     for name, late in waits.items():
         p99 = 1e3 * float(np.percentile(late, 99))
         goal = "under 50" if name != "alone" else ""
@@ -497,6 +474,53 @@ def _live_figures(
     return {row.name: row.to_json() for row in rows}
 
 
+# What Python's lock alone costs an append.
+
+
+def _bursts(threads: int, count: int, is_on: threading.Event, is_done: threading.Event) -> None:
+    """What a tail does when it wakes, as Python alone: ``BURST_SECONDS`` of it, ``count`` times in a row; in
+    all threads at once, every ``WAKE_SECONDS``."""
+    while not is_done.is_set():
+        is_on.wait(WAKE_SECONDS)
+        time.sleep(WAKE_SECONDS - time.time() % WAKE_SECONDS)
+        for _ in range(count if is_on.is_set() else 0):
+            until = time.thread_time() + BURST_SECONDS
+            while time.thread_time() < until:
+                sum(range(20))
+
+
+def measure_lock(options: argparse.Namespace) -> dict[str, object]:
+    """Appends beside threads that only compute in Python: the work of ten tails in ten threads that wake at
+    once, in one, and twice and thrice as much in one. No server, no sockets, no reads."""
+    folder = options.folder / "lock"
+    shutil.rmtree(folder, ignore_errors=True)
+    log, rows = open_log(folder / "load-0"), list[Figure]()
+    for threads, count, milliseconds in LOCK_CASES:
+        sys.setswitchinterval(milliseconds / 1e3)
+        is_on, is_done, pairs = threading.Event(), threading.Event(), []
+        arguments = (threads, count, is_on, is_done)
+        workers = [threading.Thread(target=_bursts, args=arguments) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        for _ in range(options.rounds):
+            is_on.clear()
+            append_to(log, SETTLE_SECONDS)
+            alone = append_to(log, options.seconds)
+            is_on.set()
+            append_to(log, SETTLE_SECONDS)
+            pairs.append((alone, append_to(log, options.seconds)))
+        is_done.set()
+        for worker in workers:
+            worker.join()
+        share = threads * count * BURST_SECONDS / WAKE_SECONDS
+        what = (
+            f"append beside {threads} threads, {share:.1%} of the time, switch interval {milliseconds:g} ms"
+        )
+        rows += _ratio_rows(what, pairs, "")
+    shutil.rmtree(folder, ignore_errors=True)
+    return {"figures": {row.name: row.to_json() for row in rows}}
+
+
 # The command.
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], dict[str, object]]] = {
@@ -505,6 +529,7 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], dict[str, object]]] = {
     "list": measure_list,
     "metrics": measure_metrics,
     "live": measure_live,
+    "lock": measure_lock,
 }
 
 
@@ -522,8 +547,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=20, help="times that each page is asked (20)")
     parser.add_argument("--tabs", type=int, default=50, help="tabs that poll (50)")
     parser.add_argument("--tails", type=int, default=10, help="tails that follow (10)")
-    parser.add_argument("--rounds", type=int, default=4, help="live: phases of each kind (4)")
-    parser.add_argument("--seconds", type=float, default=8, help="live: seconds of a phase (8)")
+    parser.add_argument("--rounds", type=int, default=4, help="live, lock: pairs of windows (4)")
+    parser.add_argument("--seconds", type=float, default=2, help="live, lock: seconds of a window (2)")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     return parser.parse_args()
 

@@ -7,6 +7,9 @@ import base64
 import contextlib
 import random
 import shutil
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,8 @@ import pytest
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import UnknownTopicError, UsageError
-from siltstone.commands.browsing import BrowsedTopic, RecordQuery
+from siltstone.base.records.layout import Int64
+from siltstone.commands.browsing import BrowsedTopic, Budget, MatchingRows, RecordQuery
 from siltstone.commands.masking import Masking
 from siltstone.commands.streaming import (
     POSITIONS_MAX,
@@ -23,6 +27,7 @@ from siltstone.commands.streaming import (
     StreamEvent,
     check_stream,
     follow,
+    follow_shown,
     parse_position,
     position_text,
 )
@@ -30,6 +35,7 @@ from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog, open_partition
 from siltstone.log.read_only import ReadableLog, ReadOnlyLogs
+from siltstone.log.reading import PolledRecords
 from tests.support.cleaning.logs import Rec
 from tests.support.golden_sets import case_names, legacy_names
 from tests.support.ledger.driving import compact
@@ -358,6 +364,80 @@ def test_a_stream_gives_new_records_heartbeats_and_an_end(logs: list[PartitionLo
     assert [record.value.text for event in events for record in event.records] == list("01234")
     assert events[1].left[0].high - events[1].left[0].low == 3
     assert events[-1].kind == "end"
+
+
+def test_streams_that_take_turns_see_every_record_once_and_none_waits_for_a_slow_reader(
+    logs: list[PartitionLog],
+) -> None:
+    numbers = [str(number) for number in range(9)]
+
+    async def read(turns: ThreadPoolExecutor) -> tuple[list[list[str | None]], set[str]]:
+        stopped, threads = asyncio.Event(), set[str]()
+
+        def shown(event: StreamEvent) -> list[str | None]:
+            threads.add(threading.current_thread().name)
+            return [record.value.text for record in event.records]
+
+        def stream(limit: int) -> AsyncIterator[list[str | None]]:
+            query = RecordQuery(start_offset=0, limit=limit)
+            return follow_shown(topic_of(logs[:1]), query, shown, stopped=stopped, turns=turns)
+
+        async def all_of(limit: int) -> list[str | None]:
+            found = list[str | None]()
+            async for texts in stream(limit):
+                found += texts
+                if len(found) == len(numbers):
+                    return found
+            return found
+
+        slow = stream(1)
+        taken = await anext(slow)  # and nothing more for now
+        found = await asyncio.gather(*(all_of(limit) for limit in (3, 5, 50)))
+        taken += await anext(slow)
+        stopped.set()
+        await anext(slow)  # the end, which is shown here
+        threads.discard(threading.current_thread().name)
+        return [taken, *found], threads
+
+    put(logs[0], " ".join(f"a{number}" for number in numbers))
+    with ThreadPoolExecutor(1, "turns") as turns:
+        (taken, *found), threads = asyncio.run(read(turns))
+    assert found == [numbers] * 3
+    assert taken == numbers[:2]
+    assert threads == {"turns_0"}
+
+
+def test_who_searches_gives_the_turn_away(logs: list[PartitionLog], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that takes long reads a part of the log in each of its turns."""
+    for number in range(200):
+        put(logs[0], f"a{number}")
+    turns_of = list[str]()
+
+    async def read(turns: ThreadPoolExecutor) -> None:
+        async def first_event(name: str, query: RecordQuery) -> None:
+            async for _ in follow_shown(
+                topic_of(logs[:1]), query, lambda _: turns_of.append(name), turns=turns
+            ):
+                return
+
+        search = RecordQuery(start_offset=0, value_contains=b"199")
+        await asyncio.gather(
+            first_event("search", search), first_event("follow", RecordQuery(start_offset=0))
+        )
+
+    # Each step reads one block.
+    step, reads = MatchingRows.rows, list[int]()
+
+    def rows(self: MatchingRows, polled: PolledRecords) -> Int64:
+        reads.append(len(polled))
+        return step(self, polled)
+
+    monkeypatch.setattr(MatchingRows, "rows", rows)
+    monkeypatch.setattr(Budget, "is_over", property(lambda budget: budget.spent > 0))
+    with ThreadPoolExecutor(1) as turns:
+        asyncio.run(read(turns))
+    assert turns_of == ["follow", "search"]
+    assert len(reads) > 2
 
 
 def test_new_records_go_on_after_any_event(logs: list[PartitionLog]) -> None:

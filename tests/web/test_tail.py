@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from siltstone.base.errors import BusyError, StorageError
+from siltstone.commands import streaming
 from siltstone.commands.served import Served
 from siltstone.web.limits import TAILS_MAX
 from siltstone.web.rest.tail import NDJSON
@@ -73,6 +76,28 @@ def test_a_tail_sees_new_records_until_the_topic_is_deleted(server: WebServer, s
         served.opened().topics.delete("users")
         assert event(answer)[1] == "end"
         assert answer.read() == b""
+
+
+def test_tails_of_one_log_read_in_one_thread_and_each_sees_every_record_once(
+    server: WebServer, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, step = set[str](), streaming._Stream.step
+
+    def stepping(stream: streaming._Stream) -> streaming._Step:
+        threads.add(threading.current_thread().name)
+        return step(stream)
+
+    monkeypatch.setattr(streaming._Stream, "step", stepping)
+    with contextlib.ExitStack() as stack:
+        tails = [stack.enter_context(tailing(server, "?offset=0&partition=0&limit=2")) for _ in range(3)]
+        for number in range(4):
+            served.opened().send("users", b"%d" % number, key=b"a", partition=0)
+        for tail in tails:
+            seen = list[int]()
+            while len(seen) < 5:
+                seen += offsets(event(tail)[2])
+            assert seen == [0, 1, 2, 3, 4]
+    assert threads == {"siltstone-tails_0"}
 
 
 def test_a_topic_of_the_same_name_is_another_one(server: WebServer, served: Served) -> None:

@@ -63,8 +63,14 @@ class DecodedBytes:
 
     def to_json(self) -> dict[str, object]:
         """As the REST interface has it."""
-        names = ("kind", "text", "size", "is_cut", "schema_id", "note")
-        return {name: getattr(self, name) for name in names}
+        return {
+            "kind": self.kind,
+            "text": self.text,
+            "size": self.size,
+            "is_cut": self.is_cut,
+            "schema_id": self.schema_id,
+            "note": self.note,
+        }
 
 
 NULL = DecodedBytes(kind="null")
@@ -119,10 +125,15 @@ def _decode_auto(data: bytes, shown_bytes: int) -> DecodedBytes:
         if decoded is not None:
             return decoded
     decoded = _utf8(data, shown_bytes)
-    if decoded is not None and all(char.isprintable() or char in "\t\r\n" for char in decoded.text):
+    if decoded is not None and _is_printable(decoded.text):
         return decoded
     decoded = _integer(data, shown_bytes) if len(data) in (4, 8) else _confluent(data, shown_bytes)
     return decoded or _hex(data, shown_bytes)
+
+
+def _is_printable(text: str) -> bool:
+    """Has it no control characters but those of lines and tabs?"""
+    return text.isprintable() or all(char.isprintable() or char in "\t\r\n" for char in text)
 
 
 def _hex(data: bytes, shown_bytes: int, note: str | None = None) -> DecodedBytes:

@@ -31,11 +31,12 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 from siltstone.base.errors import OffsetOutOfRangeError, UnknownTopicError, UsageError
 from siltstone.commands.browsing import (
@@ -63,9 +64,12 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 _GATHER_SECONDS = 0.25
 """How long a stream rests after it has sent new records: for people four times a second is enough, and ten
 streams of a busy topic would take all of a core, which the appends of this process need, too."""
+_STEP_SECONDS = 0.1
+"""How long a step reads without a record that is asked for: others wait for their turn."""
 _ATTEMPTS = 3
 _VERSION = 1
 _HEAD, _ENTRY = struct.Struct(">b8s"), struct.Struct(">iqq")
+Shown = TypeVar("Shown")
 Kind = Literal["records", "gap", "heartbeat", "end"]
 _TEXT_MAX = 2 * (_HEAD.size + POSITIONS_MAX * _ENTRY.size)
 
@@ -94,6 +98,15 @@ class StreamEvent:
         }
 
 
+class FollowOptions(TypedDict, total=False):
+    """The keyword arguments of ``follow_shown``, which explains them."""
+
+    waits: bool
+    heartbeat_seconds: float
+    stopped: asyncio.Event | None
+    turns: Executor | None
+
+
 def check_stream(topic: BrowsedTopic, query: RecordQuery, position: str | None = None) -> None:
     """Raises UsageError for a query or a position that ``follow`` cannot follow."""
     check_query(topic, query)
@@ -105,56 +118,64 @@ def check_stream(topic: BrowsedTopic, query: RecordQuery, position: str | None =
         parse_position(topic, query, position)
 
 
-async def follow(
+def follow(
+    topic: BrowsedTopic, query: RecordQuery, position: str | None = None, **options: Unpack[FollowOptions]
+) -> AsyncIterator[StreamEvent]:
+    """The records after ``position``, else from the query's start on, else of the view *compacted* all and of
+    the view *log* those that come from now on, as events. Raises UsageError, and what ``browse`` raises."""
+    return follow_shown(topic, query, lambda event: event, position, **options)
+
+
+async def follow_shown(
     topic: BrowsedTopic,
     query: RecordQuery,
+    shown: Callable[[StreamEvent], Shown],
     position: str | None = None,
     *,
     waits: bool = True,
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
     stopped: asyncio.Event | None = None,
-) -> AsyncIterator[StreamEvent]:
-    """The records after ``position``, else from the query's start on, else of the view *compacted* all and of
-    the view *log* those that come from now on. ``waits``: for new records, else the stream ends.
+    turns: Executor | None = None,
+) -> AsyncIterator[Shown]:
+    """``follow``, whose events are ``shown`` (as texts, say) in the thread that has read them.
 
-    Reads run in a thread. A stream of new records rests for ``_GATHER_SECONDS`` after an event, one of the
-    compacted view only once it has caught up. It ends when ``stopped`` is set or the topic is deleted. Raises
-    UsageError, and what ``browse`` raises.
-    """
+    A stream of new records rests for ``_GATHER_SECONDS`` after an event, one of the compacted view once it
+    has caught up. Such streams read in ``turns``, one thread for all: of ten threads that wake at once, an
+    append would wait for one after the other. Others read in asyncio's threads."""
     check_stream(topic, query, position)
     stopped = stopped or asyncio.Event()
     begun = {} if position is None else parse_position(topic, query, position)
     stream = await asyncio.to_thread(_Stream, topic, query, begun, is_resumed=position is not None)
+    run = asyncio.get_running_loop().run_in_executor
     pause, quiet_since, was_at_end = _SHORTEST_PAUSE, time.monotonic(), False
     try:
         while not stopped.is_set():
+            is_paced = waits and (query.view == "log" or was_at_end)
             try:
-                read = await asyncio.to_thread(stream.step)
+                step, events = await run(turns if is_paced else None, stream.shown_step, shown)
             except UnknownTopicError as error:
-                yield stream.event("end", reason=error.reason)
+                yield shown(stream.event("end", reason=error.reason))
                 return
-            if read.gap is not None:
-                yield stream.event("gap", reason=read.gap)
-            elif read.records:
-                yield stream.event("records", read.records)
-                if waits and (query.view == "log" or was_at_end):
+            if events:
+                yield events[0]
+                if is_paced and step.records:
                     await _sleep(stopped, _GATHER_SECONDS)
-            elif read.is_at_end and not waits:
-                yield stream.event("end", reason="there is no more")
+            elif step.is_at_end and not waits:
+                yield shown(stream.event("end", reason="there is no more"))
                 return
             elif time.monotonic() - quiet_since >= heartbeat_seconds:
-                yield stream.event("heartbeat")
+                yield shown(stream.event("heartbeat"))
             else:
-                was_at_end = read.is_at_end
+                was_at_end = step.is_at_end
                 if was_at_end:
                     pause = min(2 * pause, _LONGEST_PAUSE)
                     await _sleep(stopped, min(pause, heartbeat_seconds))
                 continue
             pause, quiet_since, was_at_end = _SHORTEST_PAUSE, time.monotonic(), False
-        yield stream.event("end", reason="the reader was stopped")
+        yield shown(stream.event("end", reason="the reader was stopped"))
     finally:
         # A read that a thread is still at is not waited for here: whoever followed may be gone.
-        asyncio.get_running_loop().run_in_executor(None, stream.close)
+        run(None, stream.close)
 
 
 async def _sleep(stopped: asyncio.Event, seconds: float) -> None:
@@ -294,6 +315,13 @@ class _Stream:
                 left.append(PartitionProgress(partition=number, low=low, high=high))
         return tuple(left)
 
+    def shown_step(self, shown: Callable[[StreamEvent], Shown]) -> tuple[_Step, list[Shown]]:
+        """A step, and its event as it is shown, if it has one. Raises what ``step`` raises."""
+        step = self.step()
+        if step.gap is not None:
+            return step, [shown(self.event("gap", reason=step.gap))]
+        return step, [shown(self.event("records", step.records))] if step.records else []
+
     def step(self) -> _Step:
         """The next records of one partition: of the last read, or of reads until there are some. Raises
         UnknownTopicError once the topic is deleted, and what ``browse`` raises."""
@@ -303,7 +331,7 @@ class _Stream:
     def _step(self) -> _Step:
         if self._block is None and self._is_at_end:
             self._look_again()
-        budget, quiet = Budget(), 0
+        budget, quiet = Budget(seconds=_STEP_SECONDS), 0
         while self._block is None and quiet < len(self._order):
             if budget.is_over:
                 return _Step()

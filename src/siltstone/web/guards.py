@@ -58,7 +58,7 @@ class Rules:
 def needs(role: Role) -> Any:
     """A route's dependency: the user, who has ``role``. Raises NotAllowedError."""
 
-    def user_with_role(request: Request) -> User:
+    async def user_with_role(request: Request) -> User:
         user = user_of(request)
         if user.role < role:
             raise NotAllowedError(

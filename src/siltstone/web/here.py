@@ -1,4 +1,8 @@
-"""What a route gets: ``served: Here``."""
+"""What a route gets: ``served: Here``.
+
+Its functions are ``async``, although they wait for nothing: FastAPI runs others in a thread, one after the
+other, which took longer than they do.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +16,18 @@ from siltstone.commands.served import Served
 from siltstone.web.guards import user_of
 
 
-def served_of(request: Request) -> Served:
+async def served_of(request: Request) -> Served:
     """What this server serves."""
     return cast(Served, request.app.state.served)
 
 
-def actor_of(request: Request) -> Actor:
+async def actor_of(request: Request) -> Actor:
     """Who asks, for the audit log."""
     user = user_of(request)
     return Actor(user=user.name, address=user.address, way="http")
 
 
-def latest_of(request: Request) -> LatestViews:
+async def latest_of(request: Request) -> LatestViews:
     """The last records of keys that this server keeps."""
     return cast(LatestViews, request.app.state.latest)
 

@@ -3,7 +3,7 @@
 ::
 
     8 reads of records at once · 16 more wait for a place, 10 s at most · then 429
-    10 tails at once · then 429; all end when the server does
+    10 tails at once, in turns in one thread · then 429; all end when the server does
     a body within 60 s · 408; a piece of an answer taken within 60 s, else the connection is closed
     a page of a list, as HTML or as JSON, below 150 kB: the rest is on the next one
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from fastapi import Depends, Request
@@ -58,10 +59,12 @@ class Places:
 
 
 class Tails:
-    """The streams that are open. Only ``end`` may be called in another thread than the event loop's."""
+    """The streams that are open. ``turns``: the one thread in which those that follow a log read and write
+    their records, in turns. Only ``end`` may be called in another thread than the event loop's."""
 
     def __init__(self) -> None:
         self.count, self._has_ended = 0, False
+        self.turns = ThreadPoolExecutor(1, thread_name_prefix="siltstone-tails")
         self._open: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
 
     def claim(self) -> asyncio.Event:
@@ -84,7 +87,7 @@ class Tails:
         del self._open[stopped]
 
     def end(self) -> None:
-        """Let all streams end, and no other one begin."""
+        """Let all streams end, and no other one begin. (``turns`` is shut down when they have.)"""
         self._has_ended = True
         for stopped, loop in list(self._open.items()):
             loop.call_soon_threadsafe(stopped.set)

