@@ -16,9 +16,14 @@ from siltstone.commands.served import Served
 from siltstone.web.guards import user_of
 
 
-async def served_of(request: Request) -> Served:
+def served_by(request: Request) -> Served:
     """What this server serves."""
     return cast(Served, request.app.state.served)
+
+
+async def served_of(request: Request) -> Served:
+    """The same, for FastAPI."""
+    return served_by(request)
 
 
 async def actor_of(request: Request) -> Actor:

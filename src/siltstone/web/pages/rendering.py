@@ -23,7 +23,7 @@ from siltstone.commands.explain_page import counted, size_text
 from siltstone.commands.served import LOOK_ADVICE, Served
 from siltstone.web import limits
 from siltstone.web.guards import user_of
-from siltstone.web.here import served_of
+from siltstone.web.here import served_by
 from siltstone.web.identity import Role
 from siltstone.web.words import STATES, WORDS
 
@@ -236,7 +236,7 @@ def error_page(request: Request, status: int, message: str) -> Response:
     title = _ERRORS.get(status, "It failed")
     html = rendered(
         request,
-        served_of(request),
+        served_by(request),
         "error.html",
         heading=title,
         message=message,
