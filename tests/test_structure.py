@@ -363,6 +363,8 @@ def test_the_package_keeps_the_rule(rule: Rule) -> None:
 def test_no_public_class_name_stands_for_two_things() -> None:
     places: dict[str, list[str]] = {}
     for module in package_modules():
+        if module.parts[:3] == ("broker", "wire", "messages"):
+            continue  # Kafka's own names, each within its message
         for node in ast.walk(module.tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append("/".join(module.parts))

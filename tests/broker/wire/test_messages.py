@@ -1,4 +1,4 @@
-"""Our messages beside kio's, which another project generates from Kafka's definitions with a codec of its own.
+"""Our messages beside kio's, which another project generates from Kafka's definitions, with its own codec.
 
 For each API and version: a message of ours is written, read and written again by kio, and read by us. Bytes
 and values must be the same.
@@ -40,7 +40,11 @@ def random_value(known: Any, version: int, chance: random.Random) -> Any:
             return chance.choice(_ERROR_CODES)
         is_time = known.name.endswith("_ms")  # kio makes durations of some of these, which are not negative
         bits = min(_INT_BITS[kind] - 1, 31 if is_time else 64)
-        return chance.choice((0, 1, 7, (1 << bits) - 1)) if is_time else chance.choice((-1, 0, 5, (1 << bits) - 1))
+        return (
+            chance.choice((0, 1, 7, (1 << bits) - 1))
+            if is_time
+            else chance.choice((-1, 0, 5, (1 << bits) - 1))
+        )
     size = chance.choice((0, 1, 20, 127, 128, 300))
     if kind == "string":
         return "".join(chance.choices("abcé√𝄞", k=size))
