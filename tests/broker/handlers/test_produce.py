@@ -23,7 +23,9 @@ from tests.support.cleaning.transactional import marker
 from tests.support.log.batches import TIME, array, edited, of_records, sent
 from tests.support.log.managed import failing
 
-KEYLESS = of_records([Rec(offset=i, key=b"k" if i == 1 else None, value=b"v", timestamp=TIME) for i in range(3)])
+KEYLESS = of_records(
+    [Rec(offset=i, key=b"k" if i == 1 else None, value=b"v", timestamp=TIME) for i in range(3)]
+)
 BAD_CHECKSUM = edited(sent(), CRC_POSITION, 0, 4, sealed=False)
 
 
@@ -172,7 +174,11 @@ def test_an_error_names_no_path_of_this_machine(broker: ServedBroker, tmp_path: 
 
 @pytest.mark.parametrize(
     ("batch", "start"),
-    [(sent(first_time=1), 2), (sent(producer_id=7, producer_epoch=0, base_sequence=9), 2), (BAD_CHECKSUM, -1)],
+    [
+        (sent(first_time=1), 2),
+        (sent(producer_id=7, producer_epoch=0, base_sequence=9), 2),
+        (BAD_CHECKSUM, -1),
+    ],
     ids=["time", "sequence", "checksum"],
 )
 def test_the_log_start_offset_beside_an_error(broker: ServedBroker, batch: Bytes, start: int) -> None:
