@@ -48,6 +48,7 @@ from siltstone.runtime.topic_names import (
     altered_policies,
     altered_texts,
     bad_settings_are_invalid_config,
+    id_bytes,
     is_deleted_directory,
     new_id,
     refuse_bad_name,
@@ -398,7 +399,8 @@ class Topics:
 
     ``_cluster``: the broker's metadata log, None without one. ``_is_used_by_broker``: a broker has used the
     directories. ``_outdated``: directories whose copy of the registry is missing or older. ``_log_configs``:
-    a cache, by topic. ``_new_ids``: ids of new topics while a single partition is open (``LogManager.only``);
+    a cache, by topic. ``_ids``: a cache of ids, by name, and of names by id; None: to be made anew.
+    ``_new_ids``: ids of new topics while a single partition is open (``LogManager.only``);
     the registry does not list them.
 
     A change of topics goes step by step::
@@ -419,6 +421,8 @@ class Topics:
         self._log_configs: dict[str, LogConfig] = {}
         self._partitions: dict[str, tuple[tuple[int, ...], int | None]] = {}
         self._by_topic: tuple[object, dict[str, list[int]]] = (None, {})
+        self._ids: tuple[Mapping[str, bytes], Mapping[bytes, str]] | None = None
+        self._ids_on_disk: dict[str, bytes] = {}
         self._new_ids: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -593,7 +597,7 @@ class Topics:
 
     def forget_partitions(self) -> None:
         """Forget the cached partitions of topics, after some were created or deleted."""
-        self._partitions, self._by_topic = {}, (None, {})
+        self._partitions, self._by_topic, self._ids = {}, (None, {}), None
 
     def _entry(self, name: str) -> TopicEntry:
         """A topic's entry, with its partitions on disk and the settings from ``TopicSettings.overrides``."""
@@ -607,6 +611,47 @@ class Topics:
         with contextlib.suppress(UnknownTopicError):
             return self._entry(name).topic_id or None
         return None
+
+    @property
+    def ids(self) -> Mapping[str, bytes]:
+        """The id of each topic that has one, by name: 16 bytes, as the protocol has it."""
+        return self._names_and_ids()[0]
+
+    @property
+    def names_by_id(self) -> Mapping[bytes, str]:
+        """The name of each topic that has an id, by the id's 16 bytes."""
+        return self._names_and_ids()[1]
+
+    def _names_and_ids(self) -> tuple[Mapping[str, bytes], Mapping[bytes, str]]:
+        """Both, cached until topics are created or deleted: every request of a client with ids asks."""
+        cached = self._ids
+        if cached is None:
+            with self._manager.creation_or_deletion_lock:  # else a change could come between the two
+                ids = {name: topic_id for name in self.names() if (topic_id := self._id_bytes(name))}
+                # Those of topics that no longer exist are left out: one of the same name has another id.
+                self._ids_on_disk = {name: found for name, found in self._ids_on_disk.items() if name in ids}
+                cached = self._ids = ids, {topic_id: name for name, topic_id in ids.items()}
+        return cached
+
+    def _id_bytes(self, name: str) -> bytes:
+        """A topic's id, empty without one. The id of a topic that the registry does not list is in a file of
+        each partition, which is read once."""
+        listed = self._registry.topics.get(name)
+        if listed is None and name in self._ids_on_disk:
+            return self._ids_on_disk[name]
+        entry = listed or self._registry.entry(name, self._paths_on_disk(name))
+        try:
+            found = id_bytes(entry.topic_id)
+        except ValueError:
+            found = b""
+        if listed is None:
+            self._ids_on_disk[name] = found
+        return found
+
+    @property
+    def given_ids_end(self) -> int:
+        """The end of the blocks of producer ids that the broker's metadata log has given, 0 without one."""
+        return 0 if self._cluster is None else self._cluster.image.next_producer_id
 
     # Changing
 

@@ -1,4 +1,4 @@
-"""Parses the records of a KRaft metadata log that define topics and their settings.
+"""Parses the records of a KRaft metadata log that define topics, their settings and producer ids.
 
 A record's value is a frame, and fields in the protocol's flexible form::
 
@@ -8,11 +8,12 @@ A record's value is a frame, and fields in the protocol's flexible form::
 
 Varints are unsigned, 7 bits a byte, the low ones first. Records with other api keys (brokers, ACLs …) are
 skipped, and so are tagged fields, as Kafka's protocol requires of readers that do not know them. Of the two
-records of a partition only what all versions have is read::
+records of a partition, and of producer ids, only what all versions have is read::
 
     PartitionRecord (3)         partition int32 | topic id 16 | replicas | isr | removing | adding |
                                 leader int32 …
     PartitionChangeRecord (5)   partition int32 | topic id 16 | tagged fields: 0 isr, 1 leader, 2 replicas …
+    ProducerIdsRecord (15)      broker int32 | broker epoch int64 | next producer id int64
     replicas, isr, …            count + 1 varint, then the brokers' ids, int32 each
 
 Corresponds to ``AbstractApiMessageSerde`` and ``MetadataRecordType``.
@@ -94,6 +95,13 @@ class ConfigRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ProducerIdsRecord:
+    """A broker got a block of producer ids; the next block begins at ``next_producer_id``."""
+
+    next_producer_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class BeginTransactionRecord:
     """The records after it take effect when the transaction ends (KIP-868)."""
 
@@ -114,6 +122,7 @@ MetadataRecord = (
     | PartitionChangeRecord
     | RemoveTopicRecord
     | ConfigRecord
+    | ProducerIdsRecord
     | BeginTransactionRecord
     | EndTransactionRecord
     | AbortTransactionRecord
@@ -149,6 +158,9 @@ class MessageReader:
 
     def int32(self) -> int:
         return int.from_bytes(self.take(4, "a number"), "big", signed=True)
+
+    def int64(self) -> int:
+        return int.from_bytes(self.take(8, "a number"), "big", signed=True)
 
     def int32s(self) -> tuple[int, ...] | None:
         """An array of int32; None for null."""
@@ -199,8 +211,8 @@ _SCHEMAS: dict[int, tuple[type[MetadataRecord], tuple[Callable[[MessageReader], 
     25: (AbortTransactionRecord, ()),
 }
 assert all(len(reads) == len(fields(record)) for record, reads in _SCHEMAS.values())
-_PARTITION_RECORD, _PARTITION_CHANGE_RECORD = 3, 5
-"""The api keys of ``PartitionRecord`` and ``PartitionChangeRecord``."""
+_PARTITION_RECORD, _PARTITION_CHANGE_RECORD, _PRODUCER_IDS_RECORD = 3, 5, 15
+"""The api keys of ``PartitionRecord``, ``PartitionChangeRecord`` and ``ProducerIdsRecord``."""
 _ISR, _LEADER, _REPLICAS = 0, 1, 2
 """Tags of the fields of ``PartitionChangeRecord``."""
 
@@ -222,6 +234,8 @@ def decode_metadata(value: bytes) -> MetadataRecord | None:
         return _partition_record(frame)
     if api_key == _PARTITION_CHANGE_RECORD:
         return _partition_change_record(frame)
+    if api_key == _PRODUCER_IDS_RECORD:
+        return _producer_ids_record(frame)
     if schema is None:
         return None
     record, reads = schema
@@ -261,3 +275,12 @@ def _partition_change_record(frame: MessageReader) -> PartitionChangeRecord | No
     except UndecodableMessageError:
         return None
     return PartitionChangeRecord(partition, topic_id, Replicas(replicas, isr, leader))
+
+
+def _producer_ids_record(frame: MessageReader) -> ProducerIdsRecord | None:
+    """A block of producer ids; None if it cannot be read: no setting depends on it, so it is skipped."""
+    try:
+        _broker, _epoch, next_producer_id = frame.int32(), frame.int64(), frame.int64()
+    except UndecodableMessageError:
+        return None
+    return ProducerIdsRecord(next_producer_id)
