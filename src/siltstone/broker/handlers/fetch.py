@@ -1,0 +1,241 @@
+"""Fetch, versions 4 to 18: batches for consumers, straight from the logs' files (Kafka's ``KafkaApis``,
+``ReplicaManager.fetchMessages``, ``DelayedFetch``).
+
+::
+
+    read ─► max_wait 0, an error, or min_bytes there? ─► answer
+            else wait until logs have min_bytes, or for max_wait ─► read again ─► answer
+
+The records of an answer are slices of files, which the connection hands to the kernel; nothing is read or
+copied here but the few bytes that a search looks at. The first partition that has records gives a whole
+batch, whatever the limits; later ones what is left of ``max_bytes``, possibly a cut batch, as in Kafka.
+
+Without sessions (KIP-227): every answer has session id 0, which tells a client that there is none, so it asks
+for all its partitions each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass
+
+from siltstone.base.errors import OffsetOutOfRangeError
+from siltstone.broker.answers import Call
+from siltstone.broker.errors import Code, RequestRefusedError, code_of
+from siltstone.broker.store import Broker
+from siltstone.broker.waiting import WaitedLog
+from siltstone.broker.wire.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchResult
+from siltstone.log.partition import PartitionLog
+
+FETCH_BYTES_MAX = 57_671_680
+"""The most bytes of records in an answer, whatever the client asks for (Kafka's ``fetch.max.bytes``)."""
+_FIRST_BY_ID = 13
+_NO_SESSION, _FIRST_EPOCH, _LAST_EPOCH = 0, 0, -1
+
+
+def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | Awaitable[FetchResponse]:
+    """The batches that a client asks for, now or when there are enough."""
+    if request.session_epoch not in (_FIRST_EPOCH, _LAST_EPOCH):
+        return FetchResponse(error_code=Code.FETCH_SESSION_ID_NOT_FOUND)
+    reads = _Reads(broker, request, call.version)
+    if reads.waits_for_disk:
+        return reads.in_pool_or_later()
+    response = reads.read()
+    return response if reads.is_enough else reads.later()
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Read:
+    """What is read of one partition: from ``log``, or nothing, because of ``error``."""
+
+    wanted: FetchPartition
+    log: PartitionLog | None = None
+    error: Exception | None = None
+    waited: WaitedLog | None = None
+
+
+class _Reads:
+    """The reads of one request. After ``read``, ``is_enough`` says whether its answer is to be sent now."""
+
+    def __init__(self, broker: Broker, request: FetchRequest, version: int) -> None:
+        self._broker, self._request = broker, request
+        self._is_committed = request.isolation_level != 0
+        self._isolation = READ_COMMITTED if self._is_committed else READ_UNCOMMITTED
+        self._max_bytes = min(request.max_bytes, FETCH_BYTES_MAX)
+        self._topics = [
+            [self._find(name, wanted) for wanted in topic.partitions]
+            for topic in request.topics
+            for name in [topic.topic if version < _FIRST_BY_ID else broker.topic_of_id(topic.topic_id)]
+        ]
+        self.is_enough = False
+
+    def _find(self, name: str | None, wanted: FetchPartition) -> _Read:
+        """The log of a partition, or why it is not read."""
+        try:
+            if name is None:
+                raise RequestRefusedError(Code.UNKNOWN_TOPIC_ID, "no topic has this id")
+            if self._request.replica_id >= 0 or self._request.replica_state.replica_id >= 0:
+                raise RequestRefusedError(Code.NOT_LEADER_OR_FOLLOWER, "this broker has no followers")
+            log = self._broker.log_of(name, wanted.partition)
+            refuse_other_epoch(log, wanted.current_leader_epoch)
+            return _Read(wanted=wanted, log=log)
+        except Exception as error:  # one partition's error is not the others'
+            return _Read(wanted=wanted, error=error)
+
+    @property
+    def _all(self) -> Iterator[_Read]:
+        return (read for topic in self._topics for read in topic)
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """Does one of the reads begin below its log's active segment? That part of the file may not be in
+        memory any more; the newest segment nearly always is."""
+        return any(
+            read.log is not None and read.wanted.fetch_offset < read.log.view.segments[-1].base_offset
+            for read in self._all
+        )
+
+    def read(self) -> FetchResponse:
+        """Read all partitions, each what is left of ``max_bytes``."""
+        left, size_read, has_error = self._max_bytes, 0, False
+        responses = []
+        for topic, reads in zip(self._request.topics, self._topics, strict=True):
+            answers = []
+            for read in reads:
+                answer, size = self._read_one(read, left, is_first=size_read == 0)
+                answers.append(answer)
+                size_read += size
+                left = max(left - size, 0)
+                # A diverging epoch is told at once, too.
+                has_error = has_error or answer.error_code != 0 or answer.diverging_epoch.epoch >= 0
+            responses.append(
+                FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=tuple(answers))
+            )
+        self.is_enough = (
+            has_error
+            or not any(self._topics)
+            or self._request.max_wait_ms <= 0
+            or size_read >= min(self._request.min_bytes, self._max_bytes)
+        )
+        return FetchResponse(responses=tuple(responses))
+
+    def _read_one(self, read: _Read, left: int, *, is_first: bool) -> tuple[PartitionData, int]:
+        """(the answer of one partition, the bytes of its records)."""
+        log, wanted = read.log, read.wanted
+        if log is None or read.error is not None:
+            return _failed(wanted, read.error or AssertionError()), 0
+        try:
+            diverging = _diverging_epoch(log, wanted)
+            if diverging is not None:
+                view = log.view
+                bounds = view.high_watermark, view.last_stable_offset, view.log_start_offset
+                return self._answer(wanted, bounds, diverging_epoch=diverging), 0
+            fetched = log.read(
+                wanted.fetch_offset,
+                max(min(wanted.partition_max_bytes, left), 0),
+                isolation=self._isolation,
+                min_one_batch=is_first,
+                resume_at=None if read.waited is None else read.waited.position,
+            )
+        except Exception as error:
+            return _failed(wanted, error), 0
+        view = fetched.view
+        bounds = view.high_watermark, view.last_stable_offset, view.log_start_offset
+        return self._answer(wanted, bounds, fetched=fetched), _whole_size(fetched)
+
+    def _answer(
+        self,
+        wanted: FetchPartition,
+        bounds: tuple[int, int, int],
+        *,
+        fetched: FetchResult | None = None,
+        diverging_epoch: EpochEndOffset | None = None,
+    ) -> PartitionData:
+        """``bounds``: high watermark, last stable offset, log start offset."""
+        aborted = None
+        if self._is_committed:
+            entries = () if fetched is None else fetched.aborted
+            aborted = tuple(
+                AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
+                for entry in entries
+            )
+        has_records = fetched is not None and fetched.slice is not None and _whole_size(fetched) > 0
+        return PartitionData(
+            partition_index=wanted.partition,
+            high_watermark=bounds[0],
+            last_stable_offset=bounds[1],
+            log_start_offset=bounds[2],
+            diverging_epoch=diverging_epoch or _NO_DIVERGING_EPOCH,
+            aborted_transactions=aborted,
+            records=fetched.slice if has_records and fetched is not None else b"",
+        )
+
+    async def in_pool_or_later(self) -> FetchResponse:
+        """Read in the pool, and wait if that is not enough."""
+        response = await self._broker.in_pool(self.read)
+        return response if self.is_enough else await self.later()
+
+    async def later(self) -> FetchResponse:
+        """Wait until there are enough bytes or the time is over, then read again."""
+        waited = list[WaitedLog]()
+        for read in self._all:
+            if read.log is not None:
+                read.waited = WaitedLog(
+                    log=read.log,
+                    offset=read.wanted.fetch_offset,
+                    max_bytes=read.wanted.partition_max_bytes,
+                    isolation=self._isolation,
+                )
+                waited.append(read.waited)
+        min_bytes = min(self._request.min_bytes, self._max_bytes)
+        await self._broker.waiting.until_bytes(waited, min_bytes, self._request.max_wait_ms)
+        return await self._broker.in_pool(self.read) if self.waits_for_disk else self.read()
+
+
+_NO_DIVERGING_EPOCH = EpochEndOffset()
+
+
+def _whole_size(fetched: FetchResult) -> int:
+    """The bytes of what was read, 0 if it is a part of one batch only, which no client could use."""
+    return fetched.size if fetched.size >= fetched.first_batch_size else 0
+
+
+def refuse_other_epoch(log: PartitionLog, epoch: int) -> None:
+    """Raises RequestRefusedError unless ``epoch``, which a client takes for the log's leader epoch, is that,
+    or -1: unknown."""
+    if epoch in (-1, log.leader_epoch):
+        return
+    is_old = epoch < log.leader_epoch
+    code = Code.FENCED_LEADER_EPOCH if is_old else Code.UNKNOWN_LEADER_EPOCH
+    raise RequestRefusedError(code, f"the log's leader epoch is {log.leader_epoch}, not {epoch}")
+
+
+def _diverging_epoch(log: PartitionLog, wanted: FetchPartition) -> EpochEndOffset | None:
+    """Where the log left what a client has read last, if it did (KIP-595). Raises OffsetOutOfRangeError."""
+    if wanted.last_fetched_epoch < 0:
+        return None
+    end = log.end_of_epoch(wanted.last_fetched_epoch)
+    if end is None or wanted.fetch_offset < log.view.log_start_offset:
+        reason = f"offset {wanted.fetch_offset} of epoch {wanted.last_fetched_epoch} is not in the log"
+        raise OffsetOutOfRangeError(reason, path=str(log.topic_partition))
+    if end[0] < wanted.last_fetched_epoch or end[1] < wanted.fetch_offset:
+        return EpochEndOffset(epoch=end[0], end_offset=end[1])
+    return None
+
+
+def _failed(wanted: FetchPartition, error: Exception) -> PartitionData:
+    return PartitionData(
+        partition_index=wanted.partition,
+        error_code=code_of(error),
+        high_watermark=-1,
+        aborted_transactions=None,
+    )
