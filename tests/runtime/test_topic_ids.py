@@ -43,7 +43,9 @@ def test_topics_that_only_their_files_know(tmp_path: Path) -> None:
     (tmp_path / "siltstone-topics.json").unlink()
     (tmp_path / "nameless-0" / "partition.metadata").unlink()
     shutil.copytree(tmp_path / "nameless-0", tmp_path / "damaged-0")
-    (tmp_path / "damaged-0" / "partition.metadata").write_text("version: 0\ntopic_id: ======================\n")
+    (tmp_path / "damaged-0" / "partition.metadata").write_text(
+        "version: 0\ntopic_id: ======================\n"
+    )
     with opened(tmp_path) as logs:
         assert logs.topics.ids == {"known": known}
         assert logs.topics.names_by_id == {known: "known"}

@@ -29,7 +29,7 @@ from typing import Protocol
 
 from siltstone.base.files import FileSlice
 from siltstone.broker.answers import ConnectionInfo, Piece, Pieces, RefusedFrameError
-from siltstone.broker.limits import Budget, Limits
+from siltstone.broker.limits import MemoryBudget, Limits
 
 SCRATCH_BYTES = 128 << 10
 """Of the buffer that all connections receive small frames in."""
@@ -50,7 +50,7 @@ class Surroundings(Protocol):
 
     loop: asyncio.AbstractEventLoop
     limits: Limits
-    budget: Budget
+    budget: MemoryBudget
     scratch: memoryview
     now: float
 
@@ -154,7 +154,7 @@ class Connection:
         return count
 
     def go_on_later(self) -> None:
-        """See ``limits.Holder``."""
+        """See ``limits.MemoryHolder``."""
         self._around.loop.call_soon(self.go_on)
 
     def go_on(self) -> None:

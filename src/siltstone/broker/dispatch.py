@@ -16,7 +16,6 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
-from siltstone.base.errors import LogError
 from siltstone.broker.answers import (
     CLOSE,
     NO_ANSWER,
@@ -26,9 +25,10 @@ from siltstone.broker.answers import (
     RefusedFrameError,
     Unanswered,
 )
-from siltstone.broker.handlers import versions
+from siltstone.broker.errors import Code, code_of
+from siltstone.broker.handlers import fetch, offsets, produce, producers, versions
 from siltstone.broker.store import Broker
-from siltstone.broker.wire import codec
+from siltstone.broker.wire import apis, codec
 from siltstone.broker.wire.apis import API_VERSIONS, APIS, Api
 from siltstone.broker.wire.codec import MalformedRequestError
 from siltstone.broker.wire.fields import Message
@@ -38,10 +38,15 @@ Handler: TypeAlias = Callable[[Broker, Any, Call], "Message | Unanswered | Await
 """Answers one API. It runs in the loop's thread: one that is slow is a coroutine, and awaits
 ``broker.in_pool``."""
 
-HANDLERS: Mapping[int, Handler] = {}
+HANDLERS: Mapping[int, Handler] = {
+    apis.PRODUCE: produce.produce,
+    apis.FETCH: fetch.fetch,
+    apis.LIST_OFFSETS: offsets.list_offsets,
+    apis.INIT_PRODUCER_ID: producers.init_producer_id,
+    apis.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
+}
 """All APIs that work, beside ApiVersions, which announces them: a handler that is not here does not exist."""
 _PREFIX = struct.Struct(">i")
-_UNKNOWN_SERVER_ERROR = -1
 _logger = logging.getLogger("siltstone.broker")
 
 
@@ -115,10 +120,10 @@ def _answer(api: Api, call: Call, answer: Message | Unanswered) -> list[Piece]:
 def _failure(api: Api, call: Call, error: Exception) -> Message | Unanswered:
     """The answer where a handler has failed: with the error's code, if there is a place for it in the message
     as a whole."""
-    code = error.error_code if isinstance(error, LogError) else _UNKNOWN_SERVER_ERROR
-    if code == _UNKNOWN_SERVER_ERROR:
+    code = code_of(error)
+    if code == Code.UNKNOWN_SERVER_ERROR:
         who = f"{call.client_id!r:.256} at {call.connection.peer}"
-        _logger.error("%s version %d of %s failed", api.name, call.version, who, exc_info=error)
+        _logger.error("%s version %d of %s failed", api.name, call.version, who)
     if "error_code" not in api.response.__struct_fields__:
         return CLOSE
     return api.response(error_code=code)

@@ -2,7 +2,7 @@
 
 ::
 
-    memory   Budget: the bytes of requests, as far as they have come, and of unsent answers, all together
+    memory   MemoryBudget: the bytes of requests, as far as they have come, and of unsent answers, all together
     frames   a length is checked before anything is allocated, and a frame grows with the bytes that come
     peers    connections in all and of one address; a silent one, and one that takes no answer, is closed
 
@@ -101,7 +101,7 @@ def _overrides(text: str) -> dict[str, int]:
     return found
 
 
-class Holder(Protocol):
+class MemoryHolder(Protocol):
     """Who holds memory of a budget: a connection."""
 
     def lose_favour(self) -> None:
@@ -114,7 +114,7 @@ class Holder(Protocol):
         ...
 
 
-class Budget:
+class MemoryBudget:
     """One amount of memory for all connections.
 
     What a connection holds is counted here. One that wants more when nothing is left waits in line. So that
@@ -126,9 +126,9 @@ class Budget:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.used = 0
-        self.favoured: Holder | None = None
-        self._waiting: OrderedDict[Holder, None] = OrderedDict()
-        self._seen: Holder | None = None
+        self.favoured: MemoryHolder | None = None
+        self._waiting: OrderedDict[MemoryHolder, None] = OrderedDict()
+        self._seen: MemoryHolder | None = None
         self._seen_at = 0.0
 
     @property
@@ -136,7 +136,7 @@ class Budget:
         """How many connections wait for memory."""
         return len(self._waiting)
 
-    def may_go_on(self, holder: Holder) -> bool:
+    def may_go_on(self, holder: MemoryHolder) -> bool:
         """May a connection read or answer more now? If not, its ``go_on`` is called later."""
         if self.used < self.bytes_max or self.favoured is holder:
             return True
@@ -150,7 +150,7 @@ class Budget:
         if count < 0:
             self._wake()
 
-    def leave(self, holder: Holder) -> None:
+    def leave(self, holder: MemoryHolder) -> None:
         """A connection has been answered or is closed: it is not favoured any longer, and does not wait."""
         if self._waiting:
             self._waiting.pop(holder, None)

@@ -27,7 +27,7 @@ from siltstone.base.errors import SiltstoneError
 from siltstone.broker.answers import ConnectionInfo, ListenerAddress, Pieces
 from siltstone.broker.connection import SCRATCH_BYTES, Connection
 from siltstone.broker.dispatch import Dispatcher
-from siltstone.broker.limits import Budget, Limits
+from siltstone.broker.limits import MemoryBudget, Limits
 from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.store import Broker
 from siltstone.commands.served import Served
@@ -60,7 +60,7 @@ class Sockets:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits, answer: AnswerFrame) -> None:
         self.loop, self.limits, self.answer = loop, limits, answer
-        self.budget = Budget(limits.memory_bytes_max)
+        self.budget = MemoryBudget(limits.memory_bytes_max)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.now = loop.time()
         self.connections: set[Connection] = set()
