@@ -73,3 +73,9 @@ def message_of(error: Exception) -> str | None:
     """What a client is told of an error beside its code: the reason without paths of this machine; None for
     one that no log raises on purpose."""
     return error.reason if isinstance(error, (SiltstoneError, RequestRefusedError)) else None
+
+
+def advice_of(error: Exception) -> str | None:
+    """The same with what to do, for whoever changes settings or topics."""
+    message, advice = message_of(error), error.advice if isinstance(error, SiltstoneError) else None
+    return f"{message}; {advice}" if message and advice else message

@@ -15,12 +15,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from siltstone.base.config import find_topic_key, format_value
+from siltstone.base.config import find_topic_key
 from siltstone.base.config_table import Kind
-from siltstone.base.errors import InvalidConfigError, SiltstoneError, UnknownTopicError, UsageError
+from siltstone.base.errors import InvalidConfigError, UnknownTopicError, UsageError
 from siltstone.broker.answers import Call
-from siltstone.broker.errors import Code, RequestRefusedError, code_of, message_of
-from siltstone.broker.handlers.settings import Entry, broker_entries, default_entries, topic_entries
+from siltstone.broker.errors import Code, RequestRefusedError, advice_of, code_of, message_of
+from siltstone.broker.handlers.settings import (
+    Entry,
+    broker_entries,
+    default_entries,
+    refuse_tiered,
+    topic_entries,
+)
 from siltstone.broker.handlers.topics import actor_of
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.messages import alter_configs as alter_messages
@@ -45,6 +51,7 @@ from siltstone.broker.wire.messages.list_config_resources import (
 )
 from siltstone.commands import administration, broker_settings
 from siltstone.runtime.topic_names import refuse_bad_name
+from siltstone.runtime.topics import dynamic_source
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 """Kinds of resources (``ConfigResource.Type``)."""
@@ -237,14 +244,8 @@ def _alter_all(
             code = code_of(error)
             if resource.kind == BROKER and isinstance(error, InvalidConfigError) and "unknown" not in error.reason:
                 code = Code.INVALID_REQUEST  # as Kafka answers for brokers
-            answers.append((code, _told(error)))
+            answers.append((code, advice_of(error)))
     return answers
-
-
-def _told(error: Exception) -> str | None:
-    """What is wrong, and what to do."""
-    advice = error.advice if isinstance(error, SiltstoneError) else None
-    return f"{message_of(error)}; {advice}" if advice else message_of(error)
 
 
 def _alter(broker: Broker, resource: Resource, call: Call, *, validate_only: bool) -> None:
@@ -297,6 +298,7 @@ def _alter_topic(broker: Broker, resource: Resource, call: Call, *, validate_onl
         set_to, removed = _outcome(
             resource, before, lambda key: _list_now(settings[find_topic_key(key).name]), _topic_kind
         )
+        refuse_tiered(set_to)
         administration.alter_settings(
             broker.served, actor_of(call), name, set_to, removed, validate_only=validate_only
         )
@@ -304,9 +306,7 @@ def _alter_topic(broker: Broker, resource: Resource, call: Call, *, validate_onl
 
 def _alter_broker(broker: Broker, resource: Resource, call: Call, *, validate_only: bool) -> None:
     of_all = not resource.name
-    source = broker_settings.dynamic_source(of_all=of_all)
-    layer = broker.config.layer(source)
-    before = {name: format_value(setting.value) for name, setting in layer.items()}
+    before = dict.fromkeys(broker.config.layer(dynamic_source(of_all=of_all)), "")
 
     def list_now(name: str) -> list[str]:
         entries = {entry.name: entry.value for entry in broker_entries(broker.config)}

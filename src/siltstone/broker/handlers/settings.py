@@ -8,11 +8,12 @@ before the first one of the strongest name does not count (``ConfigHelper``, ``D
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from siltstone.base.config import Config, ConfigSource, Setting, find_broker_key, format_value
 from siltstone.base.config_table import ALL_KEYS, TOPIC_KEYS, Key, Kind
+from siltstone.base.errors import InvalidConfigError
 from siltstone.commands.topics import default_text, text_of
 
 TOPIC_SETTINGS = (
@@ -75,7 +76,7 @@ _BROKER_SOURCES = (
     ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
     ConfigSource.STATIC_BROKER_CONFIG,
 )
-_MIN_ISR = "min.insync.replicas"
+_MIN_ISR, _TIERED = "min.insync.replicas", "remote.storage.enable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +118,26 @@ def as_formatted(config: Config) -> Config:
     return config.with_layer(source, {**layer, _MIN_ISR: Setting(value=1, source=source.value, name=_MIN_ISR)})
 
 
+def refuse_tiered(overrides: Mapping[str, str]) -> None:
+    """Raises InvalidConfigError for a topic that is to have tiered storage: there is none."""
+    if overrides.get(_TIERED, "").strip().lower() == "true":
+        raise InvalidConfigError(
+            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log "
+            "storage.",
+            advice=f"leave {_TIERED} out",
+        )
+
+
 def topic_entries(config: Config) -> list[Entry]:
     """All settings of a topic, whose own ones are the topic layer of ``config``."""
     config = as_formatted(config)
     own = config.layer(ConfigSource.DYNAMIC_TOPIC_CONFIG)
-    entries = [_topic_entry(config, key, key.name) for key in TOPIC_KEYS]
+    # Those of Kafka's earlier releases, which Siltstone does not use, are listed where they are set.
+    entries = [
+        _topic_entry(config, key, key.name)
+        for key in TOPIC_KEYS
+        if key.name in _POSITIONS or key.is_used or key.name in own
+    ]
     # Another name of a setting, such as internal.segment.bytes, is listed where it is set.
     entries += [_topic_entry(config, key, name) for key in TOPIC_KEYS for name in key.aliases if name in own]
     return sorted(entries, key=lambda entry: (_position(entry), entry.name))

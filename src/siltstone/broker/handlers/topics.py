@@ -19,8 +19,8 @@ from siltstone.base.errors import (
     UnknownTopicError,
 )
 from siltstone.broker.answers import Call
-from siltstone.broker.errors import Code, RequestRefusedError, code_of, message_of
-from siltstone.broker.handlers.settings import topic_entries
+from siltstone.broker.errors import Code, RequestRefusedError, advice_of, code_of, message_of
+from siltstone.broker.handlers.settings import refuse_tiered, topic_entries
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.fields import ZERO_ID
 from siltstone.broker.wire.messages.create_partitions import (
@@ -104,7 +104,7 @@ def _creation_message(name: str, error: Exception) -> str | None:
         return f"Topic '{name}' already exists."
     if isinstance(error, InvalidPartitionsError):
         return "Number of partitions was set to an invalid non-positive value."
-    return message_of(error)
+    return advice_of(error)
 
 
 def _create_topic(
@@ -125,6 +125,7 @@ def _create_topic(
         raise RequestRefusedError(
             Code.INVALID_REPLICATION_FACTOR, _factor_message(topic.replication_factor)
         )
+    refuse_tiered(overrides)
     count = None if topic.num_partitions == -1 else topic.num_partitions
     if topic.assignments:
         count = _assigned(topic, broker.node_id)
