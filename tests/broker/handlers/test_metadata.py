@@ -41,7 +41,9 @@ def broker(tmp_path: Path) -> Iterator[ServedBroker]:
         yield broker
 
 
-def asked(broker: ServedBroker, *names: str | bytes, version: int = NEWEST, **fields: Any) -> MetadataResponse:
+def asked(
+    broker: ServedBroker, *names: str | bytes, version: int = NEWEST, **fields: Any
+) -> MetadataResponse:
     """The answer about topics by their names or ids; none is created unless a test says so."""
     topics = tuple(
         MetadataRequestTopic(name=None, topic_id=name)
@@ -71,7 +73,14 @@ def test_a_topic_has_its_partitions_led_by_this_broker(broker: ServedBroker) -> 
     (topic,) = asked(broker, "b").topics
     assert (topic.error_code, topic.topic_id, topic.is_internal) == (0, broker.broker.id_of_topic("b"), False)
     assert [
-        (one.partition_index, one.error_code, one.leader_id, one.leader_epoch, one.replica_nodes, one.isr_nodes)
+        (
+            one.partition_index,
+            one.error_code,
+            one.leader_id,
+            one.leader_epoch,
+            one.replica_nodes,
+            one.isr_nodes,
+        )
         for one in topic.partitions
     ] == [(number, 0, NODE, 0, (NODE,), (NODE,)) for number in range(3)]
     assert topic.partitions[0].offline_replicas == ()

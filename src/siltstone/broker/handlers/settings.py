@@ -78,6 +78,7 @@ _BROKER_SOURCES = (
     ConfigSource.STATIC_BROKER_CONFIG,
 )
 _MIN_ISR, _TIERED = "min.insync.replicas", "remote.storage.enable"
+_LOG_DIRS, _LOG_DIR = "log.dirs", "log.dir"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,10 +242,15 @@ def _all_sources(config: Config, key: Key, names: tuple[str, ...]) -> Iterator[T
                 yield ToldValue(
                     name=name, value=text_of(key, name, layer[name].value), source=SOURCES[source]
                 )
-    # Kafka's default is at the last name (hours); that of a setting with older names at its own.
-    last = names[-1] if names and (key.is_topic_key or names[-1] == key.name) else None
+    # Kafka's default is at the last name (hours, log.dir); of another setting with older names at its own.
+    last = names[-1] if names and (key.is_topic_key or _has_default(key, names[-1])) else None
     if last is not None:
         yield ToldValue(name=last, value=default_text(key, last), source=SOURCES[ConfigSource.DEFAULT_CONFIG])
+
+
+def _has_default(key: Key, name: str) -> bool:
+    """Is Kafka's default at this name of a setting that topics do not have?"""
+    return name == _LOG_DIR if key.name == _LOG_DIRS else name == key.name
 
 
 def _type_of(key: Key, name: str | None = None) -> int:

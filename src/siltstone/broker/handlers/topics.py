@@ -47,6 +47,7 @@ from siltstone.broker.wire.messages.delete_topics import (
 from siltstone.commands import administration
 from siltstone.commands.changes import Actor
 from siltstone.log.names import CLUSTER_METADATA
+from siltstone.runtime.topic_names import id_bytes, new_id
 
 PARTITIONS_MAX = 10_000
 """The most partitions that one request creates (``MAX_RECORDS_PER_USER_OP``)."""
@@ -138,11 +139,13 @@ def _create_topic(
     if validate_only:
         config = manager.config.with_topic_layer(parse_topic_config(overrides, name))
         created = count or manager.config.integer("num.partitions")
+        topic_id = id_bytes(new_id(manager.random_bytes))  # as Kafka: of no topic
     else:
         config, created = manager.topics.settings(name), len(manager.partitions_of(name))
+        topic_id = broker.id_of_topic(name)
     return CreatableTopicResult(
         name=name,
-        topic_id=broker.id_of_topic(name),
+        topic_id=topic_id,
         error_message=None,
         num_partitions=created,
         replication_factor=1,
