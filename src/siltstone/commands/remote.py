@@ -426,8 +426,8 @@ def _effective(entries: Mapping[str, ConfigEntry]) -> list[EffectiveSetting]:
 
 
 def _synonyms(name: str, entry: ConfigEntry) -> tuple[tuple[str, str, str], ...]:
-    """All sources, strongest first: of several of one name the client has the last one only, and the strongest
-    is the setting's own."""
+    """All sources, strongest first: of several of one name the client has the last one only, and the
+    strongest is the setting's own."""
     synonyms = [
         (ConfigSource(synonym.source).name, synonym.name, str(synonym.value))
         for synonym in entry.synonyms.values()

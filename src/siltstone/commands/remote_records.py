@@ -28,6 +28,7 @@ from siltstone.runtime.producing import NewRecord, Partitioner
 _MESSAGES = 10_000
 """Messages that are taken from the client at a time."""
 _POLL_SECONDS = 0.25
+_FETCH_WAIT_MS = 50
 
 
 class RemoteConsumer(Closing):
@@ -66,6 +67,7 @@ class RemoteConsumer(Closing):
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
             "isolation.level": isolation,
+            "fetch.wait.max.ms": _FETCH_WAIT_MS,  # so long it takes to learn that an end is one
         }
         with refusals():
             self._consumer = Consumer({**broker.config, **fixed})
@@ -145,7 +147,9 @@ class RemoteConsumer(Closing):
         waited = 0.0
         while True:
             with refusals():
-                messages = self._consumer.consume(_MESSAGES, timeout=_POLL_SECONDS)
+                messages = self._consumer.consume(1, timeout=_POLL_SECONDS)
+                if messages:  # more would be waited for, too
+                    messages += self._consumer.consume(_MESSAGES, timeout=0)
             waited = 0.0 if messages else waited + _POLL_SECONDS
             if not forever and waited > SECONDS:
                 raise BrokerUnreachableError("the broker sends no records")

@@ -1,8 +1,8 @@
 """DescribeConfigs, IncrementalAlterConfigs, AlterConfigs, ListConfigResources.
 
 ``tests/data/broker`` has what a Kafka 4.3.0 answered to DescribeConfigs 4 (`topic_settings.json`: of a topic
-with cleanup.policy=compact and retention.ms=123 on a broker with log.segment.delete.delay.ms=200, in its order;
-`broker_settings.json`: of the broker, those that Siltstone has).
+with cleanup.policy=compact and retention.ms=123 on a broker with log.segment.delete.delay.ms=200, in its
+order; `broker_settings.json`: of the broker, those that Siltstone has).
 """
 
 from __future__ import annotations
