@@ -29,7 +29,7 @@ from typing import Protocol
 
 from siltstone.base.files import FileSlice
 from siltstone.broker.answers import ConnectionInfo, Piece, Pieces, RefusedFrameError
-from siltstone.broker.limits import MemoryBudget, Limits
+from siltstone.broker.limits import Limits, MemoryBudget
 
 SCRATCH_BYTES = 128 << 10
 """Of the buffer that all connections receive small frames in."""

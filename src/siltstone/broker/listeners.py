@@ -70,13 +70,13 @@ class BrokerListener:
             reason = f"cannot listen on {self.text}: {error.strerror or error}"
             raise UsageError(reason, advice=ADVICE) from error
         bound.setblocking(False)
-        # Connections that are accepted have the listener's buffers.
-        for option, size in (
-            (socket.SO_SNDBUF, limits.send_buffer_bytes),
-            (socket.SO_RCVBUF, limits.receive_buffer_bytes),
-        ):
-            if size > 0:
-                bound.setsockopt(socket.SOL_SOCKET, option, size)
+        # Connections that are accepted have the listener's options.
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if limits.send_buffer_bytes > 0:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.send_buffer_bytes)
+        if limits.receive_buffer_bytes > 0:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.receive_buffer_bytes)
         return bound
 
     def address(self, bound: socket.socket) -> ListenerAddress:
