@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from siltstone.base.clock import Clock
 from siltstone.base.closing import Closing
 from siltstone.base.config import Config
+from siltstone.base.errors import StorageError
 from siltstone.broker.producer_ids import ProducerIds
 from siltstone.broker.waiting import WaitingFetches
 from siltstone.commands.served import Served
@@ -68,8 +69,10 @@ class Broker(Closing):
         if log is None or not log.is_open:
             self._logs.pop((topic, partition), None)
             log = self.manager.get(TopicPartition(topic, partition))
-            if log.is_open:
-                self._logs[topic, partition] = log
+            if not log.is_open:
+                reason = f"the log is not served: {log.offline or 'it is closed'}"
+                raise StorageError(reason, path=str(log.topic_partition))
+            self._logs[topic, partition] = log
         return log
 
     def topic_of_id(self, topic_id: bytes) -> str | None:
