@@ -190,6 +190,19 @@ def test_a_half_closed_peer_whose_request_waits_for_long_is_dropped() -> None:
         assert later.cancelled == 1
 
 
+def test_a_peer_that_went_behind_what_is_not_read_yet_is_dropped() -> None:
+    later = Later()
+    with TurnedLoop(later, stalled_seconds=60.0) as turned:
+        gone, there = turned.connect(), turned.connect()
+        for peer in (gone, there):
+            peer.send(frame(b"wait") + frame(b"ahead"))
+        gone.socket.close()
+        turned.sweep(59)
+        assert len(turned.sockets.connections) == 2
+        turned.sweep(61)
+        assert [one.info.number for one in turned.sockets.connections] == [2]
+
+
 def test_a_peer_that_goes_at_any_point_leaves_nothing_behind() -> None:
     later, raw = Later(), frame(b"a request") * 2
     with TurnedLoop(later) as turned:
