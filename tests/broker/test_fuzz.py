@@ -24,6 +24,7 @@ import pytest
 
 from siltstone.broker.answers import Call, ConnectionInfo, RefusedFrameError
 from siltstone.broker.dispatch import HANDLERS, Dispatcher
+from siltstone.broker.limits import STALLED_SECONDS
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.apis import (
     ALTER_CONFIGS,
@@ -83,6 +84,7 @@ class Target:
         turned.sockets.answer = self.dispatcher.answer
         self.frames = frames_of([*HANDLERS, API_VERSIONS], self.broker.id_of_topic(TOPIC))
         self.honest = turned.connect("192.0.2.2")
+        self._seconds = 0.0
 
     def dispatch(self, frames: Iterable[bytes]) -> tuple[int, int]:
         """Answer frames without sockets: how many, and how many were refused."""
@@ -117,7 +119,8 @@ class Target:
                 peer.socket.close()
             self.turned.turn()
         # Requests that wait for a peer that has gone end with it.
-        self.turned.sweep(61)
+        self._seconds += STALLED_SECONDS + 1
+        self.turned.sweep(self._seconds)
         assert len(sockets.connections) == 1
         assert sockets.budget.used == 0
         assert self.broker.waiting.parked == 0
