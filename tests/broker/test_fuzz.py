@@ -91,6 +91,8 @@ class Target:
         tried = refused = 0
         for frame in frames:
             tried += 1
+            if not tried % 1_000:
+                self.turned.turn(1)  # takes what the pool has found
             try:
                 answer = self.dispatcher.answer(bytearray(frame), INFO)
             except RefusedFrameError:

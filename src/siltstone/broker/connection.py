@@ -130,7 +130,8 @@ class Connection:
         self._watch(reads=False, writes=False)
         self._socket.close()
         if self._task is not None:
-            self._task.cancel()
+            # Not at once: a coroutine that was made must be begun, to be cancelled without a warning.
+            around.loop.call_soon(self._task.cancel)
         self._data, self._frame = _EMPTY, None
         self._out.clear()
         around.budget.hold(-self._held)

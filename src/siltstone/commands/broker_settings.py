@@ -193,7 +193,9 @@ def alter_dynamic(
     manager = served.opened()
     with manager.creation_or_deletion_lock:
         layer = manager.config.layer(dynamic_source(of_all=of_all))
-        before = {name: text_of(find_broker_key(name), name, setting.value) for name, setting in layer.items()}
+        before = {
+            name: text_of(find_broker_key(name), name, setting.value) for name, setting in layer.items()
+        }
         after = {**{name: text for name, text in before.items() if name not in remove}, **set_to}
         altered_broker(manager.config, after, of_all=of_all)
         if not validate_only and after != before:

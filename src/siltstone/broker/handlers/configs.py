@@ -142,7 +142,9 @@ def _entries(broker: Broker, kind: int, name: str) -> list[Entry]:
     if kind == BROKER:
         if not name:
             return default_entries(broker.config)
-        _refuse_other_node(broker, name, "Broker id must be an integer, but it is: ", "expected {} or empty string")
+        _refuse_other_node(
+            broker, name, "Broker id must be an integer, but it is: ", "expected {} or empty string"
+        )
         return broker_entries(broker.config)
     if kind == BROKER_LOGGER:
         if not name:
@@ -167,7 +169,8 @@ def _refuse_other_node(broker: Broker, name: str, not_a_number: str, expected: s
         raise RequestRefusedError(Code.INVALID_REQUEST, not_a_number + name[:100])
     if number != broker.node_id:
         raise RequestRefusedError(
-            Code.INVALID_REQUEST, f"Unexpected broker id, {expected.format(broker.node_id)}, but received {number}"
+            Code.INVALID_REQUEST,
+            f"Unexpected broker id, {expected.format(broker.node_id)}, but received {number}",
         )
 
 
@@ -242,7 +245,11 @@ def _alter_all(
             answers.append((error.error_code, f"The topic '{resource.name}' does not exist."))
         except Exception as error:
             code = code_of(error)
-            if resource.kind == BROKER and isinstance(error, InvalidConfigError) and "unknown" not in error.reason:
+            if (
+                resource.kind == BROKER
+                and isinstance(error, InvalidConfigError)
+                and "unknown" not in error.reason
+            ):
                 code = Code.INVALID_REQUEST  # as Kafka answers for brokers
             answers.append((code, advice_of(error)))
     return answers
@@ -281,9 +288,7 @@ def _refuse_bad_changes(resource: Resource) -> None:
                 Code.INVALID_REQUEST, f"Unknown operation {change.operation} for {change.name}"
             )
         if change.value is None and change.operation != DELETE:
-            raise RequestRefusedError(
-                Code.INVALID_REQUEST, f"Null value not supported for : {change.name}"
-            )
+            raise RequestRefusedError(Code.INVALID_REQUEST, f"Null value not supported for : {change.name}")
         if len(change.value or "") > TEXT_MAX or len(change.name) > TEXT_MAX:
             raise RequestRefusedError(
                 Code.INVALID_CONFIG, f"The value of {change.name[:100]} is longer than {TEXT_MAX} characters"
@@ -346,7 +351,9 @@ def _outcome(
             set_to[change.name] = change.value or ""
         else:
             if kind_of(change.name) is not Kind.LIST:
-                reason = f"Can't {_VERBS[change.operation]} to key {change.name} because its type is not LIST."
+                reason = (
+                    f"Can't {_VERBS[change.operation]} to key {change.name} because its type is not LIST."
+                )
                 raise RequestRefusedError(Code.INVALID_CONFIG, reason)
             set_to[change.name] = ",".join(_combined(list_now(change.name), change))
     if resource.replaces:

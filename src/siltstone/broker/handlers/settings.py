@@ -115,7 +115,9 @@ def as_formatted(config: Config) -> Config:
     layer = config.layer(source)
     if _MIN_ISR in layer:
         return config
-    return config.with_layer(source, {**layer, _MIN_ISR: Setting(value=1, source=source.value, name=_MIN_ISR)})
+    return config.with_layer(
+        source, {**layer, _MIN_ISR: Setting(value=1, source=source.value, name=_MIN_ISR)}
+    )
 
 
 def refuse_tiered(overrides: Mapping[str, str]) -> None:
@@ -188,7 +190,12 @@ def _default_entry(config: Config, name: str) -> Entry:
     number = SOURCES[ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG]
     synonyms = tuple(source for source in entry.synonyms if source.source == number)
     return Entry(
-        key=entry.key, name=name, value=entry.value, synonyms=synonyms, type=entry.type, is_read_only=entry.is_read_only
+        key=entry.key,
+        name=name,
+        value=entry.value,
+        synonyms=synonyms,
+        type=entry.type,
+        is_read_only=entry.is_read_only,
     )
 
 

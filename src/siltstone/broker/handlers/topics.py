@@ -53,7 +53,10 @@ WAY = "kafka"
 """How a change came, in the audit log."""
 _TOO_MANY = "Excessively large number of partitions per request."
 _DUPLICATE = "Duplicate topic name."
-_NO_TOPIC, _NO_ID = "This server does not host this topic-partition.", "This server does not host this topic ID."
+_NO_TOPIC, _NO_ID = (
+    "This server does not host this topic-partition.",
+    "This server does not host this topic ID.",
+)
 _FIRST_BY_ID = 6
 
 
@@ -122,9 +125,7 @@ def _create_topic(
             )
         overrides[setting.name] = setting.value
     if not topic.assignments and topic.replication_factor not in (-1, 1):
-        raise RequestRefusedError(
-            Code.INVALID_REPLICATION_FACTOR, _factor_message(topic.replication_factor)
-        )
+        raise RequestRefusedError(Code.INVALID_REPLICATION_FACTOR, _factor_message(topic.replication_factor))
     refuse_tiered(overrides)
     count = None if topic.num_partitions == -1 else topic.num_partitions
     if topic.assignments:
@@ -146,7 +147,9 @@ def _create_topic(
         replication_factor=1,
         configs=tuple(
             CreatableTopicConfigs(name=entry.name, value=entry.value, config_source=entry.source)
-            for entry in sorted(topic_entries(config), key=lambda entry: (entry.is_own_to_siltstone, entry.name))
+            for entry in sorted(
+                topic_entries(config), key=lambda entry: (entry.is_own_to_siltstone, entry.name)
+            )
         ),
     )
 
@@ -163,7 +166,10 @@ def _factor_message(factor: int) -> str:
 def _assigned(topic: CreatableTopic, node_id: int) -> int:
     """The number of partitions that a manual assignment has. Raises RequestRefusedError for one that cannot
     be."""
-    for value, what in ((topic.num_partitions, "numPartitions"), (topic.replication_factor, "replication factor")):
+    for value, what in (
+        (topic.num_partitions, "numPartitions"),
+        (topic.replication_factor, "replication factor"),
+    ):
         if value != -1:
             reason = f"A manual partition assignment was specified, but {what} was not set to -1."
             raise RequestRefusedError(Code.INVALID_REQUEST, reason)
@@ -253,9 +259,7 @@ def _resolved(
             elif found in names:
                 del names[found]
                 reason = "The provided topic name maps to an ID that was already supplied."
-                refused.append(
-                    _not_deleted(found, broker.id_of_topic(found), Code.INVALID_REQUEST, reason)
-                )
+                refused.append(_not_deleted(found, broker.id_of_topic(found), Code.INVALID_REQUEST, reason))
             else:
                 names[found] = broker.id_of_topic(found)
             continue
