@@ -237,7 +237,7 @@ BROKER_KEYS = (
     _broker_key("max.connections", Kind.INT, INT_MAX, "Connections of Kafka clients at the same time; also at most half of the files that the process may open. More wait until one is closed.", minimum=0),
     _broker_key("max.connections.per.ip", Kind.INT, INT_MAX, "The same for one address; more are closed at once.", minimum=0),
     _broker_key("max.connections.per.ip.overrides", Kind.STRING, "", "ADDRESS:COUNT for addresses with a limit of their own."),
-    _broker_key("queued.max.request.bytes", Kind.LONG, 256 << 20, "Memory that requests and unsent answers may take together; -1: no limit. Then no connection is read until some of it is free.", minimum=-1, kafka="Kafka has no limit by default, and counts requests only."),
+    _broker_key("queued.max.request.bytes", Kind.LONG, 256 << 20, "Memory that requests and unsent answers may take together; -1: no limit. Then no connection is read until some of it is free.", minimum=-1, kafka="Kafka's default is -1, and it counts requests only."),
     _broker_key("socket.listen.backlog.size", Kind.INT, 50, "Connections that wait until they are accepted.", minimum=1),
     _accepted_broker_key("controller.quorum.bootstrap.servers", Kind.LIST, (), "Addresses of the controllers."),
     _accepted_broker_key("controller.quorum.voters", Kind.LIST, (), "Ids and addresses of the controllers."),
