@@ -1,11 +1,11 @@
 """DescribeConfigs 1 to 4, IncrementalAlterConfigs 0 to 1, AlterConfigs 0 to 2, ListConfigResources 0 to 1.
 
 Resources are topics, and the broker by its id; the empty id stands for all brokers of the cluster: there is
-one, but its settings count after those of the id. What is set for brokers here is *dynamic*: it is kept in the
-log directories, applies at once, and comes before ``server.properties``.
+one, but its settings count after those of the id. What is set for brokers here is *dynamic*: it is kept in
+the log directories, applies at once, and comes before ``server.properties``.
 
-The broker has no loggers, no groups with settings and no subscriptions of client metrics: their lists are empty,
-and a change of one is refused. Corresponds to Kafka's ``ConfigHelper``, ``ConfigAdminManager`` and
+The broker has no loggers, no groups with settings and no subscriptions of client metrics: their lists are
+empty, and a change of one is refused. Corresponds to Kafka's ``ConfigHelper``, ``ConfigAdminManager`` and
 ``ConfigurationControlManager``.
 """
 
@@ -21,7 +21,7 @@ from siltstone.base.errors import InvalidConfigError, UnknownTopicError, UsageEr
 from siltstone.broker.answers import Call
 from siltstone.broker.errors import Code, RequestRefusedError, advice_of, code_of, message_of
 from siltstone.broker.handlers.settings import (
-    Entry,
+    ToldSetting,
     broker_entries,
     default_entries,
     refuse_tiered,
@@ -63,7 +63,7 @@ _VERBS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 _FIRST_OF_ALL_TYPES = 1
 
 
-class Change(NamedTuple):
+class SettingOperation(NamedTuple):
     """One setting's change: ``operation`` on ``name`` with ``value``, None where none is needed."""
 
     name: str
@@ -71,12 +71,12 @@ class Change(NamedTuple):
     value: str | None
 
 
-class Resource(NamedTuple):
+class AlteredResource(NamedTuple):
     """What is to be changed, and how. ``replaces``: settings that are not named are removed."""
 
     kind: int
     name: str
-    changes: Sequence[Change]
+    changes: Sequence[SettingOperation]
     replaces: bool
 
 
@@ -117,7 +117,7 @@ def _described(
     )
 
 
-def _result(entry: Entry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+def _result(entry: ToldSetting, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
     synonyms = entry.synonyms if request.include_synonyms else ()
     return DescribeConfigsResourceResult(
         name=entry.name,
@@ -133,7 +133,7 @@ def _result(entry: Entry, request: DescribeConfigsRequest) -> DescribeConfigsRes
     )
 
 
-def _entries(broker: Broker, kind: int, name: str) -> list[Entry]:
+def _entries(broker: Broker, kind: int, name: str) -> list[ToldSetting]:
     """The settings of a resource. Raises RequestRefusedError, UnknownTopicError, InvalidTopicError."""
     if kind == TOPIC:
         refuse_bad_name(name)
@@ -182,10 +182,10 @@ async def incremental_alter_configs(
 ) -> IncrementalAlterConfigsResponse:
     """Set, delete, append to and subtract from settings."""
     resources = [
-        Resource(
+        AlteredResource(
             resource.resource_type,
             resource.resource_name,
-            [Change(one.name, one.config_operation, one.value) for one in resource.configs],
+            [SettingOperation(one.name, one.config_operation, one.value) for one in resource.configs],
             replaces=False,
         )
         for resource in request.resources
@@ -207,10 +207,10 @@ async def incremental_alter_configs(
 async def alter_configs(broker: Broker, request: AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
     """Replace all settings of resources by others."""
     resources = [
-        Resource(
+        AlteredResource(
             resource.resource_type,
             resource.resource_name,
-            [Change(one.name, SET, one.value) for one in resource.configs],
+            [SettingOperation(one.name, SET, one.value) for one in resource.configs],
             replaces=True,
         )
         for resource in request.resources
@@ -230,9 +230,9 @@ async def alter_configs(broker: Broker, request: AlterConfigsRequest, call: Call
 
 
 def _alter_all(
-    broker: Broker, resources: Sequence[Resource], call: Call, validate_only: bool
+    broker: Broker, resources: Sequence[AlteredResource], call: Call, validate_only: bool
 ) -> list[tuple[int, str | None]]:
-    """Change each resource on its own: (Kafka's code, what to tell the client) of each."""
+    """SettingOperation each resource on its own: (Kafka's code, what to tell the client) of each."""
     times = Counter((resource.kind, resource.name) for resource in resources)
     answers = list[tuple[int, str | None]]()
     for resource in resources:
@@ -255,8 +255,8 @@ def _alter_all(
     return answers
 
 
-def _alter(broker: Broker, resource: Resource, call: Call, *, validate_only: bool) -> None:
-    """Change one resource. Raises RequestRefusedError, SiltstoneError, OSError."""
+def _alter(broker: Broker, resource: AlteredResource, call: Call, *, validate_only: bool) -> None:
+    """SettingOperation one resource. Raises RequestRefusedError, SiltstoneError, OSError."""
     kind, name = resource.kind, resource.name
     if kind == TOPIC:
         if not name:
@@ -277,7 +277,7 @@ def _alter(broker: Broker, resource: Resource, call: Call, *, validate_only: boo
         raise RequestRefusedError(Code.INVALID_REQUEST, f"Unknown resource type {kind}")
 
 
-def _refuse_bad_changes(resource: Resource) -> None:
+def _refuse_bad_changes(resource: AlteredResource) -> None:
     """Raises RequestRefusedError for what no resource can be asked for."""
     times = Counter(change.name for change in resource.changes)
     if len(times) < len(resource.changes):
@@ -295,7 +295,7 @@ def _refuse_bad_changes(resource: Resource) -> None:
             )
 
 
-def _alter_topic(broker: Broker, resource: Resource, call: Call, *, validate_only: bool) -> None:
+def _alter_topic(broker: Broker, resource: AlteredResource, call: Call, *, validate_only: bool) -> None:
     manager, name = broker.manager, resource.name
     with manager.creation_or_deletion_lock:  # what is read is what is changed
         before = manager.topics.describe(name).config
@@ -309,7 +309,7 @@ def _alter_topic(broker: Broker, resource: Resource, call: Call, *, validate_onl
         )
 
 
-def _alter_broker(broker: Broker, resource: Resource, call: Call, *, validate_only: bool) -> None:
+def _alter_broker(broker: Broker, resource: AlteredResource, call: Call, *, validate_only: bool) -> None:
     of_all = not resource.name
     before = dict.fromkeys(broker.config.layer(dynamic_source(of_all=of_all)), "")
 
@@ -336,7 +336,7 @@ def _list_now(value: object) -> list[str]:
 
 
 def _outcome(
-    resource: Resource,
+    resource: AlteredResource,
     before: Mapping[str, str],
     list_now: Callable[[str], list[str]],
     kind_of: Callable[[str], Kind | None],
@@ -361,7 +361,7 @@ def _outcome(
     return set_to, removed
 
 
-def _combined(words: Iterable[str], change: Change) -> list[str]:
+def _combined(words: Iterable[str], change: SettingOperation) -> list[str]:
     """A list after words were appended to or subtracted from it."""
     given = [word.strip() for word in (change.value or "").split(",") if word.strip()]
     if change.operation == APPEND:
