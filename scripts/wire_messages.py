@@ -203,6 +203,7 @@ def main(jar_path: str) -> None:
             messages = [definition(jar, name + kind) for kind in ("Request", "Response")]
             (WIRE / f"messages/{snake(name)}.py").write_text(module(name, messages))
             low, high = versions(messages[0]["validVersions"])
+            high -= bool(messages[0].get("latestVersionUnstable"))  # Kafka announces it only when asked to
             flexible = messages[0]["flexibleVersions"]
             first = _EVERY_LATER if flexible == "none" else versions(flexible)[0]
             rows.append((messages[0]["apiKey"], name, low, high, first))

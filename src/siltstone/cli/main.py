@@ -39,6 +39,7 @@ COMMANDS = {
     "explain": "Show what clean would do with Kafka log directories, and why, in tables or on a page.",
     "get-offsets": "Show offsets of partitions by time, as kafka-get-offsets does.",
     "groups": "Show consumer groups, their members, offsets and lag, as kafka-consumer-groups does.",
+    "hand-over": "Write what a real Kafka needs to start on the log directories with all topics.",
     "log-dirs": "Show the partitions of log directories with their sizes, as kafka-log-dirs does.",
     "monitoring": "Write alert rules for Prometheus and a dashboard for Grafana.",
     "produce": "Append records to a topic: lines of standard input, or files, as kcat -P does.",

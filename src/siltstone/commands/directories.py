@@ -142,6 +142,8 @@ class Snapshot:
             self.registry: TopicRegistry = earlier.registry
         else:
             self.registry = load_registry(roots)[0] if roots else NO_TOPICS
+            if self.registry.handed_over and isinstance(self._metadata, ClusterSettings):
+                self.registry = self.registry.beside(self._metadata)
         self.partitions = {
             topic_partition: path
             for directory in self.directories

@@ -68,7 +68,8 @@ if TYPE_CHECKING:
 #      "topics": {"users": {"id": "kLhQkZ_dTQCU8PsWACbD0Q", "partitions": [0, 1], "unmade": [1],
 #                           "config": {"retention.ms": "1"}}},
 #      "deleted": {"old": ["DNBQGazITYep2N_VW9ngBQ"]},
-#      "namespaces": {"public/default": {"compactionThreshold": "100000000"}}}   left out if there are none
+#      "namespaces": {"public/default": {"compactionThreshold": "100000000"}},   left out if there are none
+#      "handed_over": ["kLhQkZ_dTQCU8PsWACbD0Q"]}                                left out if there are none
 #
 # The copy with the highest generation counts: a directory that was offline has an older one. A change is
 # written to all copies before it is acknowledged and before partition directories change, so the next start
@@ -108,17 +109,34 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
     """The content of the file. Each change makes a new registry with the next ``generation``.
 
     ``deleted``: topic name → ids of deleted topics of that name, of which directories may be left.
-    ``namespaces``: ``tenant/namespace`` → policies of Pulsar's namespace (name → text).
+    ``namespaces``: ``tenant/namespace`` → policies of Pulsar's namespace (name → text). ``handed_over``: ids
+    of topics that a Kafka was given (``siltstone hand-over``): where the directories have a metadata log, it
+    has their settings, or has deleted them.
     """
 
     generation: int
     topics: Mapping[str, TopicEntry]
     deleted: Mapping[str, frozenset[str]]
     namespaces: Mapping[str, Mapping[str, str]] = {}
+    handed_over: frozenset[str] = frozenset()
 
     def with_topic(self, name: str, entry: TopicEntry) -> TopicRegistry:
-        """Add a topic, or replace its entry."""
-        return replace(self, generation=self.generation + 1, topics={**self.topics, name: entry})
+        """Add a topic, or replace its entry: its settings are here from now on."""
+        topics, handed_over = {**self.topics, name: entry}, self.handed_over - {entry.topic_id}
+        return replace(self, generation=self.generation + 1, topics=topics, handed_over=handed_over)
+
+    def with_all_handed_over(self) -> TopicRegistry:
+        """All topics as handed over to a Kafka."""
+        ids = frozenset(entry.topic_id for entry in self.topics.values() if entry.topic_id)
+        return replace(self, generation=self.generation + 1, handed_over=ids)
+
+    def beside(self, cluster: ClusterSettings | None) -> TopicRegistry:
+        """The registry beside the broker's metadata log, None without one: without the topics that were
+        handed over, since the metadata log has them."""
+        if cluster is None or not self.handed_over:
+            return self
+        kept = {name: entry for name, entry in self.topics.items() if entry.topic_id not in self.handed_over}
+        return replace(self, topics=kept)
 
     def without_topic(self, name: str, topic_id: str) -> TopicRegistry:
         """Remove a topic; its id stays listed as deleted until its directories are removed."""
@@ -159,8 +177,9 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         """The file as bytes. By ``json``, not msgspec: a text may have surrogates, for bytes that are not
         UTF-8."""
         document = msgspec.to_builtins(self, order="deterministic")
-        if not self.namespaces:
-            del document["namespaces"]
+        for name in ("namespaces", "handed_over"):
+            if not document[name]:
+                del document[name]
         return (json.dumps(document, sort_keys=True) + "\n").encode()
 
 
@@ -437,7 +456,8 @@ class Topics:
         self._is_used_by_broker = self._cluster is not None or any(
             directory.properties() for directory in directories
         )
-        self._registry, self._outdated = load_registry(directory.path for directory in directories)
+        registry, self._outdated = load_registry(directory.path for directory in directories)
+        self._registry = registry.beside(self._cluster)
 
     def exclude_partitions(self, served: ServedDirectory) -> None:
         """Delete the partitions of deleted topics, and exclude those with another topic id than their

@@ -253,7 +253,8 @@ def _targets(directory: LogDirectory, options: WriteOptions, topic: str | None) 
             path=directory.path,
             advice="set the option partitions to create it, or run siltstone topics --create",
         )
-    registered, cluster = load_registry([directory.path])[0].topics, read_broker_settings([directory])
+    cluster = read_broker_settings([directory])
+    registered = load_registry([directory.path])[0].beside(cluster).topics
     broker = Config() if cluster is None else cluster.effective_broker_config(Config())
     settings = TopicSettings(registered=registered, cluster=cluster, broker=broker)
     return tuple(

@@ -284,3 +284,79 @@ def _producer_ids_record(frame: MessageReader) -> ProducerIdsRecord | None:
     except UndecodableMessageError:
         return None
     return ProducerIdsRecord(next_producer_id)
+
+
+# Writing records, for ``bootstrap.checkpoint``, in versions that every KRaft broker since 3.7 reads.
+
+
+def encode_feature(name: str, level: int) -> bytes:
+    """The level of a feature of the cluster, such as ``metadata.version`` (``FeatureLevelRecord``)."""
+    return _frame(12, 0, _text(name), level.to_bytes(2, "big"))
+
+
+def encode_topic(record: TopicRecord) -> bytes:
+    """A topic."""
+    return _frame(2, 0, _text(record.name), _id(record.topic_id))
+
+
+def encode_partition(
+    partition: int, topic_id: str, *, broker: int, leader_epoch: int, directory_id: str | None
+) -> bytes:
+    """A partition with one replica, on ``broker``, in the log directory with this id (KIP-858; None: an
+    older broker's directory has none)."""
+    one = b"\x02" + broker.to_bytes(4, "big")
+    fields_after = (
+        broker.to_bytes(4, "big"),
+        leader_epoch.to_bytes(4, "big"),
+        bytes(4),  # the partition's epoch
+        b"" if directory_id is None else b"\x02" + _id(directory_id),
+    )
+    start = (partition.to_bytes(4, "big"), _id(topic_id))
+    replicas, in_sync, removing, adding = one, one, b"\x01", b"\x01"
+    return _frame(
+        _PARTITION_RECORD,
+        int(directory_id is not None),
+        *start,
+        replicas,
+        in_sync,
+        removing,
+        adding,
+        *fields_after,
+    )
+
+
+def encode_config(record: ConfigRecord) -> bytes:
+    """A setting."""
+    value = b"\0" if record.value is None else _text(record.value)
+    resource = record.resource_type.to_bytes(1, "big", signed=True)
+    return _frame(4, 0, resource, _text(record.resource_name), _text(record.name), value)
+
+
+def encode_producer_ids(record: ProducerIdsRecord, *, broker: int) -> bytes:
+    """The end of the blocks of producer ids."""
+    unknown_epoch = b"\xff" * 8
+    next_id = record.next_producer_id.to_bytes(8, "big")
+    return _frame(_PRODUCER_IDS_RECORD, 0, broker.to_bytes(4, "big"), unknown_epoch, next_id)
+
+
+def _frame(api_key: int, version: int, *parts: bytes) -> bytes:
+    """A record's frame, without tagged fields."""
+    return bytes((FRAME_VERSION, api_key, version)) + b"".join(parts) + b"\0"
+
+
+def _text(text: str) -> bytes:
+    data = text.encode("utf-8", "surrogateescape")
+    return _varint(len(data) + 1) + data
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(found) + bytes((value,))
+
+
+def _id(text: str) -> bytes:
+    """The 16 bytes of an id."""
+    return base64.urlsafe_b64decode(text + "==")

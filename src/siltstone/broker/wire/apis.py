@@ -53,7 +53,7 @@ APIS: dict[int, Api] = {
         Api(19, "CreateTopics", 2, 7, 5),
         Api(20, "DeleteTopics", 1, 6, 4),
         Api(21, "DeleteRecords", 0, 2, 2),
-        Api(22, "InitProducerId", 0, 6, 2),
+        Api(22, "InitProducerId", 0, 5, 2),
         Api(23, "OffsetForLeaderEpoch", 2, 4, 4),
         Api(32, "DescribeConfigs", 1, 4, 4),
         Api(33, "AlterConfigs", 0, 2, 2),
