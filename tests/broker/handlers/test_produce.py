@@ -16,6 +16,7 @@ from siltstone.broker.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from siltstone.log.partition import TRY_APPEND_BYTES_MAX
 from siltstone.log.validation import Origin
 from tests.support.broker import NOW, ServedBroker, frame, served
 from tests.support.cleaning.logs import Rec
@@ -26,6 +27,7 @@ from tests.support.log.managed import failing
 KEYLESS = of_records(
     [Rec(offset=i, key=b"k" if i == 1 else None, value=b"v", timestamp=TIME) for i in range(3)]
 )
+LARGE = [Rec(offset=0, key=b"k", value=bytes(TRY_APPEND_BYTES_MAX), timestamp=TIME)]
 BAD_CHECKSUM = edited(sent(), CRC_POSITION, 0, 4, sealed=False)
 
 
@@ -99,11 +101,11 @@ def test_one_partitions_error_is_not_the_others(broker: ServedBroker) -> None:
 
 def test_a_batch_behind_a_late_one_of_its_log_keeps_its_place(broker: ServedBroker) -> None:
     broker.log("t", records=1)
-    codes = [
-        sent(producer_id=7, producer_epoch=0, base_sequence=0, codec=1),
+    batches = [
+        of_records(LARGE, producer_id=7, producer_epoch=0, base_sequence=0),
         sent(producer_id=7, producer_epoch=0, base_sequence=1),
     ]
-    data = tuple(PartitionProduceData(index=0, records=frame(batch)) for batch in codes)
+    data = tuple(PartitionProduceData(index=0, records=frame(batch)) for batch in batches)
     request = ProduceRequest(acks=1, topic_data=(TopicProduceData(name="t", partition_data=data),))
     assert [found.base_offset for found in answered(broker, request)] == [1, 2]
 
@@ -239,7 +241,7 @@ def test_a_batch_outside_of_an_open_transaction(broker: ServedBroker) -> None:
 
 def test_acks_0_are_not_answered(broker: ServedBroker) -> None:
     log = broker.log("t")
-    for batch in (sent(), sent(), sent(codec=4)):  # in the pool, at once, in the pool
+    for batch in (sent(), sent(), of_records(LARGE)):  # in the pool, at once, in the pool
         assert broker.call(produce, request_of(batch, acks=0), 11) is NO_ANSWER
     assert log.log_end_offset == 3
     assert broker.call(produce, request_of(BAD_CHECKSUM, acks=0), 11) is CLOSE
