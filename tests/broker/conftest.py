@@ -11,6 +11,7 @@ from siltstone.broker.limits import Limits
 from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.server import BrokerServer
 from siltstone.commands.served import Served, ServeOptions
+from tests.support.broker import ServedBroker, served
 from tests.support.wire_client import WireClient
 
 ANY_PORT = BrokerListener(port=0)
@@ -71,3 +72,10 @@ def connect(broker_server: BrokerServer) -> Iterator[Callable[[], WireClient]]:
 def client(connect: Callable[[], WireClient]) -> WireClient:
     """A connection to ``broker_server``: ``client.ask(MetadataRequest(), 13)`` is a MetadataResponse."""
     return connect()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[ServedBroker]:
+    """A broker's handlers over an empty directory, without a socket."""
+    with served(tmp_path) as broker:
+        yield broker

@@ -26,7 +26,19 @@ from siltstone.broker.answers import (
     Unanswered,
 )
 from siltstone.broker.errors import Code, code_of
-from siltstone.broker.handlers import fetch, offsets, produce, producers, versions
+from siltstone.broker.handlers import (
+    cluster,
+    configs,
+    fetch,
+    log_dirs,
+    metadata,
+    offsets,
+    produce,
+    producers,
+    records,
+    topics,
+    versions,
+)
 from siltstone.broker.store import Broker
 from siltstone.broker.wire import apis, codec
 from siltstone.broker.wire.apis import API_VERSIONS, APIS, Api
@@ -44,6 +56,19 @@ HANDLERS: Mapping[int, Handler] = {
     apis.LIST_OFFSETS: offsets.list_offsets,
     apis.INIT_PRODUCER_ID: producers.init_producer_id,
     apis.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
+    apis.METADATA: metadata.metadata,
+    apis.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
+    apis.DESCRIBE_CLUSTER: metadata.describe_cluster,
+    apis.CREATE_TOPICS: topics.create_topics,
+    apis.DELETE_TOPICS: topics.delete_topics,
+    apis.CREATE_PARTITIONS: topics.create_partitions,
+    apis.DELETE_RECORDS: records.delete_records,
+    apis.DESCRIBE_CONFIGS: configs.describe_configs,
+    apis.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+    apis.ALTER_CONFIGS: configs.alter_configs,
+    apis.LIST_CONFIG_RESOURCES: configs.list_config_resources,
+    apis.DESCRIBE_LOG_DIRS: log_dirs.describe_log_dirs,
+    apis.LIST_PARTITION_REASSIGNMENTS: cluster.list_partition_reassignments,
 }
 """All APIs that work, beside ApiVersions, which announces them: a handler that is not here does not exist."""
 _PREFIX = struct.Struct(">i")

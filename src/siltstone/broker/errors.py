@@ -23,20 +23,28 @@ class Code(enum.IntEnum):
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
     UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
     NOT_LEADER_OR_FOLLOWER = 6
     COORDINATOR_NOT_AVAILABLE = 15
     INVALID_TOPIC_EXCEPTION = 17
     INVALID_REQUIRED_ACKS = 21
     UNSUPPORTED_VERSION = 35
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
     INVALID_REQUEST = 42
+    POLICY_VIOLATION = 44
     INVALID_PRODUCER_ID_MAPPING = 49
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    KAFKA_STORAGE_ERROR = 56
     FETCH_SESSION_ID_NOT_FOUND = 70
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
     UNSUPPORTED_COMPRESSION_TYPE = 76
     INVALID_RECORD = 87
     UNKNOWN_TOPIC_ID = 100
+    MISMATCHED_ENDPOINT_TYPE = 114
+    UNSUPPORTED_ENDPOINT_TYPE = 115
 
 
 class RequestRefusedError(Exception):
@@ -65,3 +73,9 @@ def message_of(error: Exception) -> str | None:
     """What a client is told of an error beside its code: the reason without paths of this machine; None for
     one that no log raises on purpose."""
     return error.reason if isinstance(error, (SiltstoneError, RequestRefusedError)) else None
+
+
+def advice_of(error: Exception) -> str | None:
+    """The same with what to do, for whoever changes settings or topics."""
+    message, advice = message_of(error), error.advice if isinstance(error, SiltstoneError) else None
+    return f"{message}; {advice}" if message and advice else message

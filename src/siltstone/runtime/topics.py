@@ -26,6 +26,8 @@ from siltstone.base.config import (
     ConfigValue,
     LogConfig,
     config_texts,
+    parse_broker_config,
+    parse_stored_config,
     parse_topic_config,
     refuse_contradictions,
 )
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
 #                           "config": {"retention.ms": "1"}}},
 #      "deleted": {"old": ["DNBQGazITYep2N_VW9ngBQ"]},
 #      "namespaces": {"public/default": {"compactionThreshold": "100000000"}},   left out if there are none
+#      "brokers": {"": {"log.retention.ms": "1"}, "0": {}},                      left out if there are none
 #      "handed_over": ["kLhQkZ_dTQCU8PsWACbD0Q"]}                                left out if there are none
 #
 # The copy with the highest generation counts: a directory that was offline has an older one. A change is
@@ -109,8 +112,9 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
     """The content of the file. Each change makes a new registry with the next ``generation``.
 
     ``deleted``: topic name → ids of deleted topics of that name, of which directories may be left.
-    ``namespaces``: ``tenant/namespace`` → policies of Pulsar's namespace (name → text). ``handed_over``: ids
-    of topics that a Kafka was given (``siltstone hand-over``): where the directories have a metadata log, it
+    ``namespaces``: ``tenant/namespace`` → policies of Pulsar's namespace (name → text). ``brokers``: a
+    broker's id, or "" for all of a cluster → settings that were set at run time (name → text).
+    ``handed_over``: ids of topics that a Kafka was given (``siltstone hand-over``): where the directories have a metadata log, it
     has their settings, or has deleted them.
     """
 
@@ -118,6 +122,7 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
     topics: Mapping[str, TopicEntry]
     deleted: Mapping[str, frozenset[str]]
     namespaces: Mapping[str, Mapping[str, str]] = {}
+    brokers: Mapping[str, Mapping[str, str]] = {}
     handed_over: frozenset[str] = frozenset()
 
     def with_topic(self, name: str, entry: TopicEntry) -> TopicRegistry:
@@ -150,6 +155,20 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         listed = {namespace: overrides for namespace, overrides in listed.items() if overrides}
         return replace(self, generation=self.generation + 1, namespaces=listed)
 
+    def with_broker(self, broker_id: str, settings: Mapping[str, str]) -> TopicRegistry:
+        """Replace what was set at run time for a broker, or for all; one without settings is not listed."""
+        listed = {**self.brokers, broker_id: dict(settings)}
+        listed = {name: overrides for name, overrides in listed.items() if overrides}
+        return replace(self, generation=self.generation + 1, brokers=listed)
+
+    def over(self, config: Config) -> Config:
+        """A broker's ``config`` with what was set at run time. Raises UsageError for a bad value of a setting
+        that Siltstone uses."""
+        for broker_id, settings in self.brokers.items():
+            source = dynamic_source(of_all=not broker_id)
+            config = config.with_layer(source, parse_stored_config(settings, TOPICS_FILE, source))
+        return config
+
     def entry(self, name: str, partitions: Mapping[TopicPartition, Path]) -> TopicEntry:
         """A topic's entry, with its partitions on disk added.
 
@@ -177,10 +196,17 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         """The file as bytes. By ``json``, not msgspec: a text may have surrogates, for bytes that are not
         UTF-8."""
         document = msgspec.to_builtins(self, order="deterministic")
-        for name in ("namespaces", "handed_over"):
+        for name in ("namespaces", "brokers", "handed_over"):
             if not document[name]:
                 del document[name]
         return (json.dumps(document, sort_keys=True) + "\n").encode()
+
+
+def dynamic_source(*, of_all: bool) -> ConfigSource:
+    """The layer of settings that were set at run time for one broker, or for all of a cluster."""
+    if of_all:
+        return ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    return ConfigSource.DYNAMIC_BROKER_CONFIG
 
 
 def _readable_topic_id(directory: Path) -> str | None:
@@ -406,6 +432,15 @@ def altered_settings(
     return after
 
 
+def altered_broker(config: Config, settings: Mapping[str, str], *, of_all: bool) -> Config:
+    """A broker's ``config`` with ``settings`` in place of what was set at run time for this broker, or for
+    all. Raises InvalidConfigError."""
+    source = dynamic_source(of_all=of_all)
+    with bad_settings_are_invalid_config("broker"):
+        layer = parse_broker_config(settings, "broker", source)
+        return refuse_contradictions(config.with_layer(source, layer))
+
+
 def _refuse_bad_settings(name: str, overrides: Mapping[str, str], broker: Config) -> None:
     source = f"topic {name}"
     with bad_settings_are_invalid_config(source):
@@ -458,6 +493,7 @@ class Topics:
         )
         registry, self._outdated = load_registry(directory.path for directory in directories)
         self._registry = registry.beside(self._cluster)
+        self._manager.config = registry.over(self._manager.config)
 
     def exclude_partitions(self, served: ServedDirectory) -> None:
         """Delete the partitions of deleted topics, and exclude those with another topic id than their
@@ -831,6 +867,22 @@ class Topics:
             policies = altered_policies(before, set_to or {}, remove, name)
             self._write_registry(self._registry.with_namespace(name, policies))
             return policies
+
+    # Brokers
+
+    def alter_brokers(self, settings: Mapping[str, str], *, of_all: bool) -> Config:
+        """Replace, durably, what was set at run time for this broker, or for all. Returns the broker's
+        settings with it, which do not apply yet (``LogManager.update_config``).
+
+        Raises InvalidConfigError for an unknown setting, a bad value, and one that cannot change at run time;
+        StorageError.
+        """
+        with self._manager.creation_or_deletion_lock:
+            config = altered_broker(self._manager.config, settings, of_all=of_all)
+            directories = [served.directory for served in self._manager.serving()]
+            broker_id = "" if of_all else node_id_of(directories) or "0"
+            self._write_registry(self._registry.with_broker(broker_id, settings))
+            return config
 
     def _write_registry(self, registry: TopicRegistry) -> None:
         """Write the registry to every directory in service, durably. Raises StorageError if none is left."""
