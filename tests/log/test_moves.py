@@ -243,8 +243,9 @@ def test_where_leader_epochs_end(tmp_path: Path) -> None:
     assert (log.leader_epoch, log.end_of_epoch(0), log.end_of_epoch(1)) == (0, (0, 0), None)
     log.append(sent(2), leader_epoch=3)
     log.append(sent(2), leader_epoch=5)
-    ends = {epoch: log.end_of_epoch(epoch) for epoch in range(-1, 7)}
-    assert ends == {-1: None, 0: (0, 0), 1: (1, 0), 2: (2, 0), 3: (3, 2), 4: (3, 2), 5: (5, 4), 6: None}
+    ends = {epoch: log.end_of_epoch(epoch) for epoch in range(-2, 7)}
+    assert (ends[-2], ends[-1], ends[6]) == ((-2, 0), None, None)  # -1 is no epoch, -2 is one before all
+    assert [ends[epoch] for epoch in range(6)] == [(0, 0), (1, 0), (2, 0), (3, 2), (3, 2), (5, 4)]
     assert log.leader_epoch == 5
 
 

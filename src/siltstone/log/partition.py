@@ -300,11 +300,11 @@ class PartitionLog(ReadableLog):
         """(the largest epoch up to ``epoch``, the offset at which it ends); None for an epoch that the log
         does not have yet. An epoch before the first one ends where that begins.
         (``LeaderEpochFileCache.endOffsetFor``.)"""
-        entries = self._epochs.entries
+        entries = self._epochs.entries or ((0, 0),)
         if epoch == self.leader_epoch:
             return epoch, self._log_end_offset
         end = next((start for later, start in entries if later > epoch), None)
-        if epoch < 0 or end is None:
+        if epoch == -1 or end is None:
             return None
         return max((earlier for earlier, _ in entries if earlier <= epoch), default=epoch), end
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.base.records.layout import CRC_POSITION, MAGIC_POSITION, Bytes
+from siltstone.base.records.layout import ATTRIBUTES_POSITION, CRC_POSITION, MAGIC_POSITION, Bytes
 from siltstone.broker.answers import CLOSE, NO_ANSWER
 from siltstone.broker.handlers.produce import ADMIN_CLIENT_ID, produce
 from siltstone.broker.wire.messages.produce import (
@@ -149,6 +149,15 @@ def test_zstd_needs_version_7(broker: ServedBroker) -> None:
     assert [code(broker, sent(codec=4), version) for version in (3, 6, 7)] == [76, 76, 0]
     assert code(broker, sent(codec=4), 6, acks=5) == 76
     assert code(broker, array(sent(codec=4).tobytes() * 2), 6) == 87
+
+
+def test_an_unknown_codec(broker: ServedBroker) -> None:
+    """Kafka looks at it before the append as long as there are versions without zstd."""
+    broker.log("t")
+    batch = edited(sent(), ATTRIBUTES_POSITION, 7, 2)
+    for version, start in ((5, -1), (6, -1), (7, 0)):
+        (found,) = answered(broker, request_of(batch), version)
+        assert (found.error_code, found.log_start_offset) == (-1, start)
 
 
 def test_the_admin_client_may_write_to_internal_topics(broker: ServedBroker) -> None:
