@@ -178,7 +178,7 @@ def test_a_disk_that_cannot_be_read(broker: ServedBroker, monkeypatch: pytest.Mo
     def fail(*_: object, **__: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(PartitionLog, "read", fail)
+    monkeypatch.setattr("siltstone.broker.handlers.fetch.read_view", fail)
     assert refused(broker, request_of(0, max_wait_ms=WAIT_MS)) == 56
     assert log.is_open
 

@@ -33,7 +33,8 @@ from siltstone.broker.wire.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchResult
+from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchResult, LogView
+from siltstone.log.fetch import read as read_view
 from siltstone.log.partition import PartitionLog
 
 FETCH_BYTES_MAX = 57_671_680
@@ -54,16 +55,18 @@ def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | 
     if reads.waits_for_disk:
         return reads.in_pool_or_later()
     response = reads.read()
-    return response if reads.is_enough else reads.later()
+    return response if reads.is_enough else reads.later(response)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Read:
-    """What is read of one partition: from ``log``, or nothing, because of ``error``."""
+    """What is read of one partition: from ``log``, or nothing, because of ``error``. ``view``: the log as it
+    was when it was read last."""
 
     wanted: FetchPartition
     log: PartitionLog | None = None
     error: Exception | None = None
+    view: LogView | None = None
     waited: WaitedLog | None = None
 
 
@@ -145,15 +148,16 @@ class _Reads:
         log, wanted = read.log, read.wanted
         if log is None or read.error is not None:
             return _failed(wanted, read.error or AssertionError()), 0
+        view = read.view = log.view
         try:
             diverging = _diverging_epoch(log, wanted)
             if diverging is not None:
-                view = log.view
                 bounds = view.high_watermark, view.last_stable_offset, view.log_start_offset
                 return self._answer(wanted, bounds, diverging_epoch=diverging), 0
             if (max_bytes := min(wanted.partition_max_bytes, left)) < 0:
                 raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, f"{max_bytes} is no number of bytes")
-            fetched = log.read(
+            fetched = read_view(
+                view,
                 wanted.fetch_offset,
                 max_bytes,
                 isolation=self._isolation,
@@ -162,7 +166,6 @@ class _Reads:
             )
         except Exception as error:
             return _failed(wanted, error), 0
-        view = fetched.view
         bounds = view.high_watermark, view.last_stable_offset, view.log_start_offset
         return self._answer(wanted, bounds, fetched=fetched), _whole_size(fetched)
 
@@ -196,10 +199,11 @@ class _Reads:
     async def in_pool_or_later(self) -> FetchResponse:
         """Read in the pool, and wait if that is not enough."""
         response = await self._broker.in_pool(self.read)
-        return response if self.is_enough else await self.later()
+        return response if self.is_enough else await self.later(response)
 
-    async def later(self) -> FetchResponse:
-        """Wait until there are enough bytes or the time is over, then read again."""
+    async def later(self, response: FetchResponse) -> FetchResponse:
+        """Wait until there are enough bytes or the time is over, then read again; ``response`` is what there
+        was before, and is the answer if no log has moved."""
         waited = list[WaitedLog]()
         for read in self._all:
             if read.log is not None:
@@ -212,6 +216,8 @@ class _Reads:
                 waited.append(read.waited)
         min_bytes = min(self._request.min_bytes, self._max_bytes)
         await self._broker.waiting.until_bytes(waited, min_bytes, self._request.max_wait_ms)
+        if all(read.log is None or read.log.view is read.view for read in self._all):
+            return response
         return await self._broker.in_pool(self.read) if self.waits_for_disk else self.read()
 
 
