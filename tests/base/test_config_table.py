@@ -76,6 +76,7 @@ BROKER_DEFAULTS = {
     "siltstone.http.users": "",
     "advertised.listeners": (),
     "auto.create.topics.enable": True,
+    "broker.id": -1,
     "brokerServiceCompactionMonitorIntervalInSeconds": 60,
     "cleaner.spark.master": "local[*]",
     "connections.max.idle.ms": 600_000,
@@ -183,7 +184,6 @@ SYNONYMS = {
     # a broker's other names for what only a broker has
     "log.cleaner.threads": {"log.cleaner.thread": 1},
     "log.dirs": {"log.dir": 1},
-    "node.id": {"broker.id": 1},
     "log.retention.check.interval.ms": {"log.cleanup.interval.mins": 60_000},
 }
 
