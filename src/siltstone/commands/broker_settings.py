@@ -19,6 +19,7 @@ from siltstone.base.config import (
     Config,
     ConfigSource,
     find_broker_key,
+    parse_broker_config,
     parse_server_properties,
     refuse_contradictions,
 )
@@ -144,8 +145,8 @@ def alter_broker(
         if missing:
             raise InvalidConfigError(f"{missing[0]} is not set", path=str(path), advice="leave it out")
         try:
-            for name in (*set_to, *remove):
-                find_broker_key(name)
+            # What the file has of others, such as settings that only a Kafka knows, is none of our business.
+            parse_broker_config(set_to, str(path))
             for name, text in set_to.items():
                 properties[name] = text
             for name in remove:
@@ -249,7 +250,8 @@ def _read(served: Served) -> tuple[Path, javaproperties.PropertiesFile]:
 
 
 def _parsed(served: Served, properties: javaproperties.PropertiesFile) -> Config:
-    return Config(static=parse_server_properties(properties.dumps(), str(served.options.properties)))
+    path = str(served.options.properties)
+    return Config(static=parse_server_properties(properties.dumps(), path, skip_unknown=True))
 
 
 def _texts(properties: javaproperties.PropertiesFile) -> dict[str, str]:

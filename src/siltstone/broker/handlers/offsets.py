@@ -62,9 +62,13 @@ def list_offsets(
         topics = tuple(
             ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=tuple(find(topic.name, wanted) for wanted in topic.partitions),
+                partitions=tuple(
+                    find(topic.name, wanted)
+                    for wanted in {row.partition_index: row for row in topic.partitions}.values()
+                ),
             )
             for topic in request.topics
+            if topic.partitions
         )
         return ListOffsetsResponse(topics=topics)
 
@@ -85,6 +89,8 @@ def _finder(
         try:
             if counts[where] > 1:
                 raise RequestRefusedError(Code.INVALID_REQUEST, "the partition is listed twice")
+            if request.isolation_level not in (0, 1):
+                raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, "no such isolation level")
             timestamp = wanted.timestamp
             if timestamp < 0 and version < _FIRST_VERSIONS.get(timestamp, version + 1):
                 raise RequestRefusedError(Code.UNSUPPORTED_VERSION, f"no timestamp {timestamp} is known")

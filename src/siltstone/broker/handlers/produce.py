@@ -155,6 +155,8 @@ class _Appends:
         if codec == _ZSTD and self._version < _FIRST_WITH_ZSTD:
             reason = f"zstd needs version {_FIRST_WITH_ZSTD} of Produce"
             refused = RequestRefusedError(Code.UNSUPPORTED_COMPRESSION_TYPE, reason)
+        elif codec > _ZSTD and self._version < _FIRST_WITH_ZSTD:
+            refused = RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, "the batch's codec is unknown")
         elif self._request.acks not in (-1, 0, 1):
             refused = RequestRefusedError(
                 Code.INVALID_REQUIRED_ACKS, f"acks={self._request.acks} is not -1, 0 or 1"
