@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import io
+import functools
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.server import BrokerServer
 from siltstone.cli import main
 from siltstone.commands.served import Served, ServeOptions
+from tests.support.command_line import Command
 
 LINES = b"a:1\nb:2\nc:3\na:4\n"
 OFFSETS = (
@@ -84,29 +84,15 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             server.stop()
 
 
-class Runner:
-    """Runs commands in this process, with ``LINES`` as standard input."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-        self._monkeypatch, self._captured = monkeypatch, capsysbinary
-
-    def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        """(status, standard output, standard error)."""
-        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LINES)))
-        status = main.run(list(arguments))
-        sys.stdout.flush()
-        out, err = self._captured.readouterr()
-        return status, out.decode(), err.decode()
-
-
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Runner:
-    """A function that runs a command."""
-    return Runner(monkeypatch, capsysbinary)
+def run(siltstone: Command) -> Command:
+    """Runs a command line with ``LINES`` as standard input."""
+    return functools.partial(siltstone, stdin=LINES)
 
 
-def alike(text: str) -> str:
+def alike(out: bytes) -> str:
     """Output without ids, times, and what only one of the two can say."""
+    text = out.decode()
     for name in ALONE_IN_A_DIRECTORY:
         text = re.sub(rf'"{name}": [^,}}\]]+(, )?', "", text)
     text = re.sub(r'"(leader|replicas|isr)": ([0-9]+|null|\[[^]]*\])(, )?', "", text)
@@ -116,16 +102,16 @@ def alike(text: str) -> str:
     return re.sub(r'"ts": \d{13}', '"ts": NOW', text)
 
 
-def test_the_output_is_that_of_a_directory(run: Runner, address: str, tmp_path: Path) -> None:
+def test_the_output_is_that_of_a_directory(run: Command, address: str, tmp_path: Path) -> None:
     (tmp_path / "offsets.json").write_text(OFFSETS.rsplit(", {", 1)[0] + '], "version": 1}', "utf-8")
     for line in SCRIPT:
         arguments = [str(tmp_path / "offsets.json") if word == "OFFSETS" else word for word in line.split()]
         at_broker = run(*arguments, "--bootstrap-server", address)
-        in_directory = run(*arguments, "--dir", str(tmp_path / "logs"))
-        assert (line, at_broker[0]) == (line, in_directory[0]), at_broker[2] + in_directory[2]
+        in_directory = run(*arguments, "--dir", tmp_path / "logs")
+        assert (line, at_broker.status) == (line, in_directory.status), at_broker.err + in_directory.err
         if "topics --describe" not in line:  # its table has other columns: below
-            assert alike(at_broker[1]) == alike(in_directory[1]), line
-        assert code_in(at_broker[2]) == code_in(in_directory[2]), line
+            assert alike(at_broker.out) == alike(in_directory.out), line
+        assert code_in(at_broker.err) == code_in(in_directory.err), line
 
 
 def code_in(err: str) -> str | None:
@@ -134,47 +120,43 @@ def code_in(err: str) -> str | None:
     return found and found[1]
 
 
-def test_a_topic_is_described(run: Runner, address: str) -> None:
+def test_a_topic_is_described(run: Command, address: str) -> None:
     server = ("--bootstrap-server", address)
-    assert run("topics", "--create", "--topic", "t", "--config", "flush.ms=7", *server)[0] == 0
+    assert run("topics", "--create", "--topic", "t", "--config", "flush.ms=7", *server).status == 0
     run("produce", "-t", "t", *server)
-    status, out, _ = run("topics", "--describe", "--topic", "t", *server)
-    head, columns, row = out.splitlines()
-    assert status == 0
+    done = run("topics", "--describe", "--topic", "t", *server)
+    head, columns, row = done.lines
+    assert done.status == 0
     assert re.fullmatch(
         r"Topic: t\tTopicId: [\w-]{22}\tPartitionCount: 1\tReplicationFactor: 1\tConfigs: flush.ms=7", head
     )
-    assert columns.split("  ") and columns.split() == (
-        "partition log start log end high watermark leader replicas isr".split()
-    )
+    assert columns.split() == ("partition log start log end high watermark leader replicas isr".split())
     assert row.split() == ["0", "0", "4", "4", "0", "0", "0"]
 
 
-def test_a_brokers_settings_change_at_run_time(run: Runner, address: str) -> None:
+def test_a_brokers_settings_change_at_run_time(run: Command, address: str) -> None:
     server = ("--bootstrap-server", address)
     broker = ("--entity-type", "brokers", "--entity-name", "0", *server)
-    status, out, _ = run("configs", "--alter", "--add-config", "log.flush.interval.ms=77", *broker)
-    assert (status, out.splitlines()) == (
+    done = run("configs", "--alter", "--add-config", "log.flush.interval.ms=77", *broker)
+    assert (done.status, done.lines) == (
         0, ["updating config for broker 0 completed", "  log.flush.interval.ms: (default) → 77"],
     )  # fmt: skip
-    status, out, _ = run("configs", "--describe", *broker)
-    assert (
-        "  log.flush.interval.ms=77 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:log.flush.interval.ms=77"
-        in out
-    )
-    status, _, err = run("configs", "--alter", "--add-config", "num.partitions=7", *broker)
-    assert (status, "cannot change at run time" in err) == (1, True)
-    assert run("configs", "--alter", "--delete-config", "log.flush.interval.ms", *broker)[0] == 0
-    status, out, _ = run("configs", "--describe", "--entity-type", "brokers", "--entity-default", *server)
-    assert out.splitlines()[0] == "Default configs for brokers in the cluster are:"
+    shown = run("configs", "--describe", *broker).out.decode()
+    own = "DYNAMIC_BROKER_CONFIG:log.flush.interval.ms=77"
+    assert f"  log.flush.interval.ms=77 sensitive=false synonyms={{{own}" in shown
+    done = run("configs", "--alter", "--add-config", "num.partitions=7", *broker)
+    assert (done.status, "cannot change at run time" in done.err) == (1, True)
+    assert run("configs", "--alter", "--delete-config", "log.flush.interval.ms", *broker).status == 0
+    done = run("configs", "--describe", "--entity-type", "brokers", "--entity-default", *server)
+    assert done.lines[0] == "Default configs for brokers in the cluster are:"
 
 
 @pytest.mark.parametrize("command", sorted(set(main.COMMANDS) - main.AT_A_BROKER))
-def test_what_works_on_files_says_so_in_one_line(run: Runner, command: str) -> None:
+def test_what_works_on_files_says_so_in_one_line(run: Command, command: str) -> None:
     for arguments in (["--bootstrap-server", "there:1"], ["--bootstrap-server=there:1", "DIR"]):
-        status, out, err = run(command, *arguments)
-        assert (status, out, err.count("\n")) == (main.USAGE, "", 1)
-        assert f"{command} works on the files of log directories, not on a running broker" in err
+        done = run(command, *arguments)
+        assert (done.status, done.out, done.err.count("\n")) == (main.USAGE, b"", 1)
+        assert f"{command} works on the files of log directories, not on a running broker" in done.err
 
 
 @pytest.mark.parametrize("line", [
@@ -187,11 +169,11 @@ def test_what_works_on_files_says_so_in_one_line(run: Runner, command: str) -> N
     "produce -t t --server-properties FILE",
     "topics --list --dir DIR",
 ])  # fmt: skip
-def test_what_only_directories_have_is_refused(run: Runner, address: str, line: str) -> None:
-    status, out, err = run(*line.split(), "--bootstrap-server", address)
-    assert (status, out, err.count("\n")) == (main.USAGE, "", 1)
+def test_what_only_directories_have_is_refused(run: Command, address: str, line: str) -> None:
+    done = run(*line.split(), "--bootstrap-server", address)
+    assert (done.status, done.out, done.err.count("\n")) == (main.USAGE, b"", 1)
 
 
-def test_the_clients_properties_are_only_for_a_broker(run: Runner, tmp_path: Path) -> None:
-    status, _, err = run("topics", "--list", "--dir", str(tmp_path), "--command-config", "FILE")
-    assert (status, "only for --bootstrap-server" in err) == (main.USAGE, True)
+def test_the_clients_properties_are_only_for_a_broker(run: Command, tmp_path: Path) -> None:
+    done = run("topics", "--list", "--dir", tmp_path, "--command-config", "FILE")
+    assert (done.status, "only for --bootstrap-server" in done.err) == (main.USAGE, True)
