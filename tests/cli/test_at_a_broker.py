@@ -44,7 +44,6 @@ SCRIPT = (
     "consume -t plain -e -p 9",
     "get-offsets",
     "get-offsets --topic plain --time earliest --json",
-    "get-offsets --topic plain --time max-timestamp",
     "get-offsets --topic-partitions users:1-3,plain",
     "get-offsets --topic plain --time 9000000000000",
     "get-offsets --topic nope",
