@@ -176,3 +176,8 @@ def test_what_only_directories_have_is_refused(run: Command, address: str, line:
 def test_the_clients_properties_are_only_for_a_broker(run: Command, tmp_path: Path) -> None:
     done = run("topics", "--list", "--dir", tmp_path, "--command-config", "FILE")
     assert (done.status, "only for --bootstrap-server" in done.err) == (main.USAGE, True)
+
+
+def test_groups_of_a_broker_without_groups(run: Command, address: str) -> None:
+    done = run("groups", "--list", "--bootstrap-server", address)
+    assert (done.status, done.out, "the broker has no such API" in done.err) == (1, b"", True)
