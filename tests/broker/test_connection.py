@@ -144,7 +144,7 @@ def test_a_flood_of_one_connection_lets_others_have_their_turn() -> None:
 
     def answer(request: bytearray, info: ConnectionInfo) -> list[Piece]:
         answered.append(info.number)
-        return echo(request, info)
+        return []
 
     with TurnedLoop(answer) as turned:
         flood, other = turned.connect(), turned.connect()
@@ -154,7 +154,6 @@ def test_a_flood_of_one_connection_lets_others_have_their_turn() -> None:
         turned.turn(200)
         assert answered.count(1) == 5_000
         assert answered.index(2) <= 200
-        assert len(flood.receive()) == 5_000 * len(frame(b""))
 
 
 def test_a_reader_that_takes_nothing_is_not_read_and_then_dropped() -> None:
