@@ -221,10 +221,17 @@ class _Plan:
         for topic, name, text in self._overrides():
             if not name.startswith(_SILTSTONES_OWN):
                 yield ConfigRecord(TOPIC_RESOURCE, topic.name, name, text)
-        cluster = self._snapshot.settings.cluster
-        for (kind, resource), settings in {} if cluster is None else cluster.image.settings.items():
-            for name, text in settings.items() if kind == BROKER_RESOURCE else ():
-                yield ConfigRecord(kind, resource, name, text)
+        for resource, settings in self._broker_settings().items():
+            for name, text in sorted(settings.items()):
+                if not name.startswith(_SILTSTONES_OWN):
+                    yield ConfigRecord(BROKER_RESOURCE, resource, name, text)
+
+    def _broker_settings(self) -> Mapping[str, Mapping[str, str]]:
+        """The settings of brokers that were set at run time, by Kafka or by Siltstone."""
+        cluster, own = self._snapshot.settings.cluster, self._snapshot.registry.brokers
+        image = {} if cluster is None else cluster.image.settings
+        kafkas = {name: settings for (kind, name), settings in image.items() if kind == BROKER_RESOURCE}
+        return {name: {**kafkas.get(name, {}), **own.get(name, {})} for name in sorted({*kafkas, *own})}
 
     def _find_next_producer_id(self) -> int:
         """The first producer id that neither we nor a Kafka has given, on a border of a block."""

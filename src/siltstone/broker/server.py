@@ -18,7 +18,7 @@ import logging
 import socket
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -26,8 +26,8 @@ from siltstone.base.closing import Closing
 from siltstone.base.errors import SiltstoneError
 from siltstone.broker.answers import ConnectionInfo, ListenerAddress, Pieces
 from siltstone.broker.connection import SCRATCH_BYTES, Connection
-from siltstone.broker.dispatch import Dispatcher
-from siltstone.broker.limits import MemoryBudget, Limits
+from siltstone.broker.dispatch import HANDLERS, Dispatcher, Handler
+from siltstone.broker.limits import Limits, MemoryBudget
 from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.store import Broker
 from siltstone.commands.served import Served
@@ -182,6 +182,7 @@ class BrokerServer(Closing):
         *,
         limits: Limits | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
+        handlers: Mapping[int, Handler] = HANDLERS,
     ) -> None:
         """Listens at once, and answers from ``start`` on. Raises UsageError for an address that is in use,
         NotAllowedError in look mode."""
@@ -199,7 +200,7 @@ class BrokerServer(Closing):
             self.stop()
             raise
         self.addresses = [listener.address for listener in self._listeners]
-        self.sockets = Sockets(self._loop, self.limits, Dispatcher(self.broker).answer)
+        self.sockets = Sockets(self._loop, self.limits, Dispatcher(self.broker, handlers).answer)
 
     def start(self) -> None:
         """Answer requests from now on, in a thread of its own."""

@@ -12,7 +12,7 @@ import contextlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.closing import Closing
-from siltstone.base.config import Config, first_property
+from siltstone.base.config import Config, ConfigValue, first_property, parse_broker_config
 from siltstone.base.errors import NotAllowedError, NotALogDirectoryError, UnknownTopicError
 from siltstone.commands.catalogue import FACTS_SECONDS, Catalogue, Cataloguer, Facts
 from siltstone.commands.changes import DONE, RESTART, ChangeLog
@@ -54,17 +54,20 @@ LOOKED_AT_MAX = 256
 class ServeOptions:
     """What ``siltstone serve`` serves. ``properties``: the broker's ``server.properties``, None: defaults;
     ``is_look``: take no lock and change nothing; ``engine``: the cleaner's, as for ``st.start_cleaner``;
-    ``creates``: see ``refuse_missing``."""
+    ``creates``: see ``refuse_missing``; ``settings``: a program's, in the place of the file."""
 
     paths: tuple[Path, ...]
     properties: Path | None = None
     is_look: bool = False
     engine: EngineName = "auto"
     creates: bool = False
+    settings: Mapping[str, ConfigValue] | None = None
 
 
 def settings_to_serve(options: ServeOptions) -> Config:
-    """The settings of ``server.properties``. Raises UsageError, OSError."""
+    """The settings of ``server.properties``, or those of a program. Raises UsageError, OSError."""
+    if options.settings is not None:
+        return Config(static=parse_broker_config(options.settings, "config"))
     return Config(static=read_server_properties(options.properties, "--config", skip_unknown=options.is_look))
 
 

@@ -114,8 +114,8 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
     ``deleted``: topic name → ids of deleted topics of that name, of which directories may be left.
     ``namespaces``: ``tenant/namespace`` → policies of Pulsar's namespace (name → text). ``brokers``: a
     broker's id, or "" for all of a cluster → settings that were set at run time (name → text).
-    ``handed_over``: ids of topics that a Kafka was given (``siltstone hand-over``): where the directories have a metadata log, it
-    has their settings, or has deleted them.
+    ``handed_over``: ids of topics that a Kafka was given (``siltstone hand-over``): where the directories
+    have a metadata log, it has their settings, or has deleted them.
     """
 
     generation: int
