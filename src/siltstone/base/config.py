@@ -348,6 +348,21 @@ def parse_server_properties(text: str, name: str, *, skip_unknown: bool = False)
     return settings
 
 
+def ignored_properties(text: str, name: str) -> tuple[list[UsageError], list[str]]:
+    """What ``skip_unknown`` skips: an error that suggests the nearest name for each entry that is no setting
+    of a broker, and the names of those that are known but not used. Raises UsageError for an invalid escape.
+    """
+    unknown, unused = list[UsageError](), dict[str, None]()
+    for line, key, _ in _entries(text, name):
+        try:
+            if not find_broker_key(key).is_used:
+                unused[key] = None
+        except UsageError as error:
+            error.path = f"{name}:{line}"
+            unknown.append(error)
+    return unknown, list(unused)
+
+
 def parse_properties(text: str, name: str) -> dict[str, str]:
     """The entries of a properties file, of the same name the last one. Raises UsageError."""
     return {key: value for _, key, value in _entries(text, name)}

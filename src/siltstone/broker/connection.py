@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 import socket
 import struct
 from collections import deque
@@ -29,7 +30,7 @@ from typing import Protocol
 
 from siltstone.base.files import FileSlice
 from siltstone.broker.answers import ConnectionInfo, Piece, Pieces, RefusedFrameError
-from siltstone.broker.limits import MemoryBudget, Limits
+from siltstone.broker.limits import Limits, MemoryBudget
 
 SCRATCH_BYTES = 128 << 10
 """Of the buffer that all connections receive small frames in."""
@@ -100,9 +101,19 @@ class Connection:
         limits = self._around.limits
         if self._out or (self._task is not None and self._has_eof):
             return now - self._active_at > limits.stalled_seconds
-        if self._task is not None or self._lacks_memory:
+        if self._task is not None:
+            # A request may wait for long. Without a read ahead the end of a peer is seen at once.
+            is_old = now - self._active_at > limits.stalled_seconds
+            return is_old and not self._is_reading and self._has_hung_up()
+        if self._lacks_memory:
             return False
         return now - self._active_at > limits.idle_seconds
+
+    def _has_hung_up(self) -> bool:
+        """Has the peer sent its end, behind bytes that were not read yet?"""
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def lose_favour(self) -> None:
         """It was favoured with memory for too long: let others have it, and close if the peer is to blame."""
@@ -119,7 +130,8 @@ class Connection:
         self._watch(reads=False, writes=False)
         self._socket.close()
         if self._task is not None:
-            self._task.cancel()
+            # Not at once: a coroutine that was made must be begun, to be cancelled without a warning.
+            around.loop.call_soon(self._task.cancel)
         self._data, self._frame = _EMPTY, None
         self._out.clear()
         around.budget.hold(-self._held)
