@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 THREADS = 4
 """Threads for what waits or takes long; kernels and system calls let them run beside the loop's."""
+MANY_PARTITIONS = 200
+"""A request about more partitions takes over a millisecond, so it is answered in the pool."""
 ZERO_ID = bytes(16)
 Result = TypeVar("Result")
 
@@ -50,9 +52,7 @@ def load_kernels() -> None:
 
 class Broker(Closing):
     """One broker. ``manager``: the open logs; ``config``: the broker's settings now; ``node_id`` and
-    ``cluster_id``: those in ``meta.properties``; ``waiting``: the parked fetches.
-
-    For the loop's thread, except where a method says otherwise.
+    ``cluster_id``: those in ``meta.properties``; ``waiting``: the parked fetches, for the loop's thread only.
     """
 
     def __init__(self, served: Served, loop: AbstractEventLoop) -> None:
@@ -78,7 +78,8 @@ class Broker(Closing):
         return self.loop.run_in_executor(self._pool, function, *arguments)
 
     def log_of(self, topic: str, partition: int) -> PartitionLog:
-        """The log of a partition. Raises UnknownTopicError; StorageError if it is not served now."""
+        """The log of a partition. In any thread. Raises UnknownTopicError; StorageError if it is not served
+        now."""
         log = self._logs.get((topic, partition))
         if log is None or not log.is_open:
             self._logs.pop((topic, partition), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from siltstone.base.errors import StorageError
 from siltstone.base.files import FileSlice
 from siltstone.broker.handlers.fetch import fetch
+from siltstone.broker.store import MANY_PARTITIONS
 from siltstone.broker.wire import codec
 from siltstone.broker.wire.messages.fetch import (
     AbortedTransaction,
@@ -405,6 +407,24 @@ def test_old_segments_are_read_in_the_pool(broker: ServedBroker) -> None:
     log.append(sent())
     old, new = fetched(broker, request_of(0))[0], fetched(broker, request_of(2))[0]
     assert size(old) == 2 * size(new)
+
+
+def test_a_request_about_many_partitions_is_answered_in_the_pool(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.log("t", records=1)
+    threads = list[str]()
+    found = broker.broker.log_of
+
+    def note(topic: str, partition: int) -> PartitionLog:
+        threads.append(threading.current_thread().name)
+        return found(topic, partition)
+
+    monkeypatch.setattr(broker.broker, "log_of", note)
+    data = fetched(broker, request_of(1, *[0] * MANY_PARTITIONS, max_wait_ms=WAIT_MS))
+    assert [row.error_code for row in data] == [0] + [3] * MANY_PARTITIONS
+    assert {name.rpartition("_")[0] for name in threads} == {"siltstone-broker"}
+    assert broker.loop.time() == pytest.approx(WAIT_MS / 1000)
 
 
 def test_a_slice_outlives_its_segment(broker: ServedBroker) -> None:

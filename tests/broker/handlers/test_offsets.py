@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from siltstone.broker.handlers.offsets import list_offsets, offset_for_leader_epoch
+from siltstone.broker.store import MANY_PARTITIONS
 from siltstone.broker.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -108,6 +109,17 @@ def test_errors_of_partitions(broker: ServedBroker) -> None:
     assert listed(broker, -1, topic="other") == [(3, -1, -1, -1)]
     assert [row[0] for row in listed(broker, 0, 0)] == [0, 3]
     assert [listed(broker, -1, epoch=epoch)[0][0] for epoch in (-1, 3, 4, 5)] == [0, 74, 0, 75]
+
+
+@pytest.mark.usefixtures("log")
+@pytest.mark.parametrize("count", [3, MANY_PARTITIONS + 1])
+def test_many_partitions(broker: ServedBroker, count: int) -> None:
+    rows = listed(broker, *[-1] * count)
+    assert [row[0] for row in rows] == [0] + [3] * (count - 1)
+    wanted = tuple(OffsetForLeaderPartition(partition=row) for row in range(count))
+    request = OffsetForLeaderEpochRequest(topics=(OffsetForLeaderTopic(topic="t", partitions=wanted),))
+    answer = broker.call(offset_for_leader_epoch, request, 4)
+    assert [row.error_code for row in answer.topics[0].partitions] == [0] + [3] * (count - 1)
 
 
 @pytest.mark.usefixtures("log")

@@ -9,6 +9,7 @@ import pytest
 from siltstone.base.records.layout import ATTRIBUTES_POSITION, CRC_POSITION, MAGIC_POSITION, Bytes
 from siltstone.broker.answers import CLOSE, NO_ANSWER
 from siltstone.broker.handlers.produce import ADMIN_CLIENT_ID, produce
+from siltstone.broker.store import MANY_PARTITIONS
 from siltstone.broker.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -280,6 +281,19 @@ def test_a_directory_that_goes_offline(tmp_path: Path) -> None:
         broker.manager.directories[0].go_offline("its disk failed")
         assert not log.is_open
         assert code(broker, sent()) == 56
+
+
+def test_many_partitions(broker: ServedBroker) -> None:
+    """Of several batches for one log each keeps its place, whichever would be late."""
+    log = broker.log("t", records=1)
+    numbered = {"producer_id": 7, "producer_epoch": 0}
+    batches = [sent(base_sequence=number, **numbered) for number in range(MANY_PARTITIONS + 2)]
+    batches[3] = of_records(LARGE, base_sequence=3, **numbered)
+    data = tuple(PartitionProduceData(index=0, records=frame(batch)) for batch in batches)
+    request = ProduceRequest(acks=1, topic_data=(TopicProduceData(name="t", partition_data=data),))
+    found = answered(broker, request)
+    assert [answer.base_offset for answer in found] == list(range(1, MANY_PARTITIONS + 3))
+    assert log.log_end_offset == MANY_PARTITIONS + 3
 
 
 def test_no_topics(broker: ServedBroker) -> None:

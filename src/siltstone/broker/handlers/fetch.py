@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from siltstone.base.errors import OffsetOutOfRangeError
 from siltstone.broker.answers import Call
 from siltstone.broker.errors import Code, RequestRefusedError, code_of
-from siltstone.broker.store import Broker
+from siltstone.broker.store import MANY_PARTITIONS, Broker
 from siltstone.broker.waiting import WaitedLog
 from siltstone.broker.wire.messages.fetch import (
     AbortedTransaction,
@@ -51,6 +51,8 @@ def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | 
         return FetchResponse(error_code=Code.FETCH_SESSION_ID_NOT_FOUND)
     if request.isolation_level not in (0, 1) and call.version >= _FIRST_BY_ID:
         return FetchResponse(error_code=Code.UNKNOWN_SERVER_ERROR)
+    if sum(len(topic.partitions) for topic in request.topics) > MANY_PARTITIONS:
+        return _fetch_in_pool(broker, request, call)
     reads = _Reads(broker, request, call.version)
     if reads.waits_for_disk:
         return reads.in_pool_or_later()
@@ -58,14 +60,19 @@ def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | 
     return response if reads.is_enough else reads.later(response)
 
 
+async def _fetch_in_pool(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse:
+    reads = await broker.in_pool(_Reads, broker, request, call.version)
+    return await reads.in_pool_or_later()
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Read:
-    """What is read of one partition: from ``log``, or nothing, because of ``error``. ``view``: the log as it
-    was when it was read last."""
+    """What is read of one partition: from ``log``, or nothing, because of an error with ``code``. ``view``:
+    the log as it was when it was read last."""
 
     wanted: FetchPartition
     log: PartitionLog | None = None
-    error: Exception | None = None
+    code: int = Code.NONE
     view: LogView | None = None
     waited: WaitedLog | None = None
 
@@ -99,7 +106,7 @@ class _Reads:
             refuse_other_epoch(log, wanted.current_leader_epoch)
             return _Read(wanted=wanted, log=log)
         except Exception as error:  # one partition's error is not the others'
-            return _Read(wanted=wanted, error=error)
+            return _Read(wanted=wanted, code=code_of(error))
 
     @property
     def _all(self) -> Iterator[_Read]:
@@ -146,8 +153,8 @@ class _Reads:
     def _read_one(self, read: _Read, left: int, *, is_first: bool) -> tuple[PartitionData, int]:
         """(the answer of one partition, the bytes of its records)."""
         log, wanted = read.log, read.wanted
-        if log is None or read.error is not None:
-            return _failed(wanted, read.error or AssertionError()), 0
+        if log is None:
+            return _failed(wanted, read.code), 0
         view = read.view = log.view
         try:
             diverging = _diverging_epoch(log, wanted)
@@ -165,7 +172,7 @@ class _Reads:
                 resume_at=None if read.waited is None else read.waited.position,
             )
         except Exception as error:
-            return _failed(wanted, error), 0
+            return _failed(wanted, code_of(error)), 0
         bounds = view.high_watermark, view.last_stable_offset, view.log_start_offset
         return self._answer(wanted, bounds, fetched=fetched), _whole_size(fetched)
 
@@ -218,7 +225,8 @@ class _Reads:
         await self._broker.waiting.until_bytes(waited, min_bytes, self._request.max_wait_ms)
         if all(read.log is None or read.log.view is read.view for read in self._all):
             return response
-        return await self._broker.in_pool(self.read) if self.waits_for_disk else self.read()
+        is_slow = len(waited) > MANY_PARTITIONS or self.waits_for_disk
+        return await self._broker.in_pool(self.read) if is_slow else self.read()
 
 
 _NO_DIVERGING_EPOCH = EpochEndOffset()
@@ -252,8 +260,7 @@ def _diverging_epoch(log: PartitionLog, wanted: FetchPartition) -> EpochEndOffse
     return None
 
 
-def _failed(wanted: FetchPartition, error: Exception) -> PartitionData:
-    code = code_of(error)
+def _failed(wanted: FetchPartition, code: int) -> PartitionData:
     return PartitionData(
         partition_index=wanted.partition,
         error_code=code,
