@@ -36,8 +36,8 @@ DESCRIPTORS_SHARE = 2
 
 
 def raise_descriptor_limit() -> None:
-    """Let this process open as many files as it may at most, as Java does: the usual 1,024 are soon used up by
-    logs and connections."""
+    """Let this process open as many files as it may at most, as Java does: logs and connections soon use up
+    the usual 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):
