@@ -75,6 +75,7 @@ BROKER_DEFAULTS = {
     "siltstone.http.tls.key": "",
     "siltstone.http.users": "",
     "advertised.listeners": (),
+    "authorizer.class.name": "",
     "auto.create.topics.enable": True,
     "broker.id": -1,
     "brokerServiceCompactionMonitorIntervalInSeconds": 60,

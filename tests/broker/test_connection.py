@@ -139,6 +139,23 @@ def test_one_request_at_a_time_and_little_is_read_ahead() -> None:
             assert peer.receive() == requests[number]
 
 
+def test_a_flood_of_one_connection_lets_others_have_their_turn() -> None:
+    answered: list[int] = []
+
+    def answer(request: bytearray, info: ConnectionInfo) -> list[Piece]:
+        answered.append(info.number)
+        return []
+
+    with TurnedLoop(answer) as turned:
+        flood, other = turned.connect(), turned.connect()
+        for _ in range(5):
+            flood.socket.send(b"".join(frame(b"%d" % number) for number in range(1_000)))
+        other.socket.send(frame(b"other"))
+        turned.turn(200)
+        assert answered.count(1) == 5_000
+        assert answered.index(2) <= 200
+
+
 def test_a_reader_that_takes_nothing_is_not_read_and_then_dropped() -> None:
     with TurnedLoop(echo, stalled_seconds=60.0, idle_seconds=600.0) as turned:
         slow, idle = turned.connect(), turned.connect()

@@ -8,7 +8,7 @@ import pytest
 
 from siltstone.base.config import Config, parse_server_properties
 from siltstone.base.errors import UsageError
-from siltstone.broker.limits import FAVOUR_SECONDS, Limits, MemoryBudget
+from siltstone.broker.limits import FAVOUR_SECONDS, Limits, MemoryBudget, raise_descriptor_limit
 from tests.broker.test_connection import PRODUCE, Later, echo, frame
 from tests.support.turned_loop import TurnedLoop
 
@@ -34,6 +34,23 @@ def test_connections_leave_half_of_the_descriptors_to_the_logs(monkeypatch: pyte
     monkeypatch.setattr("resource.getrlimit", lambda which: (1000, 5000))
     assert limits("").connections_max == 500
     assert limits("max.connections=10").connections_max == 10
+
+
+def test_the_process_may_open_as_many_files_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [(1024, 4096)]
+
+    def set_to(which: int, limits: tuple[int, int]) -> None:
+        assert limits[1] == 4096
+        now.append(limits)
+
+    monkeypatch.setattr("resource.getrlimit", lambda which: now[-1])
+    monkeypatch.setattr("resource.setrlimit", set_to)
+    raise_descriptor_limit()
+    assert now[-1] == (4096, 4096)
+    raise_descriptor_limit()
+    assert len(now) == 2
+    now.append((-1, -1))  # no limit
+    assert limits("").connections_max == ((1 << 31) - 1) // 2
 
 
 @pytest.mark.parametrize("text", ["a", "a:", ":5", "a:b", "a:-1"])

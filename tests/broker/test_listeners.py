@@ -47,6 +47,7 @@ def test_a_file_of_a_real_broker_has_controllers_and_names() -> None:
         ("listeners=SSL://:9093", "SSL://:9093 speaks SSL: only PLAINTEXT"),
         ("listeners=OUTSIDE://:9093", "speaks OUTSIDE"),
         ("listeners=A://:1\nlistener.security.protocol.map=A:SASL_PLAINTEXT", "speaks SASL_PLAINTEXT"),
+        ("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer", "no ACLs here"),
         ("listeners=PLAINTEXT://a:1,PLAINTEXT://a:2", "one name"),
         ("listeners=PLAINTEXT://a:1,B://a:1\nlistener.security.protocol.map=B:PLAINTEXT", "one address"),
     ],

@@ -244,6 +244,8 @@ num.partitons=3
 num.partitions=3
 retention.ms=1000
 log.cleaner.enable=false
+replica.fetch.max.bytes=1
+listener.name.plaintext.ssl.keystore.type=JKS
 """
 
 
@@ -277,7 +279,8 @@ def test_a_kafkas_file_is_served_and_what_has_no_effect_is_named(tmp_path: Path)
     assert process.returncode == 143
     assert f"ignored: {path}:8: unknown setting 'num.partitons'; did you mean 'num.partitions'?" in error
     assert "'retention.ms' is a topic's setting, not a broker's; set 'log.retention.ms' instead" in error
-    assert "not used here: process.roles, controller.quorum.bootstrap.servers\n" in error
+    unused = "process.roles, controller.quorum.bootstrap.servers, replica.fetch.max.bytes, listener.name."
+    assert f"not used here: {unused}" in error
     assert all((tmp_path / name / ".kafka_cleanshutdown").exists() for name in "ab")
 
 

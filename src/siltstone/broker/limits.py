@@ -11,13 +11,14 @@ A peer can only waste what it pays for: a frame that announces 100 MiB takes no 
 
 from __future__ import annotations
 
+import contextlib
 import resource
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from siltstone.base.config import Config
+from siltstone.base.config import INT_MAX, Config
 from siltstone.base.errors import UsageError
 from siltstone.broker.answers import RefusedFrameError
 from siltstone.broker.wire.apis import PRODUCE
@@ -32,6 +33,15 @@ FAVOUR_SECONDS = 10.0
 """How long a connection may take for a frame and its answer while others wait for memory."""
 DESCRIPTORS_SHARE = 2
 """One of so many descriptors of the process may be a connection: logs must always be able to open files."""
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process open as many files as it may at most, as Java does: logs and connections soon use up
+    the usual 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +65,8 @@ class Limits:
         """Those of ``server.properties``. Raises UsageError."""
         memory = config.integer("queued.max.request.bytes")
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if descriptors == resource.RLIM_INFINITY:
+            descriptors = INT_MAX
         return cls(
             request_bytes_max=config.integer("socket.request.max.bytes"),
             memory_bytes_max=memory if memory > 0 else 1 << 62,

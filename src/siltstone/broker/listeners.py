@@ -92,9 +92,15 @@ class BrokerListener:
 def listeners_of(config: Config, texts: Sequence[str] = ()) -> list[BrokerListener]:
     """The listeners in ``texts`` (``NONE`` alone: none), else those of ``server.properties``. Raises
     UsageError for one that is malformed, whose protocol is not PLAINTEXT, or whose name or address another
-    one has."""
+    one has, and for a setting that would protect what is not protected here."""
     if list(texts) == [NONE]:
         return []
+    if config["authorizer.class.name"]:
+        raise UsageError(
+            "there are no ACLs here yet: everybody who connects may do everything",
+            path="authorizer.class.name",
+            advice="leave it out, and listen only where those reach the broker who may use it",
+        )
     setting = "--kafka-listen" if texts else "listeners"
     parsed = [BrokerListener.parse(text, setting) for text in texts or _words(config, setting)]
     told = "advertised.listeners"

@@ -80,6 +80,7 @@ def serve(
     output.refuse_if(flags.engine not in ENGINES, f"--engine {flags.engine}: is none", f"pass {known}")
     advice = "leave one of them out: a look is no broker"
     output.refuse_if(flags.look and bool(flags.kafka_listen), "--look with --kafka-listen", advice)
+    from siltstone.broker.limits import raise_descriptor_limit
     from siltstone.commands.served import ServeOptions, directories_of, ignored_settings, refuse_missing
 
     paths = tuple(flags.dir) or (directories_of(flags.config) if flags.config else ())
@@ -97,6 +98,7 @@ def serve(
     for path in refuse_missing(options):
         output.note(f"{path}: a new log directory")
     interruption.current().allow(CLOSE_SECONDS)
+    raise_descriptor_limit()
     try:
         while _serve_until_restart(options, flags):
             output.note("restarting")

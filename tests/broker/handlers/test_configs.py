@@ -1,8 +1,8 @@
 """DescribeConfigs, IncrementalAlterConfigs, AlterConfigs, ListConfigResources.
 
 ``tests/data/broker`` has what a Kafka 4.3.0 answered to DescribeConfigs 4 (`topic_settings.json`: of a topic
-with cleanup.policy=compact and retention.ms=123 on a broker with log.segment.delete.delay.ms=200, in its order;
-`broker_settings.json`: of the broker, those that Siltstone has).
+with cleanup.policy=compact and retention.ms=123 on a broker with log.segment.delete.delay.ms=200, in its
+order; `broker_settings.json`: of the broker, those that Siltstone has).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from siltstone.base.config import Config, parse_broker_config
 from siltstone.broker.handlers.configs import (
     APPEND,
     DELETE,
+    DESCRIBED_MAX,
     SET,
     SUBTRACT,
     alter_configs,
@@ -198,6 +199,17 @@ def test_what_is_not_there_has_no_settings(broker: ServedBroker, kind: int, name
 def test_what_siltstone_lacks_has_an_empty_list(broker: ServedBroker, kind: int, name: str) -> None:
     found = described(broker, kind, name)
     assert (found.error_code, found.configs) == (0, ())
+
+
+def test_a_small_request_makes_no_huge_answer(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker.log("t")
+    assert DESCRIBED_MAX <= 10_000
+    monkeypatch.setattr("siltstone.broker.handlers.configs.DESCRIBED_MAX", 2)
+    resource = DescribeConfigsResource(resource_type=TOPIC, resource_name="t", configuration_keys=None)
+    answer = broker.call(describe_configs, DescribeConfigsRequest(resources=(resource,) * 3), 4)
+    first, second, third = answer.results
+    assert (first.error_code, third.error_code, third.configs) == (0, 44, ())
+    assert second is first
 
 
 def test_sources_strongest_first(broker: ServedBroker) -> None:

@@ -1,4 +1,5 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: outcomes as a Kafka 4.3 has them, unless a test says otherwise."""
+"""CreateTopics, DeleteTopics, CreatePartitions: outcomes as a Kafka 4.3 has them, unless a test says
+otherwise."""
 
 from __future__ import annotations
 

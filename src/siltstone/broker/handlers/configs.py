@@ -57,6 +57,8 @@ TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 """Kinds of resources (``ConfigResource.Type``)."""
 SET, DELETE, APPEND, SUBTRACT = range(4)
 """Operations of IncrementalAlterConfigs."""
+DESCRIBED_MAX = 10_000
+"""The most resources that one DescribeConfigs describes: each takes 2 KB in the answer."""
 TEXT_MAX = 32_767
 """The longest value of a setting: longer ones cannot be answered by the old versions of DescribeConfigs."""
 _VERBS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
@@ -91,9 +93,23 @@ async def describe_configs(
 
 
 def _describe_configs(broker: Broker, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(
-        results=tuple(_described(broker, resource, request) for resource in request.resources)
-    )
+    known = dict[DescribeConfigsResource, DescribeConfigsResult]()
+    results = []
+    for resource in request.resources[:DESCRIBED_MAX]:
+        # One that comes again costs nothing: a small request must not become a huge answer's objects.
+        if resource not in known:
+            known[resource] = _described(broker, resource, request)
+        results.append(known[resource])
+    results += [
+        DescribeConfigsResult(
+            error_code=Code.POLICY_VIOLATION,
+            error_message=f"more than {DESCRIBED_MAX} resources in one request",
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        for resource in request.resources[DESCRIBED_MAX:]
+    ]
+    return DescribeConfigsResponse(results=tuple(results))
 
 
 def _described(
