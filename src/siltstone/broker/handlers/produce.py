@@ -149,7 +149,7 @@ class _Appends:
                 return None
             return _appended(data.index, result, log)
         except Exception as error:  # one partition's error is not the others'
-            return _failed(data.index, error, log, data.records)
+            return self._failed(data.index, error, log, data.records)
 
     def _refuse_before_append(self, name: str, batch: Batch, attributes: int) -> None:
         """Raises for what Kafka refuses before it asks the log. The structure of the batch comes first; the
@@ -191,8 +191,15 @@ class _Appends:
             try:
                 answer = _appended(index, log.append(batch), log)
             except Exception as error:
-                answer = _failed(index, error, log, batch)
+                answer = self._failed(index, error, log, batch)
             self.answers[topic_row][row] = answer
+
+    def _failed(
+        self, index: int, error: Exception, log: PartitionLog | None, batch: Any
+    ) -> PartitionProduceResponse:
+        if log is not None:
+            self._broker.note_failure(log)
+        return _failed(index, error, log, batch)
 
     def answer(self) -> Answer:
         """The answer, once all is appended or refused."""
