@@ -90,6 +90,12 @@ class Broker(Closing):
             self._logs[topic, partition] = log
         return log
 
+    def note_failure(self, log: PartitionLog) -> None:
+        """A request of a log has failed: if that took it offline, its directory goes offline, too, at once.
+        In any thread."""
+        if log.offline is not None:
+            self._pool.submit(self.manager.upkeep.take_failed_offline)
+
     def topic_of_id(self, topic_id: bytes) -> str | None:
         """The name of a topic by the 16 bytes of its id; None if there is none."""
         return self.manager.topics.names_by_id.get(topic_id)

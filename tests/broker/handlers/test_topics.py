@@ -287,6 +287,6 @@ def test_a_change_that_cannot_be_recorded_is_not_made(broker: ServedBroker) -> N
 
 
 def test_the_brokers_number_of_partitions_counts(tmp_path: Any) -> None:
-    with served(tmp_path, {"num.partitions": "4"}) as broker:
+    with served(tmp_path, config={"num.partitions": "4"}) as broker:
         (result,) = created(broker, new("orders", -1, -1))
         assert (result.error_code, result.num_partitions) == (0, 4)
