@@ -226,6 +226,13 @@ def test_a_partitions_limit_and_its_first_batch(broker: ServedBroker) -> None:
     assert sizes == [one, one, one, 2 * one + 7]
 
 
+def test_the_brokers_limit(tmp_path: Path) -> None:
+    with served(tmp_path, config={"fetch.max.bytes": "1024"}) as broker:
+        broker.log("t", records=50)
+        (data,) = fetched(broker, request_of(0, max_bytes=1 << 20))
+        assert size(data) == 1024
+
+
 def test_a_negative_number_of_bytes(broker: ServedBroker) -> None:
     broker.log("t", records=5)
     assert refused(broker, request_of(0, max_each=-1, max_wait_ms=WAIT_MS)) == -1

@@ -39,8 +39,6 @@ from siltstone.log.fetch import read as read_view
 from siltstone.log.indexes import AbortedTransaction as EndedByAbort
 from siltstone.log.partition import PartitionLog
 
-FETCH_BYTES_MAX = 57_671_680
-"""The most bytes of records in an answer, whatever the client asks for (Kafka's ``fetch.max.bytes``)."""
 _FIRST_BY_ID = 13
 _FIRST_EPOCH, _LAST_EPOCH = 0, -1
 _UNKNOWN = (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
@@ -88,7 +86,7 @@ class _Reads:
         self._broker, self._request = broker, request
         self._is_committed = request.isolation_level != 0
         self._isolation = READ_COMMITTED if self._is_committed else READ_UNCOMMITTED
-        self._max_bytes = min(request.max_bytes, FETCH_BYTES_MAX)
+        self._max_bytes = min(request.max_bytes, broker.config.integer("fetch.max.bytes"))
         self._topics = [
             # Of a partition that is listed twice the later entry counts.
             [self._find(name, wanted) for wanted in {row.partition: row for row in topic.partitions}.values()]
