@@ -116,12 +116,16 @@ class _Reads:
 
     @property
     def waits_for_disk(self) -> bool:
-        """Does one of the reads begin below its log's active segment? That part of the file may not be in
-        memory any more; the newest segment nearly always is."""
-        return any(
-            read.log is not None and read.wanted.fetch_offset < read.log.view.segments[-1].base_offset
-            for read in self._all
-        )
+        """Does one of the reads begin below its log's active segment, or look for aborted transactions? Older
+        segments may not be in memory any more, the newest one nearly always is; a transaction index is read
+        as a whole."""
+        return any(read.log is not None and self._waits_for_disk(read.log, read.wanted) for read in self._all)
+
+    def _waits_for_disk(self, log: PartitionLog, wanted: FetchPartition) -> bool:
+        active = log.view.segments[-1]
+        if wanted.fetch_offset < active.base_offset:
+            return True
+        return self._is_committed and active.transaction_index_size > 0
 
     def read(self) -> FetchResponse:
         """Read all partitions, each what is left of ``max_bytes``."""
