@@ -12,6 +12,9 @@ import pytest
 from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.server import BrokerServer
 from siltstone.cli import main
+from siltstone.commands.records import Range
+from siltstone.commands.remote import RemoteBroker
+from siltstone.commands.remote_records import RemoteConsumer
 from siltstone.commands.served import Served, ServeOptions
 from tests.support.command_line import Command
 
@@ -176,3 +179,31 @@ def test_what_only_directories_have_is_refused(run: Command, address: str, line:
 def test_the_clients_properties_are_only_for_a_broker(run: Command, tmp_path: Path) -> None:
     done = run("topics", "--list", "--dir", tmp_path, "--command-config", "FILE")
     assert (done.status, "only for --bootstrap-server" in done.err) == (main.USAGE, True)
+
+
+def test_groups_of_a_broker_without_groups(run: Command, address: str) -> None:
+    done = run("groups", "--list", "--bootstrap-server", address)
+    assert (done.status, done.out, "the broker has no such API" in done.err) == (1, b"", True)
+
+
+def test_a_reader_goes_on_and_says_what_ends_it_has_reached(run: Command, address: str) -> None:
+    server = ("--bootstrap-server", address)
+    assert run("topics", "--create", "--topic", "followed", *server).status == 0
+    run("produce", "-t", "followed", *server)
+    broker = RemoteBroker(address, {})
+    waits = 0
+
+    def wait() -> None:
+        nonlocal waits
+        waits += 1
+        if waits == 1:
+            run("produce", "-t", "followed", *server)
+
+    with RemoteConsumer(broker, "followed", offset_range=Range(offset=1)) as consumer:
+        seen = list[tuple[int, int]]()
+        for consumed in consumer.follow(wait):
+            seen.append((len(consumed), consumed.offset))
+            if consumed.is_end and consumed.offset == 8:
+                break
+    assert sum(count for count, _ in seen) == 7
+    assert [offset for count, offset in seen if not count] == [4, 8]

@@ -154,6 +154,20 @@ def test_a_brokers_settings_are_kafkas(broker: ServedBroker) -> None:
         assert (name, alike) == (name, name not in DIFFERENT_OTHERWISE)
 
 
+def test_a_broker_tells_its_directories_and_its_number(broker: ServedBroker, tmp_path: Path) -> None:
+    """Whoever has named them: the command line, or the files in the directories."""
+    keys = ("log.dirs", "log.dir", "node.id")
+    found = {entry.name: entry for entry in described(broker, BROKER, NODE, keys=keys).configs}
+    assert {name: (entry.value, entry.config_source) for name, entry in found.items()} == {
+        "log.dirs": (str(tmp_path), STATIC),
+        "log.dir": ("/tmp/kafka-logs", DEFAULT),
+        "node.id": (NODE, STATIC),
+    }
+    with_static(broker, log_dirs="/elsewhere")
+    (entry,) = described(broker, BROKER, NODE, keys=("log.dirs",)).configs
+    assert (entry.value, entry.config_source) == ("/elsewhere", STATIC)
+
+
 def test_keys_documentation_and_synonyms_are_told_to_those_who_ask(broker: ServedBroker) -> None:
     broker.log("t")
     found = described(broker, TOPIC, "t", keys=("retention.ms", "nope"))
