@@ -42,12 +42,6 @@ DATA = Path(__file__).parents[2] / "data" / "broker"
 UNKNOWN, BAD_NAME, BAD_CONFIG, BAD_REQUEST = 3, 17, 40, 42
 DIFFERENT_DEFAULTS = {
     "log.cleaner.io.buffer.size": "windows are decoded as a whole",
-    "log.cleaner.io.max.bytes.per.second": "Java writes E308",
-    "advertised.listeners": "no default in Kafka",
-    "controller.listener.names": "no default in Kafka",
-    "inter.broker.listener.name": "no default in Kafka",
-    "node.id": "Kafka has no default",
-    "process.roles": "no default in Kafka",
     "listeners": "loopback only",
     "queued.max.request.bytes": "bounded",
     "socket.receive.buffer.bytes": "the system's",
@@ -55,7 +49,7 @@ DIFFERENT_DEFAULTS = {
 }
 DIFFERENT_OTHERWISE = {
     "listeners": "not at run time",
-    "listener.security.protocol.map": "a list, not at run time",
+    "listener.security.protocol.map": "not at run time",
     "max.connections": "not at run time",
     "max.connections.per.ip": "not at run time",
     "max.connections.per.ip.overrides": "not at run time",
@@ -166,6 +160,14 @@ def test_a_broker_tells_its_directories_and_its_number(broker: ServedBroker, tmp
     with_static(broker, log_dirs="/elsewhere")
     (entry,) = described(broker, BROKER, NODE, keys=("log.dirs",)).configs
     assert (entry.value, entry.config_source) == ("/elsewhere", STATIC)
+
+
+def test_what_kafka_does_not_list_is_listed_where_it_is_set(broker: ServedBroker) -> None:
+    name = "log.initial.task.delay.ms"
+    assert described(broker, BROKER, NODE, keys=(name,)).configs == ()
+    with_static(broker, log_initial_task_delay_ms="5")
+    (entry,) = described(broker, BROKER, NODE, keys=(name,)).configs
+    assert (entry.value, entry.config_source) == ("5", STATIC)
 
 
 def test_keys_documentation_and_synonyms_are_told_to_those_who_ask(broker: ServedBroker) -> None:
