@@ -14,7 +14,7 @@ SPREAD := --dist loadgroup --no-loadscope-reorder
 export CASE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long crash adversary test-kafka test-console lint format bench bench-kafka ci clean
+.PHONY: help setup demo test test-long crash adversary test-kafka test-console lint format bench bench-broker bench-kafka ci clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ format: setup ## sort the imports and format the code
 
 bench: setup ## measure the cleaner on generated logs
 	$(BIN)/python -m bench
+
+bench-broker: setup ## measure the broker and a real Kafka with the same clients (needs Maven and a JDK)
+	$(BIN)/python -m bench.broker $(BENCH_BROKER_ARGS)
 
 bench-kafka: setup ## measure the cleaner and Kafka's own on copies of one directory (needs Maven and a JDK)
 	$(BIN)/python -m bench.beside_kafka $(BENCH_KAFKA_ARGS)

@@ -82,3 +82,23 @@ def test_a_log_that_cannot_be_compacted_fails_the_test(pytester: pytest.Pytester
 def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["project"]["entry-points"]["pytest11"] == {"siltstone.testing": testing.__name__}
+
+
+def test_a_broker_for_programs_that_use_a_client(pytester: pytest.Pytester) -> None:
+    run(
+        pytester,
+        """
+        import confluent_kafka
+
+        def test_the_order_is_sent(siltstone_broker):
+            producer = confluent_kafka.Producer({"bootstrap.servers": siltstone_broker.address})
+            producer.produce("orders", b"one")
+            assert producer.flush(20) == 0
+            assert [record.value for record in siltstone_broker["orders"]] == [b"one"]
+
+        def test_by_hand():
+            from siltstone.testing import Broker
+            with Broker() as broker:
+                assert broker.topics.names() == []
+        """,
+    ).assert_outcomes(passed=2)

@@ -12,6 +12,12 @@
 Nothing runs in a background thread, and the clock stands still until the test advances it:
 ``siltstone_clock.advance(60_000)`` (ms), then ``siltstone_logs.tick()`` does what is due by then (retention,
 flushes, checkpoints).
+
+``Broker`` speaks Kafka's protocol, for tests of programs that use a client of Kafka's::
+
+    def test_the_order_is_sent(siltstone_broker):
+        program(bootstrap_servers=siltstone_broker.address)
+        assert [record.value for record in siltstone_broker["orders"]] == [b"one"]
 """
 
 from __future__ import annotations
@@ -25,10 +31,20 @@ import pytest
 import siltstone as st
 
 if TYPE_CHECKING:
+    from siltstone.broker.embedded import EmbeddedBroker as Broker
     from siltstone.compaction.report import LogResult
 
 START_MS = 1_800_000_000_000
 """The clock's first time: 2027-01-15 08:00 UTC."""
+
+
+def __getattr__(name: str) -> object:
+    """``Broker``, which is imported when it is used: pytest loads this module in every run."""
+    if name != "Broker":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from siltstone.broker.embedded import EmbeddedBroker
+
+    return EmbeddedBroker
 
 
 @pytest.fixture
@@ -69,3 +85,13 @@ def siltstone_compact(siltstone_logs: st.OpenLogs) -> Callable[..., list[LogResu
         return results
 
     return compact
+
+
+@pytest.fixture
+def siltstone_broker() -> Iterator[Broker]:
+    """A broker on a free port: ``siltstone_broker.address``. It is stopped, and its directory removed, after
+    the test."""
+    from siltstone.broker.embedded import EmbeddedBroker
+
+    with EmbeddedBroker() as broker:
+        yield broker

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import decimal
 import difflib
 import math
 import re
@@ -29,7 +30,7 @@ from typing import Any
 
 import javaproperties
 
-from siltstone.base.config_table import ALL_KEYS, Key, Kind, Synonym, Value
+from siltstone.base.config_table import ALL_KEYS, OTHER_BROKER_NAMES, Key, Kind, Synonym, Value
 from siltstone.base.config_table import INT_MAX as INT_MAX  # noqa: PLC0414 - for users of this module
 from siltstone.base.config_table import LONG_MAX as LONG_MAX  # noqa: PLC0414
 from siltstone.base.errors import UsageError
@@ -116,7 +117,20 @@ def format_value(value: Value) -> str:
         return "true" if value else "false"
     if isinstance(value, tuple):
         return ",".join(value)
-    return "Infinity" if value == math.inf else str(value)
+    return _java_text(value) if isinstance(value, float) else str(value)
+
+
+def _java_text(number: float) -> str:
+    """A number as Java writes it (``Double.toString``): with an exponent from 10⁷ on and below 10⁻³."""
+    if not math.isfinite(number):
+        return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+    if number == 0 or 1e-3 <= abs(number) < 1e7:
+        return str(number)
+    sign, digits, exponent = decimal.Decimal(repr(number)).normalize().as_tuple()
+    assert isinstance(exponent, int)
+    first, *others = map(str, digits)
+    exponent += len(others)
+    return f"{'-' if sign else ''}{first}.{''.join(others) or '0'}E{exponent}"
 
 
 def _parse(kind: Kind, text: str) -> Value:
@@ -331,6 +345,8 @@ def _pairs(assignments: Iterable[str], source: str) -> Iterator[tuple[str, str]]
 
 # A broker's ``server.properties``: Java's properties format, with Kafka's names.
 
+_LISTENERS_OWN = "listener.name."
+"""What the name of a setting of one listener begins with."""
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
@@ -346,6 +362,24 @@ def parse_server_properties(text: str, name: str, *, skip_unknown: bool = False)
     for line, key, value in _entries(text, name):
         settings.update(parse({key: value}, f"{name}:{line}"))
     return settings
+
+
+def ignored_properties(text: str, name: str) -> tuple[list[UsageError], list[str]]:
+    """What has no effect in a ``server.properties``: an error that suggests the nearest name for each entry
+    that is no setting of a broker, and the names of those that only a Kafka uses. Raises UsageError for an
+    invalid escape."""
+    unknown, unused = list[UsageError](), dict[str, None]()
+    for line, key, _ in _entries(text, name):
+        if key in OTHER_BROKER_NAMES or key.startswith(_LISTENERS_OWN):
+            unused[key] = None
+            continue
+        try:
+            if not find_broker_key(key).is_used:
+                unused[key] = None
+        except UsageError as error:
+            error.path = f"{name}:{line}"
+            unknown.append(error)
+    return unknown, list(unused)
 
 
 def parse_properties(text: str, name: str) -> dict[str, str]:

@@ -19,17 +19,25 @@ from siltstone.base.config import (
     Config,
     ConfigSource,
     find_broker_key,
+    parse_broker_config,
     parse_server_properties,
     refuse_contradictions,
 )
-from siltstone.base.config_table import ALL_KEYS, Key
+from siltstone.base.config_table import ALL_KEYS, Key, Kind
 from siltstone.base.errors import DirectoryRefusedError, InvalidConfigError, SiltstoneError, UsageError
 from siltstone.commands.administration import etag_of, refuse_other_tag
 from siltstone.commands.changes import RESTART, Actor
 from siltstone.commands.served import Served
-from siltstone.commands.topics import EffectiveSetting, SettingsChange, default_text, settings_of_broker
+from siltstone.commands.topics import (
+    EffectiveSetting,
+    SettingsChange,
+    default_text,
+    settings_of_broker,
+    text_of,
+)
+from siltstone.runtime.topics import altered_broker, dynamic_source
 
-_BROKER = "broker"
+_BROKER, _CLUSTER = "broker", "brokers"
 LOG_CLEANER, MAIN = "Log Cleaner", "Main"
 CLEANER_SWITCH = "log.cleaner.enable"
 _CLEANERS = (
@@ -137,8 +145,8 @@ def alter_broker(
         if missing:
             raise InvalidConfigError(f"{missing[0]} is not set", path=str(path), advice="leave it out")
         try:
-            for name in (*set_to, *remove):
-                find_broker_key(name)
+            # What the file has of others, such as settings that only a Kafka knows, is none of our business.
+            parse_broker_config(set_to, str(path))
             for name, text in set_to.items():
                 properties[name] = text
             for name in remove:
@@ -153,10 +161,52 @@ def alter_broker(
             old, new = shown
             with served.opened_changes().recorded(actor, "alter-broker", _BROKER, before=old, after=new):
                 _write(path, properties)
-                manager.update_config(_effective(manager.config, config))
+                with manager.creation_or_deletion_lock:  # alter_dynamic changes the other layers
+                    manager.update_config(_effective(manager.config, config))
             served.cataloguer.refresh_soon()
         waiting = list(pending(served)) if not validate_only else []
     return SettingsChange(topic=_BROKER, before=before, after=after), waiting
+
+
+def kind_of(name: str) -> Kind | None:
+    """The type of a broker's setting, None if there is none of this name."""
+    try:
+        key = find_broker_key(name)
+    except UsageError:
+        return None
+    synonym = key.synonym(name)
+    return (synonym and synonym.kind) or key.kind
+
+
+def alter_dynamic(
+    served: Served,
+    actor: Actor,
+    set_to: Mapping[str, str],
+    remove: Sequence[str] = (),
+    *,
+    of_all: bool = False,
+    validate_only: bool = False,
+) -> SettingsChange:
+    """Set and remove settings at run time, for this broker or for all of its cluster: they apply at once, are
+    kept in the log directories, and count before ``server.properties``.
+
+    Raises InvalidConfigError, also for a setting that cannot change at run time; StorageError.
+    """
+    manager = served.opened()
+    with manager.creation_or_deletion_lock:
+        layer = manager.config.layer(dynamic_source(of_all=of_all))
+        before = {
+            name: text_of(find_broker_key(name), name, setting.value) for name, setting in layer.items()
+        }
+        after = {**{name: text for name, text in before.items() if name not in remove}, **set_to}
+        altered_broker(manager.config, after, of_all=of_all)
+        if not validate_only and after != before:
+            target = _CLUSTER if of_all else _BROKER
+            changes = served.opened_changes()
+            with changes.recorded(actor, "alter-broker", target, before=before, after=after):
+                manager.update_config(manager.topics.alter_brokers(after, of_all=of_all))
+            served.cataloguer.refresh_soon()
+    return SettingsChange(topic=_CLUSTER if of_all else _BROKER, before=before, after=after)
 
 
 def restart(served: Served, actor: Actor) -> None:
@@ -201,7 +251,8 @@ def _read(served: Served) -> tuple[Path, javaproperties.PropertiesFile]:
 
 
 def _parsed(served: Served, properties: javaproperties.PropertiesFile) -> Config:
-    return Config(static=parse_server_properties(properties.dumps(), str(served.options.properties)))
+    path = str(served.options.properties)
+    return Config(static=parse_server_properties(properties.dumps(), path, skip_unknown=True))
 
 
 def _texts(properties: javaproperties.PropertiesFile) -> dict[str, str]:

@@ -142,6 +142,9 @@ class Snapshot:
             self.registry: TopicRegistry = earlier.registry
         else:
             self.registry = load_registry(roots)[0] if roots else NO_TOPICS
+            if self.registry.handed_over and isinstance(self._metadata, ClusterSettings):
+                self.registry = self.registry.beside(self._metadata)
+        self.broker = self.registry.over(broker)
         self.partitions = {
             topic_partition: path
             for directory in self.directories

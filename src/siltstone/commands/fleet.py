@@ -96,7 +96,7 @@ class FleetOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
+class FleetBroker:
     """A broker of a fleet.
 
     ``name``: the parts of its path that the pattern's wildcards stand for. ``directories``: its log
@@ -111,7 +111,7 @@ class Broker:
     error: OSError | None = None
 
 
-def find_brokers(patterns: Sequence[str], topics: Sequence[str] = ()) -> list[Broker]:
+def find_brokers(patterns: Sequence[str], topics: Sequence[str] = ()) -> list[FleetBroker]:
     """The brokers that the patterns match. Raises UsageError, NotALogDirectoryError."""
     brokers = [_broker(name, path, topics) for name, path in _matches(patterns)]
     others = [str(broker.path) for broker in brokers if not broker.directories and broker.error is None]
@@ -122,7 +122,7 @@ def find_brokers(patterns: Sequence[str], topics: Sequence[str] = ()) -> list[Br
             path=f"{', '.join(others[:_NAMED])}{more}",
             advice="let the pattern match only the directories of brokers",
         )
-    holders: dict[tuple[int, int], Broker] = {}
+    holders: dict[tuple[int, int], FleetBroker] = {}
     for broker in brokers:
         for place, path in broker.directories.items():
             other = holders.setdefault(place, broker)
@@ -136,7 +136,7 @@ def find_brokers(patterns: Sequence[str], topics: Sequence[str] = ()) -> list[Br
     return brokers
 
 
-def _broker(name: str, path: Path, topics: Sequence[str]) -> Broker:
+def _broker(name: str, path: Path, topics: Sequence[str]) -> FleetBroker:
     """The broker at ``path``, without directories if it is none."""
     try:
         directories = {
@@ -146,9 +146,9 @@ def _broker(name: str, path: Path, topics: Sequence[str]) -> Broker:
         partitions = filter(None, map(parse_partition, names)) if topics else ()
         here = {topic_partition.topic for topic_partition in partitions}
     except OSError as error:
-        return Broker(name=name, path=path, error=error)
+        return FleetBroker(name=name, path=path, error=error)
     chosen = tuple(topic for topic in topics if topic in here)
-    return Broker(name=name, path=path, directories=directories, topics=chosen)
+    return FleetBroker(name=name, path=path, directories=directories, topics=chosen)
 
 
 def _matches(patterns: Sequence[str]) -> list[tuple[str, Path]]:
@@ -187,7 +187,7 @@ def _name(pattern: str, path: Path) -> str:
     return "/".join(parts) or path.name
 
 
-def _log_bytes(brokers: Sequence[Broker], topics: Sequence[str], enough: int = SPARK_BYTES) -> int:
+def _log_bytes(brokers: Sequence[FleetBroker], topics: Sequence[str], enough: int = SPARK_BYTES) -> int:
     """The bytes of the segments of the brokers' logs, whatever their policies; counts no further than
     ``enough``. What cannot be read has none."""
     size = 0
@@ -402,12 +402,12 @@ class Fleet:
     def _nothing(self) -> CleanOutcome:
         return CleanOutcome(run=self.run, results=[])
 
-    def _skipped(self, broker: Broker, reason: str, status: str = SKIPPED) -> BrokerResult:
+    def _skipped(self, broker: FleetBroker, reason: str, status: str = SKIPPED) -> BrokerResult:
         """The result of a broker that is not cleaned."""
         directories = [str(path) for path in broker.directories.values()]
         return BrokerResult(broker=broker.name, directories=directories, status=status, reason=reason)
 
-    def _clean_broker(self, broker: Broker) -> tuple[BrokerResult, CleanOutcome]:
+    def _clean_broker(self, broker: FleetBroker) -> tuple[BrokerResult, CleanOutcome]:
         """Clean one broker, in a thread of its own. Raises nothing but an interrupt."""
         if self._request.topics and not broker.topics and broker.error is None:
             return self._skipped(broker, NO_TOPIC, NOTHING_TO_DO), self._nothing()
@@ -430,7 +430,7 @@ class Fleet:
         result.seconds = time.monotonic() - began
         return result, outcome
 
-    def _request_of(self, broker: Broker) -> CleanRequest:
+    def _request_of(self, broker: FleetBroker) -> CleanRequest:
         """The request of one broker: a ``clean`` of its directories, with its part of the time and the space.
         Makes the folders that its outputs go into. Raises OSError."""
         request = self._request
@@ -455,7 +455,7 @@ class Fleet:
             broker_config=None if properties is None else _with_name(properties, broker),
         )
 
-    def _out_of(self, broker: Broker) -> Path | None:
+    def _out_of(self, broker: FleetBroker) -> Path | None:
         """The broker's copy, in a folder that is made for it. A dry run makes none: it asks for the space of
         the nearest one."""
         out = _own_path(self._request.out, broker)
@@ -472,7 +472,7 @@ class Fleet:
         with self._lock:
             files.make_directory(path, parents=True)
 
-    def _space_of(self, broker: Broker) -> int | None:
+    def _space_of(self, broker: FleetBroker) -> int | None:
         """``max_extra_bytes`` of one broker: brokers on one file system, which are cleaned at one time, share
         it. Raises OSError."""
         request = self._request
@@ -507,12 +507,12 @@ def _refuse_settings(request: CleanRequest) -> None:
         gather_policies([], request)
 
 
-def _with_name(path: Path, broker: Broker) -> Path:
+def _with_name(path: Path, broker: FleetBroker) -> Path:
     """The path with the broker's name in place of ``{broker}``."""
     return Path(str(path).replace(BROKER, broker.name))
 
 
-def _own_path(path: Path | None, broker: Broker) -> Path | None:
+def _own_path(path: Path | None, broker: FleetBroker) -> Path | None:
     """A broker's own path for an output: below ``path``, unless that has ``{broker}`` in it."""
     if path is None or BROKER in str(path):
         return None if path is None else _with_name(path, broker)

@@ -243,10 +243,9 @@ def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) ->
         reason = "--policy-from-metadata and --no-policy-from-metadata exclude each other"
         raise UsageError(reason, advice="pass one of them")
     if not options.no_policy_from_metadata:
-        settings = replace(
-            settings, registered=load_registry(directory.path for directory in directories)[0].topics
-        )
-        cluster = _cluster_settings(directories, settings.registered, options, static)
+        registry = load_registry(directory.path for directory in directories)[0]
+        cluster = _cluster_settings(directories, registry.topics, options, static)
+        settings = replace(settings, registered=registry.beside(cluster).topics)
         if cluster is not None:
             settings = replace(settings, cluster=cluster, broker=cluster.broker)
             notes = [f"settings of topics: {cluster.path} up to offset {cluster.image.end_offset}"]

@@ -274,7 +274,7 @@ def settings_of_broker(config: Config, *, everything: bool) -> list[EffectiveSet
 def _effective(config: Config, key: Key, *, of_topic: bool) -> EffectiveSetting:
     setting = config.setting(key.name)
     name = key.name if of_topic else key.broker_names[0]
-    value = format_value(setting.value) if of_topic else _in_unit(key, name, setting.value)
+    value = format_value(setting.value) if of_topic else text_of(key, name, setting.value)
     synonyms = tuple(_synonyms(config, key, of_topic=of_topic))
     return EffectiveSetting(name=name, value=value, source=setting.config_source.value, synonyms=synonyms)
 
@@ -291,18 +291,18 @@ def _synonyms(config: Config, key: Key, *, of_topic: bool) -> Iterable[tuple[str
         layer = config.layer(source)
         for name in names:
             if name in layer:
-                yield source.value, name, _in_unit(key, name, layer[name].value)
+                yield source.value, name, text_of(key, name, layer[name].value)
     names = key.broker_names
     if len(names) == 1 or not key.is_topic_key:
-        yield ConfigSource.DEFAULT_CONFIG.value, names[0], _in_unit(key, names[0], key.default)
+        yield ConfigSource.DEFAULT_CONFIG.value, names[0], text_of(key, names[0], key.default)
 
 
 def default_text(key: Key, name: str) -> str:
     """The default of a setting, in the unit of this name of it."""
-    return _in_unit(key, name, key.default)
+    return text_of(key, name, key.default)
 
 
-def _in_unit(key: Key, name: str, value: Value) -> str:
+def text_of(key: Key, name: str, value: Value) -> str:
     """A value as text, in the unit of the name: a broker has ``log.retention.hours`` beside
     ``log.retention.ms``."""
     synonym = key.synonym(name)

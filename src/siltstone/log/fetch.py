@@ -61,6 +61,11 @@ class LogView(NamedTuple):
     batch_limit: int = DEFAULT_DECOMPRESSION_LIMIT
 
     @property
+    def offsets(self) -> tuple[int, int, int, int]:
+        """Log start offset, log end offset, high watermark, last stable offset."""
+        return self[1:5]
+
+    @property
     def name(self) -> str | None:
         """The log's name for errors, such as ``events-0``; None without a segment."""
         return self.segments[0].directory.name if self.segments else None

@@ -35,6 +35,7 @@ from siltstone.base.records.metadata import (
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    ProducerIdsRecord,
     RemoveTopicRecord,
     Replicas,
     TopicRecord,
@@ -58,15 +59,17 @@ class MetadataImage:
 
     ``topics``: name → id. ``partition_counts``: id of a topic → its number of partitions. ``replicas``: id of
     a topic → partition → the brokers that have it. ``settings``: (resource type, resource name) → name of a
-    setting → its text. Call ``apply`` with the records in the order of the log. The records of a metadata
-    transaction (KIP-868) wait in ``_pending_records`` and are applied when it ends. Those of a transaction
-    that was aborted, or is still open at the log's end, are never applied. ``_topic_names``: id → name.
+    setting → its text. ``next_producer_id``: the end of the blocks of producer ids that brokers got. Call
+    ``apply`` with the records in the order of the log. The records of a metadata transaction (KIP-868) wait
+    in ``_pending_records`` and are applied when it ends. Those of a transaction that was aborted, or is still
+    open at the log's end, are never applied. ``_topic_names``: id → name.
     """
 
     topics: dict[str, str] = field(default_factory=dict)
     partition_counts: dict[str, int] = field(default_factory=dict)
     replicas: dict[str, dict[int, Replicas]] = field(default_factory=dict)
     settings: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
+    next_producer_id: int = 0
     end_offset: int = 0
     _topic_names: dict[str, str] = field(default_factory=dict)
     _pending_records: list[MetadataRecord] | None = field(default=None, compare=False)
@@ -109,6 +112,8 @@ class MetadataImage:
                 self.replicas.pop(topic_id, None)
                 self.topics.pop(name, None)
                 self.settings.pop((TOPIC_RESOURCE, name), None)
+            case ProducerIdsRecord(next_producer_id):
+                self.next_producer_id = max(self.next_producer_id, next_producer_id)
             case ConfigRecord(resource_type, resource_name, name, None):
                 self.settings.get((resource_type, resource_name), {}).pop(name, None)
             case ConfigRecord(resource_type, resource_name, name, str(value)):

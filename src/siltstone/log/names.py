@@ -56,6 +56,8 @@ STAGED_WRITES = ".siltstone-writes"
 """The folder inside a partition directory where a table's write waits for its commit; see ``tables.commit``.
 It is not inside ``STAGING``, because a cleaning removes all of that."""
 CLUSTER_METADATA = "__cluster_metadata"
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""The topics that only coordinators write (Kafka's ``Topic.isInternal``)."""
 QUORUM_STATE = "quorum-state"
 """The file in the directory of ``CLUSTER_METADATA`` with the controller's vote (KRaft)."""
 

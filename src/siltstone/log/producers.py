@@ -300,6 +300,10 @@ class ProducerStates:
         """The entries of a snapshot, by producer id."""
         return [self._producers[producer_id].to_entry() for producer_id in sorted(self._producers)]
 
+    def largest_id(self, below: int) -> int:
+        """The largest producer id under ``below``, -1 without one."""
+        return max((producer_id for producer_id in self._producers if producer_id < below), default=-1)
+
     def active(self, now_ms: int, expiration_ms: int) -> list[ProducerEntry]:
         """The producers that have not expired, by producer id (Kafka's ``activeProducers``)."""
         return [entry for entry in self.entries() if not is_expired(entry, now_ms, expiration_ms)]

@@ -323,6 +323,15 @@ def _only_batch(data: Bytes) -> Bytes:
     return data[:size]
 
 
+def refuse_unless_one_batch(data: Bytes) -> None:
+    """Check what a broker checks of a producer's batch before it looks for the log: that there is one batch,
+    in format v2 (Kafka's ``ProduceRequest.validateRecords``). Raises InvalidRecordError,
+    CorruptMessageError."""
+    _only_batch(data)
+    if data[MAGIC_POSITION] < 2:
+        raise _fault_error(Fault.MAGIC, 0)
+
+
 def _whole_batch_size(data: Bytes, position: int) -> int:
     """The size of the batch at ``position``, 0 if it is incomplete (Kafka's ``ByteBufferLogInputStream``).
 

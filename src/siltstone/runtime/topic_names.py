@@ -22,6 +22,7 @@ from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 RandomBytes = Callable[[int], bytes]
 """Returns as many random bytes as its argument says; ``secrets.token_bytes``, except in tests."""
 
+ID_BYTES = 16
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 _MAX_LENGTH = 249
 _MAX_FILE_NAME_LENGTH = 255
@@ -66,6 +67,14 @@ def new_id(random_bytes: RandomBytes) -> str:
         text = base64.urlsafe_b64encode(number.bytes).decode().rstrip("=")
         if not text.startswith("-"):
             return text
+
+
+def id_bytes(topic_id: str) -> bytes:
+    """The 16 bytes of an id, as the protocol has it. Raises ValueError."""
+    number = base64.urlsafe_b64decode(topic_id + "==")
+    if len(number) != ID_BYTES:
+        raise ValueError(f"{topic_id!r} is no id of {ID_BYTES} bytes")
+    return number
 
 
 def partition_metadata(topic_id: str) -> bytes:

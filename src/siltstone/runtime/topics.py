@@ -26,6 +26,8 @@ from siltstone.base.config import (
     ConfigValue,
     LogConfig,
     config_texts,
+    parse_broker_config,
+    parse_stored_config,
     parse_topic_config,
     refuse_contradictions,
 )
@@ -48,6 +50,7 @@ from siltstone.runtime.topic_names import (
     altered_policies,
     altered_texts,
     bad_settings_are_invalid_config,
+    id_bytes,
     is_deleted_directory,
     new_id,
     refuse_bad_name,
@@ -67,7 +70,9 @@ if TYPE_CHECKING:
 #      "topics": {"users": {"id": "kLhQkZ_dTQCU8PsWACbD0Q", "partitions": [0, 1], "unmade": [1],
 #                           "config": {"retention.ms": "1"}}},
 #      "deleted": {"old": ["DNBQGazITYep2N_VW9ngBQ"]},
-#      "namespaces": {"public/default": {"compactionThreshold": "100000000"}}}   left out if there are none
+#      "namespaces": {"public/default": {"compactionThreshold": "100000000"}},   left out if there are none
+#      "brokers": {"": {"log.retention.ms": "1"}, "0": {}},                      left out if there are none
+#      "handed_over": ["kLhQkZ_dTQCU8PsWACbD0Q"]}                                left out if there are none
 #
 # The copy with the highest generation counts: a directory that was offline has an older one. A change is
 # written to all copies before it is acknowledged and before partition directories change, so the next start
@@ -107,17 +112,36 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
     """The content of the file. Each change makes a new registry with the next ``generation``.
 
     ``deleted``: topic name → ids of deleted topics of that name, of which directories may be left.
-    ``namespaces``: ``tenant/namespace`` → policies of Pulsar's namespace (name → text).
+    ``namespaces``: ``tenant/namespace`` → policies of Pulsar's namespace (name → text). ``brokers``: a
+    broker's id, or "" for all of a cluster → settings that were set at run time (name → text).
+    ``handed_over``: ids of topics that a Kafka was given (``siltstone hand-over``): where the directories
+    have a metadata log, it has their settings, or has deleted them.
     """
 
     generation: int
     topics: Mapping[str, TopicEntry]
     deleted: Mapping[str, frozenset[str]]
     namespaces: Mapping[str, Mapping[str, str]] = {}
+    brokers: Mapping[str, Mapping[str, str]] = {}
+    handed_over: frozenset[str] = frozenset()
 
     def with_topic(self, name: str, entry: TopicEntry) -> TopicRegistry:
-        """Add a topic, or replace its entry."""
-        return replace(self, generation=self.generation + 1, topics={**self.topics, name: entry})
+        """Add a topic, or replace its entry: its settings are here from now on."""
+        topics, handed_over = {**self.topics, name: entry}, self.handed_over - {entry.topic_id}
+        return replace(self, generation=self.generation + 1, topics=topics, handed_over=handed_over)
+
+    def with_all_handed_over(self) -> TopicRegistry:
+        """All topics as handed over to a Kafka."""
+        ids = frozenset(entry.topic_id for entry in self.topics.values() if entry.topic_id)
+        return replace(self, generation=self.generation + 1, handed_over=ids)
+
+    def beside(self, cluster: ClusterSettings | None) -> TopicRegistry:
+        """The registry beside the broker's metadata log, None without one: without the topics that were
+        handed over, since the metadata log has them."""
+        if cluster is None or not self.handed_over:
+            return self
+        kept = {name: entry for name, entry in self.topics.items() if entry.topic_id not in self.handed_over}
+        return replace(self, topics=kept)
 
     def without_topic(self, name: str, topic_id: str) -> TopicRegistry:
         """Remove a topic; its id stays listed as deleted until its directories are removed."""
@@ -130,6 +154,20 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         listed = {**self.namespaces, name: dict(policies)}
         listed = {namespace: overrides for namespace, overrides in listed.items() if overrides}
         return replace(self, generation=self.generation + 1, namespaces=listed)
+
+    def with_broker(self, broker_id: str, settings: Mapping[str, str]) -> TopicRegistry:
+        """Replace what was set at run time for a broker, or for all; one without settings is not listed."""
+        listed = {**self.brokers, broker_id: dict(settings)}
+        listed = {name: overrides for name, overrides in listed.items() if overrides}
+        return replace(self, generation=self.generation + 1, brokers=listed)
+
+    def over(self, config: Config) -> Config:
+        """A broker's ``config`` with what was set at run time. Raises UsageError for a bad value of a setting
+        that Siltstone uses."""
+        for broker_id, settings in self.brokers.items():
+            source = dynamic_source(of_all=not broker_id)
+            config = config.with_layer(source, parse_stored_config(settings, TOPICS_FILE, source))
+        return config
 
     def entry(self, name: str, partitions: Mapping[TopicPartition, Path]) -> TopicEntry:
         """A topic's entry, with its partitions on disk added.
@@ -158,9 +196,17 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         """The file as bytes. By ``json``, not msgspec: a text may have surrogates, for bytes that are not
         UTF-8."""
         document = msgspec.to_builtins(self, order="deterministic")
-        if not self.namespaces:
-            del document["namespaces"]
+        for name in ("namespaces", "brokers", "handed_over"):
+            if not document[name]:
+                del document[name]
         return (json.dumps(document, sort_keys=True) + "\n").encode()
+
+
+def dynamic_source(*, of_all: bool) -> ConfigSource:
+    """The layer of settings that were set at run time for one broker, or for all of a cluster."""
+    if of_all:
+        return ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    return ConfigSource.DYNAMIC_BROKER_CONFIG
 
 
 def _readable_topic_id(directory: Path) -> str | None:
@@ -386,6 +432,15 @@ def altered_settings(
     return after
 
 
+def altered_broker(config: Config, settings: Mapping[str, str], *, of_all: bool) -> Config:
+    """A broker's ``config`` with ``settings`` in place of what was set at run time for this broker, or for
+    all. Raises InvalidConfigError."""
+    source = dynamic_source(of_all=of_all)
+    with bad_settings_are_invalid_config("broker"):
+        layer = parse_broker_config(settings, "broker", source)
+        return refuse_contradictions(config.with_layer(source, layer))
+
+
 def _refuse_bad_settings(name: str, overrides: Mapping[str, str], broker: Config) -> None:
     source = f"topic {name}"
     with bad_settings_are_invalid_config(source):
@@ -393,13 +448,31 @@ def _refuse_bad_settings(name: str, overrides: Mapping[str, str], broker: Config
     find_policy(LogConfig.of(config).retention_policy)
 
 
+@dataclass(slots=True, eq=False)
+class _Found:
+    """What was found out of topics and partitions since the last change of them, which begins a new one.
+
+    Nobody waits for a change, which may take seconds for many partitions. Who looks while one goes on may
+    keep what was before it, but in the object of that time, which nobody asks any more.
+
+    ``partitions``, ``counts``: by topic; ``on_disk``: the numbers of each topic's partitions, and the state
+    of the directories that they were found in; ``ids``: by name, and the names by id.
+    """
+
+    partitions: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    counts: dict[str, int | None] = field(default_factory=dict)
+    on_disk: tuple[object, dict[str, list[int]]] = (None, {})
+    ids: tuple[Mapping[str, bytes], Mapping[bytes, str]] | None = None
+
+
 class Topics:
     """The topics of a ``LogManager``.
 
     ``_cluster``: the broker's metadata log, None without one. ``_is_used_by_broker``: a broker has used the
     directories. ``_outdated``: directories whose copy of the registry is missing or older. ``_log_configs``:
-    a cache, by topic. ``_new_ids``: ids of new topics while a single partition is open (``LogManager.only``);
-    the registry does not list them.
+    a cache, by topic. ``_found``: what was found out since the last change of topics.
+    ``_new_ids``: ids of new topics while a single partition is open (``LogManager.only``); the registry does
+    not list them.
 
     A change of topics goes step by step::
 
@@ -417,8 +490,8 @@ class Topics:
         self._cluster: ClusterSettings | None = None
         self._is_used_by_broker = False
         self._log_configs: dict[str, LogConfig] = {}
-        self._partitions: dict[str, tuple[tuple[int, ...], int | None]] = {}
-        self._by_topic: tuple[object, dict[str, list[int]]] = (None, {})
+        self._found = _Found()
+        self._ids_on_disk: dict[str, bytes] = {}
         self._all_partitions: tuple[object, object, Mapping[str, tuple[int, ...]]] = (None, None, {})
         self._new_ids: dict[str, str] = {}
 
@@ -434,7 +507,9 @@ class Topics:
         self._is_used_by_broker = self._cluster is not None or any(
             directory.properties() for directory in directories
         )
-        self._registry, self._outdated = load_registry(directory.path for directory in directories)
+        registry, self._outdated = load_registry(directory.path for directory in directories)
+        self._registry = registry.beside(self._cluster)
+        self._manager.config = registry.over(self._manager.config)
 
     def exclude_partitions(self, served: ServedDirectory) -> None:
         """Delete the partitions of deleted topics, and exclude those with another topic id than their
@@ -532,12 +607,13 @@ class Topics:
         or deleted, or a directory goes offline: nobody has to go over all partitions for one topic."""
         serving = self._manager.serving()
         state = [(served.path, len(served.logs), len(served.refused)) for served in serving]
-        known = self._by_topic
+        found = self._found
+        known = found.on_disk
         if known[0] != state:
             numbers: dict[str, list[int]] = {}
             for topic_partition in self._on_disk():
                 numbers.setdefault(topic_partition.topic, []).append(topic_partition.partition)
-            known = self._by_topic = state, numbers
+            known = found.on_disk = state, numbers
         return known[1]
 
     def _paths_on_disk(self, name: str) -> dict[TopicPartition, Path]:
@@ -567,7 +643,11 @@ class Topics:
 
     def partitions_of(self, name: str) -> tuple[int, ...]:
         """The numbers of a topic's partitions, served or not. Raises UnknownTopicError."""
-        return self._partitions_and_count(name)[0]
+        found = self._found
+        numbers = found.partitions.get(name)
+        if numbers is None:
+            numbers = found.partitions[name] = self._entry(name).partitions
+        return numbers
 
     def all_partitions(self) -> Mapping[str, tuple[int, ...]]:
         """The numbers of the partitions of all topics, by name, as ``partitions_of``. Kept until a topic is
@@ -586,20 +666,15 @@ class Topics:
 
     def partition_count(self, name: str) -> int | None:
         """How many partitions a topic has; see ``TopicSettings``. Raises UnknownTopicError."""
-        return self._partitions_and_count(name)[1]
-
-    def _partitions_and_count(self, name: str) -> tuple[tuple[int, ...], int | None]:
-        """Cached, since every record that is sent asks for it."""
-        cached = self._partitions.get(name)
-        if cached is None:
-            with self._manager.creation_or_deletion_lock:  # else a change could come between the two
-                cached = self._entry(name).partitions, self._topic_settings.partition_count(name)
-                self._partitions[name] = cached
-        return cached
+        found = self._found
+        if name not in found.counts:
+            self._entry(name)
+            found.counts[name] = self._topic_settings.partition_count(name)
+        return found.counts[name]
 
     def forget_partitions(self) -> None:
         """Forget the cached partitions of topics, after some were created or deleted."""
-        self._partitions, self._by_topic = {}, (None, {})
+        self._found = _Found()
 
     def _entry(self, name: str) -> TopicEntry:
         """A topic's entry, with its partitions on disk and the settings from ``TopicSettings.overrides``."""
@@ -616,6 +691,50 @@ class Topics:
         with contextlib.suppress(UnknownTopicError):
             return self._entry(name).topic_id or None
         return None
+
+    @property
+    def ids(self) -> Mapping[str, bytes]:
+        """The id of each topic that has one, by name: 16 bytes, as the protocol has it."""
+        return self._names_and_ids()[0]
+
+    @property
+    def names_by_id(self) -> Mapping[bytes, str]:
+        """The name of each topic that has an id, by the id's 16 bytes."""
+        return self._names_and_ids()[1]
+
+    def _names_and_ids(self) -> tuple[Mapping[str, bytes], Mapping[bytes, str]]:
+        """Both, cached until topics are created or deleted: every request of a client with ids asks."""
+        found = self._found
+        cached = found.ids
+        if cached is None:
+            ids = {name: topic_id for name in self.names() if (topic_id := self._id_bytes(name))}
+            # Those of topics that no longer exist are left out: one of the same name has another id.
+            on_disk = self._ids_on_disk.copy()  # another thread may add one
+            self._ids_on_disk = {name: known for name, known in on_disk.items() if name in ids}
+            cached = found.ids = ids, {topic_id: name for name, topic_id in ids.items()}
+        return cached
+
+    def _id_bytes(self, name: str) -> bytes:
+        """A topic's id, empty without one. The id of a topic that the registry does not list is in a file of
+        each partition, which is read once."""
+        listed = self._registry.topics.get(name)
+        if listed is None and name in self._ids_on_disk:
+            return self._ids_on_disk[name]
+        try:
+            entry = listed or self._registry.entry(name, self._paths_on_disk(name))
+            found = id_bytes(entry.topic_id)
+        except UnknownTopicError:  # deleted just now
+            return b""
+        except ValueError:
+            found = b""
+        if listed is None:
+            self._ids_on_disk[name] = found
+        return found
+
+    @property
+    def given_ids_end(self) -> int:
+        """The end of the blocks of producer ids that the broker's metadata log has given, 0 without one."""
+        return 0 if self._cluster is None else self._cluster.image.next_producer_id
 
     # Changing
 
@@ -775,6 +894,22 @@ class Topics:
             policies = altered_policies(before, set_to or {}, remove, name)
             self._write_registry(self._registry.with_namespace(name, policies))
             return policies
+
+    # Brokers
+
+    def alter_brokers(self, settings: Mapping[str, str], *, of_all: bool) -> Config:
+        """Replace, durably, what was set at run time for this broker, or for all. Returns the broker's
+        settings with it, which do not apply yet (``LogManager.update_config``).
+
+        Raises InvalidConfigError for an unknown setting, a bad value, and one that cannot change at run time;
+        StorageError.
+        """
+        with self._manager.creation_or_deletion_lock:
+            config = altered_broker(self._manager.config, settings, of_all=of_all)
+            directories = [served.directory for served in self._manager.serving()]
+            broker_id = "" if of_all else node_id_of(directories) or "0"
+            self._write_registry(self._registry.with_broker(broker_id, settings))
+            return config
 
     def _write_registry(self, registry: TopicRegistry) -> None:
         """Write the registry to every directory in service, durably. Raises StorageError if none is left."""

@@ -51,7 +51,14 @@ from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Int32, Int64
 from siltstone.base.records.varint import write_varint
 from siltstone.log.directory import LogDirectory, refuse_unsafe_files, resolve_directory
-from siltstone.log.names import CLUSTER_METADATA, LOCK, STAGED_WRITES, TopicPartition, parse_partition
+from siltstone.log.names import (
+    CLUSTER_METADATA,
+    INTERNAL_TOPICS,
+    LOCK,
+    STAGED_WRITES,
+    TopicPartition,
+    parse_partition,
+)
 from siltstone.log.segments import list_segments
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.producing import partitions_of_keys
@@ -71,7 +78,7 @@ DEFAULT_BATCH_BYTES = 256 << 10
 _PENDING_BYTES_MAX = 64 << 20
 """The most bytes of encoded records in batches that are not full yet; above it, a task finishes the
 batches."""
-_INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state", CLUSTER_METADATA)
+_UNWRITTEN_TOPICS = (*INTERNAL_TOPICS, CLUSTER_METADATA)
 _STREAM_OPTIONS = frozenset(("checkpointlocation", "queryname", "outputmode"))
 """Spark's own options of ``writeStream``, which it also passes to the writer."""
 
@@ -238,7 +245,7 @@ def _targets(directory: LogDirectory, options: WriteOptions, topic: str | None) 
     """The target of this topic, or of all topics that may be written to if it is None."""
     partitions_by_topic: dict[str, list[int]] = {}
     for topic_partition in sorted(directory.partitions):
-        if topic_partition.topic not in _INTERNAL_TOPICS and topic in (None, topic_partition.topic):
+        if topic_partition.topic not in _UNWRITTEN_TOPICS and topic in (None, topic_partition.topic):
             partitions_by_topic.setdefault(topic_partition.topic, []).append(topic_partition.partition)
     if not partitions_by_topic:
         raise UnknownTopicError(
@@ -246,7 +253,8 @@ def _targets(directory: LogDirectory, options: WriteOptions, topic: str | None) 
             path=directory.path,
             advice="set the option partitions to create it, or run siltstone topics --create",
         )
-    registered, cluster = load_registry([directory.path])[0].topics, read_broker_settings([directory])
+    cluster = read_broker_settings([directory])
+    registered = load_registry([directory.path])[0].beside(cluster).topics
     broker = Config() if cluster is None else cluster.effective_broker_config(Config())
     settings = TopicSettings(registered=registered, cluster=cluster, broker=broker)
     return tuple(

@@ -572,6 +572,14 @@ class FileSlice:
         buffer = np.empty(self.size, np.uint8)
         return buffer[: self.reader.read_into(buffer, self.position)]
 
+    def send(self, socket: int, start: int = 0) -> int:
+        """Send bytes from ``start`` on into a socket (its descriptor) without copying them through this
+        process; returns how many were sent: 0 if the file was truncated and has none of them any more.
+
+        Raises BlockingIOError if a non-blocking socket takes none now, OSError.
+        """
+        return os.sendfile(socket, self.reader.descriptor, self.position + start, self.size - start)
+
 
 def write_new(path: PathLike, data: bytes) -> None:
     """Write and fsync a new file; the caller syncs the directory. Raises FileExistsError."""

@@ -1,4 +1,4 @@
-"""Parses the records of a KRaft metadata log that define topics and their settings.
+"""Parses the records of a KRaft metadata log that define topics, their settings and producer ids.
 
 A record's value is a frame, and fields in the protocol's flexible form::
 
@@ -8,11 +8,12 @@ A record's value is a frame, and fields in the protocol's flexible form::
 
 Varints are unsigned, 7 bits a byte, the low ones first. Records with other api keys (brokers, ACLs …) are
 skipped, and so are tagged fields, as Kafka's protocol requires of readers that do not know them. Of the two
-records of a partition only what all versions have is read::
+records of a partition, and of producer ids, only what all versions have is read::
 
     PartitionRecord (3)         partition int32 | topic id 16 | replicas | isr | removing | adding |
                                 leader int32 …
     PartitionChangeRecord (5)   partition int32 | topic id 16 | tagged fields: 0 isr, 1 leader, 2 replicas …
+    ProducerIdsRecord (15)      broker int32 | broker epoch int64 | next producer id int64
     replicas, isr, …            count + 1 varint, then the brokers' ids, int32 each
 
 Corresponds to ``AbstractApiMessageSerde`` and ``MetadataRecordType``.
@@ -94,6 +95,13 @@ class ConfigRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ProducerIdsRecord:
+    """A broker got a block of producer ids; the next block begins at ``next_producer_id``."""
+
+    next_producer_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class BeginTransactionRecord:
     """The records after it take effect when the transaction ends (KIP-868)."""
 
@@ -114,6 +122,7 @@ MetadataRecord = (
     | PartitionChangeRecord
     | RemoveTopicRecord
     | ConfigRecord
+    | ProducerIdsRecord
     | BeginTransactionRecord
     | EndTransactionRecord
     | AbortTransactionRecord
@@ -149,6 +158,9 @@ class MessageReader:
 
     def int32(self) -> int:
         return int.from_bytes(self.take(4, "a number"), "big", signed=True)
+
+    def int64(self) -> int:
+        return int.from_bytes(self.take(8, "a number"), "big", signed=True)
 
     def int32s(self) -> tuple[int, ...] | None:
         """An array of int32; None for null."""
@@ -199,8 +211,8 @@ _SCHEMAS: dict[int, tuple[type[MetadataRecord], tuple[Callable[[MessageReader], 
     25: (AbortTransactionRecord, ()),
 }
 assert all(len(reads) == len(fields(record)) for record, reads in _SCHEMAS.values())
-_PARTITION_RECORD, _PARTITION_CHANGE_RECORD = 3, 5
-"""The api keys of ``PartitionRecord`` and ``PartitionChangeRecord``."""
+_PARTITION_RECORD, _PARTITION_CHANGE_RECORD, _PRODUCER_IDS_RECORD = 3, 5, 15
+"""The api keys of ``PartitionRecord``, ``PartitionChangeRecord`` and ``ProducerIdsRecord``."""
 _ISR, _LEADER, _REPLICAS = 0, 1, 2
 """Tags of the fields of ``PartitionChangeRecord``."""
 
@@ -222,6 +234,8 @@ def decode_metadata(value: bytes) -> MetadataRecord | None:
         return _partition_record(frame)
     if api_key == _PARTITION_CHANGE_RECORD:
         return _partition_change_record(frame)
+    if api_key == _PRODUCER_IDS_RECORD:
+        return _producer_ids_record(frame)
     if schema is None:
         return None
     record, reads = schema
@@ -261,3 +275,88 @@ def _partition_change_record(frame: MessageReader) -> PartitionChangeRecord | No
     except UndecodableMessageError:
         return None
     return PartitionChangeRecord(partition, topic_id, Replicas(replicas, isr, leader))
+
+
+def _producer_ids_record(frame: MessageReader) -> ProducerIdsRecord | None:
+    """A block of producer ids; None if it cannot be read: no setting depends on it, so it is skipped."""
+    try:
+        _broker, _epoch, next_producer_id = frame.int32(), frame.int64(), frame.int64()
+    except UndecodableMessageError:
+        return None
+    return ProducerIdsRecord(next_producer_id)
+
+
+# Writing records, for ``bootstrap.checkpoint``, in versions that every KRaft broker since 3.7 reads.
+
+
+def encode_feature(name: str, level: int) -> bytes:
+    """The level of a feature of the cluster, such as ``metadata.version`` (``FeatureLevelRecord``)."""
+    return _frame(12, 0, _text(name), level.to_bytes(2, "big"))
+
+
+def encode_topic(record: TopicRecord) -> bytes:
+    """A topic."""
+    return _frame(2, 0, _text(record.name), _id(record.topic_id))
+
+
+def encode_partition(
+    partition: int, topic_id: str, *, broker: int, leader_epoch: int, directory_id: str | None
+) -> bytes:
+    """A partition with one replica, on ``broker``, in the log directory with this id (KIP-858; None: an
+    older broker's directory has none)."""
+    one = b"\x02" + broker.to_bytes(4, "big")
+    fields_after = (
+        broker.to_bytes(4, "big"),
+        leader_epoch.to_bytes(4, "big"),
+        bytes(4),  # the partition's epoch
+        b"" if directory_id is None else b"\x02" + _id(directory_id),
+    )
+    start = (partition.to_bytes(4, "big"), _id(topic_id))
+    replicas, in_sync, removing, adding = one, one, b"\x01", b"\x01"
+    return _frame(
+        _PARTITION_RECORD,
+        int(directory_id is not None),
+        *start,
+        replicas,
+        in_sync,
+        removing,
+        adding,
+        *fields_after,
+    )
+
+
+def encode_config(record: ConfigRecord) -> bytes:
+    """A setting."""
+    value = b"\0" if record.value is None else _text(record.value)
+    resource = record.resource_type.to_bytes(1, "big", signed=True)
+    return _frame(4, 0, resource, _text(record.resource_name), _text(record.name), value)
+
+
+def encode_producer_ids(record: ProducerIdsRecord, *, broker: int) -> bytes:
+    """The end of the blocks of producer ids."""
+    unknown_epoch = b"\xff" * 8
+    next_id = record.next_producer_id.to_bytes(8, "big")
+    return _frame(_PRODUCER_IDS_RECORD, 0, broker.to_bytes(4, "big"), unknown_epoch, next_id)
+
+
+def _frame(api_key: int, version: int, *parts: bytes) -> bytes:
+    """A record's frame, without tagged fields."""
+    return bytes((FRAME_VERSION, api_key, version)) + b"".join(parts) + b"\0"
+
+
+def _text(text: str) -> bytes:
+    data = text.encode("utf-8", "surrogateescape")
+    return _varint(len(data) + 1) + data
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(found) + bytes((value,))
+
+
+def _id(text: str) -> bytes:
+    """The 16 bytes of an id."""
+    return base64.urlsafe_b64decode(text + "==")

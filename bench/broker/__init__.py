@@ -1,0 +1,1 @@
+"""Siltstone's broker beside a real Kafka: ``python -m bench.broker`` (``make bench-broker``)."""

@@ -1,0 +1,220 @@
+"""``python scripts/wire_messages.py kafka-clients-4.3.0.jar``: the messages that the broker understands.
+
+Kafka's clients carry the definitions of all messages (``common/message/*.json``). This writes a module with
+the classes of each API into ``src/siltstone/broker/wire/messages``, and the table of versions into
+``apis.py``. ``tests/broker/wire/test_messages.py`` compares both with a second source.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+WIRE = Path(__file__).resolve().parents[1] / "src/siltstone/broker/wire"
+APIS = (
+    "Produce Fetch ListOffsets Metadata ApiVersions CreateTopics DeleteTopics DeleteRecords InitProducerId "
+    "OffsetForLeaderEpoch DescribeConfigs AlterConfigs DescribeLogDirs CreatePartitions "
+    "IncrementalAlterConfigs ListPartitionReassignments DescribeCluster ListConfigResources "
+    "DescribeTopicPartitions"
+).split()
+_EVERY_LATER = 32767
+_TYPES = {
+    "bool": "bool",
+    "string": "str",
+    "uuid": "bytes",
+    "bytes": "bytes",
+    "records": "Records",
+    "float64": "float",
+}
+_DEFAULTS = {
+    "bool": "False",
+    "string": '""',
+    "uuid": "ZERO_ID",
+    "bytes": 'b""',
+    "records": 'b""',
+    "float64": "0.0",
+}
+_APIS_HEAD = '''\
+"""The APIs of Kafka 4.3 that have messages here. Made by ``scripts/wire_messages.py``.
+
+Whether the broker announces one is ``dispatch.HANDLERS``' to say.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from siltstone.broker.wire.fields import Message
+
+
+class Api:
+    """An API: its number, Kafka's name, the versions of Kafka 4.3, and the first flexible one."""
+
+    def __init__(self, key: int, name: str, min_version: int, max_version: int, first_flexible: int) -> None:
+        self.key, self.name = key, name
+        self.min_version, self.max_version = min_version, max_version
+        self.first_flexible = first_flexible
+
+    def has(self, version: int) -> bool:
+        """Is there such a version?"""
+        return self.min_version <= version <= self.max_version
+
+    @cached_property
+    def request(self) -> type[Message]:
+        """The class of its requests. Its module is imported at the first use."""
+        return self._message("Request")
+
+    @cached_property
+    def response(self) -> type[Message]:
+        """The class of its answers."""
+        return self._message("Response")
+
+    def _message(self, kind: str) -> type[Message]:
+        words = "".join("_" + letter.lower() if letter.isupper() else letter for letter in self.name)
+        module = importlib.import_module(f"siltstone.broker.wire.messages.{words[1:]}")
+        found: type[Message] = getattr(module, self.name + kind)
+        return found
+
+
+'''
+
+
+def definition(jar: zipfile.ZipFile, name: str) -> dict[str, Any]:
+    """Kafka's definition of a message: JSON with comments."""
+    text = jar.read(f"common/message/{name}.json").decode()
+    found: dict[str, Any] = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
+    return found
+
+
+def versions(text: str) -> tuple[int, int]:
+    """``3+``, ``0-7`` or ``5`` as the first and the last version."""
+    first, _, last = text.partition("-")
+    if first.endswith("+"):
+        return int(first[:-1]), _EVERY_LATER
+    return int(first), int(last or first)
+
+
+def snake(name: str) -> str:
+    """``topicId`` as ``topic_id``, ``ISRNodes`` as ``isr_nodes``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def annotation(field: dict[str, Any], valid: tuple[int, int]) -> tuple[str, str]:
+    """(the annotation, the default) of a field, as Python."""
+    kind, is_array = field["type"], field["type"].startswith("[]")
+    kind = kind.removeprefix("[]")
+    is_struct = kind[0].isupper()
+    first, last = versions(field["versions"])
+    arguments = [f'"{"struct" if is_struct else kind}"', str(first)]
+    if last < valid[1]:
+        arguments.append(f"last={last}")
+    nullable = field.get("nullableVersions", "none")
+    if nullable != "none":
+        arguments.append(f"nullable={versions(nullable)[0]}")
+    if is_array:
+        arguments.append("is_array=True")
+    if "tag" in field:
+        arguments.append(f"tag={field['tag']}, tagged={versions(field['taggedVersions'])[0]}")
+    python = kind if is_struct else _TYPES.get(kind, "int")
+    if is_array:
+        python = f"tuple[{python}, ...]"
+    default = _default(field, kind, is_array, is_struct)
+    if nullable != "none":
+        python += " | None"
+    return f"Annotated[{python}, Field({', '.join(arguments)})]", default
+
+
+def _default(field: dict[str, Any], kind: str, is_array: bool, is_struct: bool) -> str:
+    given = field.get("default")
+    if given == "null":
+        return "None"
+    if is_array:
+        return "()"
+    if is_struct:
+        return f"field(default_factory={kind})"
+    if given is None or given == "":
+        return _DEFAULTS.get(kind, "0")
+    if kind == "bool":
+        return str(str(given).lower() == "true")
+    return repr(given) if kind == "string" else str(int(str(given), 0))
+
+
+def structures(message: dict[str, Any], written: dict[str, list[str]]) -> Iterator[str]:
+    """The classes of a message: those in it first. ``written``: the lines of the module's classes; a request
+    and its answer may share one."""
+    common = {struct["name"]: struct for struct in message.get("commonStructs", ())}
+    valid = versions(message["validVersions"])
+
+    def of(name: str, fields: list[dict[str, Any]], about: str, top: int | None = None) -> Iterator[str]:
+        lines: list[str] = []
+        for field in fields:
+            kind = field["type"].removeprefix("[]")
+            if kind[0].isupper():
+                inner = field.get("fields") or common[kind]["fields"]
+                yield from of(kind, inner, f"``{field['name'][0].lower() + field['name'][1:]}`` of {name}.")
+            python, default = annotation(field, valid)
+            lines.append(f"    {snake(field['name'])}: {python} = {default}\n")
+        if written.setdefault(name, lines) is not lines:
+            if written[name] != lines:
+                sys.exit(f"{message['name']}: there are two structures {name}")
+            return
+        if top is not None:
+            lines.insert(
+                0, f"    FIRST_FLEXIBLE: ClassVar[int] = {'NEVER' if top == _EVERY_LATER else top}\n\n"
+            )
+        yield f'class {name}(Message, frozen=True):\n    """{about}"""\n\n{"".join(lines)}'
+
+    flexible = message["flexibleVersions"]
+    first_flexible = _EVERY_LATER if flexible == "none" else versions(flexible)[0]
+    about = f"Versions {message['validVersions']}."
+    yield from of(message["name"], message["fields"], about, first_flexible)
+
+
+def module(name: str, messages: list[dict[str, Any]]) -> str:
+    """The module of an API."""
+    written: dict[str, list[str]] = {}
+    classes = "\n\n".join(structure for message in messages for structure in structures(message, written))
+    head = f'"""Requests and answers of {name}. Made by ``scripts/wire_messages.py``."""\n\n'
+    fields = [word for word in ("NEVER", "ZERO_ID") if re.search(rf"\b{word}\b", classes)]
+    imports = ["from typing import Annotated, ClassVar\n"]
+    if "field(" in classes:
+        imports.append("from msgspec import field\n")
+    own = sorted(
+        ["Field", "Message", *fields, *(["Records"] if "[Records" in classes else [])],
+        key=lambda word: (not word.isupper(), word),
+    )
+    imports.append(f"from siltstone.broker.wire.fields import {', '.join(own)}\n")
+    return head + "\n".join(imports) + "\n\n" + classes
+
+
+def main(jar_path: str) -> None:
+    """Write all modules."""
+    rows = []
+    with zipfile.ZipFile(jar_path) as jar:
+        for name in APIS:
+            messages = [definition(jar, name + kind) for kind in ("Request", "Response")]
+            (WIRE / f"messages/{snake(name)}.py").write_text(module(name, messages))
+            low, high = versions(messages[0]["validVersions"])
+            high -= bool(messages[0].get("latestVersionUnstable"))  # Kafka announces it only when asked to
+            flexible = messages[0]["flexibleVersions"]
+            first = _EVERY_LATER if flexible == "none" else versions(flexible)[0]
+            rows.append((messages[0]["apiKey"], name, low, high, first))
+    calls = "".join(
+        f'        Api({key}, "{name}", {rest[0]}, {rest[1]}, {rest[2]}),\n'
+        for key, name, *rest in sorted(rows)
+    )
+    table = f"APIS: dict[int, Api] = {{\n    api.key: api\n    for api in (\n{calls}    )\n}}\n"
+    named = "".join(f"{snake(name).upper()} = {key}\n" for key, name, *_ in sorted(rows))
+    (WIRE / "apis.py").write_text(_APIS_HEAD + table + '"""All of them by their number."""\n' + named)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

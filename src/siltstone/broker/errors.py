@@ -1,0 +1,81 @@
+"""Kafka's error codes: those that a broker gives without an error of a log, and the code of any error."""
+
+from __future__ import annotations
+
+import enum
+import logging
+
+from siltstone.base.errors import (
+    CorruptMessageError,
+    CorruptRecordError,
+    LogError,
+    SiltstoneError,
+    StorageError,
+)
+
+_logger = logging.getLogger("siltstone.broker")
+
+
+class Code(enum.IntEnum):
+    """Error codes of Kafka's protocol (``Errors``)."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    COORDINATOR_NOT_AVAILABLE = 15
+    INVALID_TOPIC_EXCEPTION = 17
+    INVALID_REQUIRED_ACKS = 21
+    UNSUPPORTED_VERSION = 35
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    INVALID_REQUEST = 42
+    POLICY_VIOLATION = 44
+    INVALID_PRODUCER_ID_MAPPING = 49
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    KAFKA_STORAGE_ERROR = 56
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    INVALID_RECORD = 87
+    UNKNOWN_TOPIC_ID = 100
+    MISMATCHED_ENDPOINT_TYPE = 114
+    UNSUPPORTED_ENDPOINT_TYPE = 115
+
+
+class RequestRefusedError(Exception):
+    """A part of a request that is refused before a log is asked, with Kafka's code for it."""
+
+    def __init__(self, code: Code, reason: str) -> None:
+        super().__init__(reason)
+        self.code, self.reason = code, reason
+
+
+def code_of(error: Exception) -> int:
+    """Kafka's code of an error. One that no log raises on purpose is logged, and is UNKNOWN_SERVER_ERROR."""
+    if isinstance(error, LogError):
+        return error.error_code
+    if isinstance(error, RequestRefusedError):
+        return error.code
+    if isinstance(error, CorruptRecordError):
+        return CorruptMessageError.error_code
+    if isinstance(error, OSError):
+        return StorageError.error_code
+    _logger.error("A request failed", exc_info=error)
+    return Code.UNKNOWN_SERVER_ERROR
+
+
+def message_of(error: Exception) -> str | None:
+    """What a client is told of an error beside its code: the reason without paths of this machine; None for
+    one that no log raises on purpose."""
+    return error.reason if isinstance(error, (SiltstoneError, RequestRefusedError)) else None
+
+
+def advice_of(error: Exception) -> str | None:
+    """The same with what to do, for whoever changes settings or topics."""
+    message, advice = message_of(error), error.advice if isinstance(error, SiltstoneError) else None
+    return f"{message}; {advice}" if message and advice else message

@@ -1,0 +1,224 @@
+"""Faults that a test asks for: an error, a delay or a cut connection, for the next requests of an API.
+
+::
+
+    request ─ is a fault due? ─► delay ─► refuse with the code │ cut │ handle, then lose the answer
+                    no ─► handler
+
+A request that is refused or cut has not been carried out; with ``after`` it has, and the client does not
+learn of it, as when a broker stops between the append and the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import structs
+
+from siltstone.base.errors import UsageError
+from siltstone.broker.answers import CLOSE, Call, Unanswered
+from siltstone.broker.dispatch import Handler
+from siltstone.broker.errors import Code
+from siltstone.broker.store import Broker
+from siltstone.broker.wire import apis
+from siltstone.broker.wire.apis import APIS
+from siltstone.broker.wire.fields import Message
+from siltstone.broker.wire.messages.create_topics import (
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from siltstone.broker.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from siltstone.broker.wire.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from siltstone.broker.wire.messages.metadata import MetadataResponse
+from siltstone.broker.wire.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectedFault:
+    """What happens to a request. ``code``: Kafka's error code, None for none; ``cuts``: the connection is
+    closed without an answer; ``after``: the request is carried out first."""
+
+    code: int | None = None
+    delay_s: float = 0.0
+    cuts: bool = False
+    after: bool = False
+
+
+class Faults:
+    """The faults that are due, by API. ``add`` and ``clear`` are for any thread, the rest for the
+    broker's loop."""
+
+    def __init__(self) -> None:
+        self._due: dict[int, deque[InjectedFault]] = {}
+        self._has_ended = asyncio.Event()
+
+    def add(self, api: str, fault: InjectedFault, times: int) -> None:
+        """Let the next ``times`` requests of an API meet a fault, after those that were added before. Raises
+        UsageError for an API that is not Kafka's, or whose answer has no place for an error."""
+        key = next((key for key, known in APIS.items() if known.name == api), None)
+        if key is None:
+            known = ", ".join(sorted(api.name for api in APIS.values()))
+            raise UsageError(f"there is no API {api!r}", advice=f"pass one of {known}")
+        has_place = key in _ANSWERS or "error_code" in APIS[key].response.__struct_fields__
+        if fault.code is not None and not has_place:
+            raise UsageError(
+                f"the answer of {api} has no place for an error of the whole request",
+                advice="cut the connection, or delay the answer",
+            )
+        self._due.setdefault(key, deque()).extend([fault] * times)
+
+    @property
+    def due(self) -> int:
+        """How many have not happened yet."""
+        return sum(map(len, self._due.values()))
+
+    def end(self) -> None:
+        """Delay nothing any more: cut what is delayed now. In the broker's loop."""
+        self._has_ended.set()
+
+    def clear(self) -> None:
+        """Forget all faults that are due."""
+        self._due.clear()
+
+    def around(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+        """The handlers, which meet the faults."""
+        return {key: self._around(key, handler) for key, handler in handlers.items()}
+
+    def _around(self, key: int, handler: Handler) -> Handler:
+        def handle(broker: Broker, request: Any, call: Call) -> Any:
+            due = self._due.get(key)
+            if not due:
+                return handler(broker, request, call)
+            return self._meet(due.popleft(), handler, broker, request, call)
+
+        return handle
+
+    async def _meet(
+        self, fault: InjectedFault, handler: Handler, broker: Broker, request: Any, call: Call
+    ) -> Any:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._has_ended.wait(), fault.delay_s)
+            return CLOSE
+        return await _carried_out(fault, handler, broker, request, call)
+
+
+async def _carried_out(
+    fault: InjectedFault, handler: Handler, broker: Broker, request: Any, call: Call
+) -> Any:
+    answer: Any = None
+    if fault.after or (fault.code is None and not fault.cuts) or call.api_key in _FROM_THE_ANSWER:
+        answer = handler(broker, request, call)
+        answer = await answer if inspect.isawaitable(answer) else answer
+    if fault.cuts:
+        return CLOSE
+    if fault.code is None or isinstance(answer, Unanswered):
+        return answer
+    if call.api_key in _ANSWERS:
+        return _ANSWERS[call.api_key](request, answer, fault.code)
+    return APIS[call.api_key].response(error_code=fault.code)
+
+
+def code_named(code: int | str) -> int:
+    """Kafka's error code by its number or its name. Raises UsageError."""
+    if isinstance(code, int):
+        return code
+    try:
+        return Code[code]
+    except KeyError:
+        raise UsageError(
+            f"there is no error {code!r}", advice="pass Kafka's name of an error, or its number"
+        ) from None
+
+
+# Answers in which all parts of a request have failed.
+
+
+def _produce(request: ProduceRequest, _: object, code: int) -> ProduceResponse:
+    return ProduceResponse(
+        responses=tuple(
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=tuple(
+                    PartitionProduceResponse(index=partition.index, error_code=code, base_offset=-1)
+                    for partition in topic.partition_data
+                ),
+            )
+            for topic in request.topic_data
+        )
+    )
+
+
+def _fetch(request: FetchRequest, _: object, code: int) -> FetchResponse:
+    return FetchResponse(
+        responses=tuple(
+            FetchableTopicResponse(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=tuple(
+                    PartitionData(partition_index=partition.partition, error_code=code, high_watermark=-1)
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _list_offsets(request: ListOffsetsRequest, _: object, code: int) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=tuple(
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=tuple(
+                    ListOffsetsPartitionResponse(partition_index=partition.partition_index, error_code=code)
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _metadata(_: object, answer: MetadataResponse, code: int) -> MetadataResponse:
+    topics = (structs.replace(topic, error_code=code, partitions=()) for topic in answer.topics)
+    return structs.replace(answer, topics=tuple(topics))
+
+
+def _create_topics(request: CreateTopicsRequest, _: object, code: int) -> CreateTopicsResponse:
+    return CreateTopicsResponse(
+        topics=tuple(CreatableTopicResult(name=topic.name, error_code=code) for topic in request.topics)
+    )
+
+
+_ANSWERS: Mapping[int, Callable[[Any, Any, int], Message]] = {
+    apis.PRODUCE: _produce,
+    apis.FETCH: _fetch,
+    apis.LIST_OFFSETS: _list_offsets,
+    apis.METADATA: _metadata,
+    apis.CREATE_TOPICS: _create_topics,
+}
+_FROM_THE_ANSWER = (apis.METADATA,)
+"""An error of these keeps the rest of the answer, such as the brokers; they change nothing."""

@@ -1,0 +1,324 @@
+"""Hands log directories over to a real Kafka: ``siltstone hand-over``.
+
+A KRaft broker takes its topics from the metadata log ``__cluster_metadata-0``, and treats a partition's
+directory that is not in it as stray. When the metadata log is empty, the controller starts it with the
+records of ``bootstrap.checkpoint``. So that file gets all topics, their ids, partitions and settings, and
+where the producer ids go on::
+
+    directories, locked, stopped cleanly
+        │ read     topics, ids, settings, leader epochs, producer ids
+        │ refuse   what Kafka would not find: a partition that is not here
+        ▼ write    partition.metadata of topics without an id ─► bootstrap.checkpoint ─► registry: handed over
+                   ─► the old metadata log, if there is one, goes out of the way
+
+Each step leaves directories that Siltstone opens as before; a run that was interrupted is repeated. From then
+on the metadata log that Kafka writes has the settings of these topics (``TopicRegistry.handed_over``).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from siltstone.base import files
+from siltstone.base.clock import Clock, SystemClock
+from siltstone.base.errors import DirectoryRefusedError, UsageError
+from siltstone.base.records.metadata import (
+    ConfigRecord,
+    ProducerIdsRecord,
+    TopicRecord,
+    encode_config,
+    encode_feature,
+    encode_partition,
+    encode_producer_ids,
+    encode_topic,
+)
+from siltstone.broker.producer_ids import BLOCK, LARGEST_ID, read_next_producer_id
+from siltstone.commands.directories import BrokerDirectories, Snapshot, locked_directories
+from siltstone.log.bootstrap import BOOTSTRAP_CHECKPOINT, bootstrap_checkpoint
+from siltstone.log.checkpoints import LeaderEpochs, read_topic_id
+from siltstone.log.directory import LogDirectory
+from siltstone.log.metadata_log import (
+    BROKER_RESOURCE,
+    METADATA_PARTITION,
+    TOPIC_RESOURCE,
+    metadata_directory,
+    node_id_of,
+)
+from siltstone.log.names import PARTITION_METADATA, TopicPartition
+from siltstone.log.producers import load_producers
+from siltstone.log.segments import list_segments
+from siltstone.runtime.topic_names import new_id, partition_metadata
+from siltstone.runtime.topics import TopicDescription, TopicRegistry, load_registry, write_registry
+
+FEATURES: Mapping[str, Mapping[str, int]] = {
+    "4.0": {"metadata.version": 25, "transaction.version": 2, "group.version": 1},
+    "4.1": {
+        "metadata.version": 27,
+        "transaction.version": 2,
+        "group.version": 1,
+        "eligible.leader.replicas.version": 1,
+    },
+    "4.2": {
+        "metadata.version": 29,
+        "transaction.version": 2,
+        "group.version": 1,
+        "eligible.leader.replicas.version": 1,
+        "share.version": 1,
+        "streams.version": 1,
+    },
+}
+FEATURES = {**FEATURES, "4.3": {**FEATURES["4.2"], "metadata.version": 30}}
+"""The features of a cluster by Kafka's release (``kafka-storage version-mapping``)."""
+NEWEST_RELEASE = "4.3"
+_SILTSTONES_OWN = "siltstone."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOverRequest:
+    """What is handed over. ``move_metadata_to``: a new folder for the metadata log that the directories have;
+    it must be on their file system. ``release``: the Kafka that is to start, such as ``4.3``."""
+
+    directories: BrokerDirectories
+    release: str = NEWEST_RELEASE
+    move_metadata_to: Path | None = None
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver:
+    """What was handed over, or would be in a dry run. ``left_out``: settings that only Siltstone has;
+    ``new_ids``: topics that had no id; ``moved``: where the old metadata log is now."""
+
+    path: Path
+    release: str
+    node_id: int
+    cluster_id: str
+    topics: int
+    partitions: int
+    settings: int
+    next_producer_id: int
+    left_out: Sequence[str]
+    new_ids: Sequence[str]
+    moved: Path | None
+    dry_run: bool
+
+    def to_json(self) -> dict[str, object]:
+        """One object."""
+        return {
+            **asdict(self),
+            "path": str(self.path),
+            "moved": None if self.moved is None else str(self.moved),
+        }
+
+
+def hand_over(request: HandOverRequest, clock: Clock | None = None) -> HandOver:
+    """Write ``bootstrap.checkpoint``. Nothing is changed in a dry run.
+
+    Raises UsageError, DirectoryLockedError, DirectoryRefusedError, CorruptFileError, OSError.
+    """
+    if request.release not in FEATURES:
+        known = ", ".join(FEATURES)
+        raise UsageError(
+            f"release {request.release!r} is not known", path="--release", advice=f"pass {known}"
+        )
+    clock = clock or SystemClock()
+    paths = request.directories.paths
+    with locked_directories(paths, dry_run=request.dry_run) as directories:
+        snapshot = Snapshot(paths, request.directories.broker_config(), directories=directories)
+        plan = _Plan(request, snapshot)
+        if not request.dry_run:
+            plan.write(clock.now_ms())
+        return plan.result()
+
+
+class _Plan:
+    """What is to be written, from locked directories."""
+
+    def __init__(self, request: HandOverRequest, snapshot: Snapshot) -> None:
+        self._request, self._snapshot = request, snapshot
+        self._directories: Sequence[LogDirectory] = snapshot.directories
+        self._node, self._cluster_id = self._identity()
+        self._holder = metadata_directory(self._directories)
+        self._refuse_metadata_log()
+        self._topics = [snapshot.topic(name) for name in snapshot.names()]
+        _refuse_gaps(self._topics, snapshot)
+        self._new_ids = {topic.name: self._new_id(topic) for topic in self._topics if not topic.topic_id}
+        self._settings = list(self._config_records())
+        self._next_producer_id = self._find_next_producer_id()
+
+    @property
+    def _path(self) -> Path:
+        """The directory of the metadata log: the one that has it, else the first, as Kafka chooses."""
+        return (self._holder or self._directories[0]).path / BOOTSTRAP_CHECKPOINT
+
+    def _identity(self) -> tuple[int, str]:
+        properties = [directory.properties() for directory in self._directories]
+        node, cluster = node_id_of(self._directories), next((p.get("cluster.id") for p in properties), None)
+        missing = [
+            d.path for d, p in zip(self._directories, properties, strict=True) if not p.get("cluster.id")
+        ]
+        if missing or node is None or not node.isdigit() or not cluster:
+            raise DirectoryRefusedError(
+                "meta.properties lacks the id of the cluster or of the node",
+                path=", ".join(map(str, missing or [self._directories[0].path])),
+                advice="open the directories with siltstone serve once, which completes them",
+            )
+        return int(node), cluster
+
+    def _refuse_metadata_log(self) -> None:
+        """Raises DirectoryRefusedError for a metadata log that is to stay, UsageError for a bad target."""
+        target = self._request.move_metadata_to
+        if self._holder is None:
+            return
+        if target is None:
+            raise DirectoryRefusedError(
+                "there is a broker's metadata log, beside which Kafka reads no bootstrap.checkpoint",
+                path=self._holder.path / str(METADATA_PARTITION),
+                advice="if Siltstone has created, altered or deleted topics, pass --move-metadata-to FOLDER; "
+                "else nothing is to be done: a Kafka starts on the directories as they are",
+            )
+        target = target.absolute()
+        if files.exists(target) or not files.is_directory(target.parent):
+            raise UsageError(
+                "is there already, or its parent is missing",
+                path=f"--move-metadata-to {target}",
+                advice="name a new folder",
+            )
+        if any(target.is_relative_to(directory.path.absolute()) for directory in self._directories):
+            raise UsageError(
+                "is in a log directory, where Kafka would stop at it",
+                path=f"--move-metadata-to {target}",
+                advice="name a folder outside of the log directories",
+            )
+        devices = [files.stat(path).device_and_inode[0] for path in (target.parent, self._holder.path)]
+        if devices[0] != devices[1]:
+            raise UsageError(
+                "is on another file system than the metadata log, which is renamed",
+                path=f"--move-metadata-to {target}",
+                advice="name a folder on the same one, and copy it from there",
+            )
+
+    def _new_id(self, topic: TopicDescription) -> str:
+        """The id for a topic of which no list has one: that of a partition, or a new one."""
+        paths = (self._snapshot.partitions[TopicPartition(topic.name, number)] for number in topic.partitions)
+        return next(filter(None, map(read_topic_id, paths)), None) or new_id(secrets.token_bytes)
+
+    def _id_of(self, topic: TopicDescription) -> str:
+        return topic.topic_id or self._new_ids[topic.name]
+
+    def _overrides(self) -> Iterator[tuple[TopicDescription, str, str]]:
+        for topic in self._topics:
+            for name, text in sorted(self._snapshot.overrides(topic).items()):
+                yield topic, name, text
+
+    def _config_records(self) -> Iterator[ConfigRecord]:
+        """The settings of topics, and those of brokers in the old metadata log."""
+        for topic, name, text in self._overrides():
+            if not name.startswith(_SILTSTONES_OWN):
+                yield ConfigRecord(TOPIC_RESOURCE, topic.name, name, text)
+        for resource, settings in self._broker_settings().items():
+            for name, text in sorted(settings.items()):
+                if not name.startswith(_SILTSTONES_OWN):
+                    yield ConfigRecord(BROKER_RESOURCE, resource, name, text)
+
+    def _broker_settings(self) -> Mapping[str, Mapping[str, str]]:
+        """The settings of brokers that were set at run time, by Kafka or by Siltstone."""
+        cluster, own = self._snapshot.settings.cluster, self._snapshot.registry.brokers
+        image = {} if cluster is None else cluster.image.settings
+        kafkas = {name: settings for (kind, name), settings in image.items() if kind == BROKER_RESOURCE}
+        return {name: {**kafkas.get(name, {}), **own.get(name, {})} for name in sorted({*kafkas, *own})}
+
+    def _find_next_producer_id(self) -> int:
+        """The first producer id that neither we nor a Kafka has given, on a border of a block."""
+        found = [read_next_producer_id(directory.path) or 0 for directory in self._directories]
+        cluster = self._snapshot.settings.cluster
+        found.append(0 if cluster is None else cluster.image.next_producer_id)
+        for path in self._snapshot.partitions.values():
+            states = load_producers(path, list_segments(path))
+            found += [entry.producer_id + 1 for entry in states.entries() if entry.producer_id < LARGEST_ID]
+        return -(-max(found) // BLOCK) * BLOCK
+
+    def _records(self) -> Iterator[bytes]:
+        for name, level in FEATURES[self._request.release].items():
+            yield encode_feature(name, level)
+        for topic in self._topics:
+            yield encode_topic(TopicRecord(topic.name, self._id_of(topic)))
+            for number in topic.partitions:
+                yield self._partition_record(topic, number)
+        for record in self._settings:
+            yield encode_config(record)
+        if self._next_producer_id:
+            yield encode_producer_ids(ProducerIdsRecord(self._next_producer_id), broker=self._node)
+
+    def _partition_record(self, topic: TopicDescription, number: int) -> bytes:
+        path = self._snapshot.partitions[TopicPartition(topic.name, number)]
+        directory = next(found for found in self._directories if found.path == path.parent)
+        return encode_partition(
+            number,
+            self._id_of(topic),
+            broker=self._node,
+            leader_epoch=LeaderEpochs(path).latest_epoch or 0,
+            directory_id=directory.properties().get("directory.id"),
+        )
+
+    def write(self, now_ms: int) -> None:
+        """Write the files, in an order in which each state is a good one."""
+        for topic in self._topics:
+            if topic.name in self._new_ids:
+                for number in topic.partitions:
+                    path = self._snapshot.partitions[TopicPartition(topic.name, number)]
+                    files.replace(path / PARTITION_METADATA, partition_metadata(self._new_ids[topic.name]))
+        files.replace(self._path, bootstrap_checkpoint(list(self._records()), now_ms))
+        registry = self._registry_with_new_ids().with_all_handed_over()
+        for directory in self._directories:
+            write_registry(directory.path, registry)
+        if self._holder is not None and self._request.move_metadata_to is not None:
+            files.rename(self._holder.path / str(METADATA_PARTITION), self._request.move_metadata_to)
+            files.sync_directory(self._request.move_metadata_to.absolute().parent)
+            files.sync_directory(self._holder.path)
+
+    def _registry_with_new_ids(self) -> TopicRegistry:
+        registry = load_registry(directory.path for directory in self._directories)[0]
+        for name, topic_id in self._new_ids.items():
+            if name in registry.topics:
+                registry = registry.with_topic(name, replace(registry.topics[name], topic_id=topic_id))
+        return registry
+
+    def result(self) -> HandOver:
+        """What was handed over."""
+        return HandOver(
+            path=self._path,
+            release=self._request.release,
+            node_id=self._node,
+            cluster_id=self._cluster_id,
+            topics=len(self._topics),
+            partitions=sum(len(topic.partitions) for topic in self._topics),
+            settings=len(self._settings),
+            next_producer_id=self._next_producer_id,
+            left_out=[
+                f"{topic.name}: {name}={text}"
+                for topic, name, text in self._overrides()
+                if name.startswith(_SILTSTONES_OWN)
+            ],
+            new_ids=sorted(self._new_ids),
+            moved=self._request.move_metadata_to if self._holder is not None else None,
+            dry_run=self._request.dry_run,
+        )
+
+
+def _refuse_gaps(topics: Sequence[TopicDescription], snapshot: Snapshot) -> None:
+    """Raises DirectoryRefusedError for a partition that Kafka would look for and not find."""
+    for topic in topics:
+        count = max(snapshot.partition_count(topic) or 0, len(topic.partitions))
+        for number in range(count):
+            if TopicPartition(topic.name, number) not in snapshot.partitions:
+                raise DirectoryRefusedError(
+                    f"partition {number} of {count} is in none of the directories",
+                    path=topic.name,
+                    advice="pass all log.dirs of the broker; or create the partition, or delete the topic",
+                )

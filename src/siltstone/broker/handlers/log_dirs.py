@@ -1,0 +1,73 @@
+"""DescribeLogDirs 1 to 5: the log directories, and how much each partition takes there (Kafka's
+``ReplicaManager.describeLogDirs``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from siltstone.base import files
+from siltstone.broker.answers import Call
+from siltstone.broker.errors import Code
+from siltstone.broker.store import Broker
+from siltstone.broker.wire.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from siltstone.log.partition import PartitionLog
+from siltstone.runtime.served_directory import ServedDirectory
+
+Wanted = Mapping[str, frozenset[int]] | None
+"""The partitions that are asked for, by topic; None: all."""
+
+
+async def describe_log_dirs(
+    broker: Broker, request: DescribeLogDirsRequest, call: Call
+) -> DescribeLogDirsResponse:
+    """The log directories with some of their partitions, or all."""
+    wanted: Wanted = None
+    if request.topics is not None:
+        numbers = dict[str, set[int]]()
+        for topic in request.topics:
+            numbers.setdefault(topic.topic, set()).update(topic.partitions)
+        wanted = {name: frozenset(partitions) for name, partitions in numbers.items()}
+    results = await broker.in_pool(_results, broker, wanted)
+    return DescribeLogDirsResponse(results=tuple(results))
+
+
+def _results(broker: Broker, wanted: Wanted) -> list[DescribeLogDirsResult]:
+    serving = [_served(served, wanted) for served in broker.manager.serving()]
+    offline = [_offline(path) for path in broker.manager.offline]
+    return [*serving, *offline]
+
+
+def _offline(path: Path) -> DescribeLogDirsResult:
+    return DescribeLogDirsResult(error_code=Code.KAFKA_STORAGE_ERROR, log_dir=str(path.absolute()))
+
+
+def _served(served: ServedDirectory, wanted: Wanted) -> DescribeLogDirsResult:
+    try:
+        space = files.free_space(served.path)
+    except OSError:
+        return _offline(served.path)
+    topics = dict[str, list[DescribeLogDirsPartition]]()
+    for log in sorted(served.logs.values(), key=lambda log: log.topic_partition):
+        where = log.topic_partition
+        if wanted is None or where.partition in wanted.get(where.topic, ()):
+            topics.setdefault(where.topic, []).append(_partition(log))
+    return DescribeLogDirsResult(
+        log_dir=str(served.path.absolute()),
+        topics=tuple(
+            DescribeLogDirsTopic(name=name, partitions=tuple(partitions))
+            for name, partitions in topics.items()
+        ),
+        total_bytes=space.total_bytes,
+        usable_bytes=space.free_bytes,
+    )
+
+
+def _partition(log: PartitionLog) -> DescribeLogDirsPartition:
+    return DescribeLogDirsPartition(partition_index=log.topic_partition.partition, partition_size=log.size)

@@ -1,0 +1,331 @@
+"""Metadata 0 to 13, DescribeTopicPartitions 0 and DescribeCluster 0 to 2: who serves what.
+
+There is one broker: it leads every partition and is its only replica. A partition in a log directory that is
+out of service has no leader (LEADER_NOT_AVAILABLE). Corresponds to Kafka's ``KRaftMetadataCache`` and
+``DescribeTopicPartitionsRequestHandler``.
+
+Metadata creates topics, too: a name that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION, also
+when this request creates it, and the next request finds it. All of this happens in the broker's threads: the
+lists of topics wait for changes of topics.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from siltstone.base.errors import LogError, SiltstoneError, UnknownTopicError
+from siltstone.broker.answers import Call
+from siltstone.broker.errors import Code
+from siltstone.broker.handlers.topics import actor_of
+from siltstone.broker.store import Broker
+from siltstone.broker.wire.fields import ZERO_ID
+from siltstone.broker.wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from siltstone.broker.wire.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from siltstone.broker.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from siltstone.commands import administration
+from siltstone.log.names import INTERNAL_TOPICS, TopicPartition
+from siltstone.runtime.topic_names import refuse_bad_name
+
+CLUSTER_OPERATIONS, TOPIC_OPERATIONS = 8096, 3576
+"""What anybody may do without an authorizer: bits of Kafka's ``AclOperation``, measured on a 4.3."""
+NOT_ASKED = -(1 << 31)
+"""The operations in an answer to a client that has not asked for them."""
+PARTITIONS_MAX = 2000
+"""The most partitions in an answer of DescribeTopicPartitions (``max.request.partition.size.limit``)."""
+CREATED_MAX = 100
+"""The most topics that one Metadata request creates: each takes some file operations. Later ones create the
+others."""
+AUTO_CREATE = "auto.create.topics.enable"
+_FIRST_BY_ID = 12
+_BROKER_ENDPOINT, _CONTROLLER_ENDPOINT = 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Partition:
+    """A partition as an answer has it. ``error``: LEADER_NOT_AVAILABLE if it is not served now."""
+
+    number: int
+    error: int
+    leader: int
+    epoch: int
+    replicas: tuple[int, ...]
+    offline: tuple[int, ...]
+
+
+def _partition(broker: Broker, topic: str, number: int) -> _Partition:
+    node = broker.node_id
+    try:
+        epoch, error = broker.manager.get(TopicPartition(topic, number)).leader_epoch, 0
+    except LogError:  # its directory is offline, it is refused, or it is being created
+        epoch, error = -1, int(Code.LEADER_NOT_AVAILABLE)
+    return _Partition(
+        number=number,
+        error=error,
+        leader=-1 if error else node,
+        epoch=epoch,
+        replicas=(node,),
+        offline=(node,) if error else (),
+    )
+
+
+def _partitions(broker: Broker, topic: str, start: int = 0) -> Iterator[_Partition]:
+    """The partitions of a topic from a number on. Raises UnknownTopicError."""
+    for number in broker.manager.partitions_of(topic):
+        if number >= start:
+            yield _partition(broker, topic, number)
+
+
+# Metadata
+
+
+async def metadata(broker: Broker, request: MetadataRequest, call: Call) -> MetadataResponse:
+    """The cluster and its topics; creates those that do not exist, if it may."""
+    return await broker.in_pool(_metadata, broker, request, call)
+
+
+def _metadata(broker: Broker, request: MetadataRequest, call: Call) -> MetadataResponse:
+    refused = _refused(request, call.version)
+    if refused is not None:
+        return refused
+    wants_all = request.topics is None or (call.version == 0 and not request.topics)
+    if wants_all:
+        topics = [_topic(broker, name) for name in broker.manager.topics.names()]
+    elif any(topic.topic_id != ZERO_ID for topic in request.topics or ()):
+        topics = _by_id(broker, request.topics or ())
+    else:
+        topics = _by_name(broker, request, call)
+    if request.include_topic_authorized_operations:
+        topics = [_with_operations(topic) for topic in topics]
+    host, port = broker.host_and_port(call)
+    operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+    return MetadataResponse(
+        brokers=(MetadataResponseBroker(node_id=broker.node_id, host=host, port=port),),
+        cluster_id=broker.cluster_id,
+        controller_id=broker.node_id,
+        topics=tuple(topics),
+        cluster_authorized_operations=operations,
+    )
+
+
+def _refused(request: MetadataRequest, version: int) -> MetadataResponse | None:
+    """The answer to a request that names a topic in a way that its version does not have; None for others."""
+    topics = request.topics or ()
+    has_id = any(topic.topic_id != ZERO_ID for topic in topics)
+    has_nothing = any(topic.topic_id == ZERO_ID and topic.name is None for topic in topics)
+    if version < _FIRST_BY_ID and (has_id or has_nothing):
+        code = Code.INVALID_REQUEST
+    elif has_nothing and not has_id:
+        code = Code.UNKNOWN_SERVER_ERROR  # as Kafka
+    else:
+        return None
+    return MetadataResponse(
+        topics=tuple(
+            MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=topic.topic_id)
+            for topic in topics
+        ),
+        error_code=Code.NONE if version < _FIRST_BY_ID else code,
+    )
+
+
+def _topic(broker: Broker, name: str) -> MetadataResponseTopic:
+    """One topic; UNKNOWN_TOPIC_OR_PARTITION if it is gone meanwhile, INVALID_TOPIC_EXCEPTION for a bad
+    name."""
+    code, topic_id = Code.NONE, broker.id_of_topic(name)
+    partitions: Sequence[_Partition] = ()
+    try:
+        partitions = tuple(_partitions(broker, name))
+    except UnknownTopicError:
+        code, topic_id = _code_of_missing(name), ZERO_ID
+    return MetadataResponseTopic(
+        error_code=code,
+        name=name,
+        topic_id=topic_id,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=tuple(
+            MetadataResponsePartition(
+                error_code=partition.error,
+                partition_index=partition.number,
+                leader_id=partition.leader,
+                leader_epoch=partition.epoch,
+                replica_nodes=partition.replicas,
+                isr_nodes=partition.replicas,
+                offline_replicas=partition.offline,
+            )
+            for partition in partitions
+        ),
+    )
+
+
+def _code_of_missing(name: str) -> Code:
+    try:
+        refuse_bad_name(name)
+    except LogError:
+        return Code.INVALID_TOPIC_EXCEPTION
+    return Code.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _with_operations(topic: MetadataResponseTopic) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=topic.error_code,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=topic.partitions,
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _by_id(broker: Broker, topics: Iterable[MetadataRequestTopic]) -> list[MetadataResponseTopic]:
+    """The topics with an id; names in such a request do not count, as in Kafka."""
+    found = []
+    for topic_id in dict.fromkeys(topic.topic_id for topic in topics if topic.topic_id != ZERO_ID):
+        name = broker.topic_of_id(topic_id)
+        if name is None:
+            found.append(
+                MetadataResponseTopic(error_code=Code.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+            )
+        else:
+            found.append(_topic(broker, name))
+    return found
+
+
+def _by_name(broker: Broker, request: MetadataRequest, call: Call) -> list[MetadataResponseTopic]:
+    """The topics of these names, those that exist first, as in Kafka. Creates the others, if it may."""
+    topics = [
+        _topic(broker, name) for name in dict.fromkeys(topic.name or "" for topic in request.topics or ())
+    ]
+    if request.allow_auto_topic_creation and broker.config.flag(AUTO_CREATE):
+        missing = [topic.name for topic in topics if topic.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION]
+        for name in missing[:CREATED_MAX]:
+            _create(broker, name or "", call)
+    return sorted(topics, key=lambda topic: topic.error_code != 0)
+
+
+def _create(broker: Broker, name: str, call: Call) -> None:
+    """Create a topic, if that is possible: the client asks again, and sees. An internal topic is made by what
+    uses it."""
+    if name not in INTERNAL_TOPICS:
+        with contextlib.suppress(SiltstoneError, OSError):
+            administration.create_topic(broker.served, actor_of(call), name, None, {})
+
+
+# DescribeTopicPartitions
+
+
+async def describe_topic_partitions(
+    broker: Broker, request: DescribeTopicPartitionsRequest, call: Call
+) -> DescribeTopicPartitionsResponse:
+    """The partitions of topics in order of name, page by page."""
+    return await broker.in_pool(_describe_topic_partitions, broker, request)
+
+
+def _describe_topic_partitions(
+    broker: Broker, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    asked = [topic.name for topic in request.topics]
+    names, cursor = sorted(set(asked) or broker.manager.topics.names()), request.cursor
+    if cursor is not None:
+        if cursor.partition_index < 0 or (asked and cursor.topic_name not in names):
+            return DescribeTopicPartitionsResponse(
+                topics=tuple(
+                    DescribeTopicPartitionsResponseTopic(error_code=Code.INVALID_REQUEST, name=name)
+                    for name in names
+                )
+            )
+        names = [name for name in names if name >= cursor.topic_name]
+    left = min(max(request.response_partition_limit, 1), PARTITIONS_MAX)
+    topics = list[DescribeTopicPartitionsResponseTopic]()
+    for name in names:
+        start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+        if left == 0:
+            return DescribeTopicPartitionsResponse(
+                topics=tuple(topics), next_cursor=Cursor(topic_name=name, partition_index=start)
+            )
+        topic, following = _described(broker, name, start, left)
+        topics.append(topic)
+        left -= len(topic.partitions)
+        if following is not None:
+            return DescribeTopicPartitionsResponse(
+                topics=tuple(topics), next_cursor=Cursor(topic_name=name, partition_index=following)
+            )
+    return DescribeTopicPartitionsResponse(topics=tuple(topics))
+
+
+def _described(
+    broker: Broker, name: str, start: int, limit: int
+) -> tuple[DescribeTopicPartitionsResponseTopic, int | None]:
+    """(a topic with ``limit`` partitions at most, the number of the next partition or None)."""
+    try:
+        numbers = [number for number in broker.manager.partitions_of(name) if number >= start]
+    except UnknownTopicError:
+        return DescribeTopicPartitionsResponseTopic(
+            error_code=_code_of_missing(name),
+            name=name,
+            is_internal=name in INTERNAL_TOPICS,
+            topic_authorized_operations=TOPIC_OPERATIONS,
+        ), None
+    partitions = [_partition(broker, name, number) for number in numbers[:limit]]
+    topic = DescribeTopicPartitionsResponseTopic(
+        name=name,
+        topic_id=broker.id_of_topic(name),
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=tuple(
+            DescribeTopicPartitionsResponsePartition(
+                error_code=partition.error,
+                partition_index=partition.number,
+                leader_id=partition.leader,
+                leader_epoch=partition.epoch,
+                replica_nodes=partition.replicas,
+                isr_nodes=partition.replicas,
+                eligible_leader_replicas=(),
+                last_known_elr=(),
+                offline_replicas=partition.offline,
+            )
+            for partition in partitions
+        ),
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+    return topic, numbers[limit] if len(numbers) > limit else None
+
+
+# DescribeCluster
+
+
+def describe_cluster(broker: Broker, request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
+    """The one broker. A controller is asked for at a listener of its own, which there is none of."""
+    if request.endpoint_type != _BROKER_ENDPOINT:
+        is_controller = request.endpoint_type == _CONTROLLER_ENDPOINT
+        return DescribeClusterResponse(
+            error_code=Code.MISMATCHED_ENDPOINT_TYPE if is_controller else Code.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message="The request was sent to an endpoint of type BROKER, but we wanted an endpoint of "
+            "type CONTROLLER"
+            if is_controller
+            else f"Unsupported endpoint type {request.endpoint_type}",
+        )
+    host, port = broker.host_and_port(call)
+    asks = request.include_cluster_authorized_operations
+    return DescribeClusterResponse(
+        cluster_id=broker.cluster_id,
+        controller_id=broker.node_id,
+        brokers=(DescribeClusterBroker(broker_id=broker.node_id, host=host, port=port),),
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asks else NOT_ASKED,
+    )

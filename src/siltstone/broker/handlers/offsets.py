@@ -1,0 +1,176 @@
+"""ListOffsets, versions 1 to 11, and OffsetForLeaderEpoch, 2 to 4: offsets by time and by leader epoch
+(Kafka's ``ReplicaManager.fetchOffset``, ``lastOffsetForLeaderEpoch``).
+
+::
+
+    timestamp   stands for                                    from version
+    -1          the end: high watermark or last stable offset
+    -2          the start
+    -3          the record with the largest timestamp         7
+    -4          the start of what is on this disk: all is     8
+    -5, -6      the end of what was tiered, is to be: nothing 9, 11
+    0 …         the first record that is not older
+
+A search by time reads and decodes batches, so it runs in the pool.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+
+from siltstone.broker.answers import Call
+from siltstone.broker.errors import Code, RequestRefusedError, code_of
+from siltstone.broker.handlers.fetch import refuse_other_epoch
+from siltstone.broker.store import MANY_PARTITIONS, Broker
+from siltstone.broker.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from siltstone.broker.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+from siltstone.log.fetch import MAX_TIMESTAMP, LogView, offset_for_time
+from siltstone.log.partition import PartitionLog
+
+LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -4, -5, -6
+_FIRST_VERSIONS = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+
+
+def list_offsets(
+    broker: Broker, request: ListOffsetsRequest, call: Call
+) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
+    """The offsets that timestamps stand for."""
+    timestamps = [wanted.timestamp for topic in request.topics for wanted in topic.partitions]
+    searches = any(timestamp >= 0 or timestamp == MAX_TIMESTAMP for timestamp in timestamps)
+
+    def find_all() -> ListOffsetsResponse:
+        find = _finder(broker, request, call.version)
+        topics = tuple(
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=tuple(
+                    find(topic.name, wanted)
+                    for wanted in {row.partition_index: row for row in topic.partitions}.values()
+                ),
+            )
+            for topic in request.topics
+            if topic.partitions
+        )
+        return ListOffsetsResponse(topics=topics)
+
+    is_slow = searches or len(timestamps) > MANY_PARTITIONS
+    return broker.in_pool(find_all) if is_slow else find_all()
+
+
+def _finder(
+    broker: Broker, request: ListOffsetsRequest, version: int
+) -> Callable[[str, ListOffsetsPartition], ListOffsetsPartitionResponse]:
+    """The function that finds the offset of one partition."""
+    counts = Counter(_partitions(request))
+    logs = {where: _log_or_code(broker, *where) for where in counts}
+
+    def find(topic: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+        where = topic, wanted.partition_index
+        try:
+            if counts[where] > 1:
+                raise RequestRefusedError(Code.INVALID_REQUEST, "the partition is listed twice")
+            if request.isolation_level not in (0, 1):
+                raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, "no such isolation level")
+            timestamp = wanted.timestamp
+            if timestamp < 0 and version < _FIRST_VERSIONS.get(timestamp, version + 1):
+                raise RequestRefusedError(Code.UNSUPPORTED_VERSION, f"no timestamp {timestamp} is known")
+            log = logs[where]
+            if isinstance(log, int):
+                return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=log)
+            refuse_other_epoch(log, wanted.current_leader_epoch)
+            timestamp, offset, epoch = _offset_at(log, timestamp, is_committed=request.isolation_level != 0)
+        except Exception as error:  # one partition's error is not the others'
+            return ListOffsetsPartitionResponse(
+                partition_index=wanted.partition_index, error_code=code_of(error)
+            )
+        return ListOffsetsPartitionResponse(
+            partition_index=wanted.partition_index, timestamp=timestamp, offset=offset, leader_epoch=epoch
+        )
+
+    return find
+
+
+def _partitions(request: ListOffsetsRequest) -> Iterator[tuple[str, int]]:
+    return ((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
+
+
+def _log_or_code(broker: Broker, topic: str, partition: int) -> PartitionLog | int:
+    """A log, or the code of the error. (100,000 errors with their tracebacks would take seconds.)"""
+    try:
+        return broker.log_of(topic, partition)
+    except Exception as error:
+        return code_of(error)
+
+
+_NOTHING = (-1, -1, -1)
+
+
+def _offset_at(log: PartitionLog, timestamp: int, *, is_committed: bool) -> tuple[int, int, int]:
+    """(timestamp, offset, leader epoch), each -1 where there is none. Raises SiltstoneError, OSError."""
+    view = log.view
+    end = _end(view, is_committed=is_committed)
+    if timestamp == LATEST:
+        return -1, end, log.leader_epoch
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return -1, view.log_start_offset, log.epoch_at(view.log_start_offset)
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return _NOTHING
+    found = offset_for_time(view, timestamp)
+    return (
+        _NOTHING
+        if found is None or found.offset >= end
+        else (found.timestamp, found.offset, found.leader_epoch)
+    )
+
+
+def _end(view: LogView, *, is_committed: bool) -> int:
+    return view.last_stable_offset if is_committed else view.high_watermark
+
+
+def offset_for_leader_epoch(
+    broker: Broker, request: OffsetForLeaderEpochRequest, call: Call
+) -> OffsetForLeaderEpochResponse | Awaitable[OffsetForLeaderEpochResponse]:
+    """Where leader epochs end, so that a consumer notices that records which it has read are no more."""
+    is_slow = sum(len(topic.partitions) for topic in request.topics) > MANY_PARTITIONS
+    return broker.in_pool(_epoch_ends, broker, request) if is_slow else _epoch_ends(broker, request)
+
+
+def _epoch_ends(broker: Broker, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+    topics = tuple(
+        OffsetForLeaderTopicResult(
+            topic=topic.topic,
+            partitions=tuple(_epoch_end(broker, topic.topic, wanted) for wanted in topic.partitions),
+        )
+        for topic in request.topics
+    )
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
+def _epoch_end(broker: Broker, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    try:
+        log = broker.log_of(topic, wanted.partition)
+        refuse_other_epoch(log, wanted.current_leader_epoch)
+    except Exception as error:
+        return EpochEndOffset(partition=wanted.partition, error_code=code_of(error))
+    epoch, offset = log.end_of_epoch(wanted.leader_epoch) or (-1, -1)
+    return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=offset)

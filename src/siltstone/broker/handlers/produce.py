@@ -1,0 +1,259 @@
+"""Produce, versions 3 to 13: batches of producers, one for each partition (Kafka's ``KafkaApis``,
+``ReplicaManager.appendRecords``).
+
+::
+
+    the whole request   transactional records without an authorised transactional id 53
+    each partition      topic 3, 100 · structure 87 · zstd before version 7 76 · acks 21 · transaction 49 ·
+                        internal topic 17 · then the log: 2, 10, 32, 87, 45, 47, 48
+
+A small plain batch is appended at once; others in the pool, and the answer follows when all are appended.
+Batches are never copied: the log writes their offsets into the bytes of the request.
+
+No answer is sent for acks 0; after an error the connection is closed then, since nothing else could tell the
+producer. acks -1 is answered like 1: this broker has no replicas, and an append is as durable as in Kafka, in
+the page cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+import numpy as np
+
+from siltstone.base.codec_table import codec_number
+from siltstone.base.errors import (
+    CorruptMessageError,
+    LogError,
+    MessageTooLargeError,
+    RecordListTooLargeError,
+    RecordRefusedError,
+    StorageError,
+    UnknownTopicError,
+)
+from siltstone.base.records.layout import (
+    ATTRIBUTES_POSITION,
+    CODEC_MASK,
+    MAGIC_POSITION,
+    TRANSACTIONAL_BIT,
+)
+from siltstone.broker.answers import CLOSE, NO_ANSWER, Call, Unanswered
+from siltstone.broker.errors import Code, RequestRefusedError, code_of, message_of
+from siltstone.broker.store import MANY_PARTITIONS, Broker
+from siltstone.broker.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from siltstone.log.names import INTERNAL_TOPICS
+from siltstone.log.partition import AppendResult, PartitionLog
+from siltstone.log.validation import refuse_unless_one_batch
+
+ADMIN_CLIENT_ID = "__admin_client"
+"""The client id that may write to internal topics, as in Kafka."""
+_FIRST_BY_ID, _FIRST_WITH_ZSTD = 13, 7
+_ZSTD = codec_number("zstd")
+_NO_START_OFFSET = (
+    UnknownTopicError,
+    StorageError,
+    MessageTooLargeError,
+    RecordListTooLargeError,
+    CorruptMessageError,
+)
+"""The errors of an append that are answered without a log start offset (``appendToLocalLog``)."""
+_LOOKED_AT = CODEC_MASK | TRANSACTIONAL_BIT
+"""The attributes that may refuse a batch before its log is asked."""
+_NO_TOPICS: frozenset[str] = frozenset()
+Answer = ProduceResponse | Unanswered
+Batch = memoryview | bytes
+
+
+def produce(broker: Broker, request: ProduceRequest, call: Call) -> Answer | Awaitable[Answer]:
+    """Append the batches of a request."""
+    appends = _Appends(broker, request, call)
+    if sum(len(topic.partition_data) for topic in request.topic_data) > MANY_PARTITIONS:
+        return broker.in_pool(appends.append_all)
+    appends.try_all()
+    return appends.finish_in_pool() if appends.late else appends.answer()
+
+
+def _attributes(batch: Any) -> int:
+    """The low byte of a batch's attributes; 0 if it is cut before them, or null, or has an older format."""
+    if batch is None or len(batch) <= ATTRIBUTES_POSITION + 1 or batch[MAGIC_POSITION] < 2:
+        return 0
+    found: int = batch[ATTRIBUTES_POSITION + 1]
+    return found
+
+
+class _Appends:
+    """The appends of one request. ``answers``: those of each topic's partitions, in order of the request;
+    ``late``: what is to be appended in the pool: (topic's row, partition's row, log, batch)."""
+
+    def __init__(self, broker: Broker, request: ProduceRequest, call: Call) -> None:
+        self._broker, self._request, self._version = broker, request, call.version
+        self._has_acks = request.acks in (-1, 0, 1)
+        self._refused_topics = _NO_TOPICS if call.client_id == ADMIN_CLIENT_ID else INTERNAL_TOPICS
+        self.answers: list[list[PartitionProduceResponse | None]] = []
+        self.late: list[tuple[int, int, PartitionLog, Batch]] = []
+        self._late_logs: set[PartitionLog] = set()
+
+    def try_all(self) -> None:
+        """Append what can be appended at once; refuse what is to be refused; the rest is late."""
+        refused = self._refuse_all()
+        for topic_row, topic in enumerate(self._request.topic_data):
+            name = topic.name if self._version < _FIRST_BY_ID else self._broker.topic_of_id(topic.topic_id)
+            answers: list[PartitionProduceResponse | None] = []
+            self.answers.append(answers)
+            for row, data in enumerate(topic.partition_data):
+                if refused is not None:
+                    answers.append(_failed(data.index, refused))
+                    continue
+                answers.append(self._try(name, topic_row, row, data))
+
+    def _refuse_all(self) -> RequestRefusedError | None:
+        """The error of the whole request."""
+        if self._request.transactional_id is not None:
+            return None
+        for topic in self._request.topic_data:
+            for data in topic.partition_data:
+                if _attributes(data.records) & TRANSACTIONAL_BIT:
+                    reason = "transactional records without a transactional id"
+                    return RequestRefusedError(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, reason)
+        return None
+
+    def _try(
+        self, name: str | None, topic_row: int, row: int, data: PartitionProduceData
+    ) -> PartitionProduceResponse | None:
+        """Append one batch at once; None if it is late."""
+        log = None
+        try:
+            if name is None:
+                raise RequestRefusedError(Code.UNKNOWN_TOPIC_ID, "no topic has this id")
+            batch: Any = data.records
+            log = self._broker.log_of(name, data.index)
+            if batch is None:
+                raise RequestRefusedError(Code.INVALID_RECORD, "no batch was sent")
+            attributes = _attributes(batch)
+            if attributes & _LOOKED_AT or name in self._refused_topics or not self._has_acks:
+                self._refuse_before_append(name, batch, attributes)
+            # Behind a batch of the same log that is late, this one is late, too.
+            result = None if log in self._late_logs else log.try_append(batch)
+            if result is None:
+                self._late_logs.add(log)
+                self.late.append((topic_row, row, log, batch))
+                return None
+            return _appended(data.index, result, log)
+        except Exception as error:  # one partition's error is not the others'
+            return self._failed(data.index, error, log, data.records)
+
+    def _refuse_before_append(self, name: str, batch: Batch, attributes: int) -> None:
+        """Raises for what Kafka refuses before it asks the log. The structure of the batch comes first; the
+        log would find it, too, so it is only checked where another error would come before."""
+        codec, refused = attributes & CODEC_MASK, None
+        if codec == _ZSTD and self._version < _FIRST_WITH_ZSTD:
+            reason = f"zstd needs version {_FIRST_WITH_ZSTD} of Produce"
+            refused = RequestRefusedError(Code.UNSUPPORTED_COMPRESSION_TYPE, reason)
+        elif codec > _ZSTD and self._version < _FIRST_WITH_ZSTD:
+            refused = RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, "the batch's codec is unknown")
+        elif not self._has_acks:
+            refused = RequestRefusedError(
+                Code.INVALID_REQUIRED_ACKS, f"acks={self._request.acks} is not -1, 0 or 1"
+            )
+        elif attributes & TRANSACTIONAL_BIT:
+            reason = "this broker knows no transactional ids"
+            refused = RequestRefusedError(Code.INVALID_PRODUCER_ID_MAPPING, reason)
+        elif name in self._refused_topics:
+            refused = RequestRefusedError(Code.INVALID_TOPIC_EXCEPTION, f"only the broker writes to {name}")
+        if refused is not None:
+            refuse_unless_one_batch(np.frombuffer(batch, np.uint8))
+            raise refused
+
+    def append_all(self) -> Answer:
+        """Append all, in the pool, then answer."""
+        self.try_all()
+        self._append_late()
+        return self.answer()
+
+    async def finish_in_pool(self) -> Answer:
+        """Append in the pool what is late, then answer."""
+        await self._broker.in_pool(self._append_late)
+        return self.answer()
+
+    def _append_late(self) -> None:
+        """Append what is late, in order."""
+        for topic_row, row, log, batch in self.late:
+            index = self._request.topic_data[topic_row].partition_data[row].index
+            try:
+                answer = _appended(index, log.append(batch), log)
+            except Exception as error:
+                answer = self._failed(index, error, log, batch)
+            self.answers[topic_row][row] = answer
+
+    def _failed(
+        self, index: int, error: Exception, log: PartitionLog | None, batch: Any
+    ) -> PartitionProduceResponse:
+        if log is not None:
+            self._broker.note_failure(log)
+        return _failed(index, error, log, batch)
+
+    def answer(self) -> Answer:
+        """The answer, once all is appended or refused."""
+        if self._request.acks == 0:
+            answers = (answer for topic in self.answers for answer in topic)
+            return CLOSE if any(answer is None or answer.error_code for answer in answers) else NO_ANSWER
+        return ProduceResponse(
+            responses=tuple(
+                _of_topic(topic, answers)
+                for topic, answers in zip(self._request.topic_data, self.answers, strict=True)
+            )
+        )
+
+
+def _of_topic(
+    topic: TopicProduceData, answers: Sequence[PartitionProduceResponse | None]
+) -> TopicProduceResponse:
+    found = tuple(answer for answer in answers if answer is not None)
+    return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=found)
+
+
+def _appended(index: int, result: AppendResult, log: PartitionLog) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=index,
+        base_offset=result.first_offset,
+        log_append_time_ms=result.log_append_ms,
+        log_start_offset=log.view.log_start_offset,
+    )
+
+
+def _failed(
+    index: int, error: Exception, log: PartitionLog | None = None, batch: Any = None
+) -> PartitionProduceResponse:
+    """The answer of a partition whose batch was refused. ``log`` and ``batch``: if the log refused it."""
+    refused = error.record_errors if isinstance(error, RecordRefusedError) else ()
+    return PartitionProduceResponse(
+        index=index,
+        error_code=code_of(error),
+        base_offset=-1,
+        log_start_offset=-1 if log is None else _start_offset_for(error, log, batch),
+        record_errors=tuple(
+            BatchIndexAndErrorMessage(batch_index=record.index, batch_index_error_message=record.message)
+            for record in refused
+        ),
+        error_message=message_of(error),
+    )
+
+
+def _start_offset_for(error: Exception, log: PartitionLog, batch: Batch | None) -> int:
+    """The log start offset beside an error: the log's if the append itself failed, else -1."""
+    if batch is None or isinstance(error, (RequestRefusedError, *_NO_START_OFFSET)):
+        return -1
+    try:
+        refuse_unless_one_batch(np.frombuffer(batch, np.uint8))
+    except LogError:
+        return -1
+    return log.view.log_start_offset

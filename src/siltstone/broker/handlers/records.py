@@ -1,0 +1,69 @@
+"""DeleteRecords 0 to 2: raises the start offsets of logs (Kafka's ``ReplicaManager.deleteRecords``)."""
+
+from __future__ import annotations
+
+from siltstone.base.errors import LogError, OffsetOutOfRangeError
+from siltstone.broker.answers import Call
+from siltstone.broker.errors import Code, code_of
+from siltstone.broker.handlers.topics import actor_of
+from siltstone.broker.store import Broker
+from siltstone.broker.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from siltstone.commands import administration
+from siltstone.log.names import INTERNAL_TOPICS
+
+HIGH_WATERMARK = -1
+"""The offset that stands for the high watermark."""
+
+
+async def delete_records(broker: Broker, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
+    """Delete the records below an offset of each partition."""
+    return await broker.in_pool(_delete_records, broker, request, call)
+
+
+def _delete_records(broker: Broker, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
+    # Of a partition that comes twice the last offset counts, as in Kafka.
+    wanted = dict[str, dict[int, DeleteRecordsPartition]]()
+    for topic in request.topics:
+        for partition in topic.partitions:
+            wanted.setdefault(topic.name, {})[partition.partition_index] = partition
+    return DeleteRecordsResponse(
+        topics=tuple(
+            DeleteRecordsTopicResult(
+                name=name,
+                partitions=tuple(
+                    _deleted(broker, name, partition, call) for partition in partitions.values()
+                ),
+            )
+            for name, partitions in wanted.items()
+        )
+    )
+
+
+def _deleted(
+    broker: Broker, topic: str, partition: DeleteRecordsPartition, call: Call
+) -> DeleteRecordsPartitionResult:
+    number, offset = partition.partition_index, partition.offset
+    try:
+        code, start = int(Code.NONE), _start_after(broker, topic, number, offset, call)
+    except Exception as error:  # one partition's error is not the others'
+        code, start = code_of(error), -1
+    return DeleteRecordsPartitionResult(partition_index=number, low_watermark=start, error_code=code)
+
+
+def _start_after(broker: Broker, topic: str, number: int, offset: int, call: Call) -> int:
+    """Delete the records of one partition below ``offset``, and return its new start. Raises LogError."""
+    if topic in INTERNAL_TOPICS:
+        raise _InternalTopicError(f"records of {topic} cannot be deleted", path=topic)
+    if offset < HIGH_WATERMARK:
+        raise OffsetOutOfRangeError(f"{offset} is no offset", path=f"{topic}-{number}")
+    return administration.delete_records(broker.served, actor_of(call), topic, {number: offset})[number]
+
+
+class _InternalTopicError(LogError, code="INVALID_TOPIC_EXCEPTION", error_code=17):
+    """A topic of the broker's own."""

@@ -1,0 +1,344 @@
+"""CreateTopics 2 to 7, DeleteTopics 1 to 6, CreatePartitions 0 to 3 (Kafka's ``ReplicationControlManager``).
+
+Each topic of a request is a change of its own, with its own outcome, through ``commands.administration``:
+checked, recorded in the audit log, and made before the answer is sent. Timeouts of requests do not end a
+change.
+
+A request may ask for ``PARTITIONS_MAX`` new partitions, as in Kafka. Where Kafka compares what a topic is to
+have with the number of brokers, there is one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from siltstone.base.config import parse_topic_config
+from siltstone.base.errors import (
+    InvalidPartitionsError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from siltstone.broker.answers import Call
+from siltstone.broker.errors import Code, RequestRefusedError, advice_of, code_of, message_of
+from siltstone.broker.handlers.settings import refuse_tiered, topic_entries
+from siltstone.broker.store import Broker
+from siltstone.broker.wire.fields import ZERO_ID
+from siltstone.broker.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+from siltstone.broker.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from siltstone.broker.wire.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from siltstone.commands import administration
+from siltstone.commands.changes import LOCAL_USER, Actor
+from siltstone.log.names import CLUSTER_METADATA
+from siltstone.runtime.topic_names import id_bytes, new_id
+
+PARTITIONS_MAX = 10_000
+"""The most partitions that one request creates (``MAX_RECORDS_PER_USER_OP``)."""
+WAY = "kafka"
+"""How a change came, in the audit log."""
+CLIENT_ID_MAX = 256
+"""So many characters of a client's id are in the audit log."""
+_TOO_MANY = "Excessively large number of partitions per request."
+_DUPLICATE = "Duplicate topic name."
+_NO_TOPIC, _NO_ID = (
+    "This server does not host this topic-partition.",
+    "This server does not host this topic ID.",
+)
+_FIRST_BY_ID = 6
+
+
+def actor_of(call: Call) -> Actor:
+    """Who asks for a change: what the client calls itself, and its address."""
+    return Actor(user=(call.client_id or LOCAL_USER)[:CLIENT_ID_MAX], address=call.connection.peer, way=WAY)
+
+
+# CreateTopics
+
+
+async def create_topics(broker: Broker, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
+    """Create topics, or check whether they could be."""
+    return await broker.in_pool(_create_topics, broker, request, call)
+
+
+def _create_topics(broker: Broker, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
+    times = Counter(topic.name for topic in request.topics)
+    wanted = [topic for topic in request.topics if times[topic.name] == 1]
+    default = broker.config.integer("num.partitions")
+    total = sum(_count(topic, default) + 1 for topic in wanted)
+    results = []
+    for topic in wanted:
+        try:
+            if total > PARTITIONS_MAX:
+                raise RequestRefusedError(Code.POLICY_VIOLATION, _TOO_MANY)
+            results.append(_create_topic(broker, topic, call, validate_only=request.validate_only))
+        except Exception as error:  # one topic's error is not the others'
+            results.append(_not_created(topic.name, code_of(error), _creation_message(topic.name, error)))
+    results += [
+        _not_created(name, Code.INVALID_REQUEST, _DUPLICATE) for name, count in times.items() if count > 1
+    ]
+    return CreateTopicsResponse(topics=tuple(results))
+
+
+def _count(topic: CreatableTopic, default: int) -> int:
+    """How many partitions a topic asks for."""
+    return len(topic.assignments) or (default if topic.num_partitions == -1 else max(topic.num_partitions, 0))
+
+
+def _not_created(name: str, code: int, message: str | None) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=code, error_message=message)
+
+
+def _creation_message(name: str, error: Exception) -> str | None:
+    """What a client is told; in Kafka's words where tools show them to people."""
+    if isinstance(error, TopicExistsError):
+        return f"Topic '{name}' already exists."
+    if isinstance(error, InvalidPartitionsError):
+        return "Number of partitions was set to an invalid non-positive value."
+    return advice_of(error)
+
+
+def _create_topic(
+    broker: Broker, topic: CreatableTopic, call: Call, *, validate_only: bool
+) -> CreatableTopicResult:
+    """Create one topic. Raises RequestRefusedError, SiltstoneError, OSError."""
+    name = topic.name
+    if name == CLUSTER_METADATA:
+        raise RequestRefusedError(Code.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
+    overrides: dict[str, str] = {}
+    for setting in topic.configs:  # of several with one name the last one counts, as in Kafka
+        if setting.value is None:
+            raise RequestRefusedError(
+                Code.INVALID_CONFIG, f"Null value not supported for topic configs: {setting.name}"
+            )
+        overrides[setting.name] = setting.value
+    if not topic.assignments and topic.replication_factor not in (-1, 1):
+        raise RequestRefusedError(Code.INVALID_REPLICATION_FACTOR, _factor_message(topic.replication_factor))
+    refuse_tiered(overrides)
+    count = None if topic.num_partitions == -1 else topic.num_partitions
+    if topic.assignments:
+        count = _assigned(topic, broker.node_id)
+    administration.create_topic(
+        broker.served, actor_of(call), name, count, overrides, validate_only=validate_only
+    )
+    manager = broker.manager
+    if validate_only:
+        config = manager.config.with_topic_layer(parse_topic_config(overrides, name))
+        created = count or manager.config.integer("num.partitions")
+        topic_id = id_bytes(new_id(manager.random_bytes))  # as Kafka: of no topic
+    else:
+        config, created = manager.topics.settings(name), len(manager.partitions_of(name))
+        topic_id = broker.id_of_topic(name)
+    return CreatableTopicResult(
+        name=name,
+        topic_id=topic_id,
+        error_message=None,
+        num_partitions=created,
+        replication_factor=1,
+        configs=tuple(
+            CreatableTopicConfigs(name=entry.name, value=entry.value, config_source=entry.source)
+            for entry in sorted(
+                topic_entries(config), key=lambda entry: (entry.is_own_to_siltstone, entry.name)
+            )
+        ),
+    )
+
+
+def _factor_message(factor: int) -> str:
+    if factor < 1:
+        return "Replication factor must be larger than 0, or -1 to use the default value."
+    return (
+        f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} "
+        "cannot be reached because only 1 broker(s) are registered or some brokers have all their log "
+        "directories cordoned."
+    )
+
+
+def _assigned(topic: CreatableTopic, node_id: int) -> int:
+    """The number of partitions that a manual assignment has. Raises RequestRefusedError for one that cannot
+    be."""
+    for value, what in (
+        (topic.num_partitions, "numPartitions"),
+        (topic.replication_factor, "replication factor"),
+    ):
+        if value != -1:
+            reason = f"A manual partition assignment was specified, but {what} was not set to -1."
+            raise RequestRefusedError(Code.INVALID_REQUEST, reason)
+    _refuse_bad_replicas([assignment.broker_ids for assignment in topic.assignments], node_id)
+    return _number_of(topic.assignments)
+
+
+def _number_of(assignments: Sequence[CreatableReplicaAssignment]) -> int:
+    """How many partitions are assigned. Raises RequestRefusedError for a gap, or a number that comes
+    twice."""
+    numbers = [assignment.partition_index for assignment in assignments]
+    if len(set(numbers)) != len(numbers):
+        raise RequestRefusedError(
+            Code.INVALID_REPLICA_ASSIGNMENT, "Found multiple manual partition assignments for a partition"
+        )
+    if sorted(numbers) != list(range(len(numbers))):
+        raise RequestRefusedError(
+            Code.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
+        )
+    return len(numbers)
+
+
+def _refuse_bad_replicas(replicas_of: Sequence[Sequence[int]], node_id: int) -> None:
+    """Raises RequestRefusedError for replicas that are not this broker alone."""
+    for replicas in replicas_of:
+        reason = None
+        if not replicas:
+            reason = "The manual partition assignment includes an empty replica list."
+        elif len(set(replicas)) != len(replicas):
+            twice = next(broker for broker, times in Counter(sorted(replicas)).items() if times > 1)
+            reason = f"The manual partition assignment includes the broker {twice} more than once."
+        elif tuple(replicas) != (node_id,):
+            other = min(broker for broker in replicas if broker != node_id)
+            reason = (
+                f"The manual partition assignment includes broker {other}, but no such broker is registered."
+            )
+        if reason is not None:
+            raise RequestRefusedError(Code.INVALID_REPLICA_ASSIGNMENT, reason)
+
+
+# DeleteTopics
+
+
+async def delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
+    """Delete topics by their names, from version 6 on also by their ids."""
+    return await broker.in_pool(_delete_topics, broker, request, call)
+
+
+def _delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
+    states = request.topics
+    if call.version < _FIRST_BY_ID:
+        states = tuple(DeleteTopicState(name=name) for name in request.topic_names)
+    refused, names = _resolved(broker, states)
+    results = list(refused)
+    for name, topic_id in names.items():
+        try:
+            administration.delete_topic(broker.served, actor_of(call), name)
+            results.append(DeletableTopicResult(name=name, topic_id=topic_id))
+        except UnknownTopicError:
+            results.append(_not_deleted(name, topic_id, Code.UNKNOWN_TOPIC_OR_PARTITION, _NO_TOPIC))
+        except Exception as error:
+            results.append(_not_deleted(name, topic_id, code_of(error), message_of(error)))
+    return DeleteTopicsResponse(responses=tuple(results))
+
+
+def _not_deleted(name: str | None, topic_id: bytes, code: int, message: str | None) -> DeletableTopicResult:
+    return DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=message)
+
+
+def _resolved(
+    broker: Broker, states: Sequence[DeleteTopicState]
+) -> tuple[list[DeletableTopicResult], dict[str, bytes]]:
+    """(answers for what cannot be deleted, the id of each topic to delete by its name; ``ZERO_ID`` for a name
+    that does not exist)."""
+    refused, names = [], dict[str, bytes]()
+    times = Counter((state.name, state.topic_id) for state in states)
+    for (name, topic_id), count in times.items():
+        if name is not None and topic_id != ZERO_ID:
+            reason = "You may not specify both topic name and topic id."
+        elif name is None and topic_id == ZERO_ID:
+            reason = "Neither topic name nor id were specified."
+        elif count > 1:
+            reason = _DUPLICATE if name is not None else "Duplicate topic id."
+        else:
+            found = name if name is not None else broker.topic_of_id(topic_id)
+            if found is None:
+                refused.append(_not_deleted(None, topic_id, Code.UNKNOWN_TOPIC_ID, _NO_ID))
+            elif found in names:
+                del names[found]
+                reason = "The provided topic name maps to an ID that was already supplied."
+                refused.append(_not_deleted(found, broker.id_of_topic(found), Code.INVALID_REQUEST, reason))
+            else:
+                names[found] = broker.id_of_topic(found)
+            continue
+        refused.append(_not_deleted(name, topic_id, Code.INVALID_REQUEST, reason))
+    return refused, names
+
+
+# CreatePartitions
+
+
+async def create_partitions(
+    broker: Broker, request: CreatePartitionsRequest, call: Call
+) -> CreatePartitionsResponse:
+    """Raise the numbers of partitions of topics, or check whether they could be."""
+    return await broker.in_pool(_create_partitions, broker, request, call)
+
+
+def _create_partitions(
+    broker: Broker, request: CreatePartitionsRequest, call: Call
+) -> CreatePartitionsResponse:
+    times = Counter(topic.name for topic in request.topics)
+    results, left = [], PARTITIONS_MAX
+
+    def add(topic: CreatePartitionsTopic, existing: int) -> None:
+        nonlocal left
+        left -= topic.count - existing
+        if left < 0:
+            raise RequestRefusedError(Code.POLICY_VIOLATION, _TOO_MANY)
+        administration.add_partitions(
+            broker.served, actor_of(call), topic.name, topic.count, validate_only=request.validate_only
+        )
+
+    for topic in request.topics:
+        if times[topic.name] == 1:
+            results.append(_added(broker, topic, add))
+    results += [
+        CreatePartitionsTopicResult(name=name, error_code=Code.INVALID_REQUEST, error_message=_DUPLICATE)
+        for name, count in times.items()
+        if count > 1
+    ]
+    return CreatePartitionsResponse(results=tuple(results))
+
+
+def _added(
+    broker: Broker, topic: CreatePartitionsTopic, add: Callable[[CreatePartitionsTopic, int], None]
+) -> CreatePartitionsTopicResult:
+    """Check one topic, and ``add`` its partitions."""
+    try:
+        existing = len(broker.manager.partitions_of(topic.name))
+        if topic.count > existing and topic.assignments is not None:
+            more, assigned = topic.count - existing, len(topic.assignments)
+            if assigned != more:
+                raise RequestRefusedError(
+                    Code.INVALID_REPLICA_ASSIGNMENT,
+                    f"Attempted to add {more} additional partition(s), but only {assigned} assignment(s) "
+                    "were specified.",
+                )
+            _refuse_bad_replicas([assignment.broker_ids for assignment in topic.assignments], broker.node_id)
+        if topic.count <= existing:
+            raise InvalidPartitionsError(_no_increase(topic.name, existing, topic.count))
+        add(topic, existing)
+    except UnknownTopicError as error:
+        return CreatePartitionsTopicResult(name=topic.name, error_code=error.error_code)
+    except Exception as error:
+        return CreatePartitionsTopicResult(
+            name=topic.name, error_code=code_of(error), error_message=message_of(error)
+        )
+    return CreatePartitionsTopicResult(name=topic.name)
+
+
+def _no_increase(name: str, existing: int, count: int) -> str:
+    if count == existing:
+        return f"Topic already has {existing} partition(s)."
+    return f"The topic {name} currently has {existing} partition(s); {count} would not be an increase."

@@ -1,0 +1,149 @@
+"""Where the broker listens, by Kafka's settings.
+
+::
+
+    listeners=PLAINTEXT://127.0.0.1:9092,INSIDE://:19092        NAME://HOST:PORT; no host: every address
+    advertised.listeners=PLAINTEXT://broker.example:9092        what clients are told to connect to
+    listener.security.protocol.map=INSIDE:PLAINTEXT             what a name that is no protocol speaks
+
+A listener that only controllers use is left out: there is none here.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from siltstone.base.config import Config
+from siltstone.base.errors import UsageError
+from siltstone.broker.answers import ListenerAddress
+from siltstone.broker.limits import Limits
+
+PLAINTEXT = "PLAINTEXT"
+NONE = "none"
+"""Instead of listeners: there is no broker."""
+_FORM = re.compile(
+    r"(?P<name>[A-Za-z0-9_.-]+)://(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<host>[^\[\]:/\s]*)):(?P<port>[0-9]{1,5})"
+)
+_PORT_MAX = 65_535
+_ANYWHERE = ("", "0.0.0.0", "::")
+ADVICE = "choose another address with --kafka-listen, or with the setting listeners"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerListener:
+    """A listener: ``host`` "" is every address of the machine, port 0 any free one. ``advertised``: the host
+    and port that clients are told; None: the same."""
+
+    name: str = PLAINTEXT
+    host: str = "127.0.0.1"
+    port: int = 9092
+    advertised: tuple[str, int] | None = None
+
+    @classmethod
+    def parse(cls, text: str, setting: str) -> BrokerListener:
+        """``PLAINTEXT://127.0.0.1:9092``. Raises UsageError."""
+        form = _FORM.fullmatch(text.strip())
+        if form is None or int(form["port"]) > _PORT_MAX:
+            advice = "write PLAINTEXT://HOST:PORT"
+            raise UsageError(f"{text[:256]!r} is no listener", path=setting, advice=advice)
+        return cls(name=form["name"].upper(), host=form["six"] or form["host"] or "", port=int(form["port"]))
+
+    @property
+    def text(self) -> str:
+        """As in the setting."""
+        return f"{self.name}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    def bind(self, limits: Limits) -> socket.socket:
+        """A listening socket, which does not block. Raises UsageError for an address that is in use or is
+        none of this machine."""
+        try:
+            found = socket.getaddrinfo(self.host or None, self.port, type=socket.SOCK_STREAM)
+            family, address = found[0][0], found[0][4][:2]
+            is_dual = not self.host and socket.has_dualstack_ipv6()
+            if not self.host:
+                family, address = (socket.AF_INET6 if is_dual else socket.AF_INET), ("", self.port)
+            bound = socket.create_server(
+                address, family=family, backlog=limits.backlog, dualstack_ipv6=is_dual
+            )
+        except OSError as error:
+            reason = f"cannot listen on {self.text}: {error.strerror or error}"
+            raise UsageError(reason, advice=ADVICE) from error
+        bound.setblocking(False)
+        # Connections that are accepted have the listener's options.
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if limits.send_buffer_bytes > 0:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.send_buffer_bytes)
+        if limits.receive_buffer_bytes > 0:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.receive_buffer_bytes)
+        return bound
+
+    def address(self, bound: socket.socket) -> ListenerAddress:
+        """What clients are told, with the port that the socket really has."""
+        host, port = self.advertised or (self.host, 0)
+        if host in _ANYWHERE:
+            host = socket.getfqdn()
+        return ListenerAddress(name=self.name, host=host, port=port or bound.getsockname()[1])
+
+
+def listeners_of(config: Config, texts: Sequence[str] = ()) -> list[BrokerListener]:
+    """The listeners in ``texts`` (``NONE`` alone: none), else those of ``server.properties``. Raises
+    UsageError for one that is malformed, whose protocol is not PLAINTEXT, or whose name or address another
+    one has, and for a setting that would protect what is not protected here."""
+    if list(texts) == [NONE]:
+        return []
+    if config["authorizer.class.name"]:
+        raise UsageError(
+            "there are no ACLs here yet: everybody who connects may do everything",
+            path="authorizer.class.name",
+            advice="leave it out, and listen only where those reach the broker who may use it",
+        )
+    setting = "--kafka-listen" if texts else "listeners"
+    parsed = [BrokerListener.parse(text, setting) for text in texts or _words(config, setting)]
+    told = "advertised.listeners"
+    advertised = {
+        one.name: (one.host, one.port)
+        for one in (BrokerListener.parse(text, told) for text in _words(config, told))
+    }
+    controllers = {name.upper() for name in _words(config, "controller.listener.names")}
+    found = [
+        BrokerListener(name=one.name, host=one.host, port=one.port, advertised=advertised.get(one.name))
+        for one in parsed
+        if one.name not in controllers
+    ]
+    _refuse_unknown(config, found)
+    for others in ([one.name for one in found], [(one.host, one.port) for one in found if one.port]):
+        if len(set(others)) < len(others):
+            raise UsageError("two listeners have one name or one address", path="listeners", advice=ADVICE)
+    return found
+
+
+def refuse_taken(listeners: Sequence[BrokerListener]) -> None:
+    """Raises UsageError for an address that is in use, before anything is opened or made."""
+    for listener in listeners:
+        listener.bind(Limits()).close()
+
+
+def _refuse_unknown(config: Config, listeners: Sequence[BrokerListener]) -> None:
+    """Raises UsageError for a listener that speaks another protocol than PLAINTEXT."""
+    protocols = dict[str, str]()
+    for text in _words(config, "listener.security.protocol.map"):
+        name, _, protocol = text.partition(":")
+        protocols[name.strip().upper()] = protocol.strip().upper()
+    for one in listeners:
+        protocol = protocols.get(one.name, one.name)
+        if protocol != PLAINTEXT:
+            raise UsageError(
+                f"{one.text} speaks {protocol}: only {PLAINTEXT} is here yet",
+                path="listeners",
+                advice="make it a PLAINTEXT listener on an address that only those reach who may use it",
+            )
+
+
+def _words(config: Config, name: str) -> tuple[str, ...]:
+    value = config[name]
+    assert isinstance(value, tuple)
+    return value

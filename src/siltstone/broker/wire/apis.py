@@ -1,0 +1,88 @@
+"""The APIs of Kafka 4.3 that have messages here. Made by ``scripts/wire_messages.py``.
+
+Whether the broker announces one is ``dispatch.HANDLERS``' to say.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from siltstone.broker.wire.fields import Message
+
+
+class Api:
+    """An API: its number, Kafka's name, the versions of Kafka 4.3, and the first flexible one."""
+
+    def __init__(self, key: int, name: str, min_version: int, max_version: int, first_flexible: int) -> None:
+        self.key, self.name = key, name
+        self.min_version, self.max_version = min_version, max_version
+        self.first_flexible = first_flexible
+
+    def has(self, version: int) -> bool:
+        """Is there such a version?"""
+        return self.min_version <= version <= self.max_version
+
+    @cached_property
+    def request(self) -> type[Message]:
+        """The class of its requests. Its module is imported at the first use."""
+        return self._message("Request")
+
+    @cached_property
+    def response(self) -> type[Message]:
+        """The class of its answers."""
+        return self._message("Response")
+
+    def _message(self, kind: str) -> type[Message]:
+        words = "".join("_" + letter.lower() if letter.isupper() else letter for letter in self.name)
+        module = importlib.import_module(f"siltstone.broker.wire.messages.{words[1:]}")
+        found: type[Message] = getattr(module, self.name + kind)
+        return found
+
+
+APIS: dict[int, Api] = {
+    api.key: api
+    for api in (
+        Api(0, "Produce", 3, 13, 9),
+        Api(1, "Fetch", 4, 18, 12),
+        Api(2, "ListOffsets", 1, 11, 6),
+        Api(3, "Metadata", 0, 13, 9),
+        Api(18, "ApiVersions", 0, 4, 3),
+        Api(19, "CreateTopics", 2, 7, 5),
+        Api(20, "DeleteTopics", 1, 6, 4),
+        Api(21, "DeleteRecords", 0, 2, 2),
+        Api(22, "InitProducerId", 0, 5, 2),
+        Api(23, "OffsetForLeaderEpoch", 2, 4, 4),
+        Api(32, "DescribeConfigs", 1, 4, 4),
+        Api(33, "AlterConfigs", 0, 2, 2),
+        Api(35, "DescribeLogDirs", 1, 5, 2),
+        Api(37, "CreatePartitions", 0, 3, 2),
+        Api(44, "IncrementalAlterConfigs", 0, 1, 1),
+        Api(46, "ListPartitionReassignments", 0, 0, 0),
+        Api(60, "DescribeCluster", 0, 2, 0),
+        Api(74, "ListConfigResources", 0, 1, 0),
+        Api(75, "DescribeTopicPartitions", 0, 0, 0),
+    )
+}
+"""All of them by their number."""
+PRODUCE = 0
+FETCH = 1
+LIST_OFFSETS = 2
+METADATA = 3
+API_VERSIONS = 18
+CREATE_TOPICS = 19
+DELETE_TOPICS = 20
+DELETE_RECORDS = 21
+INIT_PRODUCER_ID = 22
+OFFSET_FOR_LEADER_EPOCH = 23
+DESCRIBE_CONFIGS = 32
+ALTER_CONFIGS = 33
+DESCRIBE_LOG_DIRS = 35
+CREATE_PARTITIONS = 37
+INCREMENTAL_ALTER_CONFIGS = 44
+LIST_PARTITION_REASSIGNMENTS = 46
+DESCRIBE_CLUSTER = 60
+LIST_CONFIG_RESOURCES = 74
+DESCRIBE_TOPIC_PARTITIONS = 75

@@ -1,0 +1,518 @@
+"""Reads and writes messages: for each message and version a list of steps, made once from its fields.
+
+A reader never trusts a length. Each is compared with the bytes that are left before anything is allocated;
+arrays of structures may have ``ELEMENTS_MAX`` elements in one message. Unknown tagged fields are skipped.
+Bytes behind the last field are ignored, as in Kafka.
+
+::
+
+    fixed fields in a row      one struct.unpack
+    string, bytes, records     size (int16, int32; if flexible a varint of size + 1), bytes
+    array                      count (int32; or a varint of count + 1), elements
+    uuid                       16 bytes
+    tagged fields              varint count, then for each: varint tag, varint size, bytes
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+
+from siltstone.base.errors import LogError
+from siltstone.broker.wire.fields import Field, Message, Piece
+
+ELEMENTS_MAX = 100_000
+"""The most elements that all arrays of one request may have together."""
+_FIXED = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "int64": "q",
+    "float64": "d",
+    "uuid": "16s",
+}
+"""``struct``'s letters for the types of fixed size."""
+_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+_VARINT_BYTES_MAX = 5
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+class MalformedRequestError(LogError, code="INVALID_REQUEST", error_code=42):
+    """The bytes of a request that are not in Kafka's format: the connection is closed."""
+
+
+class _Budget:
+    """How many elements a message may still have."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = ELEMENTS_MAX
+
+    def take(self, count: int, position: int) -> None:
+        """Raises MalformedRequestError when the message has too many."""
+        self.left -= count
+        if self.left < 0:
+            raise MalformedRequestError(f"more than {ELEMENTS_MAX} array elements", position=position)
+
+
+ReadStep = Callable[[memoryview, int, _Budget, list[Any]], int]
+"""Reads values at a position, adds them to the list, and returns the position after them."""
+ReadValue = Callable[[memoryview, int, _Budget], tuple[Any, int]]
+"""Reads one value at a position: (value, the position after it)."""
+
+
+class _Output:
+    """What has been written: pieces, and the bytes after the last one."""
+
+    __slots__ = ("data", "pieces")
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self.data = bytearray()
+
+    def add(self, piece: Piece) -> None:
+        """Put a piece behind what is written, without a copy."""
+        self.pieces.append(self.data)
+        self.pieces.append(piece)
+        self.data = bytearray()
+
+
+WriteStep = Callable[[Any, _Output], None]
+"""Writes values of a message."""
+
+
+class _Known(NamedTuple):
+    """A field of a message, with its Python name, the class of its structures and its default."""
+
+    name: str
+    field: Field
+    of: type[Message] | None
+    default: Any
+
+    def is_nullable(self, version: int) -> bool:
+        return self.field.nullable is not None and version >= self.field.nullable
+
+    def is_in(self, version: int) -> bool:
+        return self.field.first <= version <= self.field.last
+
+    def is_tagged(self, version: int) -> bool:
+        return self.field.tag is not None and version >= self.field.tagged
+
+    def is_fixed(self, version: int) -> bool:
+        return self.field.kind in _FIXED and not self.field.is_array and not self.is_tagged(version)
+
+
+def read(message: type[MessageT], version: int, data: memoryview, position: int = 0) -> MessageT:
+    """Read a message at ``position`` of a frame. Fields of type ``records`` are views of ``data``. Raises
+    MalformedRequestError."""
+    try:
+        found, _ = _reader(message, version, message.FIRST_FLEXIBLE)(data, position, _Budget())
+    except (struct.error, IndexError) as error:
+        raise MalformedRequestError("the request ends within a field", position=len(data)) from error
+    return found  # type: ignore[no-any-return]
+
+
+def write(message: Message, version: int) -> list[Piece]:
+    """The bytes of a message in pieces. Its ``records`` that are files stay what they are."""
+    output = _Output()
+    _writer(type(message), version, message.FIRST_FLEXIBLE)(message, output)
+    output.pieces.append(output.data)
+    return output.pieces
+
+
+@functools.cache
+def _fields(message: type[Message]) -> tuple[_Known, ...]:
+    """The fields of a message in the order of its definition."""
+    defaults = message()
+    hints = get_type_hints(message, include_extras=True)
+    found = []
+    for name in message.__struct_fields__:
+        declared, field = get_args(hints[name])[:2]
+        structures = [hint for hint in _all_types(declared) if issubclass(hint, Message)]
+        found.append(_Known(name, field, structures[0] if structures else None, getattr(defaults, name)))
+    return tuple(found)
+
+
+def _all_types(hint: Any) -> Iterator[type]:
+    if isinstance(hint, type):
+        yield hint
+    for part in get_args(hint):
+        yield from _all_types(part)
+
+
+# Varints
+
+
+def read_varint(data: memoryview, position: int) -> tuple[int, int]:
+    """An unsigned varint of 32 bits: (its value, the position after it). Raises MalformedRequestError."""
+    value = 0
+    for number in range(_VARINT_BYTES_MAX):
+        byte = data[position + number]
+        value |= (byte & 0x7F) << (7 * number)
+        if byte < 0x80:
+            return value & 0xFFFFFFFF, position + number + 1
+    raise MalformedRequestError("a varint has more than five bytes", position=position)
+
+
+_SHORT_VARINTS = tuple(bytes([value]) for value in range(0x80))
+
+
+def varint(value: int) -> bytes:
+    """An unsigned varint."""
+    if value < 0x80:
+        return _SHORT_VARINTS[value]
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def skip_tags(data: memoryview, position: int) -> int:
+    """The position after tagged fields. Raises MalformedRequestError."""
+    try:
+        return _read_tags({}, data, position, _Budget(), {})
+    except IndexError as error:
+        raise MalformedRequestError("the request ends within its tags", position=len(data)) from error
+
+
+def _read_tags(
+    known: dict[int, tuple[int, ReadValue]],
+    data: memoryview,
+    position: int,
+    budget: _Budget,
+    values: dict[int, Any],
+) -> int:
+    """Read tagged fields into ``values`` (by their number in the message), skip the unknown ones."""
+    count, position = read_varint(data, position)
+    budget.take(count, position)
+    for _ in range(count):
+        tag, position = read_varint(data, position)
+        size, position = read_varint(data, position)
+        end = _end(data, position, size)
+        if tag in known:
+            number, read_value = known[tag]
+            values[number], _ = read_value(data[:end], position, budget)
+        position = end
+    return position
+
+
+def _end(data: memoryview, position: int, size: int) -> int:
+    """The end of ``size`` bytes. Raises MalformedRequestError if they are not there."""
+    end = position + size
+    if end > len(data):
+        raise MalformedRequestError(
+            f"a field of {size} bytes, {len(data) - position} are left", position=position
+        )
+    return end
+
+
+# Reading
+
+
+@functools.cache
+def _reader(message: type[Message], version: int, flexible: int) -> ReadValue:
+    """The function that reads a message in a version; ``flexible``: the first flexible version."""
+    fields, is_flexible = _fields(message), version >= flexible
+    defaults = [known.default for known in fields]
+    # The numbers of the fields in the order in which steps add their values.
+    plain = [row for row, known in enumerate(fields) if known.is_in(version) and not known.is_tagged(version)]
+    tags = {
+        known.field.tag: (row, _value_reader(known, version, flexible))
+        for row, known in enumerate(fields)
+        if known.is_in(version) and known.is_tagged(version)
+    }
+    steps = tuple(_read_steps([fields[row] for row in plain], version, flexible))
+    has_all = plain == list(range(len(fields)))
+
+    def read_message(data: memoryview, position: int, budget: _Budget) -> tuple[Any, int]:
+        values: list[Any] = []
+        for step in steps:
+            position = step(data, position, budget, values)
+        if not has_all:
+            found = defaults.copy()
+            for row, value in zip(plain, values, strict=True):
+                found[row] = value
+            values = found
+        if is_flexible:
+            if data[position] == 0:  # no tagged field, as nearly always
+                return message(*values), position + 1
+            tagged: dict[int, Any] = {}
+            position = _read_tags(tags, data, position, budget, tagged)  # type: ignore[arg-type]
+            for row, value in tagged.items():
+                values[row] = value
+        return message(*values), position
+
+    return read_message
+
+
+def _read_steps(fields: Sequence[_Known], version: int, flexible: int) -> Iterator[ReadStep]:
+    """One step for a field, or for all fixed fields in a row."""
+    for is_fixed, group in groupby(fields, lambda known: known.is_fixed(version)):
+        if is_fixed:
+            yield _fixed_step(struct.Struct(">" + "".join(_FIXED[known.field.kind] for known in group)))
+        else:
+            for known in group:
+                yield _value_step(_value_reader(known, version, flexible))
+
+
+def _fixed_step(form: struct.Struct) -> ReadStep:
+    unpack_from, size = form.unpack_from, form.size
+
+    def read_fixed(data: memoryview, position: int, budget: _Budget, values: list[Any]) -> int:
+        values += unpack_from(data, position)
+        return position + size
+
+    return read_fixed
+
+
+def _value_step(read_value: ReadValue) -> ReadStep:
+    def read_one(data: memoryview, position: int, budget: _Budget, values: list[Any]) -> int:
+        value, position = read_value(data, position, budget)
+        values.append(value)
+        return position
+
+    return read_one
+
+
+def _value_reader(known: _Known, version: int, flexible: int) -> ReadValue:
+    """The function that reads one value of a field."""
+    kind, may_be_null = known.field.kind, known.is_nullable(version)
+    if known.field.is_array:
+        return _array_reader(known, version, flexible)
+    if known.of is not None:
+        inner = _reader(known.of, version, flexible)
+        return _null_or(inner) if may_be_null else inner
+    if kind in _FIXED:
+        form = struct.Struct(">" + _FIXED[kind])
+        return lambda data, position, _: (form.unpack_from(data, position)[0], position + form.size)
+    return _sized_reader(kind, version >= flexible, may_be_null)
+
+
+def _null_or(inner: ReadValue) -> ReadValue:
+    """A structure that may be null: an int8 before it is -1 then."""
+
+    def read_null_or(data: memoryview, position: int, budget: _Budget) -> tuple[Any, int]:
+        return (None, position + 1) if data[position] > 0x7F else inner(data, position + 1, budget)
+
+    return read_null_or
+
+
+def _size_reader(form: struct.Struct | None) -> Callable[[memoryview, int], tuple[int, int]]:
+    """The function that reads a size or a count, -1 for null; ``form`` None: the flexible one."""
+    if form is None:
+
+        def read_compact(data: memoryview, position: int) -> tuple[int, int]:
+            byte = data[position]
+            if byte < 0x80:
+                return byte - 1, position + 1
+            value, position = read_varint(data, position)
+            return value - 1, position
+
+        return read_compact
+    unpack_from, width = form.unpack_from, form.size
+    return lambda data, position: (unpack_from(data, position)[0], position + width)
+
+
+def _sized_reader(kind: str, is_flexible: bool, may_be_null: bool) -> ReadValue:
+    """The function that reads a string, bytes or records."""
+    read_size = _size_reader(None if is_flexible else _INT16 if kind == "string" else _INT32)
+
+    def read_sized(data: memoryview, position: int, _: _Budget) -> tuple[Any, int]:
+        size, start = read_size(data, position)
+        if size < 0:
+            if may_be_null:
+                return None, start
+            raise MalformedRequestError("a field is null that may not be", position=position)
+        end = start + size
+        if end > len(data):
+            raise MalformedRequestError(
+                f"a field of {size} bytes, {len(data) - start} are left", position=start
+            )
+        found: Any = data[start:end]
+        if kind == "string":
+            return str(found, "utf-8", "replace"), end
+        return (found if kind == "records" else bytes(found)), end
+
+    return read_sized
+
+
+def _array_reader(known: _Known, version: int, flexible: int) -> ReadValue:
+    """The function that reads an array; the elements of fixed size at once."""
+    read_count = _size_reader(None if version >= flexible else _INT32)
+    may_be_null, kind = known.is_nullable(version), known.field.kind
+    code = _FIXED.get(kind)
+    width = struct.calcsize(">" + code) if code else 0
+    read_element = None if code else _value_reader(_element(known), version, flexible)
+
+    def read_array(data: memoryview, position: int, budget: _Budget) -> tuple[Any, int]:
+        count, position = read_count(data, position)
+        if count < 0:
+            if may_be_null:
+                return None, position
+            raise MalformedRequestError("an array is null that may not be", position=position)
+        budget.take(count, position)
+        if read_element is None:
+            end = _end(data, position, count * width)
+            if kind == "uuid":
+                return tuple(bytes(data[at : at + 16]) for at in range(position, end, 16)), end
+            return struct.unpack_from(f">{count}{code}", data, position), end
+        _end(data, position, count)  # each element has a byte at least
+        found = []
+        for _ in range(count):
+            element, position = read_element(data, position, budget)
+            found.append(element)
+        return tuple(found), position
+
+    return read_array
+
+
+def _element(known: _Known) -> _Known:
+    """The field that an element of an array is. None is null: no element of Kafka's arrays may be."""
+    return known._replace(field=Field(known.field.kind, 0))
+
+
+# Writing
+
+
+@functools.cache
+def _writer(message: type[Message], version: int, flexible: int) -> WriteStep:
+    """The function that writes a message in a version."""
+    fields = [known for known in _fields(message) if known.is_in(version)]
+    plain = [known for known in fields if not known.is_tagged(version)]
+    tagged = sorted(
+        (known.field.tag, known, _value_writer(known, version, flexible))
+        for known in fields
+        if known.is_tagged(version) and known.field.tag is not None
+    )
+    steps = tuple(_write_steps(plain, version, flexible))
+    is_flexible = version >= flexible
+
+    def write_message(value: Any, output: _Output) -> None:
+        for step in steps:
+            step(value, output)
+        if is_flexible:
+            _write_tags(tagged, value, output)
+
+    return write_message
+
+
+def _write_tags(tagged: Sequence[tuple[int, _Known, WriteStep]], value: Any, output: _Output) -> None:
+    """Write the tagged fields that do not have their default, in the order of their tags."""
+    present = []
+    for tag, known, write_value in tagged:
+        found = getattr(value, known.name)
+        if found is not known.default and found != known.default:
+            part = _Output()
+            write_value(found, part)
+            present.append((tag, part.data))
+    output.data += varint(len(present))
+    for tag, data in present:
+        output.data += varint(tag) + varint(len(data)) + data
+
+
+def _write_steps(fields: Sequence[_Known], version: int, flexible: int) -> Iterator[WriteStep]:
+    for is_fixed, group in groupby(fields, lambda known: known.is_fixed(version)):
+        rows = list(group)
+        if is_fixed:
+            yield _fixed_write(rows)
+        else:
+            for known in rows:
+                yield _field_write(operator.attrgetter(known.name), _value_writer(known, version, flexible))
+
+
+def _fixed_write(rows: Sequence[_Known]) -> WriteStep:
+    pack = struct.Struct(">" + "".join(_FIXED[known.field.kind] for known in rows)).pack
+    get = operator.attrgetter(*(known.name for known in rows))
+    if len(rows) == 1:
+
+        def write_one(value: Any, output: _Output) -> None:
+            output.data += pack(get(value))
+
+        return write_one
+
+    def write_fixed(value: Any, output: _Output) -> None:
+        output.data += pack(*get(value))
+
+    return write_fixed
+
+
+def _field_write(get: Callable[[Any], Any], write_value: WriteStep) -> WriteStep:
+    def write_field(value: Any, output: _Output) -> None:
+        write_value(get(value), output)
+
+    return write_field
+
+
+def _value_writer(known: _Known, version: int, flexible: int) -> WriteStep:
+    """The function that writes one value of a field."""
+    kind = known.field.kind
+    if known.field.is_array:
+        return _array_writer(known, version, flexible)
+    if known.of is not None:
+        inner = _writer(known.of, version, flexible)
+        return _write_null_or(inner) if known.is_nullable(version) else inner
+    if kind in _FIXED:
+        pack = struct.Struct(">" + _FIXED[kind]).pack
+
+        def write_number(value: Any, output: _Output) -> None:
+            output.data += pack(value)
+
+        return write_number
+    return _sized_writer(kind, version >= flexible)
+
+
+def _write_null_or(inner: WriteStep) -> WriteStep:
+    def write_null_or(value: Any, output: _Output) -> None:
+        output.data += b"\xff" if value is None else b"\x01"
+        if value is not None:
+            inner(value, output)
+
+    return write_null_or
+
+
+def _size_writer(form: struct.Struct | None) -> Callable[[int], bytes]:
+    return form.pack if form is not None else lambda size: varint(size + 1)
+
+
+def _sized_writer(kind: str, is_flexible: bool) -> WriteStep:
+    """The function that writes a string, bytes or records; records that are a file become a piece."""
+    size_of = _size_writer(None if is_flexible else _INT16 if kind == "string" else _INT32)
+
+    def write_sized(value: Any, output: _Output) -> None:
+        if value is None:
+            output.data += size_of(-1)
+            return
+        if kind == "string":
+            value = value.encode()
+        output.data += size_of(len(value))
+        if isinstance(value, bytes):
+            output.data += value
+        else:
+            output.add(value)
+
+    return write_sized
+
+
+def _array_writer(known: _Known, version: int, flexible: int) -> WriteStep:
+    count_of = _size_writer(None if version >= flexible else _INT32)
+    write_element = _value_writer(_element(known), version, flexible)
+
+    def write_array(value: Any, output: _Output) -> None:
+        if value is None:
+            output.data += count_of(-1)
+            return
+        output.data += count_of(len(value))
+        for element in value:
+            write_element(element, output)
+
+    return write_array

@@ -1,0 +1,48 @@
+"""Requests and answers of CreatePartitions. Made by ``scripts/wire_messages.py``."""
+
+from typing import Annotated, ClassVar
+
+from siltstone.broker.wire.fields import Field, Message
+
+
+class CreatePartitionsAssignment(Message, frozen=True):
+    """``assignments`` of CreatePartitionsTopic."""
+
+    broker_ids: Annotated[tuple[int, ...], Field("int32", 0, is_array=True)] = ()
+
+
+class CreatePartitionsTopic(Message, frozen=True):
+    """``topics`` of CreatePartitionsRequest."""
+
+    name: Annotated[str, Field("string", 0)] = ""
+    count: Annotated[int, Field("int32", 0)] = 0
+    assignments: Annotated[
+        tuple[CreatePartitionsAssignment, ...] | None, Field("struct", 0, nullable=0, is_array=True)
+    ] = ()
+
+
+class CreatePartitionsRequest(Message, frozen=True):
+    """Versions 0-3."""
+
+    FIRST_FLEXIBLE: ClassVar[int] = 2
+
+    topics: Annotated[tuple[CreatePartitionsTopic, ...], Field("struct", 0, is_array=True)] = ()
+    timeout_ms: Annotated[int, Field("int32", 0)] = 0
+    validate_only: Annotated[bool, Field("bool", 0)] = False
+
+
+class CreatePartitionsTopicResult(Message, frozen=True):
+    """``results`` of CreatePartitionsResponse."""
+
+    name: Annotated[str, Field("string", 0)] = ""
+    error_code: Annotated[int, Field("int16", 0)] = 0
+    error_message: Annotated[str | None, Field("string", 0, nullable=0)] = None
+
+
+class CreatePartitionsResponse(Message, frozen=True):
+    """Versions 0-3."""
+
+    FIRST_FLEXIBLE: ClassVar[int] = 2
+
+    throttle_time_ms: Annotated[int, Field("int32", 0)] = 0
+    results: Annotated[tuple[CreatePartitionsTopicResult, ...], Field("struct", 0, is_array=True)] = ()

@@ -1,0 +1,66 @@
+"""What handlers get of the open directories."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from siltstone.base.errors import StorageError, UnknownTopicError
+from tests.support.broker import ServedBroker, call_of
+
+
+def test_a_log_is_looked_up_once(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = broker.log("t")
+    assert broker.broker.log_of("t", 0) is log
+    monkeypatch.setattr(type(broker.manager), "get", None)
+    assert broker.broker.log_of("t", 0) is log
+
+
+def test_a_deleted_log_leaves_the_cache(broker: ServedBroker) -> None:
+    log = broker.log("t")
+    broker.broker.log_of("t", 0)
+    broker.manager.topics.delete("t")
+    with pytest.raises(UnknownTopicError):
+        broker.broker.log_of("t", 0)
+    assert broker.log("t") is broker.broker.log_of("t", 0) is not log
+
+
+def test_a_log_that_is_offline(broker: ServedBroker) -> None:
+    broker.log("t")
+    broker.broker.log_of("t", 0)
+    broker.manager.directories[0].go_offline("broken")
+    with pytest.raises(StorageError):
+        broker.broker.log_of("t", 0)
+
+
+@pytest.mark.parametrize("where", [("t", 1), ("t", -1), ("other", 0), ("", 0), ("../t", 0), ("t\0", 0)])
+def test_what_is_not_there(broker: ServedBroker, where: tuple[str, int]) -> None:
+    broker.log("t")
+    with pytest.raises(UnknownTopicError):
+        broker.broker.log_of(*where)
+
+
+def test_topics_by_id(broker: ServedBroker) -> None:
+    broker.log("t")
+    topic_id = broker.broker.id_of_topic("t")
+    assert broker.broker.topic_of_id(topic_id) == "t"
+    assert broker.broker.topic_of_id(bytes(16)) is None
+    assert broker.broker.id_of_topic("other") == bytes(16)
+
+
+def test_who_the_broker_is(broker: ServedBroker) -> None:
+    properties = broker.manager.directories[0].directory.properties()
+    assert (str(broker.broker.node_id), broker.broker.cluster_id) == (
+        properties["node.id"],
+        properties["cluster.id"],
+    )
+    assert broker.broker.host_and_port(call_of(0)) == ("localhost", 9092)
+
+
+def test_the_pool_is_another_thread(broker: ServedBroker) -> None:
+    async def where() -> tuple[int, int]:
+        return threading.get_ident(), await broker.broker.in_pool(threading.get_ident)
+
+    here, there = broker.loop.run_until_complete(where())
+    assert here != there

@@ -1,0 +1,130 @@
+"""Commands with --bootstrap-server: what they print is what they print for a directory."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from siltstone.broker.listeners import BrokerListener
+from siltstone.broker.server import BrokerServer
+from siltstone.cli import main
+from siltstone.commands.records import Range
+from siltstone.commands.remote import RemoteBroker
+from siltstone.commands.remote_records import RemoteConsumer
+from siltstone.commands.served import Served, ServeOptions
+from tests.support.broker_commands import LINES, assert_alike
+from tests.support.command_line import Command
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker's HOST:PORT."""
+    logs = tmp_path_factory.mktemp("broker") / "logs"
+    with Served(ServeOptions(paths=(logs,), engine="process", creates=True)) as served:
+        server = BrokerServer(served, [BrokerListener(port=0)])
+        server.start()
+        try:
+            yield f"127.0.0.1:{server.addresses[0].port}"
+        finally:
+            server.stop()
+
+
+@pytest.fixture
+def run(siltstone: Command) -> Command:
+    """Runs a command line with ``LINES`` as standard input."""
+    return functools.partial(siltstone, stdin=LINES)
+
+
+def test_the_output_is_that_of_a_directory(run: Command, address: str, tmp_path: Path) -> None:
+    assert_alike(run, address, tmp_path)
+
+
+def test_a_topic_is_described(run: Command, address: str) -> None:
+    server = ("--bootstrap-server", address)
+    assert run("topics", "--create", "--topic", "t", "--config", "flush.ms=7", *server).status == 0
+    run("produce", "-t", "t", *server)
+    done = run("topics", "--describe", "--topic", "t", *server)
+    head, columns, row = done.lines
+    assert done.status == 0
+    assert re.fullmatch(
+        r"Topic: t\tTopicId: [\w-]{22}\tPartitionCount: 1\tReplicationFactor: 1\tConfigs: flush.ms=7", head
+    )
+    assert columns.split() == ("partition log start log end high watermark leader replicas isr".split())
+    assert row.split() == ["0", "0", "4", "4", "0", "0", "0"]
+
+
+def test_a_brokers_settings_change_at_run_time(run: Command, address: str) -> None:
+    server = ("--bootstrap-server", address)
+    broker = ("--entity-type", "brokers", "--entity-name", "0", *server)
+    done = run("configs", "--alter", "--add-config", "log.flush.interval.ms=77", *broker)
+    assert (done.status, done.lines) == (
+        0, ["updating config for broker 0 completed", "  log.flush.interval.ms: (default) → 77"],
+    )  # fmt: skip
+    shown = run("configs", "--describe", *broker).out.decode()
+    own = "DYNAMIC_BROKER_CONFIG:log.flush.interval.ms=77"
+    assert f"  log.flush.interval.ms=77 sensitive=false synonyms={{{own}" in shown
+    done = run("configs", "--alter", "--add-config", "num.partitions=7", *broker)
+    assert (done.status, "cannot change at run time" in done.err) == (1, True)
+    assert run("configs", "--alter", "--delete-config", "log.flush.interval.ms", *broker).status == 0
+    done = run("configs", "--describe", "--entity-type", "brokers", "--entity-default", *server)
+    assert done.lines[0] == "Default configs for brokers in the cluster are:"
+
+
+@pytest.mark.parametrize("command", sorted(set(main.COMMANDS) - main.AT_A_BROKER))
+def test_what_works_on_files_says_so_in_one_line(run: Command, command: str) -> None:
+    for arguments in (["--bootstrap-server", "there:1"], ["--bootstrap-server=there:1", "DIR"]):
+        done = run(command, *arguments)
+        assert (done.status, done.out, done.err.count("\n")) == (main.USAGE, b"", 1)
+        assert f"{command} works on the files of log directories, not on a running broker" in done.err
+
+
+@pytest.mark.parametrize("line", [
+    "topics compact t",
+    "topics --list --server-properties FILE",
+    "configs --describe --entity-type namespaces",
+    "configs --alter --entity-type brokers --entity-default --add-config flush.ms=1",
+    "consume -t t --read-compacted",
+    "consume -t t --high-watermark end",
+    "produce -t t --server-properties FILE",
+    "topics --list --dir DIR",
+])  # fmt: skip
+def test_what_only_directories_have_is_refused(run: Command, address: str, line: str) -> None:
+    done = run(*line.split(), "--bootstrap-server", address)
+    assert (done.status, done.out, done.err.count("\n")) == (main.USAGE, b"", 1)
+
+
+def test_the_clients_properties_are_only_for_a_broker(run: Command, tmp_path: Path) -> None:
+    done = run("topics", "--list", "--dir", tmp_path, "--command-config", "FILE")
+    assert (done.status, "only for --bootstrap-server" in done.err) == (main.USAGE, True)
+
+
+def test_groups_of_a_broker_without_groups(run: Command, address: str) -> None:
+    done = run("groups", "--list", "--bootstrap-server", address)
+    assert (done.status, done.out, "the broker has no such API" in done.err) == (1, b"", True)
+
+
+def test_a_reader_goes_on_and_says_what_ends_it_has_reached(run: Command, address: str) -> None:
+    server = ("--bootstrap-server", address)
+    assert run("topics", "--create", "--topic", "followed", *server).status == 0
+    run("produce", "-t", "followed", *server)
+    broker = RemoteBroker(address, {})
+    waits = 0
+
+    def wait() -> None:
+        nonlocal waits
+        waits += 1
+        if waits == 1:
+            run("produce", "-t", "followed", *server)
+
+    with RemoteConsumer(broker, "followed", offset_range=Range(offset=1)) as consumer:
+        seen = list[tuple[int, int]]()
+        for consumed in consumer.follow(wait):
+            seen.append((len(consumed), consumed.offset))
+            if consumed.is_end and consumed.offset == 8:
+                break
+    assert sum(count for count, _ in seen) == 7
+    assert [offset for count, offset in seen if not count] == [4, 8]

@@ -1,0 +1,59 @@
+"""A real Kafka starts on directories that Siltstone made, and Siltstone on what it leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import siltstone as st
+from siltstone.broker.hand_over import HandOverRequest, hand_over
+from siltstone.commands.directories import BrokerDirectories
+from siltstone.log.names import TopicPartition
+from tests.support.kafka.broker import Broker
+from tests.support.kafka.clients import CLIENT_TIMEOUT_S
+from tests.support.kafka.records import Sent
+
+
+def test_kafka_starts_on_siltstones_directories_and_siltstone_on_kafkas(tmp_path: Path) -> None:
+    properties = tmp_path / "server.properties"
+    properties.write_text("node.id=1\n")
+    paths = (tmp_path / "a", tmp_path / "b")
+    directories = BrokerDirectories(paths=paths, server_properties=properties)
+    with directories.open() as manager:
+        ids = {
+            name: manager.topics.create(name, count, settings).topic_id
+            for name, count, settings in (
+                ("users", 3, {"cleanup.policy": "compact", "segment.bytes": "1048576"}),
+                ("events", 1, {"retention.ms": "123456789"}),
+                ("gone", 1, {}),
+            )
+        }
+        for number in range(3):
+            records = [st.NewRecord(key=b"%d" % key, value=b"value") for key in range(100)]
+            log = manager.get(TopicPartition("users", number))
+            st.append(log, records)
+        manager.delete_records(TopicPartition("events", 0), 0)
+    result = hand_over(HandOverRequest(directories=directories))
+    assert (result.topics, result.partitions) == (3, 5)
+    broker = Broker(paths)
+    with broker:
+        assert [broker.end_offset("users", number) for number in range(3)] == [100] * 3
+        assert len(broker.consume_all("users", 1)) == 100
+        assert broker.produce("users", [Sent(key=b"new", value=b"by Kafka")]) == [100]
+        broker.alter_config("events", retention_ms="777000")
+        admin = broker.admin()
+        admin.delete_topics(["gone"])["gone"].result(CLIENT_TIMEOUT_S)
+        broker.create_topic("new", 2)
+    with directories.open() as manager:
+        assert manager.topics.settings("events").integer("retention.ms") == 777_000
+        assert "gone" not in manager.topics.names()
+        assert manager.topics.describe("users").topic_id == ids["users"]
+        assert manager.topics.settings("users").integer("segment.bytes") == 1_048_576
+        manager.topics.create("ours", 1, {})
+        assert manager.get(TopicPartition("users", 0)).log_end_offset == 101
+    moved = hand_over(HandOverRequest(directories=directories, move_metadata_to=tmp_path / "old"))
+    assert moved.moved == tmp_path / "old"
+    with broker:
+        admin = broker.admin()
+        names = set(admin.list_topics(timeout=CLIENT_TIMEOUT_S).topics)
+        assert names == {"users", "events", "new", "ours", "__consumer_offsets"}
+        assert broker.end_offset("users", 0) == 101
