@@ -8,6 +8,7 @@ from pathlib import Path
 from siltstone.broker.hand_over import NEWEST_RELEASE, HandOver, HandOverRequest
 from siltstone.broker.hand_over import hand_over as write_hand_over
 from siltstone.cli import output
+from siltstone.commands.explain_page import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +75,8 @@ def _show(result: HandOver) -> None:
     output.write_lines(
         f"{result.path}: {verb}, for Kafka {result.release}",
         f"node.id={result.node_id}, cluster.id={result.cluster_id}",
-        f"{output.counted(result.topics, 'topic')}, {output.counted(result.partitions, 'partition')}, "
-        f"{output.counted(result.settings, 'setting')}; the next producer id is {result.next_producer_id}",
+        f"{counted(result.topics, 'topic')}, {counted(result.partitions, 'partition')}, "
+        f"{counted(result.settings, 'setting')}; the next producer id is {result.next_producer_id}",
     )
     if result.moved is not None:
         output.write_lines(
