@@ -133,7 +133,7 @@ def test_partitions_that_are_elsewhere_are_named(
 ) -> None:
     named = ("--dir", stopped_broker[0], "--topic", "ledger", "--key", "nobody")
     looked = siltstone("erase", *named, "--dry-run")
-    assert looked.status == 1 and "1 of the topic's 2 partitions are here" in looked.err
+    assert looked.status == 1 and "1 of the topic's 2 partitions is here" in looked.err
 
 
 @pytest.mark.parametrize("written", [b"albert", b"albert\n", b"albert\r\n"])

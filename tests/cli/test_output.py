@@ -8,6 +8,7 @@ import pytest
 
 from siltstone.base.clock import duration_text
 from siltstone.cli import output
+from siltstone.commands.explain_page import counted
 
 
 @pytest.mark.parametrize(
@@ -110,5 +111,5 @@ def test_a_long_line_is_wrapped_between_words(capsys: pytest.CaptureFixture[str]
 
 
 def test_nouns_are_counted_in_english() -> None:
-    assert [output.counted(number, "log") for number in (0, 1, 2000)] == ["0 logs", "1 log", "2,000 logs"]
-    assert output.counted(2, "entry", "entries") == "2 entries"
+    assert [counted(number, "log") for number in (0, 1, 2000)] == ["0 logs", "1 log", "2,000 logs"]
+    assert counted(2, "entry", "entries") == "2 entries"
