@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 
 import pytest
@@ -124,3 +125,24 @@ def values_of(key: Key) -> st.SearchStrategy[Value]:
 def test_a_formatted_value_parses_to_itself(key_and_value: tuple[Key, Value]) -> None:
     key, value = key_and_value
     assert parse_text(key, format_value(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0.0, "0.0"),
+        (0.5, "0.5"),
+        (1.0, "1.0"),
+        (0.001, "0.001"),
+        (0.00099, "9.9E-4"),
+        (1e-7, "1.0E-7"),
+        (9_999_999.5, "9999999.5"),
+        (1e7, "1.0E7"),
+        (123_456_789.0, "1.23456789E8"),
+        (-2.5e10, "-2.5E10"),
+        (sys.float_info.max, "1.7976931348623157E308"),
+        (math.inf, "Infinity"),
+    ],
+)
+def test_numbers_are_written_as_java_writes_them(number: float, text: str) -> None:
+    assert format_value(number) == text

@@ -12,62 +12,12 @@ import pytest
 from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.server import BrokerServer
 from siltstone.cli import main
+from siltstone.commands.records import Range
+from siltstone.commands.remote import RemoteBroker
+from siltstone.commands.remote_records import RemoteConsumer
 from siltstone.commands.served import Served, ServeOptions
+from tests.support.broker_commands import LINES, assert_alike
 from tests.support.command_line import Command
-
-LINES = b"a:1\nb:2\nc:3\na:4\n"
-OFFSETS = (
-    '{"partitions": [{"topic": "plain", "partition": 0, "offset": 1}, '
-    '{"topic": "users", "partition": 0, "offset": 0}, {"topic": "nope", "partition": 0, "offset": 0}, '
-    '{"topic": "plain", "partition": 0, "offset": 1}], "version": 1}'
-)
-SCRIPT = (
-    "topics --create --topic users --partitions 3 --config cleanup.policy=compact",
-    "topics --create --topic users",
-    "topics --create --topic users --if-not-exists",
-    "topics --create --topic a/b",
-    "topics --create --topic dry --partitions 2 --dry-run",
-    "topics --create --topic dry --partitions 2 --dry-run --json",
-    "topics --create --topic plain --json",
-    "topics --list",
-    "topics --list --topic pl.* --json",
-    "produce -t users -K :",
-    "produce -t plain -z gzip -H h=1 --json",
-    "produce -t plain -p 7",
-    "produce -t nope",
-    "consume -t users -e -K : -q",
-    "consume -t plain -e",
-    "consume -t plain -e -o -2 -q -f %o=%s,%h\\n",
-    "consume -t plain -e -o 1 -c 2 -q",
-    "consume -t plain -e -J -q",
-    "consume -t plain -e -o 9",
-    "consume -t plain -e -p 9",
-    "get-offsets",
-    "get-offsets --topic plain --time earliest --json",
-    "get-offsets --topic-partitions users:1-3,plain",
-    "get-offsets --topic plain --time 9000000000000",
-    "get-offsets --topic nope",
-    "topics --describe",
-    "topics --describe --topic nope",
-    "topics --alter --topic plain --partitions 3",
-    "topics --alter --topic plain --partitions 3",
-    "configs --describe --entity-type topics --entity-name users",
-    "configs --alter --entity-type topics --entity-name users --add-config flush.ms=5",
-    "configs --alter --entity-type topics --entity-name users --delete-config cleanup.policy",
-    "configs --alter --entity-type topics --entity-name users --add-config flush.ms=6 --dry-run --json",
-    "configs --alter --entity-type topics --entity-name users --add-config flush.ms=x",
-    "configs --alter --entity-type topics --entity-name users --delete-config retention.ms",
-    "configs --describe --entity-type topics --json",
-    "configs --alter --entity-type topics --entity-name users --add-config cleanup.policy=[compact]",
-    "delete-records --offset-json-file OFFSETS --dry-run",
-    "delete-records --offset-json-file OFFSETS",
-    "get-offsets --time -2",
-    "topics --delete --topic us.*,plain --dry-run",
-    "topics --delete --topic us.*,plain",
-    "topics --delete --topic us.*",
-    "topics --delete --topic us.* --if-exists",
-)
-ALONE_IN_A_DIRECTORY = ("directory", "size", "segments", "bytes")
 
 
 @pytest.fixture(scope="module")
@@ -89,34 +39,8 @@ def run(siltstone: Command) -> Command:
     return functools.partial(siltstone, stdin=LINES)
 
 
-def alike(out: bytes) -> str:
-    """Output without ids, times, and what only one of the two can say."""
-    text = out.decode()
-    for name in ALONE_IN_A_DIRECTORY:
-        text = re.sub(rf'"{name}": [^,}}\]]+(, )?', "", text)
-    text = re.sub(r'"(leader|replicas|isr)": ([0-9]+|null|\[[^]]*\])(, )?', "", text)
-    text = re.sub(r"error: .*\(", "error: (", text)
-    text = re.sub(r'"topic_id": "[\w-]{22}"', '"topic_id": ID', text)
-    text = re.sub(r"TopicId: [\w-]{22}", "TopicId: ID", text)
-    return re.sub(r'"ts": \d{13}', '"ts": NOW', text)
-
-
 def test_the_output_is_that_of_a_directory(run: Command, address: str, tmp_path: Path) -> None:
-    (tmp_path / "offsets.json").write_text(OFFSETS.rsplit(", {", 1)[0] + '], "version": 1}', "utf-8")
-    for line in SCRIPT:
-        arguments = [str(tmp_path / "offsets.json") if word == "OFFSETS" else word for word in line.split()]
-        at_broker = run(*arguments, "--bootstrap-server", address)
-        in_directory = run(*arguments, "--dir", tmp_path / "logs")
-        assert (line, at_broker.status) == (line, in_directory.status), at_broker.err + in_directory.err
-        if "topics --describe" not in line:  # its table has other columns: below
-            assert alike(at_broker.out) == alike(in_directory.out), line
-        assert code_in(at_broker.err) == code_in(in_directory.err), line
-
-
-def code_in(err: str) -> str | None:
-    """The code of an error's line."""
-    found = re.search(r"\(([A-Z_]+)\)$", err.strip())
-    return found and found[1]
+    assert_alike(run, address, tmp_path)
 
 
 def test_a_topic_is_described(run: Command, address: str) -> None:
@@ -176,3 +100,31 @@ def test_what_only_directories_have_is_refused(run: Command, address: str, line:
 def test_the_clients_properties_are_only_for_a_broker(run: Command, tmp_path: Path) -> None:
     done = run("topics", "--list", "--dir", tmp_path, "--command-config", "FILE")
     assert (done.status, "only for --bootstrap-server" in done.err) == (main.USAGE, True)
+
+
+def test_groups_of_a_broker_without_groups(run: Command, address: str) -> None:
+    done = run("groups", "--list", "--bootstrap-server", address)
+    assert (done.status, done.out, "the broker has no such API" in done.err) == (1, b"", True)
+
+
+def test_a_reader_goes_on_and_says_what_ends_it_has_reached(run: Command, address: str) -> None:
+    server = ("--bootstrap-server", address)
+    assert run("topics", "--create", "--topic", "followed", *server).status == 0
+    run("produce", "-t", "followed", *server)
+    broker = RemoteBroker(address, {})
+    waits = 0
+
+    def wait() -> None:
+        nonlocal waits
+        waits += 1
+        if waits == 1:
+            run("produce", "-t", "followed", *server)
+
+    with RemoteConsumer(broker, "followed", offset_range=Range(offset=1)) as consumer:
+        seen = list[tuple[int, int]]()
+        for consumed in consumer.follow(wait):
+            seen.append((len(consumed), consumed.offset))
+            if consumed.is_end and consumed.offset == 8:
+                break
+    assert sum(count for count, _ in seen) == 7
+    assert [offset for count, offset in seen if not count] == [4, 8]

@@ -115,3 +115,17 @@ def test_look_mode_changes_nothing(served: Served, path: Path) -> None:
         pytest.raises(NotAllowedError),
     ):
         broker_settings.alter_broker(looking, ADA, {"log.cleaner.threads": "2"})
+
+
+def test_what_is_set_at_run_time_counts_before_the_file(served: Served, path: Path) -> None:
+    change = broker_settings.alter_dynamic(served, ADA, {"log.cleaner.backoff.ms": "7"})
+    assert (change.before, change.after) == ({}, {"log.cleaner.backoff.ms": "7"})
+    broker_settings.alter_broker(served, ADA, {"log.cleaner.backoff.ms": "5"})
+    config = served.opened().config
+    assert config.integer("log.cleaner.backoff.ms") == 7
+    rows, _ = broker_settings.broker_rows(served)
+    row = next(row for row in rows if row.name == "log.cleaner.backoff.ms")
+    assert (row.value, row.source) == ("7", "DYNAMIC_BROKER_CONFIG")
+    broker_settings.alter_dynamic(served, ADA, {}, ["log.cleaner.backoff.ms"])
+    assert served.opened().config.integer("log.cleaner.backoff.ms") == 5
+    assert "log.cleaner.backoff.ms=5" in path.read_text("utf-8")

@@ -115,10 +115,10 @@ class ServedBroker:
 
 
 @contextlib.contextmanager
-def served(path: Path, config: Mapping[str, str] | None = None) -> Iterator[ServedBroker]:
-    """A broker over a directory."""
+def served(path: Path, *more: Path, config: Mapping[str, str] | None = None) -> Iterator[ServedBroker]:
+    """A broker over a directory, or several."""
     clock, loop = ManualClock(NOW), JumpingLoop()
-    manager = opened(path, clock=clock, config=config)
+    manager = opened(path, *more, clock=clock, config=config)
     broker = ServedBroker(manager, clock, loop)
     try:
         yield broker

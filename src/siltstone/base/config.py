@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import decimal
 import difflib
 import math
 import re
@@ -116,7 +117,20 @@ def format_value(value: Value) -> str:
         return "true" if value else "false"
     if isinstance(value, tuple):
         return ",".join(value)
-    return "Infinity" if value == math.inf else str(value)
+    return _java_text(value) if isinstance(value, float) else str(value)
+
+
+def _java_text(number: float) -> str:
+    """A number as Java writes it (``Double.toString``): with an exponent from 10⁷ on and below 10⁻³."""
+    if not math.isfinite(number):
+        return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+    if number == 0 or 1e-3 <= abs(number) < 1e7:
+        return str(number)
+    sign, digits, exponent = decimal.Decimal(repr(number)).normalize().as_tuple()
+    assert isinstance(exponent, int)
+    first, *others = map(str, digits)
+    exponent += len(others)
+    return f"{'-' if sign else ''}{first}.{''.join(others) or '0'}E{exponent}"
 
 
 def _parse(kind: Kind, text: str) -> Value:

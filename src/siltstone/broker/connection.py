@@ -238,7 +238,10 @@ class Connection:
         if len(frame) >= _KEY.size:
             self._around.limits.refuse_large(self._size, _KEY.unpack_from(frame)[0])
         capacity = min(self._size, max(_GROWTH * len(frame), _FIRST_BYTES))
-        frame.extend(bytes(capacity - len(frame)))
+        # A new bytearray is zeroed by the kernel, when it is written to; one that is extended takes a hundred
+        # times as long (750 µs for 1 MiB).
+        self._frame = bytearray(capacity)
+        self._frame[: len(frame)] = frame
 
     # Answers
 

@@ -63,6 +63,7 @@ class Broker(Closing):
         self._producer_ids = ProducerIds(self.manager)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="siltstone-broker")
         self._pool.submit(load_kernels)
+        self._pool.submit(lambda: self.manager.topics.ids)  # of a Kafka's topics each is in a file
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         properties = self.manager.serving()[0].directory.properties()
         self.node_id = int(properties.get("node.id") or properties.get("broker.id") or 0)
@@ -89,6 +90,12 @@ class Broker(Closing):
                 raise StorageError(reason, path=str(log.topic_partition))
             self._logs[topic, partition] = log
         return log
+
+    def note_failure(self, log: PartitionLog) -> None:
+        """A request of a log has failed: if that took it offline, its directory goes offline, too, at once.
+        In any thread."""
+        if log.offline is not None:
+            self._pool.submit(self.manager.upkeep.take_failed_offline)
 
     def topic_of_id(self, topic_id: bytes) -> str | None:
         """The name of a topic by the 16 bytes of its id; None if there is none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -14,13 +14,16 @@ from siltstone.commands import groups as commands
 from siltstone.commands.groups import ConsumerGroup
 from siltstone.log.dump import printable
 
+if TYPE_CHECKING:
+    from siltstone.commands.remote import RemoteBroker
+
 _OFFSET_COLUMNS = "GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG CONSUMER-ID HOST CLIENT-ID"
 _MEMBER_COLUMNS = "GROUP CONSUMER-ID GROUP-INSTANCE-ID HOST CLIENT-ID #PARTITIONS"
 _STATE_COLUMNS = "GROUP TYPE ASSIGNMENT-STRATEGY STATE #MEMBERS"
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupsFlags(output.DirFlags):
+class GroupsFlags(output.DirFlags, output.ServerFlags):
     """The flags of ``siltstone groups``.
 
     Parameters
@@ -52,6 +55,10 @@ class GroupsFlags(output.DirFlags):
     members: bool = False
     verbose: bool = False
     state: bool = False
+
+    def shows_offsets(self, *, as_json: bool) -> bool:
+        """Are offsets shown?"""
+        return as_json or not (self.list_ or self.members or self.state)
 
     def check(self) -> None:
         """Raises UsageError for contradictions."""
@@ -88,17 +95,12 @@ def groups(
     json_
         Print one JSON document instead, with offsets and members.
     """
+    flags = flags.at(directories)
     flags.check()
-    snapshot = flags.at(directories).broker_directories().snapshot()
-    shown, failures = commands.read_groups(snapshot, flags.group)
-    notes = snapshot.notes
-    if not any(name.topic == commands.OFFSETS_TOPIC for name in snapshot.partitions):
-        missing = f"no partition of {commands.OFFSETS_TOPIC} is in these directories"
-        notes.append(f"{missing}: name all log.dirs of the broker")
-    if json_ or not (flags.list_ or flags.members or flags.state):
-        shown, unread = commands.with_log_ends(snapshot, shown)
-        failures += unread
-        notes += commands.partitions_elsewhere(snapshot, shown)
+    broker = flags.remote()
+    shown, failures, notes = (
+        _of_directories(flags, as_json=json_) if broker is None else _of_broker(broker, flags, as_json=json_)
+    )
     if json_:
         output.write_json({"groups": [group.to_json() for group in shown], "failures": failures})
     elif flags.list_ and not flags.state:
@@ -109,6 +111,34 @@ def groups(
         notes += _write_groups(shown, flags)
     output.note(*notes, *map(printable, failures))
     return 1 if failures else 0
+
+
+_Shown = tuple[list[ConsumerGroup], list[str], list[str]]
+"""Groups, a line for each thing that cannot be read, notes."""
+
+
+def _of_broker(broker: RemoteBroker, flags: GroupsFlags, *, as_json: bool) -> _Shown:
+    from siltstone.commands import remote_groups
+
+    shown, failures = remote_groups.read_groups(broker, flags.group)
+    if flags.shows_offsets(as_json=as_json):
+        ends, unread = remote_groups.log_ends(broker, shown)
+        shown, failures = commands.with_ends(shown, ends.get), failures + unread
+    return shown, failures, []
+
+
+def _of_directories(flags: GroupsFlags, *, as_json: bool) -> _Shown:
+    snapshot = flags.broker_directories().snapshot()
+    shown, failures = commands.read_groups(snapshot, flags.group)
+    notes = snapshot.notes
+    if not any(name.topic == commands.OFFSETS_TOPIC for name in snapshot.partitions):
+        missing = f"no partition of {commands.OFFSETS_TOPIC} is in these directories"
+        notes.append(f"{missing}: name all log.dirs of the broker")
+    if flags.shows_offsets(as_json=as_json):
+        shown, unread = commands.with_log_ends(snapshot, shown)
+        failures += unread
+        notes += commands.partitions_elsewhere(snapshot, shown)
+    return shown, failures, notes
 
 
 def _write_groups(groups: Sequence[ConsumerGroup], flags: GroupsFlags) -> list[str]:

@@ -161,7 +161,8 @@ def alter_broker(
             old, new = shown
             with served.opened_changes().recorded(actor, "alter-broker", _BROKER, before=old, after=new):
                 _write(path, properties)
-                manager.update_config(_effective(manager.config, config))
+                with manager.creation_or_deletion_lock:  # alter_dynamic changes the other layers
+                    manager.update_config(_effective(manager.config, config))
             served.cataloguer.refresh_soon()
         waiting = list(pending(served)) if not validate_only else []
     return SettingsChange(topic=_BROKER, before=before, after=after), waiting

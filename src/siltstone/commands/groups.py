@@ -188,7 +188,14 @@ def with_log_ends(
         failures.extend([] if damage is None else [f"{topic_partition}: {damage}"])
         return end
 
-    complete = [
+    return with_ends(groups, log_end), failures
+
+
+def with_ends(
+    groups: Iterable[ConsumerGroup], log_end: Callable[[TopicPartition], int | None]
+) -> list[ConsumerGroup]:
+    """The groups with the log end offset of each partition."""
+    return [
         replace(
             group,
             offsets=tuple(
@@ -197,7 +204,6 @@ def with_log_ends(
         )
         for group in groups
     ]
-    return complete, failures
 
 
 def partitions_elsewhere(snapshot: Snapshot, groups: Iterable[ConsumerGroup]) -> list[str]:

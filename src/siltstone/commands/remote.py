@@ -104,6 +104,8 @@ def error_of(error: KafkaError, path: str | None = None) -> SiltstoneError:
         is_the_clients = reason.startswith("Broker: ")
         text, where = (reason.removeprefix("Broker: "), path) if is_the_clients else (reason, None)
         return _BY_CODE[code](text, path=where, advice="")
+    if code in (KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE):
+        return BrokerRefusedError("the broker has no such API", path=path, advice="ask another broker")
     # Errors of the client have negative numbers; with the others the broker may still make the change.
     if code < 0 or code in _UNCERTAIN:
         return BrokerUnreachableError(reason)
@@ -115,19 +117,19 @@ def _answer(future: Future[_Answer]) -> _Answer:
 
 
 class RemoteBroker:
-    """A running broker. ``config``: the client's settings, as librdkafka names them."""
+    """A running broker. ``config``: the client's settings, as librdkafka names them; ``client``: asks it."""
 
     def __init__(self, bootstrap_server: str, config: Mapping[str, str]) -> None:
         self.config = {"log_level": "0", **config, "bootstrap.servers": bootstrap_server}
         with refusals():
-            self._client = AdminClient(dict(self.config))
+            self.client = AdminClient(dict(self.config))
 
     # Topics
 
     def names(self) -> list[str]:
         """All topics, in order of name. Raises BrokerUnreachableError."""
         with refusals():
-            return sorted(self._client.list_topics(timeout=SECONDS).topics)
+            return sorted(self.client.list_topics(timeout=SECONDS).topics)
 
     def topic(self, name: str) -> TopicDescription:
         """A topic with its own settings. Raises UnknownTopicError, BrokerUnreachableError."""
@@ -145,7 +147,7 @@ class RemoteBroker:
         found = {}
         for name in names:
             with refusals(name):
-                future = self._client.describe_topics(TopicCollection([name]), request_timeout=SECONDS)[name]
+                future = self.client.describe_topics(TopicCollection([name]), request_timeout=SECONDS)[name]
                 found[name] = _answer(future)
         return found
 
@@ -192,7 +194,7 @@ class RemoteBroker:
                 config=dict(config),
             )
             options = {"request_timeout": SECONDS, "validate_only": dry_run}
-            _answer(self._client.create_topics([topic], **options)[name])
+            _answer(self.client.create_topics([topic], **options)[name])
         if dry_run:
             count = partitions or int(self._default("num.partitions"))
             return TopicChange(topic=name, status="created", partitions=count, config=config)
@@ -220,7 +222,7 @@ class RemoteBroker:
         for name in names:
             with refusals(name):
                 options = {"request_timeout": SECONDS, "validate_only": dry_run}
-                _answer(self._client.create_partitions([NewPartitions(name, count)], **options)[name])
+                _answer(self.client.create_partitions([NewPartitions(name, count)], **options)[name])
         return [TopicChange(topic=name, status="altered", partitions=count) for name in names]
 
     def delete_topics(
@@ -231,7 +233,7 @@ class RemoteBroker:
         counts = {name: len(self.topic(name).partitions) for name in names}
         for name in [] if dry_run else names:
             with refusals(name):
-                _answer(self._client.delete_topics([name], request_timeout=SECONDS)[name])
+                _answer(self.client.delete_topics([name], request_timeout=SECONDS)[name])
         return [TopicChange(topic=name, status="deleted", partitions=counts[name]) for name in names]
 
     # Settings
@@ -239,7 +241,7 @@ class RemoteBroker:
     def _entries(self, kind: ResourceType, name: str) -> dict[str, ConfigEntry]:
         with refusals(name):
             resource = ConfigResource(kind, name)
-            (future,) = self._client.describe_configs([resource], request_timeout=SECONDS).values()
+            (future,) = self.client.describe_configs([resource], request_timeout=SECONDS).values()
             return _answer(future)
 
     def own_settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -270,7 +272,7 @@ class RemoteBroker:
     def broker_id(self) -> str:
         """The number of the one broker, or of the first. Raises BrokerUnreachableError."""
         with refusals():
-            return str(min(self._client.list_topics(timeout=SECONDS).brokers))
+            return str(min(self.client.list_topics(timeout=SECONDS).brokers))
 
     def alter_topic_settings(
         self, name: str, additions: Sequence[str], removals: Sequence[str], *, dry_run: bool = False
@@ -316,7 +318,7 @@ class RemoteBroker:
         with refusals(name or None):
             resource = ConfigResource(kind, name, incremental_configs=entries)
             options = {"request_timeout": SECONDS, "validate_only": dry_run}
-            (future,) = self._client.incremental_alter_configs([resource], **options).values()
+            (future,) = self.client.incremental_alter_configs([resource], **options).values()
             _answer(future)
 
     # Offsets
@@ -331,7 +333,7 @@ class RemoteBroker:
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         asked = {ClientPartition(where.topic, where.partition): spec for where in wanted}
         with refusals():
-            futures = self._client.list_offsets(asked, request_timeout=SECONDS, isolation_level=level)
+            futures = self.client.list_offsets(asked, request_timeout=SECONDS, isolation_level=level)
         found = {}
         for client_partition, future in futures.items():
             where = TopicPartition(client_partition.topic, client_partition.partition)
@@ -362,7 +364,7 @@ class RemoteBroker:
         self._refuse_missing(where)
         with refusals(str(where)):
             wanted = ClientPartition(where.topic, where.partition, offset)
-            (future,) = self._client.delete_records([wanted], request_timeout=SECONDS).values()
+            (future,) = self.client.delete_records([wanted], request_timeout=SECONDS).values()
             return int(_answer(future).low_watermark)
 
     def _refuse_missing(self, where: TopicPartition) -> None:

@@ -122,54 +122,59 @@ class RemoteConsumer(Closing):
         for where in self._next:
             with refusals(str(where)):
                 self._consumer.assign([self._position(where)])
-            for records in self._arriving():
-                if records is None:
-                    break
+            waited = 0.0
+            while True:
+                records, ends = self._poll()
                 yield from self._kept(records)
+                waited = 0.0 if records else waited + _POLL_SECONDS
+                if ends:
+                    break
+                if waited > SECONDS:
+                    raise BrokerUnreachableError("the broker sends no records", path=str(where))
         for where, offset in self._next.items():
             yield ConsumedRecords(topic_partition=where, offset=offset)
 
     def follow(self, wait: Callable[[], None]) -> Iterator[ConsumedRecords]:
-        """Read without an end; ``wait`` is called when nothing is there."""
+        """Read without an end, and report each that is reached; ``wait`` is called when nothing is there."""
         with refusals():
             self._consumer.assign([self._position(where) for where in self._next])
-        for records in self._arriving(forever=True):
-            if records is None:
+        reported = set[TopicPartition]()
+        while True:
+            records, ends = self._poll()
+            for consumed in self._kept(records):
+                reported.discard(consumed.topic_partition)
+                yield consumed
+            for where in sorted(ends - reported):
+                yield ConsumedRecords(topic_partition=where, offset=self._next[where])
+            reported |= ends
+            if not records:
                 wait()
-            else:
-                yield from self._kept(records)
 
     def _position(self, where: TopicPartition) -> ClientPartition:
         return ClientPartition(where.topic, where.partition, self._next[where])
 
-    def _arriving(self, *, forever: bool = False) -> Iterator[list[Message] | None]:
-        """What arrives; None at an end, after which ``forever`` goes on."""
-        waited = 0.0
-        while True:
-            with refusals():
-                messages = self._consumer.consume(1, timeout=_POLL_SECONDS)
-                if messages:  # more would be waited for, too
-                    messages += self._consumer.consume(_MESSAGES, timeout=0)
-            waited = 0.0 if messages else waited + _POLL_SECONDS
-            if not forever and waited > SECONDS:
-                raise BrokerUnreachableError("the broker sends no records")
-            is_at_end = False
+    def _poll(self) -> tuple[list[Message], set[TopicPartition]]:
+        """(records that have arrived, the partitions whose end was reached)."""
+        with refusals():
+            messages = self._consumer.consume(1, timeout=_POLL_SECONDS)
+            if messages:  # more would be waited for, too
+                messages += self._consumer.consume(_MESSAGES, timeout=0)
+            records, ends = [], set[TopicPartition]()
             for message in messages:
                 error = message.error()
-                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                if error is None:
+                    records.append(message)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    ends.add(_where(message))
+                else:
                     raise KafkaException(error)
-                is_at_end = is_at_end or error is not None
-            records = [message for message in messages if message.error() is None]
-            if records:
-                yield records
-            if is_at_end or (forever and not messages):
-                yield None
+            return records, ends
 
     def _kept(self, messages: Sequence[Message]) -> Iterator[ConsumedRecords]:
         """The records of each partition, up to the last one that is wanted."""
         by_partition = dict[TopicPartition, list[Message]]()
         for message in messages:
-            where = TopicPartition(str(message.topic()), int(message.partition() or 0))
+            where = _where(message)
             end = self._ends[where]
             self._next[where] = int(message.offset() or 0) + 1
             if end is None or int(message.offset() or 0) < end:
@@ -183,6 +188,10 @@ class RemoteConsumer(Closing):
                     log_append=[message.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME for message in kept],
                 ),
             )
+
+
+def _where(message: Message) -> TopicPartition:
+    return TopicPartition(str(message.topic()), int(message.partition() or 0))
 
 
 def _record(message: Message) -> Record:

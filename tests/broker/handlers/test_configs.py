@@ -42,12 +42,6 @@ DATA = Path(__file__).parents[2] / "data" / "broker"
 UNKNOWN, BAD_NAME, BAD_CONFIG, BAD_REQUEST = 3, 17, 40, 42
 DIFFERENT_DEFAULTS = {
     "log.cleaner.io.buffer.size": "windows are decoded as a whole",
-    "log.cleaner.io.max.bytes.per.second": "Java writes E308",
-    "advertised.listeners": "no default in Kafka",
-    "controller.listener.names": "no default in Kafka",
-    "inter.broker.listener.name": "no default in Kafka",
-    "node.id": "Kafka has no default",
-    "process.roles": "no default in Kafka",
     "listeners": "loopback only",
     "queued.max.request.bytes": "bounded",
     "socket.receive.buffer.bytes": "the system's",
@@ -55,7 +49,7 @@ DIFFERENT_DEFAULTS = {
 }
 DIFFERENT_OTHERWISE = {
     "listeners": "not at run time",
-    "listener.security.protocol.map": "a list, not at run time",
+    "listener.security.protocol.map": "not at run time",
     "max.connections": "not at run time",
     "max.connections.per.ip": "not at run time",
     "max.connections.per.ip.overrides": "not at run time",
@@ -152,6 +146,28 @@ def test_a_brokers_settings_are_kafkas(broker: ServedBroker) -> None:
         assert (name, defaults == kafkas["default"]) == (name, name not in DIFFERENT_DEFAULTS)
         alike = (entry.read_only, entry.config_type) == (kafkas["read_only"], kafkas["type"])
         assert (name, alike) == (name, name not in DIFFERENT_OTHERWISE)
+
+
+def test_a_broker_tells_its_directories_and_its_number(broker: ServedBroker, tmp_path: Path) -> None:
+    """Whoever has named them: the command line, or the files in the directories."""
+    keys = ("log.dirs", "log.dir", "node.id")
+    found = {entry.name: entry for entry in described(broker, BROKER, NODE, keys=keys).configs}
+    assert {name: (entry.value, entry.config_source) for name, entry in found.items()} == {
+        "log.dirs": (str(tmp_path), STATIC),
+        "log.dir": ("/tmp/kafka-logs", DEFAULT),
+        "node.id": (NODE, STATIC),
+    }
+    with_static(broker, log_dirs="/elsewhere")
+    (entry,) = described(broker, BROKER, NODE, keys=("log.dirs",)).configs
+    assert (entry.value, entry.config_source) == ("/elsewhere", STATIC)
+
+
+def test_what_kafka_does_not_list_is_listed_where_it_is_set(broker: ServedBroker) -> None:
+    name = "log.initial.task.delay.ms"
+    assert described(broker, BROKER, NODE, keys=(name,)).configs == ()
+    with_static(broker, log_initial_task_delay_ms="5")
+    (entry,) = described(broker, BROKER, NODE, keys=(name,)).configs
+    assert (entry.value, entry.config_source) == ("5", STATIC)
 
 
 def test_keys_documentation_and_synonyms_are_told_to_those_who_ask(broker: ServedBroker) -> None:

@@ -184,6 +184,19 @@ def test_an_error_names_no_path_of_this_machine(broker: ServedBroker, tmp_path: 
     assert str(tmp_path) not in (found.error_message or "")
 
 
+def test_a_disk_that_fails_takes_its_directory_offline_at_once(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    with served(one, other) as broker:
+        logs = [broker.log("t"), broker.log("u")]
+        assert [log.directory.parent for log in logs] == [one, other]
+        for topic in ("t", "u", "t", "u"):
+            assert code(broker, sent(), topic=topic) == 0
+        with failing(one, "write"):
+            assert code(broker, sent()) == 56
+        broker.broker.close()  # waits for its threads
+        assert [each.path for each in broker.manager.serving()] == [other]
+
+
 @pytest.mark.parametrize(
     ("batch", "start"),
     [

@@ -84,6 +84,12 @@ def test_a_new_topic_is_answered_with_its_id_and_its_settings(broker: ServedBrok
     assert change.actor.address == "127.0.0.1:5000"
 
 
+def test_a_long_client_id_does_not_fill_the_audit_log(broker: ServedBroker) -> None:
+    request = CreateTopicsRequest(topics=(new("orders"),))
+    broker.call(create_topics, request, 7, client_id="x" * 30_000)
+    assert broker.broker.served.opened_changes().newest()[0].actor.user == "x" * 256
+
+
 def test_a_topic_without_numbers_has_the_brokers(broker: ServedBroker) -> None:
     (result,) = created(broker, new("orders", -1, -1))
     assert (result.error_code, result.num_partitions, result.replication_factor) == (0, 1, 1)
@@ -281,6 +287,6 @@ def test_a_change_that_cannot_be_recorded_is_not_made(broker: ServedBroker) -> N
 
 
 def test_the_brokers_number_of_partitions_counts(tmp_path: Any) -> None:
-    with served(tmp_path, {"num.partitions": "4"}) as broker:
+    with served(tmp_path, config={"num.partitions": "4"}) as broker:
         (result,) = created(broker, new("orders", -1, -1))
         assert (result.error_code, result.num_partitions) == (0, 4)

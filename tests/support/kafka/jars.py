@@ -73,10 +73,14 @@ def java_command(
     heap: str = "256m",
     log_level: str = "WARN",
     flags: Sequence[str] = JVM_FLAGS,
+    libs: Path | None = None,
 ) -> list[str]:
-    """The command line that runs one of Kafka's main classes, logging to standard error."""
+    """The command line that runs one of Kafka's main classes, or a source file, logging to standard error.
+
+    ``libs``: the folder of other jars than Kafka's.
+    """
     logging = (f"-Dlog4j2.configurationFile={LOG_CONFIG.as_uri()}", f"-Dkafka.tests.log.level={log_level}")
-    return [java(), f"-Xmx{heap}", *flags, *logging, "-cp", f"{kafka_libs()}/*", main, *args]
+    return [java(), f"-Xmx{heap}", *flags, *logging, "-cp", f"{libs or kafka_libs()}/*", main, *args]
 
 
 def _ignore_cache() -> None:

@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from siltstone.base.config import find_topic_key
-from siltstone.base.config_table import Kind
+from siltstone.base.config import Config, ConfigSource, Setting, find_topic_key
+from siltstone.base.config_table import Kind, Value
 from siltstone.base.errors import InvalidConfigError, UnknownTopicError, UsageError
 from siltstone.broker.answers import Call
 from siltstone.broker.errors import Code, RequestRefusedError, advice_of, code_of, message_of
@@ -161,7 +161,7 @@ def _entries(broker: Broker, kind: int, name: str) -> list[ToldSetting]:
         _refuse_other_node(
             broker, name, "Broker id must be an integer, but it is: ", "expected {} or empty string"
         )
-        return broker_entries(broker.config)
+        return broker_entries(_as_started(broker))
     if kind == BROKER_LOGGER:
         if not name:
             raise RequestRefusedError(Code.INVALID_REQUEST, "Broker id must not be empty")
@@ -173,6 +173,15 @@ def _entries(broker: Broker, kind: int, name: str) -> list[ToldSetting]:
             raise RequestRefusedError(Code.INVALID_REQUEST, f"{what} name must not be empty")
         return []
     raise RequestRefusedError(Code.INVALID_REQUEST, f"unknown resource type {kind}")
+
+
+def _as_started(broker: Broker) -> Config:
+    """The broker's settings, with what the command line or the directories say instead of the file."""
+    source = ConfigSource.STATIC_BROKER_CONFIG
+    paths = tuple(str(served.path.absolute()) for served in broker.manager.directories)
+    started: dict[str, Value] = {"log.dirs": paths, "node.id": broker.node_id}
+    known = {name: Setting(value=value, source=source.value, name=name) for name, value in started.items()}
+    return broker.config.with_layer(source, {**known, **broker.config.layer(source)})
 
 
 def _refuse_other_node(broker: Broker, name: str, not_a_number: str, expected: str) -> None:

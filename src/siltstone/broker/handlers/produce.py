@@ -18,7 +18,7 @@ the page cache.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from typing import cast
+from typing import Any
 
 import numpy as np
 
@@ -66,6 +66,9 @@ _NO_START_OFFSET = (
     CorruptMessageError,
 )
 """The errors of an append that are answered without a log start offset (``appendToLocalLog``)."""
+_LOOKED_AT = CODEC_MASK | TRANSACTIONAL_BIT
+"""The attributes that may refuse a batch before its log is asked."""
+_NO_TOPICS: frozenset[str] = frozenset()
 Answer = ProduceResponse | Unanswered
 Batch = memoryview | bytes
 
@@ -79,17 +82,12 @@ def produce(broker: Broker, request: ProduceRequest, call: Call) -> Answer | Awa
     return appends.finish_in_pool() if appends.late else appends.answer()
 
 
-def _byte(batch: Batch, position: int) -> int:
-    return batch[position] if len(batch) > position else 0
-
-
-def _is_transactional(batch: Batch | None) -> bool:
-    """Does the first batch belong to a transaction?"""
-    return (
-        batch is not None
-        and _byte(batch, ATTRIBUTES_POSITION + 1) & TRANSACTIONAL_BIT != 0
-        and batch[MAGIC_POSITION] >= 2
-    )
+def _attributes(batch: Any) -> int:
+    """The low byte of a batch's attributes; 0 if it is cut before them, or null, or has an older format."""
+    if batch is None or len(batch) <= ATTRIBUTES_POSITION + 1 or batch[MAGIC_POSITION] < 2:
+        return 0
+    found: int = batch[ATTRIBUTES_POSITION + 1]
+    return found
 
 
 class _Appends:
@@ -98,7 +96,8 @@ class _Appends:
 
     def __init__(self, broker: Broker, request: ProduceRequest, call: Call) -> None:
         self._broker, self._request, self._version = broker, request, call.version
-        self._may_write_internal = call.client_id == ADMIN_CLIENT_ID
+        self._has_acks = request.acks in (-1, 0, 1)
+        self._refused_topics = _NO_TOPICS if call.client_id == ADMIN_CLIENT_ID else INTERNAL_TOPICS
         self.answers: list[list[PartitionProduceResponse | None]] = []
         self.late: list[tuple[int, int, PartitionLog, Batch]] = []
         self._late_logs: set[PartitionLog] = set()
@@ -120,10 +119,11 @@ class _Appends:
         """The error of the whole request."""
         if self._request.transactional_id is not None:
             return None
-        batches = (data.records for topic in self._request.topic_data for data in topic.partition_data)
-        if any(_is_transactional(cast("Batch | None", batch)) for batch in batches):
-            reason = "transactional records without a transactional id"
-            return RequestRefusedError(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, reason)
+        for topic in self._request.topic_data:
+            for data in topic.partition_data:
+                if _attributes(data.records) & TRANSACTIONAL_BIT:
+                    reason = "transactional records without a transactional id"
+                    return RequestRefusedError(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, reason)
         return None
 
     def _try(
@@ -134,11 +134,13 @@ class _Appends:
         try:
             if name is None:
                 raise RequestRefusedError(Code.UNKNOWN_TOPIC_ID, "no topic has this id")
-            batch = cast("Batch | None", data.records)
+            batch: Any = data.records
             log = self._broker.log_of(name, data.index)
             if batch is None:
                 raise RequestRefusedError(Code.INVALID_RECORD, "no batch was sent")
-            self._refuse_before_append(name, batch)
+            attributes = _attributes(batch)
+            if attributes & _LOOKED_AT or name in self._refused_topics or not self._has_acks:
+                self._refuse_before_append(name, batch, attributes)
             # Behind a batch of the same log that is late, this one is late, too.
             result = None if log in self._late_logs else log.try_append(batch)
             if result is None:
@@ -147,26 +149,25 @@ class _Appends:
                 return None
             return _appended(data.index, result, log)
         except Exception as error:  # one partition's error is not the others'
-            return _failed(data.index, error, log, data.records)
+            return self._failed(data.index, error, log, data.records)
 
-    def _refuse_before_append(self, name: str, batch: Batch) -> None:
+    def _refuse_before_append(self, name: str, batch: Batch, attributes: int) -> None:
         """Raises for what Kafka refuses before it asks the log. The structure of the batch comes first; the
         log would find it, too, so it is only checked where another error would come before."""
-        codec = _byte(batch, ATTRIBUTES_POSITION + 1) & CODEC_MASK
-        refused = None
+        codec, refused = attributes & CODEC_MASK, None
         if codec == _ZSTD and self._version < _FIRST_WITH_ZSTD:
             reason = f"zstd needs version {_FIRST_WITH_ZSTD} of Produce"
             refused = RequestRefusedError(Code.UNSUPPORTED_COMPRESSION_TYPE, reason)
         elif codec > _ZSTD and self._version < _FIRST_WITH_ZSTD:
             refused = RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, "the batch's codec is unknown")
-        elif self._request.acks not in (-1, 0, 1):
+        elif not self._has_acks:
             refused = RequestRefusedError(
                 Code.INVALID_REQUIRED_ACKS, f"acks={self._request.acks} is not -1, 0 or 1"
             )
-        elif _is_transactional(batch):
+        elif attributes & TRANSACTIONAL_BIT:
             reason = "this broker knows no transactional ids"
             refused = RequestRefusedError(Code.INVALID_PRODUCER_ID_MAPPING, reason)
-        elif name in INTERNAL_TOPICS and not self._may_write_internal:
+        elif name in self._refused_topics:
             refused = RequestRefusedError(Code.INVALID_TOPIC_EXCEPTION, f"only the broker writes to {name}")
         if refused is not None:
             refuse_unless_one_batch(np.frombuffer(batch, np.uint8))
@@ -190,8 +191,15 @@ class _Appends:
             try:
                 answer = _appended(index, log.append(batch), log)
             except Exception as error:
-                answer = _failed(index, error, log, batch)
+                answer = self._failed(index, error, log, batch)
             self.answers[topic_row][row] = answer
+
+    def _failed(
+        self, index: int, error: Exception, log: PartitionLog | None, batch: Any
+    ) -> PartitionProduceResponse:
+        if log is not None:
+            self._broker.note_failure(log)
+        return _failed(index, error, log, batch)
 
     def answer(self) -> Answer:
         """The answer, once all is appended or refused."""
@@ -223,7 +231,7 @@ def _appended(index: int, result: AppendResult, log: PartitionLog) -> PartitionP
 
 
 def _failed(
-    index: int, error: Exception, log: PartitionLog | None = None, batch: object = None
+    index: int, error: Exception, log: PartitionLog | None = None, batch: Any = None
 ) -> PartitionProduceResponse:
     """The answer of a partition whose batch was refused. ``log`` and ``batch``: if the log refused it."""
     refused = error.record_errors if isinstance(error, RecordRefusedError) else ()
@@ -231,7 +239,7 @@ def _failed(
         index=index,
         error_code=code_of(error),
         base_offset=-1,
-        log_start_offset=-1 if log is None else _start_offset_for(error, log, cast("Batch | None", batch)),
+        log_start_offset=-1 if log is None else _start_offset_for(error, log, batch),
         record_errors=tuple(
             BatchIndexAndErrorMessage(batch_index=record.index, batch_index_error_message=record.message)
             for record in refused

@@ -78,6 +78,29 @@ _BROKER_SOURCES = (
     ConfigSource.STATIC_BROKER_CONFIG,
 )
 _MIN_ISR, _TIERED = "min.insync.replicas", "remote.storage.enable"
+_PROTOCOLS = "listener.security.protocol.map"
+_UNLISTED = frozenset(
+    (
+        "log.cleaner.thread",
+        "log.cleanup.interval.mins",
+        "log.initial.task.delay.ms",
+        "log.message.downconversion.enable",
+        "log.message.format.version",
+        "log.message.timestamp.difference.max.ms",
+        "producer.id.expiration.check.interval.ms",
+    )
+)
+"""Names of a broker's settings that Kafka 4.3 does not list: listed where they are set."""
+_WITHOUT_DEFAULT = frozenset(
+    (
+        "advertised.listeners",
+        "controller.listener.names",
+        "inter.broker.listener.name",
+        "node.id",
+        "process.roles",
+    )
+)
+"""A broker's settings that have no default in Kafka."""
 _LOG_DIRS, _LOG_DIR = "log.dirs", "log.dir"
 
 
@@ -179,7 +202,10 @@ def _without_topic(config: Config) -> Config:
 def broker_entries(config: Config) -> list[ToldSetting]:
     """All settings of the broker, each under each of its names, sorted by name."""
     config = as_formatted(config)
-    names = {name for key in ALL_KEYS for name in key.broker_names}
+    set_here = {name for source in _BROKER_SOURCES for name in config.layer(source)}
+    names = {
+        name for key in ALL_KEYS for name in key.broker_names if name not in _UNLISTED or name in set_here
+    }
     return [_broker_entry(config, name) for name in sorted(names)]
 
 
@@ -243,7 +269,8 @@ def _all_sources(config: Config, key: Key, names: tuple[str, ...]) -> Iterator[T
                     name=name, value=text_of(key, name, layer[name].value), source=SOURCES[source]
                 )
     # Kafka's default is at the last name (hours, log.dir); of another setting with older names at its own.
-    last = names[-1] if names and (key.is_topic_key or _has_default(key, names[-1])) else None
+    has_default = names and (key.is_topic_key or _has_default(key, names[-1]))
+    last = names[-1] if has_default and key.name not in _WITHOUT_DEFAULT else None
     if last is not None:
         yield ToldValue(name=last, value=default_text(key, last), source=SOURCES[ConfigSource.DEFAULT_CONFIG])
 
@@ -255,6 +282,8 @@ def _has_default(key: Key, name: str) -> bool:
 
 def _type_of(key: Key, name: str | None = None) -> int:
     synonym = None if name is None else key.synonym(name)
+    if name == _PROTOCOLS:  # for Kafka one text
+        return TYPES[Kind.STRING]
     if key.kind is Kind.INT and key.maximum == _SHORT_MAX:
         return _SHORT
     return TYPES[(synonym and synonym.kind) or key.kind]

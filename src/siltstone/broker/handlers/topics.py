@@ -45,7 +45,7 @@ from siltstone.broker.wire.messages.delete_topics import (
     DeleteTopicState,
 )
 from siltstone.commands import administration
-from siltstone.commands.changes import Actor
+from siltstone.commands.changes import LOCAL_USER, Actor
 from siltstone.log.names import CLUSTER_METADATA
 from siltstone.runtime.topic_names import id_bytes, new_id
 
@@ -53,6 +53,8 @@ PARTITIONS_MAX = 10_000
 """The most partitions that one request creates (``MAX_RECORDS_PER_USER_OP``)."""
 WAY = "kafka"
 """How a change came, in the audit log."""
+CLIENT_ID_MAX = 256
+"""So many characters of a client's id are in the audit log."""
 _TOO_MANY = "Excessively large number of partitions per request."
 _DUPLICATE = "Duplicate topic name."
 _NO_TOPIC, _NO_ID = (
@@ -63,8 +65,8 @@ _FIRST_BY_ID = 6
 
 
 def actor_of(call: Call) -> Actor:
-    """Who asks for a change: the client's name for itself, and its address."""
-    return Actor(user=call.client_id or "-", address=call.connection.peer, way=WAY)
+    """Who asks for a change: what the client calls itself, and its address."""
+    return Actor(user=(call.client_id or LOCAL_USER)[:CLIENT_ID_MAX], address=call.connection.peer, way=WAY)
 
 
 # CreateTopics

@@ -162,8 +162,13 @@ def read_varint(data: memoryview, position: int) -> tuple[int, int]:
     raise MalformedRequestError("a varint has more than five bytes", position=position)
 
 
+_SHORT_VARINTS = tuple(bytes([value]) for value in range(0x80))
+
+
 def varint(value: int) -> bytes:
     """An unsigned varint."""
+    if value < 0x80:
+        return _SHORT_VARINTS[value]
     found = bytearray()
     while value > 0x7F:
         found.append(value & 0x7F | 0x80)
@@ -406,7 +411,7 @@ def _write_tags(tagged: Sequence[tuple[int, _Known, WriteStep]], value: Any, out
     present = []
     for tag, known, write_value in tagged:
         found = getattr(value, known.name)
-        if found != known.default:
+        if found is not known.default and found != known.default:
             part = _Output()
             write_value(found, part)
             present.append((tag, part.data))

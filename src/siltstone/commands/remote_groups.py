@@ -1,0 +1,115 @@
+"""Consumer groups of a running broker, as ``commands.groups`` reads them from its files.
+
+The broker tells neither a group's generation and leader nor when an offset was committed. Share and streams
+groups are left out, since the client does not list them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka.admin import ConsumerGroupDescription, MemberDescription  # type: ignore[attr-defined]
+
+from siltstone.base.errors import SiltstoneError, UnknownGroupError
+from siltstone.commands.groups import ConsumerGroup, GroupOffset, Member
+from siltstone.commands.remote import SECONDS, RemoteBroker, error_of, refusals
+from siltstone.log.fetch import LATEST_TIMESTAMP
+from siltstone.log.names import TopicPartition
+
+_STATES = {"PREPARING_REBALANCING": "PreparingRebalance", "COMPLETING_REBALANCING": "CompletingRebalance"}
+_Answer = TypeVar("_Answer")
+
+
+def read_groups(
+    broker: RemoteBroker, group_ids: Collection[str] = ()
+) -> tuple[list[ConsumerGroup], list[str]]:
+    """The groups in order of id (``group_ids`` empty: all), without log end offsets, and a line for each one
+    that cannot be read. Raises UnknownGroupError, BrokerUnreachableError, BrokerRefusedError."""
+    with refusals():
+        listed = _answer(broker.client.list_consumer_groups(request_timeout=SECONDS))
+    for error in listed.errors or []:  # of one broker of several, or of the only one
+        raise error_of(error)
+    known = {listing.group_id for listing in listed.valid or []}
+    for group_id in group_ids:
+        if group_id not in known:
+            raise UnknownGroupError("the broker has no such group", path=group_id)
+    wanted = sorted(set(group_ids) or known)
+    if not wanted:
+        return [], []
+    groups, failures = [], []
+    with refusals():
+        futures = broker.client.describe_consumer_groups(wanted, request_timeout=SECONDS)
+    for group_id in wanted:
+        try:
+            with refusals(group_id):
+                groups.append(_group(_answer(futures[group_id]), _committed(broker, group_id)))
+        except SiltstoneError as error:
+            failures.append(str(error))
+    return groups, failures
+
+
+def log_ends(
+    broker: RemoteBroker, groups: Iterable[ConsumerGroup]
+) -> tuple[dict[TopicPartition, int | None], list[str]]:
+    """(the log end offset of each partition of the groups, a line for each one that cannot be read)."""
+    wanted = sorted({offset.topic_partition for group in groups for offset in group.offsets})
+    found = broker.offsets(wanted, LATEST_TIMESTAMP)
+    failures = [f"{where}: {end.failure}" for where, end in found.items() if end.failure is not None]
+    return {where: end.offset for where, end in found.items()}, failures
+
+
+def _answer(future: Future[_Answer]) -> _Answer:
+    return future.result(SECONDS + 5)
+
+
+def _committed(broker: RemoteBroker, group_id: str) -> dict[TopicPartition, Any]:
+    """What the group has committed, by partition."""
+    wanted = ConsumerGroupTopicPartitions(group_id)
+    (future,) = broker.client.list_consumer_group_offsets([wanted], request_timeout=SECONDS).values()
+    committed = _answer(future).topic_partitions or []
+    return {TopicPartition(one.topic, one.partition): one for one in committed if one.offset >= 0}
+
+
+def _group(described: ConsumerGroupDescription, committed: dict[TopicPartition, Any]) -> ConsumerGroup:
+    members = tuple(_member(member) for member in described.members)
+    owners = {where: member.member_id for member in members for where in member.assigned}
+    state = described.state.name
+    return ConsumerGroup(
+        name=described.group_id,
+        type=described.type.name.title(),
+        state=_STATES.get(state, state.title()),
+        protocol_type=None,
+        protocol=described.partition_assignor or None,
+        leader=None,
+        generation=None,
+        members=members,
+        offsets=tuple(
+            _offset(where, committed.get(where), owners.get(where)) for where in sorted({*committed, *owners})
+        ),
+    )
+
+
+def _member(member: MemberDescription) -> Member:
+    partitions = member.assignment.topic_partitions if member.assignment else []
+    return Member(
+        member_id=member.member_id,
+        client_id=member.client_id,
+        host=member.host,
+        instance_id=member.group_instance_id or None,
+        assigned=tuple(sorted(TopicPartition(one.topic, one.partition) for one in partitions)),
+    )
+
+
+def _offset(where: TopicPartition, committed: Any, owner: str | None) -> GroupOffset:
+    if committed is None:
+        return GroupOffset(topic_partition=where, member_id=owner)
+    return GroupOffset(
+        topic_partition=where,
+        current_offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata or "",
+        member_id=owner,
+    )

@@ -1,0 +1,165 @@
+"""Other clients than librdkafka and Java's against the broker: kafka-python, aiokafka, kcat.
+
+Each makes a topic, produces with every codec that it knows, reads with assigned partitions. One that is not
+installed is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from siltstone.broker.listeners import BrokerListener
+from siltstone.broker.server import BrokerServer
+from siltstone.commands.served import Served, ServeOptions
+
+pytestmark = [
+    pytest.mark.long,
+    # Clients leave sockets to the garbage collector, and call what newer Pythons warn of.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning"),
+]
+
+COUNT = 30
+TIME_MS = 1_600_000_000_000
+SECONDS = 60
+Row = tuple[int, int, bytes, bytes | None]
+"""Offset, time, key, value."""
+
+
+@pytest.fixture(scope="module")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One broker for all clients."""
+    path: Path = tmp_path_factory.mktemp("broker")
+    with (
+        Served(ServeOptions(paths=(path / "logs",), creates=True, engine="process")) as served,
+        BrokerServer(served, [BrokerListener(port=0)]) as server,
+    ):
+        server.start()
+        yield f"{server.addresses[0].host}:{server.addresses[0].port}"
+
+
+def sent(codec: str) -> list[tuple[bytes, bytes | None]]:
+    """Keys and values of one producer, a tombstone among them."""
+    name = codec.encode()
+    return [(b"%s %d" % (name, n), None if n % 7 == 3 else name * n) for n in range(COUNT)]
+
+
+def rows_of(codecs: list[str]) -> list[Row]:
+    """What is read of a partition to which one producer after another has sent its records."""
+    records = [record for codec in codecs for record in sent(codec)]
+    return [(place, TIME_MS + place, key, value) for place, (key, value) in enumerate(records)]
+
+
+def test_kafka_python(bootstrap: str) -> None:
+    kafka = pytest.importorskip("kafka", reason="kafka-python is not installed")
+    admin_of: Any = pytest.importorskip("kafka.admin")
+    admin = admin_of.KafkaAdminClient(bootstrap_servers=bootstrap)
+    admin.create_topics([admin_of.NewTopic("kafka-python", 2, 1)])
+    from kafka import codec as libraries
+
+    codecs = [
+        "",
+        *(name for name in ("gzip", "snappy", "lz4", "zstd") if getattr(libraries, f"has_{name}")()),
+    ]
+    place = 0
+    for idempotent in (True, False):
+        for codec in codecs:
+            producer = kafka.KafkaProducer(
+                bootstrap_servers=bootstrap,
+                compression_type=codec or None,
+                acks="all",
+                enable_idempotence=idempotent,
+                linger_ms=5,
+            )
+            answers = []
+            for key, value in sent(codec):
+                answers.append(producer.send("kafka-python", value, key, None, 1, TIME_MS + place))
+                place += 1
+            producer.flush(SECONDS)
+            assert [answer.get(SECONDS).offset for answer in answers] == list(range(place - COUNT, place))
+            producer.close()
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=bootstrap, group_id=None, consumer_timeout_ms=2000, auto_offset_reset="earliest"
+    )
+    partition = kafka.TopicPartition("kafka-python", 1)
+    consumer.assign([partition])
+    rows = [(each.offset, each.timestamp, each.key, each.value) for each in consumer]
+    assert rows == rows_of([*codecs, *codecs])
+    assert consumer.beginning_offsets([partition]) == {partition: 0}
+    assert consumer.end_offsets([partition]) == {partition: place}
+    assert consumer.offsets_for_times({partition: TIME_MS + 7})[partition].offset == 7
+    consumer.close()
+    admin.delete_topics(["kafka-python"])
+    assert "kafka-python" not in admin.list_topics()
+    admin.close()
+
+
+def test_aiokafka(bootstrap: str) -> None:
+    aiokafka = pytest.importorskip("aiokafka", reason="aiokafka is not installed")
+    admin_of: Any = pytest.importorskip("aiokafka.admin")
+
+    async def use() -> None:
+        admin = admin_of.AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+        await admin.start()
+        await admin.create_topics([admin_of.NewTopic("aiokafka", 2, 1)])
+        codecs = ["", "gzip", "snappy", "lz4", "zstd"]
+        place = 0
+        for idempotent in (True, False):
+            for codec in codecs:
+                producer = aiokafka.AIOKafkaProducer(
+                    bootstrap_servers=bootstrap, compression_type=codec or None, enable_idempotence=idempotent
+                )
+                async with producer:
+                    for key, value in sent(codec):
+                        answer = await producer.send_and_wait(
+                            "aiokafka", value, key, partition=1, timestamp_ms=TIME_MS + place
+                        )
+                        assert answer.offset == place
+                        place += 1
+        for isolation in ("read_uncommitted", "read_committed"):
+            consumer = aiokafka.AIOKafkaConsumer(
+                bootstrap_servers=bootstrap, isolation_level=isolation, auto_offset_reset="earliest"
+            )
+            async with consumer:
+                partition = aiokafka.TopicPartition("aiokafka", 1)
+                consumer.assign([partition])
+                found = [await asyncio.wait_for(consumer.getone(), SECONDS) for _ in range(place)]
+                rows = [(each.offset, each.timestamp, each.key, each.value) for each in found]
+                assert rows == rows_of([*codecs, *codecs])
+                assert await consumer.end_offsets([partition]) == {partition: place}
+                times = await consumer.offsets_for_times({partition: TIME_MS + 7})
+                assert times[partition].offset == 7
+        await admin.delete_topics(["aiokafka"])
+        assert "aiokafka" not in await admin.list_topics()
+        await admin.close()
+
+    asyncio.run(use())
+
+
+def test_kcat(bootstrap: str) -> None:
+    kcat = shutil.which("kcat") or shutil.which("kafkacat")
+    if kcat is None:
+        pytest.skip("kcat is not installed")
+    codecs = ["none", "gzip", "snappy", "lz4", "zstd"]
+
+    def run(*arguments: str, stdin: bytes = b"") -> bytes:
+        command = [str(kcat), "-b", bootstrap, *arguments]
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=SECONDS, check=False)
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout
+
+    for codec in codecs:
+        lines = b"".join(b"%s\t%s %d\n" % (codec.encode(), codec.encode(), n) for n in range(COUNT))
+        options = ("-X", "enable.idempotence=true", "-K", "\\t", "-z", codec)
+        run("-P", "-t", "kcat", "-p", "0", *options, stdin=lines)
+    read = run("-C", "-t", "kcat", "-p", "0", "-o", "beginning", "-e", "-q", "-f", "%o %k %s\\n").decode()
+    wanted = [(codec, n) for codec in codecs for n in range(COUNT)]
+    assert read.splitlines() == [f"{at} {codec} {codec} {n}" for at, (codec, n) in enumerate(wanted)]
+    assert b"[0] offset 150" in run("-Q", "-t", "kcat:0:-1")
+    assert b'topic "kcat" with 1 partitions' in run("-L", "-t", "kcat")

@@ -1,0 +1,1 @@
+"""Our broker beside a real one."""

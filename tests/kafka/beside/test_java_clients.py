@@ -1,0 +1,52 @@
+"""Kafka's Java clients, old and new, against us: `Clients.java` uses one as a program does."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.broker_twin.pair import Pair
+from tests.support.kafka.jars import HERE, java_command, kafka_libs, libs_of
+
+pytestmark = pytest.mark.kafka
+
+SECONDS = 120
+COUNT = 40
+"""Records of each of the ten producers."""
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+START_MS = 1_600_000_000_000
+
+
+@pytest.mark.parametrize(
+    "version",
+    ["4.3", pytest.param("3.9", marks=pytest.mark.long), pytest.param("2.8", marks=pytest.mark.long)],
+)
+def test_java_client(version: str, pair: Pair) -> None:
+    libs = (
+        kafka_libs()
+        if version == "4.3"
+        else libs_of(HERE / f"clients-{version}" / "pom.xml", "kafka-clients")
+    )
+    arguments = (pair.bootstrap["ours"], f"java-{version}", str(COUNT))
+    command = java_command(str(HERE / "Clients.java"), *arguments, libs=libs)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines() == list(expected())
+
+
+def expected() -> Iterator[str]:
+    """What the program prints when all is well."""
+    total = 2 * len(CODECS) * COUNT
+    for isolation in ("read_uncommitted", "read_committed"):
+        for partition in range(2):
+            for number in range(partition, total, 2):
+                codec = CODECS[number // (2 * COUNT)]
+                value = "null" if number % 7 == 0 else f"{codec} {number}"
+                place = f"{partition} {number // 2:04d} {START_MS + number}"
+                yield f"{isolation} {place} k{number} {value} k{number}"
+        yield "starts {0=0, 1=0}"
+        yield f"ends {{0={total // 2}, 1={total // 2}}}"
+        yield "at time 3"
+    yield "deleted true"

@@ -1,0 +1,278 @@
+"""Kafka's own command-line tools against us: the same words, exit codes and files as against Kafka."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_twin.batches import TIME_MS, batch, numbered
+from tests.support.broker_twin.ours import SETTINGS
+from tests.support.broker_twin.pair import BOTH, Pair, Which
+from tests.support.broker_twin.side import Side
+from tests.support.kafka.toolbox import Toolbox
+from tests.support.kafka.tools import find_faults
+
+pytestmark = pytest.mark.kafka
+
+OUR_SETTINGS = re.compile(
+    r"^\s*(compactionThreshold|max\.decompressed|siltstone\.|topicCompaction).*\n", re.M
+)
+"""Lines of settings that Kafka does not have."""
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def toolbox() -> Iterator[Toolbox]:
+    """Java, once for all tools."""
+    with Toolbox() as box:
+        yield box
+
+
+def both_say(pair: Pair, toolbox: Toolbox, script: Callable[[Run], object]) -> str:
+    """Run a script of tools against both brokers; what they say must be the same: it is returned."""
+    said = {}
+    for which in BOTH:
+        lines: list[str] = []
+
+        def run(
+            tool: str,
+            *arguments: str,
+            stdin: bytes = b"",
+            fails: bool = False,
+            which: Which = which,
+            lines: list[str] = lines,
+        ) -> str:
+            words = [argument.replace("BOOTSTRAP", pair.bootstrap[which]) for argument in arguments]
+            if words == list(arguments):
+                words += ["--bootstrap-server", pair.bootstrap[which]]
+            ran = toolbox.run(tool, *words, stdin=stdin)
+            assert (ran.code != 0) == fails, f"{which}: {tool} {arguments}: {ran.code}\n{ran.out}\n{ran.err}"
+            text = normal(pair, which, ran.out + ran.err)
+            lines.append(f"$ {tool} {' '.join(arguments)}\n{text}")
+            if tool == "kafka-topics" and not fails:
+                wait_for_change(pair.bootstrap[which], arguments)
+            return text
+
+        script(run)
+        said[which] = "\n".join(lines)
+    assert said["ours"] == said["kafka"]
+    return said["ours"]
+
+
+def normal(pair: Pair, which: Which, text: str) -> str:
+    """A tool's words without addresses, paths, ids, times, figures, texts of errors, settings of ours."""
+    text = OUR_SETTINGS.sub("", text)
+    text = text.replace(pair.bootstrap[which], "BOOTSTRAP").replace(str(pair.log_dir[which]), "LOGS")
+    text = re.sub(r"TopicId: [\w-]{22}", "TopicId: ID", text)
+    text = re.sub(r'"timestamp":\d+', '"timestamp":0', text)
+    text = re.sub(r"\d+\.\d+ (records/sec|MB/sec|ms)", r"N \1", text)
+    text = re.sub(r"\d+ ms (\d)", r"N ms \1", text)
+    text = re.sub(r'"avg_throughput":[\d.]+', '"avg_throughput":N', text)
+    text = re.sub(r"(Error while executing \w+ command : |(?:Exception|Error): ).*", r"\1TEXT", text)
+    kept = (line for line in text.splitlines() if line.strip() and not line.startswith(("\tat ", "\t... ")))
+    return "\n".join(kept)
+
+
+def wait_for_change(bootstrap: str, arguments: tuple[str, ...]) -> None:
+    """Until a broker serves what kafka-topics has made, or no more what it has deleted."""
+    named = dict(itertools.pairwise(arguments))
+    side = Side(bootstrap)
+    if "--create" in arguments or "--partitions" in arguments:
+        side.settle(named["--topic"], int(named.get("--partitions", SETTINGS["num.partitions"])))
+    elif "--delete" in arguments:
+        side.gone(named["--topic"])
+    side.close()
+
+
+def test_kafka_topics(pair: Pair, toolbox: Toolbox) -> None:
+    def script(run: Run) -> None:
+        run(
+            "kafka-topics",
+            "--create",
+            "--topic",
+            "topics-a",
+            "--partitions",
+            "3",
+            "--replication-factor",
+            "1",
+        )
+        run("kafka-topics", "--create", "--topic", "topics.b", "--config", "cleanup.policy=compact")
+        run("kafka-topics", "--create", "--topic", "topics-a", fails=True)
+        run("kafka-topics", "--create", "--if-not-exists", "--topic", "topics-a")
+        run("kafka-topics", "--create", "--topic", "topics-c", "--replication-factor", "3", fails=True)
+        run("kafka-topics", "--create", "--topic", "topics-c", "--config", "no.such=1", fails=True)
+        run("kafka-topics", "--create", "--topic", "topics/c", fails=True)
+        for each, count in (("topics-a", 3), ("topics.b", 2)):
+            run(
+                "kafka-topics",
+                "--describe",
+                "--topic",
+                each,
+                "--partition-size-limit-per-response",
+                str(count),
+            )
+        run("kafka-topics", "--describe", "--topic", "topics-none", fails=True)
+        run("kafka-topics", "--describe", "--topic", "topics.*", "--topics-with-overrides")
+        run("kafka-topics", "--describe", "--topic", "topics-a", "--under-replicated-partitions")
+        listed = run("kafka-topics", "--list", "--topic", "topics[-.].*")
+        assert listed.split() == ["topics-a", "topics.b"]
+        run("kafka-topics", "--alter", "--topic", "topics-a", "--partitions", "5")
+        run("kafka-topics", "--alter", "--topic", "topics-a", "--partitions", "2", fails=True)
+        run("kafka-topics", "--delete", "--topic", "topics.b")
+        run("kafka-topics", "--delete", "--topic", "topics-none", fails=True)
+
+        run("kafka-topics", "--describe", "--topic", "topics-a")
+
+    assert "PartitionCount: 5" in both_say(pair, toolbox, script)
+
+
+def test_kafka_configs(pair: Pair, toolbox: Toolbox) -> None:
+    of_topic = ("--entity-type", "topics", "--entity-name", "configured")
+    of_broker = ("--entity-type", "brokers", "--entity-name", "1")
+
+    def change(run: Run) -> None:
+        run(
+            "kafka-configs",
+            *of_topic,
+            "--alter",
+            "--add-config",
+            "retention.ms=99000,cleanup.policy=[compact,delete]",
+        )
+        run("kafka-configs", *of_topic, "--alter", "--add-config", "no.such=1", fails=True)
+        run("kafka-configs", *of_topic, "--alter", "--delete-config", "segment.ms")
+        run("kafka-configs", "--entity-type", "topics", "--entity-name", "nothing", "--describe")
+        run("kafka-configs", *of_broker, "--alter", "--add-config", "log.index.interval.bytes=8192")
+        run("kafka-configs", *of_broker, "--alter", "--add-config", "log.dirs=/elsewhere", fails=True)
+
+    def look(run: Run) -> None:
+        run("kafka-configs", *of_topic, "--describe")
+        run("kafka-configs", *of_topic, "--describe", "--all")
+        run("kafka-configs", *of_broker, "--describe")
+        run("kafka-configs", *of_broker, "--alter", "--delete-config", "log.index.interval.bytes")
+
+    for which in BOTH:
+        side = Side(pair.bootstrap[which])
+        side.create("configured")
+        side.close()
+    both_say(pair, toolbox, change)
+    wait_for_settings(pair)
+    text = both_say(pair, toolbox, look)
+    assert "retention.ms=99000" in text and "log.index.interval.bytes=8192" in text
+
+
+def wait_for_settings(pair: Pair) -> None:
+    """Until a change of the broker's settings, the last one made, has arrived."""
+    for which in BOTH:
+        side = Side(pair.bootstrap[which])
+        asked = {"resource_type": 4, "resource_name": "1", "configuration_keys": ["log.index.interval.bytes"]}
+
+        def there(side: Side = side, asked: dict[str, object] = asked) -> bool:
+            answer = side.quietly(32, 4, resources=[asked])
+            return bool(answer["results"][0]["configs"][0]["value"] == "8192")
+
+        side.until(there, "a broker's setting")
+        side.close()
+
+
+def test_console_and_offsets(pair: Pair, toolbox: Toolbox) -> None:
+    sent = b"a\t1\nb\t2\na\t\nc\twith tab\tbehind\nd\t\xc3\xbc\n"
+    shown = ("--formatter-property", "print.key=true", "--formatter-property", "print.offset=true")
+
+    def script(run: Run) -> None:
+        run("kafka-topics", "--create", "--topic", "console", "--partitions", "2")
+        keyed = ("--topic", "console", "--reader-property", "parse.key=true")
+        for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+            run("kafka-console-producer", *keyed, "--compression-codec", codec, stdin=sent)
+        run("kafka-topics", "--create", "--topic", "console-plain", "--partitions", "1")
+        run("kafka-console-producer", "--topic", "console-plain", "--sync", stdin=b"no key\n")
+        run("kafka-get-offsets", "--topic", "console")
+        run("kafka-get-offsets", "--topic", "console", "--time", "earliest", "--partitions", "1")
+        run("kafka-get-offsets", "--topic-partitions", "console:0,console:7")
+        first = ("--topic", "console", "--partition", "0")
+        run("kafka-console-consumer", *first, "--from-beginning", "--max-messages", "20", *shown)
+        run("kafka-console-consumer", *first, "--offset", "3", "--max-messages", "2", *shown)
+        isolated = ("--isolation-level", "read_committed", "--max-messages", "5")
+        run(
+            "kafka-console-consumer",
+            "--topic",
+            "console",
+            "--partition",
+            "1",
+            "--offset",
+            "earliest",
+            *isolated,
+        )
+        plain = ("--topic", "console-plain", "--partition", "0", "--offset", "0")
+        run("kafka-console-consumer", *plain, "--timeout-ms", "400")
+
+    text = both_say(pair, toolbox, script)
+    assert "Offset:3" in text and "with tab" in text
+
+
+def test_delete_records_and_log_dirs(pair: Pair, toolbox: Toolbox, tmp_path: Path) -> None:
+    for which in BOTH:
+        side = Side(pair.bootstrap[which])
+        side.create("shortened", 2)
+        side.produce("shortened", batch(4), batch(3))
+        side.close()
+    wanted = [
+        {"topic": "shortened", "partition": number, "offset": offset} for number, offset in ((0, 5), (1, -1))
+    ]
+    beyond = [{"topic": "shortened", "partition": 0, "offset": 99}]
+    for name, partitions in (("wanted", wanted), ("beyond", beyond)):
+        (tmp_path / name).write_text(json.dumps({"version": 1, "partitions": partitions}))
+
+    def script(run: Run) -> None:
+        for name in ("wanted", "beyond"):
+            run("kafka-delete-records", "--offset-json-file", str(tmp_path / name))
+        run("kafka-get-offsets", "--topic", "shortened", "--time", "earliest")
+        text = run("kafka-log-dirs", "--describe", "--topic-list", "shortened")
+        assert '"shortened-0"' in text
+
+    both_say(pair, toolbox, script)
+
+
+def test_measuring_producers(pair: Pair, toolbox: Toolbox) -> None:
+    def script(run: Run) -> None:
+        run("kafka-topics", "--create", "--topic", "measured", "--partitions", "1")
+        amount = ("--num-records", "2000", "--record-size", "100", "--throughput", "-1")
+        run(
+            "kafka-producer-perf-test",
+            "--topic",
+            "measured",
+            *amount,
+            "--command-property",
+            "bootstrap.servers=BOOTSTRAP",
+        )
+        said = run("kafka-verifiable-producer", "--topic", "measured", "--max-messages", "20", "--acks", "-1")
+        assert said.count("producer_send_success") == 20
+        run("kafka-get-offsets", "--topic", "measured")
+
+    assert "measured:0:2020" in both_say(pair, toolbox, script)
+
+
+def test_kafka_dump_log(pair: Pair, toolbox: Toolbox) -> None:
+    """Our files of the same batches: the same dump of a closed segment, its indexes, and the next log."""
+    dumps = {}
+    flags = ("--deep-iteration", "--print-data-log"), ("--index-sanity-check",), ("--verify-index-only",)
+    for which in BOTH:
+        side = Side(pair.bootstrap[which])
+        side.create("dumped", configs={"internal.segment.bytes": "16384"})
+        filled = [batch(3, value=b"x" * 1500, time_ms=TIME_MS + 10 * number) for number in range(4)]
+        side.produce("dumped", batch(5, codec=4), numbered(0, 2, producer_id=9_000_000), *filled)
+        side.close()
+        closed, active = (pair.log_dir[which] / "dumped-0" / f"{base:020}.log" for base in (0, 16))
+        indexes = [closed.with_suffix(kind) for kind in (".index", ".timeindex")]
+        files = ",".join(map(str, (closed, *indexes)))
+        ran = [toolbox.run("kafka-dump-log", *each, "--files", files) for each in flags]
+        ran.append(toolbox.run("kafka-dump-log", "--deep-iteration", "--files", str(active)))
+        assert [each.code for each in ran] == [0, 0, 0, 0], ran
+        dumps[which] = "\n".join(normal(pair, which, each.out + each.err) for each in ran)
+    assert dumps["ours"] == dumps["kafka"]
+    assert "baseOffset: 0 " in dumps["ours"] and "baseOffset: 16 " in dumps["ours"]
+    assert find_faults(dumps["ours"], 0, {}) == []

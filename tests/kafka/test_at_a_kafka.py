@@ -1,0 +1,66 @@
+"""Siltstone's commands at a running Kafka: what they print is what they print for a directory."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ClientPartition
+
+from siltstone.cli import main
+from tests.support.broker_commands import LINES, assert_alike
+from tests.support.command_line import Command, Done
+from tests.support.kafka.broker import Broker
+from tests.support.kafka.records import Sent
+
+pytestmark = [pytest.mark.kafka, pytest.mark.long]
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """An empty Kafka."""
+    with Broker(tmp_path_factory.mktemp("kafka") / "logs") as broker:
+        yield broker
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Command:
+    """Runs a command line in this process, with ``LINES`` as standard input."""
+
+    def call(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LINES)))
+        capsysbinary.readouterr()
+        status = main.run(list(map(str, arguments)))
+        shown = capsysbinary.readouterr()
+        return Done(status, shown.out, shown.err.decode())
+
+    return call
+
+
+def test_the_output_is_that_of_a_directory(kafka: Broker, run: Command, tmp_path: Path) -> None:
+    assert_alike(run, kafka.bootstrap, tmp_path)
+
+
+def test_groups_of_a_kafka(kafka: Broker, run: Command) -> None:
+    kafka.create_topic("orders", 2)
+    kafka.produce("orders", [Sent(key=b"k", value=b"v")] * 5)
+    consumer = Consumer(
+        {"bootstrap.servers": kafka.bootstrap, "group.id": "billing", "enable.auto.commit": False}
+    )
+    consumer.commit(offsets=[ClientPartition("orders", 0, 3)], asynchronous=False)
+    consumer.close()
+    done = run("groups", "--bootstrap-server", kafka.bootstrap)
+    assert done.status == 0, done.err
+    assert [line.split() for line in done.lines] == [
+        "GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG CONSUMER-ID HOST CLIENT-ID".split(),
+        ["billing", "orders", "0", "3", "5", "2", "-", "-", "-"],
+    ]
+    assert run("groups", "--bootstrap-server", kafka.bootstrap, "--list").lines == ["billing"]
+    (group,) = run("groups", "--bootstrap-server", kafka.bootstrap, "--json").document["groups"]
+    assert (group["name"], group["type"], group["state"]) == ("billing", "Classic", "Empty")
+    done = run("groups", "--bootstrap-server", kafka.bootstrap, "--group", "nope")
+    assert (done.status, "(GROUP_ID_NOT_FOUND)" in done.err) == (1, True)
