@@ -84,6 +84,7 @@ BROKER_DEFAULTS = {
     "controller.listener.names": (),
     "controller.quorum.bootstrap.servers": (),
     "controller.quorum.voters": (),
+    "fetch.max.bytes": 57_671_680,
     "group.initial.rebalance.delay.ms": 3000,
     "inter.broker.listener.name": "",
     "listener.security.protocol.map": (

@@ -236,6 +236,7 @@ BROKER_KEYS = (
     _broker_key("broker.id", Kind.INT, -1, "Older name of node.id, which goes before it.", minimum=-1),
     _accepted_broker_key("authorizer.class.name", Kind.STRING, "", "Who may do what: siltstone serve refuses it, since nobody would be asked."),
     _broker_key("connections.max.idle.ms", Kind.LONG, 600_000, "A connection of a Kafka client that has been silent for so long is closed.", minimum=0),
+    _broker_key("fetch.max.bytes", Kind.INT, 57_671_680, "Most bytes of records in the answer to one fetch, whatever the client asks for.", minimum=1024),
     _broker_key("max.connections", Kind.INT, INT_MAX, "Connections of Kafka clients at the same time; also at most half of the files that the process may open. More wait until one is closed.", minimum=0),
     _broker_key("max.connections.per.ip", Kind.INT, INT_MAX, "The same for one address; more are closed at once.", minimum=0),
     _broker_key("max.connections.per.ip.overrides", Kind.STRING, "", "ADDRESS:COUNT for addresses with a limit of their own."),
@@ -282,7 +283,7 @@ controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms controll
 controller.quota.window.size.seconds controller.socket.timeout.ms cordoned.log.dirs
 create.topic.policy.class.name default.replication.factor delegation.token.expiry.check.interval.ms
 delegation.token.expiry.time.ms delegation.token.max.lifetime.ms delegation.token.secret.key
-delete.records.purgatory.purge.interval.requests delete.topic.enable early.start.listeners fetch.max.bytes
+delete.records.purgatory.purge.interval.requests delete.topic.enable early.start.listeners
 fetch.purgatory.purge.interval.requests follower.fetch.last.tiered.offset.enable
 group.consumer.assignment.interval.ms group.consumer.assignors group.consumer.heartbeat.interval.ms
 group.consumer.max.assignment.interval.ms group.consumer.max.heartbeat.interval.ms

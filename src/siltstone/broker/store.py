@@ -63,6 +63,7 @@ class Broker(Closing):
         self._producer_ids = ProducerIds(self.manager)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="siltstone-broker")
         self._pool.submit(load_kernels)
+        self._pool.submit(lambda: self.manager.topics.ids)  # of a Kafka's topics each is in a file
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         properties = self.manager.serving()[0].directory.properties()
         self.node_id = int(properties.get("node.id") or properties.get("broker.id") or 0)

@@ -700,7 +700,8 @@ class Topics:
         if cached is None:
             ids = {name: topic_id for name in self.names() if (topic_id := self._id_bytes(name))}
             # Those of topics that no longer exist are left out: one of the same name has another id.
-            self._ids_on_disk = {name: known for name, known in self._ids_on_disk.items() if name in ids}
+            on_disk = self._ids_on_disk.copy()  # another thread may add one
+            self._ids_on_disk = {name: known for name, known in on_disk.items() if name in ids}
             cached = found.ids = ids, {topic_id: name for name, topic_id in ids.items()}
         return cached
 
@@ -710,9 +711,11 @@ class Topics:
         listed = self._registry.topics.get(name)
         if listed is None and name in self._ids_on_disk:
             return self._ids_on_disk[name]
-        entry = listed or self._registry.entry(name, self._paths_on_disk(name))
         try:
+            entry = listed or self._registry.entry(name, self._paths_on_disk(name))
             found = id_bytes(entry.topic_id)
+        except UnknownTopicError:  # deleted just now
+            return b""
         except ValueError:
             found = b""
         if listed is None:

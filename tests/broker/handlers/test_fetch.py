@@ -24,7 +24,9 @@ from siltstone.broker.wire.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
+from siltstone.log.indexes import AbortedTransaction as EndedByAbort
 from siltstone.log.partition import PartitionLog
+from siltstone.log.segment import LiveSegment
 from siltstone.log.validation import Origin
 from tests.support.broker import ServedBroker, bytes_of, call_of, served
 from tests.support.cleaning.transactional import marker
@@ -226,6 +228,13 @@ def test_a_partitions_limit_and_its_first_batch(broker: ServedBroker) -> None:
     assert sizes == [one, one, one, 2 * one + 7]
 
 
+def test_the_brokers_limit(tmp_path: Path) -> None:
+    with served(tmp_path, config={"fetch.max.bytes": "1024"}) as broker:
+        broker.log("t", records=50)
+        (data,) = fetched(broker, request_of(0, max_bytes=1 << 20))
+        assert size(data) == 1024
+
+
 def test_a_negative_number_of_bytes(broker: ServedBroker) -> None:
     broker.log("t", records=5)
     assert refused(broker, request_of(0, max_each=-1, max_wait_ms=WAIT_MS)) == -1
@@ -407,6 +416,25 @@ def test_old_segments_are_read_in_the_pool(broker: ServedBroker) -> None:
     log.append(sent())
     old, new = fetched(broker, request_of(0))[0], fetched(broker, request_of(2))[0]
     assert size(old) == 2 * size(new)
+
+
+def test_an_index_of_aborted_transactions_is_read_in_the_pool(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = broker.log("t")
+    log.append(sent(2, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True))
+    threads = list[str]()
+    found = LiveSegment.aborted
+
+    def note(segment: LiveSegment) -> list[EndedByAbort]:
+        threads.append(threading.current_thread().name.rpartition("_")[0])
+        return found(segment)
+
+    monkeypatch.setattr(LiveSegment, "aborted", note)
+    log.append(array(marker(0, 7, commit=False)), origin=Origin.COORDINATOR)
+    (data,) = fetched(broker, request_of(0, isolation_level=1))
+    assert data.aborted_transactions == (AbortedTransaction(producer_id=7, first_offset=0),)
+    assert set(threads) == {"siltstone-broker"}
 
 
 def test_a_request_about_many_partitions_is_answered_in_the_pool(

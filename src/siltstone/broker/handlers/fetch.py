@@ -16,10 +16,11 @@ for all its partitions each time.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
 
 from siltstone.base.errors import OffsetOutOfRangeError
+from siltstone.base.files import FileSlice
 from siltstone.broker.answers import Call
 from siltstone.broker.errors import Code, RequestRefusedError, code_of
 from siltstone.broker.store import MANY_PARTITIONS, Broker
@@ -33,16 +34,17 @@ from siltstone.broker.wire.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchResult, LogView
+from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, LogView
 from siltstone.log.fetch import read as read_view
+from siltstone.log.indexes import AbortedTransaction as EndedByAbort
 from siltstone.log.partition import PartitionLog
 
-FETCH_BYTES_MAX = 57_671_680
-"""The most bytes of records in an answer, whatever the client asks for (Kafka's ``fetch.max.bytes``)."""
 _FIRST_BY_ID = 13
 _FIRST_EPOCH, _LAST_EPOCH = 0, -1
 _UNKNOWN = (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
 """The codes of partitions that are not told at once if others are waited for."""
+
+_NO_DIVERGING_EPOCH = EpochEndOffset()
 
 
 def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | Awaitable[FetchResponse]:
@@ -84,7 +86,7 @@ class _Reads:
         self._broker, self._request = broker, request
         self._is_committed = request.isolation_level != 0
         self._isolation = READ_COMMITTED if self._is_committed else READ_UNCOMMITTED
-        self._max_bytes = min(request.max_bytes, FETCH_BYTES_MAX)
+        self._max_bytes = min(request.max_bytes, broker.config.integer("fetch.max.bytes"))
         self._topics = [
             # Of a partition that is listed twice the later entry counts.
             [self._find(name, wanted) for wanted in {row.partition: row for row in topic.partitions}.values()]
@@ -114,12 +116,16 @@ class _Reads:
 
     @property
     def waits_for_disk(self) -> bool:
-        """Does one of the reads begin below its log's active segment? That part of the file may not be in
-        memory any more; the newest segment nearly always is."""
-        return any(
-            read.log is not None and read.wanted.fetch_offset < read.log.view.segments[-1].base_offset
-            for read in self._all
-        )
+        """Does one of the reads begin below its log's active segment, or look for aborted transactions? Older
+        segments may not be in memory any more, the newest one nearly always is; a transaction index is read
+        as a whole."""
+        return any(read.log is not None and self._waits_for_disk(read.log, read.wanted) for read in self._all)
+
+    def _waits_for_disk(self, log: PartitionLog, wanted: FetchPartition) -> bool:
+        active = log.view.segments[-1]
+        if wanted.fetch_offset < active.base_offset:
+            return True
+        return self._is_committed and active.transaction_index_size > 0
 
     def read(self) -> FetchResponse:
         """Read all partitions, each what is left of ``max_bytes``."""
@@ -159,8 +165,7 @@ class _Reads:
         try:
             diverging = _diverging_epoch(log, wanted)
             if diverging is not None:
-                bounds = view.high_watermark, view.last_stable_offset, view.log_start_offset
-                return self._answer(wanted, bounds, diverging_epoch=diverging), 0
+                return self._answer(wanted, view, diverging_epoch=diverging), 0
             if (max_bytes := min(wanted.partition_max_bytes, left)) < 0:
                 raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, f"{max_bytes} is no number of bytes")
             fetched = read_view(
@@ -173,34 +178,34 @@ class _Reads:
             )
         except Exception as error:
             return _failed(wanted, code_of(error)), 0
-        bounds = view.high_watermark, view.last_stable_offset, view.log_start_offset
-        return self._answer(wanted, bounds, fetched=fetched), _whole_size(fetched)
+        # A part of one batch, which no client could use, is left out.
+        records = fetched.slice if fetched.size >= fetched.first_batch_size else None
+        answer = self._answer(wanted, view, records=records, aborted=fetched.aborted)
+        return answer, 0 if records is None else records.size
 
     def _answer(
         self,
         wanted: FetchPartition,
-        bounds: tuple[int, int, int],
+        view: LogView,
         *,
-        fetched: FetchResult | None = None,
-        diverging_epoch: EpochEndOffset | None = None,
+        records: FileSlice | None = None,
+        aborted: Sequence[EndedByAbort] = (),
+        diverging_epoch: EpochEndOffset = _NO_DIVERGING_EPOCH,
     ) -> PartitionData:
-        """``bounds``: high watermark, last stable offset, log start offset."""
-        aborted = None
-        if self._is_committed:
-            entries = () if fetched is None else fetched.aborted
-            aborted = tuple(
-                AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
-                for entry in entries
-            )
-        has_records = fetched is not None and fetched.slice is not None and _whole_size(fetched) > 0
+        """``aborted``: told only to those who asked to read committed records; null for others, since some
+        clients would leave out records for it."""
+        rows = (
+            AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
+            for entry in aborted
+        )
         return PartitionData(
             partition_index=wanted.partition,
-            high_watermark=bounds[0],
-            last_stable_offset=bounds[1],
-            log_start_offset=bounds[2],
-            diverging_epoch=diverging_epoch or _NO_DIVERGING_EPOCH,
-            aborted_transactions=aborted,
-            records=fetched.slice if has_records and fetched is not None else b"",
+            high_watermark=view.high_watermark,
+            last_stable_offset=view.last_stable_offset,
+            log_start_offset=view.log_start_offset,
+            diverging_epoch=diverging_epoch,
+            aborted_transactions=tuple(rows) if self._is_committed else None,
+            records=records or b"",
         )
 
     async def in_pool_or_later(self) -> FetchResponse:
@@ -227,14 +232,6 @@ class _Reads:
             return response
         is_slow = len(waited) > MANY_PARTITIONS or self.waits_for_disk
         return await self._broker.in_pool(self.read) if is_slow else self.read()
-
-
-_NO_DIVERGING_EPOCH = EpochEndOffset()
-
-
-def _whole_size(fetched: FetchResult) -> int:
-    """The bytes of what was read, 0 if it is a part of one batch only, which no client could use."""
-    return fetched.size if fetched.size >= fetched.first_batch_size else 0
 
 
 def refuse_other_epoch(log: PartitionLog, epoch: int) -> None:
