@@ -64,6 +64,21 @@ def half(size: int, sent: int) -> bytes:
     return struct.pack(">i", size) + (PRODUCE + bytes(sent))[:sent]
 
 
+def test_small_requests_are_answered_beside_large_ones_that_are_not_complete() -> None:
+    with TurnedLoop(echo, memory_bytes_max=1 << 20) as turned:
+        budget, flood = turned.sockets.budget, [turned.connect() for _ in range(30)]
+        for _ in range(3):
+            for peer in flood:
+                peer.send(half(1 << 20, 200 * KIB))
+        assert budget.waiting > 20
+        assert budget.used <= (2 << 20) + 30 * 16 * KIB
+        honest = [turned.connect() for _ in range(20)]
+        for size in (1, 20 * KIB, 60 * KIB):
+            for peer in honest:
+                peer.send(frame(b"h" * size))
+                assert peer.receive() == frame(b"h" * size)
+
+
 def test_half_read_frames_cannot_hold_all_memory() -> None:
     with TurnedLoop(echo, memory_bytes_max=300 * KIB) as turned:
         budget = turned.sockets.budget
