@@ -130,16 +130,18 @@ class MemoryBudget:
     """One amount of memory for all connections.
 
     What a connection holds is counted here. One that wants more when nothing is left waits in line. Large
-    frames that are not complete may have ``large_bytes_max`` together, so that small requests are answered
-    beside them, and wait in a line of their own, behind the small ones. So that half-read frames cannot hold
-    all memory for ever, the first one in line is ``favoured``: it may take more than there is until it has
-    been answered. So ``bytes_max`` is exceeded by one frame and its answer, and by the few bytes of each
-    connection that were read before it came into a line. The server drops one that is favoured for long and
-    makes nothing of it.
+    frames that are not complete have a line of their own, and three quarters of the memory; so that they
+    cannot hold it for ever, the first one in line is ``favoured``: it may take more than there is until it
+    has been answered. The server drops one that is favoured for long and makes nothing of it. All else, which
+    is small, has what is left, whatever the favoured one takes; its line is the first to be served.
+
+    So connections hold at most ``bytes_max``, two frames (one grows when a little memory is left, and one is
+    favoured), and the few bytes of each that were read before it came into a line.
     """
 
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max, self.large_bytes_max = bytes_max, bytes_max * 3 // 4
+    def __init__(self, bytes_max: int, frame_bytes_max: int) -> None:
+        self.large_bytes_max = bytes_max * 3 // 4
+        self.bytes_max = bytes_max + 2 * frame_bytes_max
         self.used = 0
         self.favoured: MemoryHolder | None = None
         self._small: OrderedDict[MemoryHolder, None] = OrderedDict()
