@@ -139,6 +139,7 @@ OTHER_DEFAULTS = {
     "listeners": ("PLAINTEXT://127.0.0.1:9092",),
     "log.cleaner.io.buffer.size": 4_194_304,
     "queued.max.request.bytes": 268_435_456,
+    "socket.listen.backlog.size": 1024,
     "socket.receive.buffer.bytes": -1,
     "socket.send.buffer.bytes": -1,
 }

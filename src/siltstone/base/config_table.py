@@ -241,7 +241,7 @@ BROKER_KEYS = (
     _broker_key("max.connections.per.ip", Kind.INT, INT_MAX, "The same for one address; more are closed at once.", minimum=0),
     _broker_key("max.connections.per.ip.overrides", Kind.STRING, "", "ADDRESS:COUNT for addresses with a limit of their own."),
     _broker_key("queued.max.request.bytes", Kind.LONG, 256 << 20, "Memory that requests and unsent answers may take together; -1: no limit. Then no connection is read until some of it is free.", minimum=-1, kafka="Kafka's default is -1, and it counts requests only."),
-    _broker_key("socket.listen.backlog.size", Kind.INT, 50, "Connections that wait until they are accepted.", minimum=1),
+    _broker_key("socket.listen.backlog.size", Kind.INT, 1024, "Connections that wait until they are accepted.", minimum=1, kafka="Kafka's default is 50, with a thread that only accepts. Here many connections may come while the one thread answers, and each that finds no place waits for a second."),
     _accepted_broker_key("controller.quorum.bootstrap.servers", Kind.LIST, (), "Addresses of the controllers."),
     _accepted_broker_key("controller.quorum.voters", Kind.LIST, (), "Ids and addresses of the controllers."),
     _accepted_broker_key("group.initial.rebalance.delay.ms", Kind.INT, 3_000, "How long a new group waits for more members.", minimum=0),

@@ -56,7 +56,7 @@ class Limits:
     connections_of: Mapping[str, int] = field(default_factory=dict)
     idle_seconds: float = 600.0
     stalled_seconds: float = STALLED_SECONDS
-    backlog: int = 50
+    backlog: int = 1024
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
 
