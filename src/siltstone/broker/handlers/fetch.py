@@ -124,7 +124,8 @@ class _Reads:
                 log = self._find_anew(partition)
             if self._is_from_follower:
                 raise RequestRefusedError(Code.NOT_LEADER_OR_FOLLOWER, "this broker has no followers")
-            refuse_other_epoch(log, partition.wanted.current_leader_epoch)
+            # Any negative epoch is none here, as in Kafka; ListOffsets takes only -1 for none.
+            refuse_other_epoch(log, max(partition.wanted.current_leader_epoch, -1))
             partition.log = log
         except Exception as error:  # one partition's error is not the others'
             partition.code = code_of(error)
