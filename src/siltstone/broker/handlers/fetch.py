@@ -116,7 +116,7 @@ class _Reads:
 
     def _find(self, partition: FetchedPartition) -> None:
         """Find the log of a partition, or why it is not read."""
-        log, partition.log, partition.code = partition.log, None, Code.NONE
+        log = partition.log
         try:
             if self._request.isolation_level not in (0, 1):
                 raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, "no such isolation level")
@@ -126,9 +126,9 @@ class _Reads:
                 raise RequestRefusedError(Code.NOT_LEADER_OR_FOLLOWER, "this broker has no followers")
             # Any negative epoch is none here, as in Kafka; ListOffsets takes only -1 for none.
             refuse_other_epoch(log, max(partition.wanted.current_leader_epoch, -1))
-            partition.log = log
+            partition.log, partition.code = log, Code.NONE
         except Exception as error:  # one partition's error is not the others'
-            partition.code = code_of(error)
+            partition.log, partition.code = None, code_of(error)
 
     def _find_anew(self, partition: FetchedPartition) -> PartitionLog:
         """A log by its topic's name. A session that names topics by their ids keeps the names that were found
@@ -279,7 +279,7 @@ class _Reads:
             (
                 each,
                 WaitedLog(
-                    log=each.log,
+                    log=log,
                     offset=each.wanted.fetch_offset,
                     max_bytes=each.wanted.partition_max_bytes,
                     isolation=self._isolation,
@@ -287,14 +287,15 @@ class _Reads:
                 ),
             )
             for each in self._all
-            if each.log is not None
+            # Another request of the session may find it missing meanwhile, in another thread.
+            if (log := each.log) is not None
         ]
         min_bytes = min(self._request.min_bytes, self._max_bytes)
-        logs = [log for _, log in waited]
+        logs = [parked for _, parked in waited]
         await self._broker.waiting.until_bytes(logs, min_bytes, self._request.max_wait_ms)
-        for partition, log in waited:
-            partition.place = log.position or partition.place
-        if any(log.log.view is not partition.view for partition, log in waited):
+        for partition, parked in waited:
+            partition.place = parked.position or partition.place
+        if any(parked.log.view is not partition.view for partition, parked in waited):
             self._choose()
             if self.are_many or self.wait_for_disk():
                 await self._broker.in_pool(self._find_and_read)
