@@ -110,6 +110,7 @@ BROKER_DEFAULTS = {
     "max.connections": INT_MAX,
     "max.connections.per.ip": INT_MAX,
     "max.connections.per.ip.overrides": "",
+    "max.incremental.fetch.session.cache.slots": 1000,
     "metadata.log.max.record.bytes.between.snapshots": 20_971_520,
     "node.id": -1,
     "num.io.threads": 8,
