@@ -199,6 +199,12 @@ class LogDirectory(Closing):
                 advice=f"pass the log directories in it: {' '.join(below)}" if below else None,
             )
 
+    def may_be_locked(self, *, dry_run: bool) -> bool:
+        """Is there a lock to take? A dry run makes no lock file, and a store has no locks."""
+        if files.is_object(self.path):
+            return False
+        return not dry_run or files.exists(self.path / names.LOCK)
+
     def _lock_and_list(self) -> None:
         """Take the lock, and list the partitions again: before the lock a broker may have changed them. After
         an error the directory is not locked."""
@@ -324,7 +330,7 @@ def open_directories(
     with contextlib.ExitStack() as stack:
         for path in paths:
             try:
-                directory = LogDirectory.open(path, lock=False, before=earlier.get(path.resolve()))
+                directory = LogDirectory.open(path, lock=False, before=earlier.get(files.resolved(path)))
                 opened = by_place.setdefault(directory.place, directory)
             except OSError as error:
                 if on_error is None:
@@ -336,7 +342,7 @@ def open_directories(
         directories = []
         for directory in by_place.values():
             try:
-                if lock and (not dry_run or files.exists(directory.path / names.LOCK)):
+                if lock and directory.may_be_locked(dry_run=dry_run):
                     directory._lock_and_list()
                     stack.callback(directory.close)
                 directories.append(directory)
@@ -354,6 +360,8 @@ def resolve_directory(path: Path) -> Path:
     Raises NotALogDirectoryError for a symbolic link among a log directory's partitions. A broker follows such
     a link, but its lock is in the link's directory, and this process would lock the target's.
     """
+    if files.is_object(path):
+        return path
     path = path.absolute()
     if files.is_link(path) and parse_partition(path.name) is not None and _has_broker_files(path.parent):
         raise NotALogDirectoryError(
@@ -377,6 +385,12 @@ def log_directories_of(path: Path) -> list[Path]:
 
 def refuse_network_file_system(directory: LogDirectory) -> None:
     """Raise DirectoryRefusedError for a directory on a network file system."""
+    if files.is_object(directory.path):
+        raise DirectoryRefusedError(
+            "objects of a store are only read",
+            path=directory.path,
+            advice="pass --out to clean into a copy, or --dry-run",
+        )
     if files.file_system(directory.path) in files.NETWORK_FILE_SYSTEMS:
         raise DirectoryRefusedError(
             f"it is on a network file system ({files.file_system(directory.path)}), where locks and renames "
