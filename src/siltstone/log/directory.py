@@ -129,8 +129,10 @@ class LogDirectory(Closing):
 
         The directory must be empty or a log directory. ``only``: open one partition, which need not exist
         yet, in a directory that may have any other entries.
-        Raises NotALogDirectoryError, DirectoryLockedError, OSError.
+        Raises NotALogDirectoryError, DirectoryLockedError, DirectoryRefusedError for objects of a store,
+        OSError.
         """
+        refuse_objects(path)
         real = resolve_directory(path)
         if not files.is_directory(real):
             files.make_directory(real, parents=True)
@@ -385,18 +387,23 @@ def log_directories_of(path: Path) -> list[Path]:
 
 def refuse_network_file_system(directory: LogDirectory) -> None:
     """Raise DirectoryRefusedError for a directory on a network file system."""
-    if files.is_object(directory.path):
-        raise DirectoryRefusedError(
-            "objects of a store are only read",
-            path=directory.path,
-            advice="pass --out to clean into a copy, or --dry-run",
-        )
+    refuse_objects(directory.path)
     if files.file_system(directory.path) in files.NETWORK_FILE_SYSTEMS:
         raise DirectoryRefusedError(
             f"it is on a network file system ({files.file_system(directory.path)}), where locks and renames "
             "are not reliable",
             path=directory.path,
             advice="pass --out to clean into a copy on a local disk",
+        )
+
+
+def refuse_objects(path: Path) -> None:
+    """Raise DirectoryRefusedError for a path of an object store."""
+    if files.is_object(path):
+        raise DirectoryRefusedError(
+            "objects of a store are only read",
+            path=path,
+            advice="clean them with --out into a copy, or copy them to a disk",
         )
 
 

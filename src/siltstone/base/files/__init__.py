@@ -72,6 +72,7 @@ from siltstone.base.files.opening import (
     open_for_writing,
     open_nofollow,
     open_regular,
+    refuse_object,
     set_owner,
 )
 from siltstone.base.files.opening import LINK as LINK
@@ -739,6 +740,7 @@ def link(source: PathLike, target: PathLike) -> None:
 def make_directory(path: PathLike, *, parents: bool = False) -> None:
     """Create a directory, unless it exists, with the owner of its parent. Raises NotADirectoryError if a link
     or a file has its name."""
+    refuse_object(path)
     target = Path(path)
     if parents and not target.parent.exists():
         make_directory(target.parent, parents=True)
@@ -823,8 +825,12 @@ def unsafe_directory_reason(path: PathLike) -> str | None:
 
 def tree_size(path: PathLike) -> int:
     """The size in bytes of a file, or of all files below a directory, without links."""
-    if not os.path.isdir(path):
-        return os.lstat(path).st_size
+    if not is_directory(path):
+        return stat(path, follow=False).size
+    if is_object(path):  # its listing has the sizes, without a request for each
+        listed = list_all(path)
+        folders = (Path(path) / name for name, status in listed.items() if status.kind == DIRECTORY)
+        return sum(status.size for status in listed.values()) + sum(map(tree_size, folders))
     inside = (Path(path) / entry.name for entry in entries(path) if not entry.is_link)
     return sum(tree_size(child) for child in inside)
 
@@ -862,7 +868,10 @@ def set_modified(path: PathLike, modified_ns: int) -> None:
 
 def copy_attributes(source: PathLike, target: PathLike) -> None:
     """Give ``target``, a new file or directory, the owner, group, mode, ACL and extended attributes of
-    ``source``, not its times. Raises OSError, also where one of the two is a link."""
+    ``source``, not its times. An object of a store has none of these. Raises OSError, also where one of the
+    two is a link."""
+    if is_object(source):
+        return
     before_change("attributes", target, source)
     with (
         closing(open_nofollow(source)) as old,
@@ -894,6 +903,12 @@ _COPY_BUFFER_BYTES = 4 << 20
 def copy(source: PathLike, target: PathLike) -> None:
     """Copy a file durably, with attributes and modification time. Raises OSError if ``target`` exists or
     ``source`` is a link."""
+    if is_object(source):
+        with Reader(source) as found, Writer(target) as writer:
+            writer.copy(found, 0, found.stat.size)
+            writer.sync()
+        set_modified(target, found.stat.modified_ns)
+        return
     with open(open_regular(source, follow=False), "rb", buffering=0) as reader, Writer(target) as writer:
         status = os.fstat(reader.fileno())
         shutil.copyfileobj(reader, writer, _COPY_BUFFER_BYTES)

@@ -138,9 +138,18 @@ def _as_os_error(path: str) -> Iterator[None]:
         kind = type(error).__name__
         number, reason = _ERRORS.get(kind, (errno.EIO, ""))
         if not reason:
-            first = str(error).partition("\n")[0]
-            reason = f"the store failed: {kind}: {first[:300]}"
+            number, reason = _generic_reason(str(error))
         raise OSError(number, reason, path) from None
+
+
+def _generic_reason(text: str) -> tuple[int, str]:
+    """(number, reason) of an error that obstore does not tell from others."""
+    if "<Code>NoSuchBucket</Code>" in text or "ContainerNotFound" in text:
+        return errno.ENOENT, "the store has no such bucket"
+    if "<Code>InvalidAccessKeyId</Code>" in text or "<Code>SignatureDoesNotMatch</Code>" in text:
+        return errno.EACCES, "the store does not accept the credentials"
+    # The first line says the request and how often it was repeated, never its headers.
+    return errno.EIO, f"the store failed: {text.partition(chr(10))[0][:300]}"
 
 
 _ERRORS = {

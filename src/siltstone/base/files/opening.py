@@ -59,12 +59,17 @@ def observe(observer: Callable[[Operation], None]) -> Iterator[None]:
 
 def before_change(verb: str, path: PathLike, other: PathLike = "") -> None:
     """Tell the observer, if there is one, before an operation that changes something. Raises OSError for a
-    path of a store: as a name of this machine it would be another one."""
-    for name in (path, other):
-        if is_object(name):
-            raise OSError(errno.EROFS, "objects of a store are only read", os.fspath(name))
+    path of a store."""
+    refuse_object(path)
+    refuse_object(other)
     if _observer is not None:
         _observer((verb, os.fspath(path), os.fspath(other)))
+
+
+def refuse_object(path: PathLike) -> None:
+    """Raise OSError for a path of a store: as a name of this machine it would be another file."""
+    if is_object(path):
+        raise OSError(errno.EROFS, "objects of a store are only read", os.fspath(path))
 
 
 class OpenFile(Closing):
