@@ -259,7 +259,7 @@ def data_is_never_code(module: Module) -> Iterator[Offence]:
 
 
 def imports_are_at_the_top(module: Module) -> Iterator[Offence]:
-    """Imports inside functions only in cli, commands, testing, warmup (start-up time) and numba's overloads."""
+    """Imports inside functions only in cli, commands, testing, warmup (start-up time) and overloads."""
     if module.room in LATE_IMPORT_ROOMS:
         return
     late: dict[int, None] = {}

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.base.config import Config, ConfigSource, first_property, parse_server_properties
+from siltstone.base.config import (
+    BROKER_NAMES,
+    TOPIC_NAMES,
+    Config,
+    ConfigSource,
+    first_property,
+    ignored_properties,
+    parse_server_properties,
+)
+from siltstone.base.config_table import OTHER_BROKER_NAMES
 from siltstone.base.errors import UsageError
 from tests.support.errors import raises_error
 from tests.support.thoroughness import examples
@@ -108,6 +117,25 @@ def test_a_brokers_own_file_may_hold_more_than_is_known() -> None:
     }
     with raises_error(UsageError, path="f:2", about="log.retention.ms", advice="a whole number"):
         parse_server_properties("\nlog.retention.ms=soon", "f", skip_unknown=True)
+
+
+def test_what_has_no_effect_in_a_file_is_told_from_typing_errors() -> None:
+    text = (
+        "log.retention.ms=1\nreplica.fetch.max.bytes=1\nlistener.name.a.ssl.key.password=x\nprocess.roles=broker\n"
+        "log.retention.mss=1\nretention.ms=1\nprocess.roles=broker\nzzz=1\n"
+    )
+    unknown, unused = ignored_properties(text, "f")
+    assert unused == ["replica.fetch.max.bytes", "listener.name.a.ssl.key.password", "process.roles"]
+    assert [str(error) for error in unknown] == [
+        "f:5: unknown setting 'log.retention.mss'; did you mean 'log.retention.ms'?",
+        "f:6: 'retention.ms' is a topic's setting, not a broker's; set 'log.retention.ms' instead",
+        "f:8: unknown setting 'zzz'; docs/configuration.md lists all settings",
+    ]
+
+
+def test_no_other_name_of_kafka_has_a_row() -> None:
+    assert not OTHER_BROKER_NAMES & (BROKER_NAMES | TOPIC_NAMES)
+    assert len(OTHER_BROKER_NAMES) > 250
 
 
 def test_the_first_name_that_a_file_has_is_used() -> None:

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from siltstone.base.errors import StorageError, UnknownTopicError
-from tests.support.broker import ServedBroker, call_of, served
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[ServedBroker]:
-    with served(tmp_path) as broker:
-        yield broker
+from tests.support.broker import ServedBroker, call_of
 
 
 def test_a_log_is_looked_up_once(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch) -> None:

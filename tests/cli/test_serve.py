@@ -8,13 +8,17 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
+from siltstone.broker.answers import ListenerAddress
+from siltstone.broker.wire.messages.api_versions import ApiVersionsRequest
+from siltstone.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from siltstone.broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from siltstone.cli.main import run
 from siltstone.commands import broker_settings
 from siltstone.commands.changes import Actor
@@ -23,12 +27,23 @@ from siltstone.runtime.manager import LogManager
 from siltstone.web import running
 from siltstone.web.identity import Role, Users
 from siltstone.web.running import WebServer
+from tests.support.wire_client import WireClient
+
+ANY_KAFKA_PORT = "PLAINTEXT://127.0.0.1:0"
+WAITING_FETCH = FetchRequest(
+    max_wait_ms=600_000,
+    min_bytes=1,
+    topics=(FetchTopic(topic="made", partitions=(FetchPartition(partition_max_bytes=1),)),),
+)
+NO_BROKER = ("--kafka-listen", "none")
 
 
 @contextmanager
 def _serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process and where it listens; it is ended by SIGTERM."""
     command = [sys.executable, "-m", "siltstone", "serve", *arguments, "--listen", "http://127.0.0.1:0"]
+    if "--look" not in arguments:
+        command += ["--kafka-listen", ANY_KAFKA_PORT]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -79,7 +94,7 @@ def test_a_look_changes_no_byte(tmp_path: Path) -> None:
 
 
 def test_a_restart_opens_the_directories_again(tmp_path: Path) -> None:
-    from siltstone.cli.serve import _serve_until_restart
+    from siltstone.cli.serve import ServeFlags, _serve_until_restart
 
     path = tmp_path / "server.properties"
     path.write_text("", "utf-8")
@@ -98,7 +113,8 @@ def test_a_restart_opens_the_directories_again(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("siltstone.commands.served.Served", opened)
         patch.setattr("siltstone.web.running.WebServer", Restarting)
-        assert _serve_until_restart(options, ["http://127.0.0.1:0"])
+        flags = ServeFlags(listen=["http://127.0.0.1:0"], kafka_listen=[ANY_KAFKA_PORT])
+        assert _serve_until_restart(options, flags)
     with Served(options) as again:
         (change,) = again.opened_changes().newest()
         assert (change.action, change.outcome) == ("restart", "done")
@@ -117,14 +133,14 @@ def test_a_restart_opens_the_directories_again(tmp_path: Path) -> None:
 def test_what_is_unsafe_or_wrong_does_not_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str
 ) -> None:
-    assert run(["serve", str(tmp_path / "logs"), "--create", *arguments]) == 2
+    assert run(["serve", str(tmp_path / "logs"), "--create", *NO_BROKER, *arguments]) == 2
     assert reason in capsys.readouterr().err
 
 
 def test_a_port_in_use_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Served(ServeOptions(paths=(tmp_path / "one",))) as served:
         server = WebServer(served, ["http://127.0.0.1:0"])
-        assert run(["serve", str(tmp_path / "two"), "--create", "--listen", server.urls[0]]) == 2
+        assert run(["serve", str(tmp_path / "two"), "--create", *NO_BROKER, "--listen", server.urls[0]]) == 2
         assert "cannot listen on" in capsys.readouterr().err
         server.stop()
 
@@ -141,13 +157,15 @@ def test_a_password_is_hashed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 @pytest.mark.parametrize("listen", ["http://0.0.0.0:8082", "ftp://127.0.0.1:1", "nonsense"])
 def test_a_refused_listener_makes_no_directory(tmp_path: Path, listen: str) -> None:
-    assert run(["serve", str(tmp_path / "new"), "--create", "--listen", listen]) == 2
+    assert run(["serve", str(tmp_path / "new"), "--create", *NO_BROKER, "--listen", listen]) == 2
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("flags", [[], ["--look"], ["--look", "--create"], ["--config", "named"]])
+@pytest.mark.parametrize(
+    "flags", [NO_BROKER, ["--look"], ["--look", "--create"], [*NO_BROKER, "--config", "named"]]
+)
 def test_a_mistyped_directory_is_refused_and_not_made(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: Sequence[str]
 ) -> None:
     named = tmp_path / "server.properties"
     named.write_text(f"log.dirs={tmp_path / 'logs'}, {tmp_path / 'more'}\n", "utf-8")
@@ -182,3 +200,97 @@ def test_a_connection_that_asks_for_nothing_is_closed(
                 assert connection.recv(100) == b""
         finally:
             server.stop()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--kafka-listen", "SSL://127.0.0.1:0"], "speaks SSL: only PLAINTEXT is here yet"),
+        (["--kafka-listen", "127.0.0.1:9092"], "--kafka-listen: '127.0.0.1:9092' is no listener"),
+        (["--kafka-listen", "PLAINTEXT://192.0.2.1:0"], "cannot listen on PLAINTEXT://192.0.2.1:0"),
+        (["--kafka-listen", "none", "--look"], "--look with --kafka-listen"),
+    ],
+)
+def test_a_kafka_listener_that_cannot_be_opens_and_makes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str
+) -> None:
+    flags = ["--create", "--listen", "http://127.0.0.1:0", *arguments]
+    assert run(["serve", str(tmp_path / "logs"), *flags]) == 2
+    assert reason in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_of_another_broker_is_a_clear_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        listener = f"PLAINTEXT://127.0.0.1:{other.getsockname()[1]}"
+        flags = ["--create", "--listen", "http://127.0.0.1:0", "--kafka-listen", listener]
+        assert run(["serve", str(tmp_path / "logs"), *flags]) == 2
+    error = capsys.readouterr().err
+    assert f"cannot listen on {listener}: Address already in use" in error
+    assert "--kafka-listen" in error
+    assert list(tmp_path.iterdir()) == []
+
+
+KAFKAS_FILE = """
+process.roles=broker,controller
+node.id=7
+controller.quorum.bootstrap.servers=localhost:9093
+listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://:9093
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+num.partitons=3
+num.partitions=3
+retention.ms=1000
+log.cleaner.enable=false
+replica.fetch.max.bytes=1
+listener.name.plaintext.ssl.keystore.type=JKS
+"""
+
+
+def test_a_kafkas_file_is_served_and_what_has_no_effect_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(KAFKAS_FILE + f"log.dirs={tmp_path / 'a'}, {tmp_path / 'b'}\n", "utf-8")
+    command = [sys.executable, "-m", "siltstone", "serve", "--config", str(path)]
+    command += ["--listen", "http://127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        console, kafka = (process.stdout.readline().split()[-1] for _ in range(2))
+        name, _, place = kafka.partition("://")
+        host, _, port = place.rpartition(":")
+        client = WireClient(ListenerAddress(name=name, host=host, port=int(port)))
+        parked = WireClient(ListenerAddress(name=name, host=host, port=int(port)))
+        wanted = MetadataRequest(topics=(MetadataRequestTopic(name="made"),))
+        assert [topic.error_code for topic in client.ask(wanted, 9).topics] == [3]  # it is being made
+        (topic,) = client.ask(wanted, 9).topics
+        assert (topic.error_code, len(topic.partitions)) == (0, 3)
+        (broker,) = client.ask(wanted, 9).brokers
+        assert (broker.node_id, broker.host, broker.port) == (7, "127.0.0.1", int(port))
+        assert _get(console, "/healthz")[0] == 200
+        parked.send(WAITING_FETCH, 12)
+        assert client.ask(ApiVersionsRequest(), 0).error_code == 0
+        process.send_signal(signal.SIGTERM)
+        assert parked.receive(WAITING_FETCH, 12).responses[0].partitions[0].error_code == 0
+        for one in (client, parked):
+            assert one.is_closed()
+            one.close()
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert f"ignored: {path}:8: unknown setting 'num.partitons'; did you mean 'num.partitions'?" in error
+    assert "'retention.ms' is a topic's setting, not a broker's; set 'log.retention.ms' instead" in error
+    assert (
+        "not used here: process.roles, controller.quorum.bootstrap.servers, replica.fetch.max.bytes, listener."
+        in error
+    )
+    assert all((tmp_path / name / ".kafka_cleanshutdown").exists() for name in "ab")
+
+
+def test_without_a_directory_anywhere_nothing_is_served(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("node.id=1\n", "utf-8")
+    for flags in ([], ["--config", str(path)]):
+        assert run(["serve", *flags]) == 2
+        assert "no log directory; pass DIR, or --config" in capsys.readouterr().err

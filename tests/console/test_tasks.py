@@ -274,7 +274,7 @@ def process(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "server.properties").write_text("log.cleaner.enable=false\n")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    flags = ("--create", "--engine=process", f"--listen=http://127.0.0.1:{port}")
+    flags = ("--create", "--engine=process", f"--listen=http://127.0.0.1:{port}", "--kafka-listen=none")
     paths = (str(tmp_path / "logs"), f"--config={tmp_path / 'server.properties'}")
     command = [sys.executable, "-m", "siltstone", "serve", *paths, *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:

@@ -20,7 +20,16 @@ from tests.support.log.metadata_logs import (
     write_snapshot,
 )
 from tests.support.records import frames
-from tests.support.records.frames import ABORT, BEGIN, END, remove_topic, topic, topic_config
+from tests.support.records.frames import (
+    ABORT,
+    BEGIN,
+    END,
+    frame,
+    producer_ids,
+    remove_topic,
+    topic,
+    topic_config,
+)
 
 COMPACT = topic_config("users", "cleanup.policy", "compact")
 WITHOUT_POLICY = topic_config("users", "cleanup.policy", None)
@@ -55,6 +64,17 @@ def test_deleting_a_topic_removes_its_settings(tmp_path: Path) -> None:
     image = read(tmp_path, topic("users", 1), COMPACT, remove_topic(1), topic("users", 2))
     assert image.topics == {"users": frames.topic_id(2)}
     assert settings_of(image) == {}
+
+
+def test_the_end_of_the_blocks_of_producer_ids(tmp_path: Path) -> None:
+    assert read(tmp_path / "none", topic("users", 1)).next_producer_id == 0
+    blocks = producer_ids(1000), producer_ids(3000), producer_ids(2000)
+    assert read(tmp_path / "some", *blocks).next_producer_id == 3000
+
+
+def test_a_block_of_producer_ids_that_cannot_be_read_is_skipped(tmp_path: Path) -> None:
+    cut, later = frame(15, b"\0\0\0\1", tags=b""), producer_ids(5000, version=1)
+    assert read(tmp_path, producer_ids(1000), cut, later).next_producer_id == 5000
 
 
 def test_a_partitions_replicas_are_those_of_its_last_change(tmp_path: Path) -> None:

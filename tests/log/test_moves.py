@@ -10,12 +10,19 @@ import pytest
 
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import LogConfig
-from siltstone.base.errors import CorruptMessageError, LogError, OutOfOrderSequenceError, StorageError
+from siltstone.base.errors import (
+    CorruptMessageError,
+    LogError,
+    MessageTooLargeError,
+    OutOfOrderSequenceError,
+    StorageError,
+)
 from siltstone.base.records.layout import CRC_POSITION
 from siltstone.log.partition import TRY_APPEND_BYTES_MAX, PartitionLog, open_partition
 from siltstone.log.validation import Origin
+from tests.support.cleaning.logs import Rec
 from tests.support.cleaning.transactional import marker
-from tests.support.log.batches import TIME, array, edited, sent
+from tests.support.log.batches import TIME, array, edited, of_records, sent
 from tests.support.log.managed import failing
 
 NOW = TIME + 60_000
@@ -143,10 +150,11 @@ def test_a_try_refuses_a_sequence(tmp_path: Path) -> None:
         log.try_append(sent(producer_id=7, producer_epoch=0, base_sequence=5))
 
 
+LARGE = [Rec(offset=0, key=b"key", value=bytes(TRY_APPEND_BYTES_MAX), timestamp=TIME)]
 SLOW = {
-    "a batch that is large": ({}, sent(TRY_APPEND_BYTES_MAX // 20)),
-    "a codec": ({}, sent(3, codec=4)),
-    "the topic's codec": ({"compression_type": "zstd"}, sent()),
+    "a batch that is large": ({}, of_records(LARGE)),
+    "a batch that decompresses to much": ({}, of_records(LARGE, codec=1)),
+    "another codec": ({"compression_type": "zstd"}, sent()),
     "a full segment": ({"segment_bytes": 200}, sent(3)),
     "a flush after records": ({"flush_messages": 3}, sent(2)),
     "a flush after time": ({"flush_ms": 0}, sent()),
@@ -163,6 +171,19 @@ def test_what_would_wait_is_left_to_another_thread(
     assert batch.tobytes() == before  # type: ignore[attr-defined]
     assert (log.log_end_offset, sorted(log.directory.iterdir())) == (1, files)
     assert log.append(batch).first_offset == 1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("codec", range(1, 5))
+def test_a_small_batch_with_a_codec_is_tried(tmp_path: Path, codec: int) -> None:
+    log = begun(tmp_path)
+    assert log.try_append(sent(30, codec=codec)) == (1, 30, -1, False, 0)
+
+
+def test_a_batch_that_is_too_large_for_the_topic_is_refused_elsewhere(tmp_path: Path) -> None:
+    log = begun(tmp_path, max_message_bytes=1000)
+    assert log.try_append(sent(100)) is None
+    with pytest.raises(MessageTooLargeError):
+        log.append(sent(100))
 
 
 def test_a_flush_that_is_not_due_yet_is_no_reason(tmp_path: Path) -> None:
@@ -222,8 +243,9 @@ def test_where_leader_epochs_end(tmp_path: Path) -> None:
     assert (log.leader_epoch, log.end_of_epoch(0), log.end_of_epoch(1)) == (0, (0, 0), None)
     log.append(sent(2), leader_epoch=3)
     log.append(sent(2), leader_epoch=5)
-    ends = {epoch: log.end_of_epoch(epoch) for epoch in range(-1, 7)}
-    assert ends == {-1: None, 0: (0, 0), 1: (1, 0), 2: (2, 0), 3: (3, 2), 4: (3, 2), 5: (5, 4), 6: None}
+    ends = {epoch: log.end_of_epoch(epoch) for epoch in range(-2, 7)}
+    assert (ends[-2], ends[-1], ends[6]) == ((-2, 0), None, None)  # -1 is no epoch, -2 is one before all
+    assert [ends[epoch] for epoch in range(6)] == [(0, 0), (1, 0), (2, 0), (3, 2), (3, 2), (5, 4)]
     assert log.leader_epoch == 5
 
 

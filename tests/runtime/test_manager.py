@@ -50,6 +50,14 @@ def test_a_new_directory_and_its_identity(tmp_path: Path) -> None:
     assert read_properties(tmp_path / "c" / names.META_PROPERTIES)["cluster.id"] == first["cluster.id"]
 
 
+@pytest.mark.parametrize(
+    ("config", "node"), [({}, "0"), ({"broker.id": "5"}, "5"), ({"broker.id": "5", "node.id": "0"}, "0")]
+)
+def test_a_new_directory_has_the_brokers_number(tmp_path: Path, config: dict[str, str], node: str) -> None:
+    opened(tmp_path, config=config).close()
+    assert read_properties(tmp_path / names.META_PROPERTIES)["node.id"] == node
+
+
 def test_directories_of_others_are_refused_and_keep_their_clean_shutdown_marker(tmp_path: Path) -> None:
     for each in "ab":
         opened(tmp_path / each).close()

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import base64
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from siltstone.log.names import TopicPartition
+from siltstone.runtime.topics import Topics
 from tests.support.log.managed import append, opened
 
 
@@ -62,3 +66,32 @@ def test_a_new_partition_changes_no_id(tmp_path: Path) -> None:
         before = dict(logs.topics.ids)
         logs.get_or_create(TopicPartition("a", 7))
         assert logs.topics.ids == before
+
+
+def test_nobody_who_looks_waits_for_a_change_of_topics(tmp_path: Path) -> None:
+    """A broker answers everybody from one thread, and a topic of many partitions takes seconds."""
+    with opened(tmp_path) as logs:
+        logs.topics.create("a", 2)
+        logs.topics.forget_partitions()
+        with logs.creation_or_deletion_lock, ThreadPoolExecutor(1) as others:
+            assert others.submit(lambda: logs.topics.partitions_of("a")).result(20) == (0, 1)
+            assert others.submit(lambda: logs.topics.partition_count("a")).result(20) == 2
+            ids, names = others.submit(lambda: (logs.topics.ids, logs.topics.names_by_id)).result(20)
+        assert names[ids["a"]] == "a"
+
+
+def test_what_is_found_during_a_change_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as logs:
+        logs.topics.create("a")
+        topics, look = logs.topics, type(logs.topics)._entry
+
+        def change_meanwhile(self: Topics, name: str) -> object:
+            found = look(self, name)
+            monkeypatch.undo()
+            topics.add_partitions("a", 3)
+            return found
+
+        topics.forget_partitions()
+        monkeypatch.setattr(type(topics), "_entry", change_meanwhile)
+        assert topics.partitions_of("a") == (0,)
+        assert topics.partitions_of("a") == (0, 1, 2)

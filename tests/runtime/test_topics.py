@@ -25,6 +25,7 @@ from siltstone.base.errors import (
     UnknownTopicError,
     UsageError,
 )
+from siltstone.commands.directories import Snapshot
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, read_topic_id, write_checkpoint
 from siltstone.log.names import TopicPartition, parse_partition
@@ -493,3 +494,47 @@ def test_a_namespaces_policies_survive_a_restart(tmp_path: Path) -> None:
         assert manager.topics.alter_namespace("acme/shop", remove=["compactionThreshold"]) == {}
     registry, behind = load_registry([tmp_path / "a", tmp_path / "b"])
     assert registry.namespaces == {} and b"namespaces" not in registry.encode() and behind == []
+
+
+# Settings of brokers
+
+
+def test_what_is_set_for_brokers_at_run_time_survives_a_restart(tmp_path: Path) -> None:
+    both = tmp_path / "a", tmp_path / "b"
+    with opened(*both) as manager:
+        manager.topics.create("events")
+        manager.topics.alter_brokers({"log.retention.ms": "5"}, of_all=False)
+        config = manager.topics.alter_brokers(
+            {"log.retention.ms": "6", "log.flush.interval.ms": "7"}, of_all=True
+        )
+        manager.update_config(config)
+        for settings in (
+            {"nope": "1"},
+            {"log.retention.ms": "x"},
+            {"num.partitions": "2"},
+            {"retention.ms": "1"},
+        ):
+            with pytest.raises(InvalidConfigError):
+                manager.topics.alter_brokers(settings, of_all=True)
+    (tmp_path / "b" / TOPICS_FILE).unlink()
+    with opened(*both) as manager:
+        config = manager["events", 0].config
+        assert (config.retention_ms, config.flush_ms) == (5, 7)
+        manager.update_config(manager.topics.alter_brokers({}, of_all=False))
+        assert manager["events", 0].config.retention_ms == 6
+    assert Snapshot(both, Config()).settings.broker.integer("retention.ms") == 6
+    with opened(*both) as manager:
+        manager.topics.alter_brokers({}, of_all=True)
+    registry, behind = load_registry(both)
+    assert registry.brokers == {} and b"brokers" not in registry.encode() and behind == []
+
+
+def test_a_bad_value_that_was_stored_for_brokers_is_named(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.topics.alter_brokers({"log.retention.ms": "5"}, of_all=True)
+    path = tmp_path / TOPICS_FILE
+    path.write_text(path.read_text("utf-8").replace('"5"', '"x"'), "utf-8")
+    with raises_error(UsageError, about="log.retention.ms", path=TOPICS_FILE):
+        opened(tmp_path)
+    path.write_text(path.read_text("utf-8").replace("log.retention.ms", "a.later.setting"), "utf-8")
+    opened(tmp_path).close()

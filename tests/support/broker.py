@@ -18,9 +18,12 @@ from siltstone.base.files import FileSlice
 from siltstone.base.records.layout import Bytes
 from siltstone.broker.answers import Call, ConnectionInfo, ListenerAddress
 from siltstone.broker.store import Broker
+from siltstone.commands.changes import ChangeLog
 from siltstone.commands.served import Served
+from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.runtime.manager import LogManager
+from siltstone.runtime.topics import TopicDescription
 from tests.support.log.batches import TIME, sent
 from tests.support.log.managed import opened
 
@@ -51,16 +54,38 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         return self._jumping.now
 
 
+class _Standing:
+    """A catalogue and a cleaner that do nothing."""
+
+    def refresh_soon(self) -> None:
+        pass
+
+    def resume(self, topic_partition: TopicPartition) -> None:
+        pass
+
+
 class _OpenLogs:
     """What a broker needs of ``Served``: the other half would cost each test its catalogue."""
 
+    cataloguer = _Standing()
+
     def __init__(self, manager: LogManager, clock: Clock) -> None:
         self.manager, self.clock = manager, clock
+        self.changes = ChangeLog(manager.serving()[0].path, clock)
 
     def opened(self) -> LogManager:
         if self.manager is None:
             raise NotAllowedError("nothing is open", advice="open it")
         return self.manager
+
+    def describe(self, topic: str) -> TopicDescription:
+        return self.manager.topics.describe(topic)
+
+    def opened_changes(self) -> ChangeLog:
+        return self.changes
+
+    def opened_cleaner(self) -> _Standing:
+        return self.cataloguer
 
 
 class ServedBroker:

@@ -29,7 +29,7 @@ from typing import Any
 
 import javaproperties
 
-from siltstone.base.config_table import ALL_KEYS, Key, Kind, Synonym, Value
+from siltstone.base.config_table import ALL_KEYS, OTHER_BROKER_NAMES, Key, Kind, Synonym, Value
 from siltstone.base.config_table import INT_MAX as INT_MAX  # noqa: PLC0414 - for users of this module
 from siltstone.base.config_table import LONG_MAX as LONG_MAX  # noqa: PLC0414
 from siltstone.base.errors import UsageError
@@ -331,6 +331,8 @@ def _pairs(assignments: Iterable[str], source: str) -> Iterator[tuple[str, str]]
 
 # A broker's ``server.properties``: Java's properties format, with Kafka's names.
 
+_LISTENERS_OWN = "listener.name."
+"""What the name of a setting of one listener begins with."""
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
@@ -346,6 +348,24 @@ def parse_server_properties(text: str, name: str, *, skip_unknown: bool = False)
     for line, key, value in _entries(text, name):
         settings.update(parse({key: value}, f"{name}:{line}"))
     return settings
+
+
+def ignored_properties(text: str, name: str) -> tuple[list[UsageError], list[str]]:
+    """What has no effect in a ``server.properties``: an error that suggests the nearest name for each entry
+    that is no setting of a broker, and the names of those that only a Kafka uses. Raises UsageError for an
+    invalid escape."""
+    unknown, unused = list[UsageError](), dict[str, None]()
+    for line, key, _ in _entries(text, name):
+        if key in OTHER_BROKER_NAMES or key.startswith(_LISTENERS_OWN):
+            unused[key] = None
+            continue
+        try:
+            if not find_broker_key(key).is_used:
+                unused[key] = None
+        except UsageError as error:
+            error.path = f"{name}:{line}"
+            unknown.append(error)
+    return unknown, list(unused)
 
 
 def parse_properties(text: str, name: str) -> dict[str, str]:

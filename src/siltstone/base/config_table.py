@@ -232,13 +232,14 @@ BROKER_KEYS = (
     _broker_key("siltstone.http.users", Kind.STRING, "", "File of users for siltstone.http.auth=basic (docs/serve.md).", kafka=_SERVE),
     _broker_key("advertised.listeners", Kind.LIST, (), "Addresses that are published to clients."),
     _broker_key("auto.create.topics.enable", Kind.BOOLEAN, True, "Whether a topic is created when it is first used."),
-    _broker_key("broker.id", Kind.INT, -1, "Older name of node.id.", minimum=-1),
     _broker_key("controller.listener.names", Kind.LIST, (), "Names of the controllers' listeners."),
+    _broker_key("broker.id", Kind.INT, -1, "Older name of node.id, which goes before it.", minimum=-1),
+    _accepted_broker_key("authorizer.class.name", Kind.STRING, "", "Who may do what: siltstone serve refuses it, since nobody would be asked."),
     _broker_key("connections.max.idle.ms", Kind.LONG, 600_000, "A connection of a Kafka client that has been silent for so long is closed.", minimum=0),
     _broker_key("max.connections", Kind.INT, INT_MAX, "Connections of Kafka clients at the same time; also at most half of the files that the process may open. More wait until one is closed.", minimum=0),
     _broker_key("max.connections.per.ip", Kind.INT, INT_MAX, "The same for one address; more are closed at once.", minimum=0),
     _broker_key("max.connections.per.ip.overrides", Kind.STRING, "", "ADDRESS:COUNT for addresses with a limit of their own."),
-    _broker_key("queued.max.request.bytes", Kind.LONG, 256 << 20, "Memory that requests and unsent answers may take together; -1: no limit. Then no connection is read until some of it is free.", minimum=-1, kafka="Kafka has no limit by default, and counts requests only."),
+    _broker_key("queued.max.request.bytes", Kind.LONG, 256 << 20, "Memory that requests and unsent answers may take together; -1: no limit. Then no connection is read until some of it is free.", minimum=-1, kafka="Kafka's default is -1, and it counts requests only."),
     _broker_key("socket.listen.backlog.size", Kind.INT, 50, "Connections that wait until they are accepted.", minimum=1),
     _accepted_broker_key("controller.quorum.bootstrap.servers", Kind.LIST, (), "Addresses of the controllers."),
     _accepted_broker_key("controller.quorum.voters", Kind.LIST, (), "Ids and addresses of the controllers."),
@@ -247,7 +248,7 @@ BROKER_KEYS = (
     _broker_key("listener.security.protocol.map", Kind.LIST, ("SASL_SSL:SASL_SSL", "PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT"), "Which protocol each listener speaks."),
     _broker_key("listeners", Kind.LIST, ("PLAINTEXT://127.0.0.1:9092",), "Where Kafka clients connect: NAME://HOST:PORT; no host: every address of the machine. Empty: nowhere.", kafka="Kafka's default is every address: PLAINTEXT://:9092."),
     _accepted_broker_key("metadata.log.max.record.bytes.between.snapshots", Kind.LONG, 20 << 20, "Bytes of metadata between two snapshots.", minimum=1),
-    _broker_key("node.id", Kind.INT, -1, "This broker's number.", minimum=-1, kafka="Kafka has no default and wants 0 or more."),
+    _broker_key("node.id", Kind.INT, -1, "This broker's number; -1: that of its log directories, 0 for new ones.", minimum=-1, kafka="Kafka has no default and wants 0 or more."),
     _accepted_broker_key("num.io.threads", Kind.INT, 8, "Threads that process requests.", minimum=1, is_dynamic=True),
     _accepted_broker_key("num.network.threads", Kind.INT, 3, "Threads that read requests.", minimum=1, is_dynamic=True),
     _broker_key("num.partitions", Kind.INT, 1, "Partitions of a new topic that names no number of its own.", minimum=1),
@@ -264,5 +265,115 @@ BROKER_KEYS = (
     _accepted_broker_key("transaction.state.log.num.partitions", Kind.INT, 50, "Partitions of the transactions' topic.", minimum=1),
     _accepted_broker_key("transaction.state.log.replication.factor", Kind.INT, 3, "Replicas of the transactions' topic.", minimum=1, maximum=32_767),
 )  # fmt: skip
+
+OTHER_BROKER_NAMES = frozenset(
+    """
+add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
+alter.config.policy.class.name alter.log.dirs.replication.quota.window.num
+alter.log.dirs.replication.quota.window.size.seconds auto.leader.rebalance.enable background.threads
+broker.heartbeat.interval.ms broker.rack broker.session.timeout.ms client.quota.callback.class
+config.providers connection.failed.authentication.delay.ms connections.max.reauth.ms
+controlled.shutdown.enable controller.performance.always.log.threshold.ms
+controller.performance.sample.period.ms controller.quorum.append.linger.ms
+controller.quorum.auto.join.enable controller.quorum.election.backoff.max.ms
+controller.quorum.election.timeout.ms controller.quorum.fetch.max.bytes
+controller.quorum.fetch.snapshot.max.bytes controller.quorum.fetch.timeout.ms
+controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms controller.quota.window.num
+controller.quota.window.size.seconds controller.socket.timeout.ms cordoned.log.dirs
+create.topic.policy.class.name default.replication.factor delegation.token.expiry.check.interval.ms
+delegation.token.expiry.time.ms delegation.token.max.lifetime.ms delegation.token.secret.key
+delete.records.purgatory.purge.interval.requests delete.topic.enable early.start.listeners fetch.max.bytes
+fetch.purgatory.purge.interval.requests follower.fetch.last.tiered.offset.enable
+group.consumer.assignment.interval.ms group.consumer.assignors group.consumer.heartbeat.interval.ms
+group.consumer.max.assignment.interval.ms group.consumer.max.heartbeat.interval.ms
+group.consumer.max.session.timeout.ms group.consumer.max.size group.consumer.migration.policy
+group.consumer.min.assignment.interval.ms group.consumer.min.heartbeat.interval.ms
+group.consumer.min.session.timeout.ms group.consumer.regex.refresh.interval.ms
+group.consumer.session.timeout.ms group.coordinator.append.linger.ms group.coordinator.background.threads
+group.coordinator.cached.buffer.max.bytes group.coordinator.rebalance.protocols group.coordinator.threads
+group.max.session.timeout.ms group.max.size group.min.session.timeout.ms group.share.assignment.interval.ms
+group.share.assignors group.share.delivery.count.limit group.share.heartbeat.interval.ms
+group.share.initialize.retry.interval.ms group.share.max.assignment.interval.ms
+group.share.max.delivery.count.limit group.share.max.heartbeat.interval.ms
+group.share.max.partition.max.record.locks group.share.max.record.lock.duration.ms
+group.share.max.session.timeout.ms group.share.max.share.sessions group.share.max.size
+group.share.min.assignment.interval.ms group.share.min.delivery.count.limit
+group.share.min.heartbeat.interval.ms group.share.min.partition.max.record.locks
+group.share.min.record.lock.duration.ms group.share.min.session.timeout.ms
+group.share.partition.max.record.locks group.share.persister.class.name group.share.record.lock.duration.ms
+group.share.session.timeout.ms group.streams.assignment.interval.ms group.streams.heartbeat.interval.ms
+group.streams.initial.rebalance.delay.ms group.streams.max.assignment.interval.ms
+group.streams.max.heartbeat.interval.ms group.streams.max.session.timeout.ms group.streams.max.size
+group.streams.max.standby.replicas group.streams.min.assignment.interval.ms
+group.streams.min.heartbeat.interval.ms group.streams.min.session.timeout.ms
+group.streams.num.standby.replicas group.streams.session.timeout.ms initial.broker.registration.timeout.ms
+internal.metadata.delete.delay.millis internal.metadata.log.segment.bytes
+internal.metadata.max.batch.size.in.bytes kafka.metrics.polling.interval.secs kafka.metrics.reporters
+leader.imbalance.check.interval.seconds log.dir.failure.timeout.ms max.connection.creation.rate
+max.incremental.fetch.session.cache.slots max.request.partition.size.limit metadata.log.dir
+metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes metadata.log.segment.ms
+metadata.max.idle.interval.ms metadata.max.retention.bytes metadata.max.retention.ms metric.reporters
+metrics.num.samples metrics.recording.level metrics.sample.window.ms num.replica.alter.log.dirs.threads
+num.replica.fetchers offset.metadata.max.bytes offsets.commit.timeout.ms offsets.load.buffer.size
+offsets.retention.check.interval.ms offsets.retention.minutes offsets.topic.compression.codec
+offsets.topic.segment.bytes principal.builder.class producer.purgatory.purge.interval.requests
+queued.max.requests quota.window.num quota.window.size.seconds remote.fetch.max.wait.ms
+remote.list.offsets.request.timeout.ms remote.log.index.file.cache.total.size.bytes
+remote.log.index.file.cache.ttl.ms remote.log.manager.copier.thread.pool.size
+remote.log.manager.copy.max.bytes.per.second remote.log.manager.copy.quota.window.num
+remote.log.manager.copy.quota.window.size.seconds remote.log.manager.expiration.thread.pool.size
+remote.log.manager.fetch.max.bytes.per.second remote.log.manager.fetch.quota.window.num
+remote.log.manager.fetch.quota.window.size.seconds remote.log.manager.follower.thread.pool.size
+remote.log.manager.task.interval.ms remote.log.manager.task.retry.backoff.max.ms
+remote.log.manager.task.retry.backoff.ms remote.log.manager.task.retry.jitter
+remote.log.manager.thread.pool.size remote.log.metadata.custom.metadata.max.bytes
+remote.log.metadata.manager.class.name remote.log.metadata.manager.class.path
+remote.log.metadata.manager.impl.prefix remote.log.metadata.manager.listener.name
+remote.log.reader.max.pending.tasks remote.log.reader.threads remote.log.storage.manager.class.name
+remote.log.storage.manager.class.path remote.log.storage.manager.impl.prefix
+remote.log.storage.system.enable replica.fetch.backoff.ms replica.fetch.max.bytes replica.fetch.min.bytes
+replica.fetch.response.max.bytes replica.fetch.wait.max.ms replica.high.watermark.checkpoint.interval.ms
+replica.lag.time.max.ms replica.selector.class replica.socket.receive.buffer.bytes replica.socket.timeout.ms
+replication.quota.window.num replication.quota.window.size.seconds request.timeout.ms
+sasl.client.callback.handler.class sasl.enabled.mechanisms sasl.jaas.config sasl.kerberos.kinit.cmd
+sasl.kerberos.min.time.before.relogin sasl.kerberos.principal.to.local.rules sasl.kerberos.service.name
+sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor sasl.login.callback.handler.class
+sasl.login.class sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
+sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor sasl.login.refresh.window.jitter
+sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms sasl.mechanism.controller.protocol
+sasl.mechanism.inter.broker.protocol sasl.oauthbearer.assertion.algorithm
+sasl.oauthbearer.assertion.claim.aud sasl.oauthbearer.assertion.claim.exp.seconds
+sasl.oauthbearer.assertion.claim.iss sasl.oauthbearer.assertion.claim.jti.include
+sasl.oauthbearer.assertion.claim.nbf.seconds sasl.oauthbearer.assertion.claim.sub
+sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.private.key.file
+sasl.oauthbearer.assertion.private.key.passphrase sasl.oauthbearer.assertion.template.file
+sasl.oauthbearer.client.credentials.client.id sasl.oauthbearer.client.credentials.client.secret
+sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer
+sasl.oauthbearer.jwks.endpoint.refresh.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
+sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope
+sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url
+sasl.server.callback.handler.class sasl.server.max.receive.size security.inter.broker.protocol
+security.providers server.max.startup.time.ms share.coordinator.append.linger.ms
+share.coordinator.cached.buffer.max.bytes share.coordinator.cold.partition.snapshot.interval.ms
+share.coordinator.load.buffer.size share.coordinator.snapshot.update.records.per.snapshot
+share.coordinator.state.topic.compression.codec share.coordinator.state.topic.prune.interval.ms
+share.coordinator.state.topic.segment.bytes share.coordinator.threads share.coordinator.write.timeout.ms
+share.fetch.purgatory.purge.interval.requests socket.connection.setup.timeout.max.ms
+socket.connection.setup.timeout.ms ssl.allow.dn.changes ssl.allow.san.changes ssl.cipher.suites
+ssl.client.auth ssl.enabled.protocols ssl.endpoint.identification.algorithm ssl.engine.factory.class
+ssl.key.password ssl.keymanager.algorithm ssl.keystore.certificate.chain ssl.keystore.key
+ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.principal.mapping.rules ssl.protocol
+ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.certificates
+ssl.truststore.location ssl.truststore.password ssl.truststore.type telemetry.max.bytes
+transaction.abort.timed.out.transaction.cleanup.interval.ms transaction.max.timeout.ms
+transaction.partition.verification.enable transaction.remove.expired.transaction.cleanup.interval.ms
+transaction.state.log.load.buffer.size transaction.state.log.segment.bytes
+transaction.two.phase.commit.enable transactional.id.expiration.ms unclean.leader.election.interval.ms
+unstable.api.versions.enable unstable.feature.versions.enable
+""".split()
+)
+"""Kafka 4.3's other settings of brokers, which have no effect here; with them a file of a Kafka is told from
+one with typing errors."""
 
 ALL_KEYS: tuple[Key, ...] = (*TOPIC_KEYS, *BROKER_KEYS)

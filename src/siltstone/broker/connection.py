@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 import socket
 import struct
 from collections import deque
@@ -29,7 +30,7 @@ from typing import Protocol
 
 from siltstone.base.files import FileSlice
 from siltstone.broker.answers import ConnectionInfo, Piece, Pieces, RefusedFrameError
-from siltstone.broker.limits import MemoryBudget, Limits
+from siltstone.broker.limits import Limits, MemoryBudget
 
 SCRATCH_BYTES = 128 << 10
 """Of the buffer that all connections receive small frames in."""
@@ -37,8 +38,8 @@ _FIRST_BYTES, _GROWTH = 64 << 10, 4
 """A frame's bytearray has no more bytes than the first, or than the second times those that have come."""
 _TOGETHER_BYTES = 256 << 10
 """Answers to requests that came together are sent together, up to so many bytes."""
-_TURN_BYTES = 4 << 20
-"""When a connection has sent so many bytes, it is another one's turn."""
+_TURN_BYTES, _TURN_REQUESTS = 4 << 20, 100
+"""When a connection has sent so many bytes, or was answered so many requests, it is another one's turn."""
 _VECTORS_MAX = 64
 _PREFIX, _KEY = struct.Struct(">i"), struct.Struct(">h")
 _EMPTY = memoryview(b"")
@@ -69,7 +70,7 @@ class Connection:
     ``_data``: bytes that have come and are in no frame yet. ``_frame``: a frame that is not complete or
     waits, with its ``_size`` and the bytes ``_received`` of it. ``_out``: pieces to send; of the first
     ``_skip`` bytes are sent. ``_held``: what the budget has counted. ``_is_ending``: no further request is
-    answered. ``_has_eof``: the peer sends nothing more.
+    answered. ``_has_eof``: the peer sends nothing more. ``_waits_its_turn``: ``go_on`` will be called.
     """
 
     def __init__(self, peer: socket.socket, info: ConnectionInfo, around: Surroundings) -> None:
@@ -82,7 +83,7 @@ class Connection:
         self._running_bytes = self._out_bytes = self._held = self._skip = 0
         self._out: deque[Piece] = deque()
         self._is_reading = self._is_writing = self._has_eof = self._is_ending = False
-        self._lacks_memory = self._is_answered = False
+        self._waits_its_turn = self._is_answered = False
         self._active_at = around.now
 
     def start(self) -> None:
@@ -100,9 +101,19 @@ class Connection:
         limits = self._around.limits
         if self._out or (self._task is not None and self._has_eof):
             return now - self._active_at > limits.stalled_seconds
-        if self._task is not None or self._lacks_memory:
+        if self._task is not None:
+            # A request may wait for long. Without a read ahead the end of a peer is seen at once.
+            is_old = now - self._active_at > limits.stalled_seconds
+            return is_old and not self._is_reading and self._has_hung_up()
+        if self._waits_its_turn:
             return False
         return now - self._active_at > limits.idle_seconds
+
+    def _has_hung_up(self) -> bool:
+        """Has the peer sent its end, behind bytes that were not read yet?"""
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def lose_favour(self) -> None:
         """It was favoured with memory for too long: let others have it, and close if the peer is to blame."""
@@ -119,7 +130,8 @@ class Connection:
         self._watch(reads=False, writes=False)
         self._socket.close()
         if self._task is not None:
-            self._task.cancel()
+            # Not at once: a coroutine that was made must be begun, to be cancelled without a warning.
+            around.loop.call_soon(self._task.cancel)
         self._data, self._frame = _EMPTY, None
         self._out.clear()
         around.budget.hold(-self._held)
@@ -138,7 +150,7 @@ class Connection:
                 self._received += count
         except (BlockingIOError, InterruptedError):
             return
-        except OSError:
+        except (OSError, MemoryError):
             self.close()
             return
         self._has_eof = not count
@@ -158,41 +170,47 @@ class Connection:
         self._around.loop.call_soon(self.go_on)
 
     def go_on(self) -> None:
-        """Answer what is complete, as far as that may be done now, then wait for what is missing."""
-        self._active_at = self._around.now
-        goes_on = not self.is_closed
-        while goes_on:
-            try:
-                goes_on = self._answer_some()
-            except RefusedFrameError as error:
-                self._end(str(error))
-            except Exception as error:
-                self._end("failed", error)
-            self._flush()
-            goes_on = goes_on and not (self._out or self._task or self._is_ending or self.is_closed)
-        if not self.is_closed:
-            self._settle()
+        """Send, and answer what is complete, as far as may be done now; then wait for what is missing."""
+        if self.is_closed:
+            return
+        self._active_at, self._waits_its_turn = self._around.now, False
+        try:
+            if self._out:
+                self._flush()
+            if not (self._out or self._task or self._is_ending or self.is_closed):
+                self._answer_some()
+                self._flush()
+            if not self.is_closed:
+                self._settle()
+        except Exception as error:
+            self._end("failed", error)
+            self.close()
 
-    def _answer_some(self) -> bool:
-        """Answer frames until something must be waited for; returns False when that is not the sending."""
-        budget, self._lacks_memory = self._around.budget, False
-        while self._task is None and not self._is_ending:
-            if self._frame is None and len(self._data) < _PREFIX.size:
-                return False
-            if self._out_bytes >= _TOGETHER_BYTES:
-                return True
-            if budget.used >= budget.bytes_max and not budget.may_go_on(self):
-                self._lacks_memory = True
-                return False
-            frame = self._next_frame()
-            if frame is None:
-                return False
-            answer = self._around.answer(frame, self.info)
-            if type(answer) is list:
-                self._put(answer)
-            else:
-                self._wait_for(answer, len(frame))  # type: ignore[arg-type]
-        return False
+    def _answer_some(self) -> None:
+        """Answer frames until something must be waited for, or it is another connection's turn."""
+        around, budget, answered = self._around, self._around.budget, 0
+        try:
+            while self._task is None and (self._frame is not None or len(self._data) >= _PREFIX.size):
+                self._waits_its_turn = answered == _TURN_REQUESTS or self._out_bytes >= _TOGETHER_BYTES
+                if self._waits_its_turn:
+                    self.go_on_later()
+                    return
+                if budget.used >= budget.bytes_max and not budget.may_go_on(self):
+                    self._waits_its_turn = True
+                    return
+                frame = self._next_frame()
+                if frame is None:
+                    return
+                answered += 1
+                answer = around.answer(frame, self.info)
+                if type(answer) is list:
+                    self._put(answer)
+                else:
+                    self._wait_for(answer, len(frame))  # type: ignore[arg-type]
+        except RefusedFrameError as error:
+            self._end(str(error))
+        except Exception as error:
+            self._end("failed", error)
 
     def _next_frame(self) -> bytearray | None:
         """The next frame if it is complete. Raises RefusedFrameError."""
@@ -259,13 +277,6 @@ class Connection:
 
     # Out
 
-    def _writable(self) -> None:
-        self._flush()
-        if not self._out:
-            self.go_on()
-        elif not self.is_closed:
-            self._settle()
-
     def _flush(self) -> None:
         """Send what the peer takes now."""
         sent = 0
@@ -315,7 +326,7 @@ class Connection:
 
     def _settle(self) -> None:
         """Close if all is done; else count what is held, and watch the socket for what is missing."""
-        is_done = self._is_ending or (self._has_eof and not self._lacks_memory)
+        is_done = self._is_ending or (self._has_eof and not self._waits_its_turn)
         if is_done and self._task is None and not self._out:
             self.close()
             return
@@ -326,7 +337,7 @@ class Connection:
         if held != self._held:
             self._held, difference = held, held - self._held
             self._around.budget.hold(difference)
-        reads = not (self._out or self._has_eof or self._is_ending or self._lacks_memory)
+        reads = not (self._out or self._has_eof or self._is_ending or self._waits_its_turn)
         if reads and self._task is not None:
             # One request is read ahead. A frame that is full grows when its turn has come.
             reads = not self._data and (frame is None or self._received < len(frame))
@@ -343,7 +354,7 @@ class Connection:
         if writes != self._is_writing:
             self._is_writing = writes
             if writes:
-                loop.add_writer(self._descriptor, self._writable)
+                loop.add_writer(self._descriptor, self.go_on)
             else:
                 loop.remove_writer(self._descriptor)
 

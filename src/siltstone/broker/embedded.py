@@ -25,7 +25,7 @@ from siltstone.base.closing import Closing
 from siltstone.base.config import ConfigValue
 from siltstone.base.errors import CompactionFailedError
 from siltstone.broker.dispatch import HANDLERS
-from siltstone.broker.faults import InjectedFault, Faults, code_named
+from siltstone.broker.faults import Faults, InjectedFault, code_named
 from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.server import BrokerServer
 from siltstone.commands.library import cleaner_in_process

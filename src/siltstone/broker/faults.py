@@ -115,14 +115,18 @@ class Faults:
 
         return handle
 
-    async def _meet(self, fault: InjectedFault, handler: Handler, broker: Broker, request: Any, call: Call) -> Any:
+    async def _meet(
+        self, fault: InjectedFault, handler: Handler, broker: Broker, request: Any, call: Call
+    ) -> Any:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._has_ended.wait(), fault.delay_s)
             return CLOSE
         return await _carried_out(fault, handler, broker, request, call)
 
 
-async def _carried_out(fault: InjectedFault, handler: Handler, broker: Broker, request: Any, call: Call) -> Any:
+async def _carried_out(
+    fault: InjectedFault, handler: Handler, broker: Broker, request: Any, call: Call
+) -> Any:
     answer: Any = None
     if fault.after or (fault.code is None and not fault.cuts) or call.api_key in _FROM_THE_ANSWER:
         answer = handler(broker, request, call)

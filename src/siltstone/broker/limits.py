@@ -2,7 +2,7 @@
 
 ::
 
-    memory   MemoryBudget: the bytes of requests, as far as they have come, and of unsent answers, all together
+    memory   MemoryBudget: the bytes of requests, as far as they have come, and of unsent answers
     frames   a length is checked before anything is allocated, and a frame grows with the bytes that come
     peers    connections in all and of one address; a silent one, and one that takes no answer, is closed
 

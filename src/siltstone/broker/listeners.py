@@ -22,6 +22,8 @@ from siltstone.broker.answers import ListenerAddress
 from siltstone.broker.limits import Limits
 
 PLAINTEXT = "PLAINTEXT"
+NONE = "none"
+"""Instead of listeners: there is no broker."""
 _FORM = re.compile(
     r"(?P<name>[A-Za-z0-9_.-]+)://(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<host>[^\[\]:/\s]*)):(?P<port>[0-9]{1,5})"
 )
@@ -70,13 +72,13 @@ class BrokerListener:
             reason = f"cannot listen on {self.text}: {error.strerror or error}"
             raise UsageError(reason, advice=ADVICE) from error
         bound.setblocking(False)
-        # Connections that are accepted have the listener's buffers.
-        for option, size in (
-            (socket.SO_SNDBUF, limits.send_buffer_bytes),
-            (socket.SO_RCVBUF, limits.receive_buffer_bytes),
-        ):
-            if size > 0:
-                bound.setsockopt(socket.SOL_SOCKET, option, size)
+        # Connections that are accepted have the listener's options.
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if limits.send_buffer_bytes > 0:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.send_buffer_bytes)
+        if limits.receive_buffer_bytes > 0:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.receive_buffer_bytes)
         return bound
 
     def address(self, bound: socket.socket) -> ListenerAddress:
@@ -87,16 +89,24 @@ class BrokerListener:
         return ListenerAddress(name=self.name, host=host, port=port or bound.getsockname()[1])
 
 
-def listeners_of(config: Config) -> list[BrokerListener]:
-    """The listeners of ``server.properties``. Raises UsageError for one that is malformed, whose protocol is
-    not PLAINTEXT, or whose name or address another one has."""
-    words = {name: _words(config, name) for name in ("listeners", "advertised.listeners")}
-    parsed = [BrokerListener.parse(text, "listeners") for text in words["listeners"]]
+def listeners_of(config: Config, texts: Sequence[str] = ()) -> list[BrokerListener]:
+    """The listeners in ``texts`` (``NONE`` alone: none), else those of ``server.properties``. Raises
+    UsageError for one that is malformed, whose protocol is not PLAINTEXT, or whose name or address another
+    one has, and for a setting that would protect what is not protected here."""
+    if list(texts) == [NONE]:
+        return []
+    if config["authorizer.class.name"]:
+        raise UsageError(
+            "there are no ACLs here yet: everybody who connects may do everything",
+            path="authorizer.class.name",
+            advice="leave it out, and listen only where those reach the broker who may use it",
+        )
+    setting = "--kafka-listen" if texts else "listeners"
+    parsed = [BrokerListener.parse(text, setting) for text in texts or _words(config, setting)]
+    told = "advertised.listeners"
     advertised = {
         one.name: (one.host, one.port)
-        for one in (
-            BrokerListener.parse(text, "advertised.listeners") for text in words["advertised.listeners"]
-        )
+        for one in (BrokerListener.parse(text, told) for text in _words(config, told))
     }
     controllers = {name.upper() for name in _words(config, "controller.listener.names")}
     found = [
@@ -109,6 +119,12 @@ def listeners_of(config: Config) -> list[BrokerListener]:
         if len(set(others)) < len(others):
             raise UsageError("two listeners have one name or one address", path="listeners", advice=ADVICE)
     return found
+
+
+def refuse_taken(listeners: Sequence[BrokerListener]) -> None:
+    """Raises UsageError for an address that is in use, before anything is opened or made."""
+    for listener in listeners:
+        listener.bind(Limits()).close()
 
 
 def _refuse_unknown(config: Config, listeners: Sequence[BrokerListener]) -> None:

@@ -147,20 +147,15 @@ class Sockets:
                     self.loop.call_later(_SWEEP_SECONDS, self._accept_again)
                     return
                 continue  # it was closed again before it was accepted
-            self._welcome(peer, str(address[0]).removeprefix(_MAPPED), listener.address)
+            self.welcome(peer, str(address[0]).removeprefix(_MAPPED), listener.address)
 
-    def _welcome(self, peer: socket.socket, address: str, listener: ListenerAddress) -> None:
+    def welcome(self, peer: socket.socket, address: str, listener: ListenerAddress) -> None:
+        """Serve a connected socket from now on, or close it if its address has too many."""
         if self._of_address[address] >= self.limits.connections_from(address):
             self.refused += 1
             peer.close()
             return
-        try:
-            peer.setblocking(False)
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        except OSError:
-            peer.close()
-            return
+        peer.setblocking(False)
         self.accepted += 1
         self._of_address[address] += 1
         info = ConnectionInfo(number=self.accepted, listener=listener, peer=address)

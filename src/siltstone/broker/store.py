@@ -18,28 +18,41 @@ from typing import TYPE_CHECKING, TypeVar
 
 from siltstone.base.clock import Clock
 from siltstone.base.closing import Closing
-from siltstone.base.config import Config
+from siltstone.base.codec_table import CODECS
+from siltstone.base.config import Config, LogConfig
 from siltstone.base.errors import StorageError
+from siltstone.base.records.scan import scan_headers
 from siltstone.broker.producer_ids import ProducerIds
 from siltstone.broker.waiting import WaitingFetches
 from siltstone.commands.served import Served
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
+from siltstone.log.validation import validate_and_assign
+from siltstone.runtime.producing import NewRecord, batch_of
 
 if TYPE_CHECKING:
     from siltstone.broker.answers import Call
 
 THREADS = 4
 """Threads for what waits or takes long; kernels and system calls let them run beside the loop's."""
+MANY_PARTITIONS = 200
+"""A request about more partitions takes over a millisecond, so it is answered in the pool."""
 ZERO_ID = bytes(16)
 Result = TypeVar("Result")
 
 
+def load_kernels() -> None:
+    """Load the compiled functions of appends and searches. It takes half a second, for which the first
+    request would wait in the loop's thread, and all others with it."""
+    for codec in CODECS:
+        batch = batch_of([NewRecord(value=b"value", timestamp=0)], codec.name, 0)
+        validated = validate_and_assign(batch, config=LogConfig(), next_offset=0, now_ms=0, leader_epoch=0)
+        scan_headers(validated.data, len(validated.data))
+
+
 class Broker(Closing):
     """One broker. ``manager``: the open logs; ``config``: the broker's settings now; ``node_id`` and
-    ``cluster_id``: those in ``meta.properties``; ``waiting``: the parked fetches.
-
-    For the loop's thread, except where a method says otherwise.
+    ``cluster_id``: those in ``meta.properties``; ``waiting``: the parked fetches, for the loop's thread only.
     """
 
     def __init__(self, served: Served, loop: AbstractEventLoop) -> None:
@@ -49,6 +62,7 @@ class Broker(Closing):
         self.waiting = WaitingFetches(loop)
         self._producer_ids = ProducerIds(self.manager)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="siltstone-broker")
+        self._pool.submit(load_kernels)
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         properties = self.manager.serving()[0].directory.properties()
         self.node_id = int(properties.get("node.id") or properties.get("broker.id") or 0)
@@ -64,7 +78,8 @@ class Broker(Closing):
         return self.loop.run_in_executor(self._pool, function, *arguments)
 
     def log_of(self, topic: str, partition: int) -> PartitionLog:
-        """The log of a partition. Raises UnknownTopicError; StorageError if it is not served now."""
+        """The log of a partition. In any thread. Raises UnknownTopicError; StorageError if it is not served
+        now."""
         log = self._logs.get((topic, partition))
         if log is None or not log.is_open:
             self._logs.pop((topic, partition), None)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -14,11 +14,14 @@ from siltstone.cli import output
 from siltstone.commands import topics as commands
 from siltstone.commands.directories import BrokerDirectories, Snapshot
 
+if TYPE_CHECKING:
+    from siltstone.commands.remote import RemoteBroker
+
 _TYPES = ("topics", "brokers", "namespaces")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConfigsFlags(output.DirFlags):
+class ConfigsFlags(output.DirFlags, output.ServerFlags):
     """The flags of ``siltstone configs``.
 
     Parameters
@@ -81,9 +84,9 @@ class ConfigsFlags(output.DirFlags):
         )
         if self.alter:
             output.refuse_if(
-                kind == "brokers",
+                kind == "brokers" and self.bootstrap_server is None,
                 "--entity-type brokers: only a running broker can change its settings",
-                "change its server.properties",
+                "change its server.properties, or pass --bootstrap-server",
             )
             output.refuse_if(
                 not changes,
@@ -116,6 +119,10 @@ def configs(
     """
     flags = flags.at(directories)
     flags.refuse_contradictions()
+    broker = flags.remote()
+    if broker is not None:
+        _at_broker(broker, flags, as_json=json_)
+        return 0
     broker_directories = flags.broker_directories(flags.server_properties)
     if flags.alter:
         _alter(broker_directories, flags, as_json=json_)
@@ -124,20 +131,66 @@ def configs(
     return 0
 
 
-def _alter(broker_directories: BrokerDirectories, flags: ConfigsFlags, *, as_json: bool) -> None:
-    assert flags.entity_name is not None
+def _at_broker(broker: RemoteBroker, flags: ConfigsFlags, *, as_json: bool) -> None:
+    """The same by the protocol."""
+    is_of_topics = flags.entity_type == "topics"
+    reason = "--entity-type namespaces: a running broker does not know Pulsar's namespaces"
+    output.refuse_if(flags.entity_type == "namespaces", reason, "pass the directories with --dir")
+    flags.refuse_at_a_broker("server_properties")
+    if flags.alter:
+        additions, removals = _wanted(flags)
+        if is_of_topics:
+            name, options = flags.entity_name or "", {"dry_run": flags.dry_run}
+            change = broker.alter_topic_settings(name, additions, removals, **options)
+        else:
+            new = dict(_broker_assignment(text) for text in additions)
+            change = broker.alter_broker_settings(
+                flags.entity_name or "", new, removals, dry_run=flags.dry_run
+            )
+        _show_change(change, "topic" if is_of_topics else "broker", dry_run=flags.dry_run, as_json=as_json)
+        return
+    if is_of_topics:
+        names = broker.names() if flags.entity_name is None else [flags.entity_name]
+        entities = {name: broker.settings_of_topic(name, everything=flags.all_) for name in names}
+        title = _title_of_topics(flags)
+    else:
+        of_all = flags.entity_default
+        number, settings = broker.settings_of_broker(
+            flags.entity_name, everything=flags.all_ or of_all, of_all=of_all
+        )
+        entities, title = {number or "default": settings}, _title_of_brokers(flags)
+    _show_entities(flags, title, entities, as_json=as_json)
+
+
+def _broker_assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    output.refuse_if(not equals, f"{text!r} is not a setting", "pass key=value")
+    return name.strip(), value.strip().removeprefix("[").removesuffix("]")
+
+
+def _wanted(flags: ConfigsFlags) -> tuple[list[str], list[str]]:
+    """(assignments, names to remove). Raises UsageError."""
     additions = [] if flags.add_config_file is None else commands.read_additions(flags.add_config_file)
     additions += [assignment for text in flags.add_config for assignment in split_additions(text)]
-    removals = [name.strip() for text in flags.delete_config for name in text.split(",")]
+    return additions, [name.strip() for text in flags.delete_config for name in text.split(",")]
+
+
+def _alter(broker_directories: BrokerDirectories, flags: ConfigsFlags, *, as_json: bool) -> None:
+    assert flags.entity_name is not None
+    additions, removals = _wanted(flags)
     of_namespace = flags.entity_type == "namespaces"
     options = {"of_namespace": of_namespace, "dry_run": flags.dry_run}
     change = commands.alter_settings(broker_directories, flags.entity_name, additions, removals, **options)
     kind = "namespace" if of_namespace else "topic"
+    _show_change(change, kind, dry_run=flags.dry_run, as_json=as_json)
+
+
+def _show_change(change: commands.SettingsChange, kind: str, *, dry_run: bool, as_json: bool) -> None:
     if as_json:
         changed = {kind: change.topic, "before": dict(change.before), "after": dict(change.after)}
-        output.write_json({"action": "alter", "dry_run": flags.dry_run, **changed})
+        output.write_json({"action": "alter", "dry_run": dry_run, **changed})
         return
-    done = "would be completed" if flags.dry_run else "completed"
+    done = "would be completed" if dry_run else "completed"
     output.write_lines(f"updating config for {kind} {change.topic} {done}")
     for name in sorted({*change.before, *change.after}):
         before, after = change.before.get(name), change.after.get(name)
@@ -155,7 +208,7 @@ def _describe(snapshot: Snapshot, flags: ConfigsFlags, *, as_json: bool) -> None
         names = sorted(policies) if flags.entity_name is None else [flags.entity_name]
         entities = {name: commands.settings_of_namespace(policies.get(name, {})) for name in names}
     else:
-        title = f"{'All' if flags.all_ else 'Dynamic'} configs for topic {{}} are:"
+        title = _title_of_topics(flags)
         names = snapshot.names() if flags.entity_name is None else [flags.entity_name]
         described = [snapshot.topic(name) for name in names]
         entities = {
@@ -163,6 +216,28 @@ def _describe(snapshot: Snapshot, flags: ConfigsFlags, *, as_json: bool) -> None
             for topic in described
         }
         notes = snapshot.notes_on(described)
+    _show_entities(flags, title, entities, as_json=as_json)
+    if not as_json:
+        output.note(*notes)
+
+
+def _title_of_topics(flags: ConfigsFlags) -> str:
+    return f"{'All' if flags.all_ else 'Dynamic'} configs for topic {{}} are:"
+
+
+def _title_of_brokers(flags: ConfigsFlags) -> str:
+    if flags.entity_default:
+        return "Default configs for brokers in the cluster are:"
+    return f"{'All' if flags.all_ else 'Non-default'} configs for broker {{}} are:"
+
+
+def _show_entities(
+    flags: ConfigsFlags,
+    title: str,
+    entities: Mapping[str, Sequence[commands.EffectiveSetting]],
+    *,
+    as_json: bool,
+) -> None:
     if as_json:
         documents = [_document(flags.entity_type, name, settings) for name, settings in entities.items()]
         output.write_json({"entities": documents})
@@ -172,7 +247,6 @@ def _describe(snapshot: Snapshot, flags: ConfigsFlags, *, as_json: bool) -> None
         for setting in settings:
             synonyms = ", ".join(f"{source}:{name}={value}" for source, name, value in setting.synonyms)
             output.write_lines(f"  {setting.name}={setting.value} sensitive=false synonyms={{{synonyms}}}")
-    output.note(*notes)
 
 
 def _describe_broker(
@@ -188,10 +262,8 @@ def _describe_broker(
     if flags.entity_default:
         of_all = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
         config = Config().with_layer(of_all, config.layer(of_all))
-        title = "Default configs for brokers in the cluster are:"
-        return title, {"default": commands.settings_of_broker(config, everything=False)}
-    title = f"{'All' if flags.all_ else 'Non-default'} configs for broker {{}} are:"
-    return title, {number: commands.settings_of_broker(config, everything=flags.all_)}
+        return _title_of_brokers(flags), {"default": commands.settings_of_broker(config, everything=False)}
+    return _title_of_brokers(flags), {number: commands.settings_of_broker(config, everything=flags.all_)}
 
 
 def _document(

@@ -12,6 +12,7 @@ import io
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from siltstone.base import interruption
@@ -50,6 +51,11 @@ COMMANDS = {
     "verify": "Check a cleaned log directory against what it was before, independently of the cleaner.",
 }
 """Each command with its line of help; the module of a command is loaded only when it is used."""
+BROKER_FLAG = "--bootstrap-server"
+AT_A_BROKER = frozenset(
+    ("compact", "configs", "consume", "delete-records", "get-offsets", "produce", "topics")
+)
+"""The commands that also ask a running broker, by Kafka's protocol."""
 _MODULES = (
     dict.fromkeys(("get-offsets", "log-dirs", "delete-records"), "offsets")
     | dict.fromkeys(("explain", "verify"), "review")
@@ -105,12 +111,23 @@ def escape_unencodable() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def refuse_a_broker(command: str, arguments: Sequence[str]) -> None:
+    """Raises UsageError for a command that works on files if it is to ask a running broker."""
+    names_one = any(argument.partition("=")[0] == BROKER_FLAG for argument in arguments)
+    if names_one and command in COMMANDS and command not in AT_A_BROKER:
+        raise UsageError(
+            f"{BROKER_FLAG}: {command} works on the files of log directories, not on a running broker",
+            advice="pass the log directories, while no broker has them open",
+        )
+
+
 def _run(arguments: list[str]) -> int:
     """Run one command line; a parse error is raised as a UsageError, any error after a signal as a
     KeyboardInterrupt."""
     app = build_app(arguments[0] if arguments else "")
     from cyclopts import CycloptsError, UnusedCliTokensError
 
+    refuse_a_broker(arguments[0] if arguments else "", arguments[1:])
     try:
         result = app(arguments)
     except CycloptsError as error:

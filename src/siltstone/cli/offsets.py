@@ -13,7 +13,7 @@ from siltstone.commands import offsets as commands
 
 
 @dataclass(frozen=True, kw_only=True)
-class GetOffsetsFlags(output.TopicFlags):
+class GetOffsetsFlags(output.TopicFlags, output.ServerFlags):
     """The flags of ``siltstone get-offsets``.
 
     Parameters
@@ -56,16 +56,22 @@ def get_offsets(
         Print one JSON document instead.
     """
     flags = flags.at(directories)
-    time = commands.parse_time(flags.time)
-    snapshot = flags.broker_directories().snapshot()
+    time, broker = commands.parse_time(flags.time), flags.remote()
+    snapshot = None if broker is not None else flags.broker_directories().snapshot()
+    listed = broker or snapshot
+    assert listed is not None
     selected = commands.select_partitions(
-        snapshot,
+        listed,
         topic=flags.topic,
         partitions=flags.partitions,
         topic_partitions=flags.topic_partitions,
         exclude_internal=flags.exclude_internal_topics,
     )
-    offsets = commands.list_offsets(snapshot, selected, time)
+    if broker is not None:
+        offsets, notes = list(broker.offsets(selected, time).values()), list[str]()
+    else:
+        assert snapshot is not None
+        offsets, notes = commands.list_offsets(snapshot, selected, time), snapshot.notes
     if json_:
         output.write_json({"time": time, "partitions": [partition.to_json() for partition in offsets]})
     else:
@@ -77,7 +83,7 @@ def get_offsets(
     failures = [
         f"{partition.topic_partition}: {partition.failure}" for partition in offsets if partition.failure
     ]
-    output.note(*snapshot.notes, *failures)
+    output.note(*notes, *failures)
     return 1 if failures else 0
 
 
@@ -115,11 +121,16 @@ def log_dirs(
     return 1 if any(directory["error"] for directory in broker["logDirs"]) else 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class DeleteRecordsFlags(output.DirFlags, output.ServerFlags):
+    """The flags of ``siltstone delete-records`` that say where the records are."""
+
+
 def delete_records(
     directories: output.Directories = (),
     /,
     *,
-    flags: output.DirFlags = output.DirFlags(),
+    flags: DeleteRecordsFlags = DeleteRecordsFlags(),
     offset_json_file: Path | None = None,
     dry_run: bool = False,
     json_: output.Json = False,
@@ -141,12 +152,16 @@ def delete_records(
         Print one JSON document instead.
     """
     flags = flags.at(directories)
-    broker_directories = flags.broker_directories()
+    broker = flags.remote()
+    broker_directories = None if broker is not None else flags.broker_directories()
     if offset_json_file is None:
         raise UsageError("no offsets", advice="pass --offset-json-file FILE")
-    deleted = commands.delete_records(
-        broker_directories, commands.read_offsets(offset_json_file), dry_run=dry_run
-    )
+    offsets = commands.read_offsets(offset_json_file)
+    if broker is not None:
+        deleted = broker.delete_records(offsets, dry_run=dry_run)
+    else:
+        assert broker_directories is not None
+        deleted = commands.delete_records(broker_directories, offsets, dry_run=dry_run)
     if json_:
         partitions = [partition.to_json("low_watermark") for partition in deleted]
         output.write_json({"dry_run": dry_run, "partitions": partitions})

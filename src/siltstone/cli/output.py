@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import msgspec
 from cyclopts import Parameter
@@ -23,6 +23,9 @@ from siltstone.base.clock import duration_text
 from siltstone.base.errors import UsageError
 from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.explain_page import size_text
+
+if TYPE_CHECKING:
+    from siltstone.commands.remote import RemoteBroker
 
 TABLE_WIDTH = 100
 """Columns of a table where standard output is no terminal."""
@@ -320,3 +323,41 @@ class TopicFlags(DirFlags):
         if self.topic is None:
             raise UsageError("no topic", advice="pass --topic TOPIC")
         return self.topic
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ServerFlags:
+    """A running broker, in place of log directories.
+
+    Parameters
+    ----------
+    bootstrap_server
+        HOST:PORT of a running broker, as of Kafka's tools, instead of log directories.
+    command_config
+        With --bootstrap-server: a file of the client's properties, as librdkafka names them.
+    """
+
+    bootstrap_server: str | None = None
+    command_config: Path | None = None
+
+    def remote(self) -> "RemoteBroker | None":
+        """The running broker; None if the command works on directories. Raises UsageError for both."""
+        if self.bootstrap_server is None:
+            is_alone = self.command_config is not None
+            refuse_if(is_alone, "--command-config is only for --bootstrap-server", "leave it out")
+            return None
+        has_directory = bool(getattr(self, "dir", ()))
+        refuse_if(has_directory, "a directory and --bootstrap-server", "pass one of them")
+        from siltstone.commands.remote import RemoteBroker
+        from siltstone.log.checkpoints import read_properties
+
+        config = read_properties(self.command_config) if self.command_config else {}
+        return RemoteBroker(self.bootstrap_server, config)
+
+    def refuse_at_a_broker(self, *names: str) -> None:
+        """Raises UsageError for flags that only directories have a meaning for."""
+        for name in names:
+            flag = f"--{name.replace('_', '-')}"
+            is_set = getattr(self, name) not in (None, (), False)
+            refuse_if(is_set, f"{flag} is for log directories, not for a running broker", "leave it out")

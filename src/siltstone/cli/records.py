@@ -10,6 +10,7 @@ Records are written in kcat's format strings, or as its JSON envelopes::
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 import math
@@ -20,20 +21,23 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 from cyclopts import Parameter
 
 from siltstone.base import files, interruption
 from siltstone.base.errors import UsageError
-from siltstone.base.records.layout import TIMESTAMP_TYPE_BIT
 from siltstone.cli import output
 from siltstone.commands.policies import high_watermark_is_end
 from siltstone.commands.records import ConsumedRecords, TopicConsumer, TopicProducer, parse_range
 from siltstone.log.dump import printable
 from siltstone.log.names import TopicPartition
-from siltstone.log.reading import PolledRecords, Record, records_of
+from siltstone.log.reading import Record
 from siltstone.runtime.producing import NewRecord
+
+if TYPE_CHECKING:
+    from siltstone.commands.remote import RemoteBroker
+    from siltstone.commands.remote_records import RemoteConsumer, RemoteProducer
 
 _INTERVAL_SECONDS = 0.25
 """The least time between two looks at the files."""
@@ -145,7 +149,7 @@ def envelope(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumeFlags(output.TopicFlags):
+class ConsumeFlags(output.TopicFlags, output.ServerFlags):
     r"""The flags of ``siltstone consume``.
 
     Parameters
@@ -243,23 +247,45 @@ def consume(
     flags = flags.at(directories)
     flags.refuse_contradictions()
     render = None if json_ or flags.json_envelope else flags.format_of_records()
-    consuming = TopicConsumer(
-        flags.broker_directories(),
-        flags.required_topic(),
-        partitions=frozenset(flags.partition),
-        offset_range=parse_range(flags.offset),
-        isolation=flags.isolation,
-        beyond_high_watermark=high_watermark_is_end(flags.high_watermark),
-        read_compacted=flags.read_compacted,
+    with contextlib.ExitStack() as stack:
+        return _consume(flags, _consumer(flags, stack), render)
+
+
+def _consumer(flags: ConsumeFlags, stack: contextlib.ExitStack) -> TopicConsumer | RemoteConsumer:
+    """The reader of the directories, or of the broker."""
+    broker, topic, partitions = flags.remote(), flags.required_topic(), frozenset(flags.partition)
+    if broker is None:
+        return TopicConsumer(
+            flags.broker_directories(),
+            topic,
+            partitions=partitions,
+            offset_range=parse_range(flags.offset),
+            isolation=flags.isolation,
+            beyond_high_watermark=high_watermark_is_end(flags.high_watermark),
+            read_compacted=flags.read_compacted,
+        )
+    from siltstone.commands.remote_records import RemoteConsumer
+
+    flags.refuse_at_a_broker("read_compacted", "high_watermark")
+    offset_range = parse_range(flags.offset)
+    return stack.enter_context(
+        RemoteConsumer(
+            broker, topic, partitions=partitions, offset_range=offset_range, isolation=flags.isolation
+        )
     )
+
+
+def _consume(
+    flags: ConsumeFlags, consuming: TopicConsumer | RemoteConsumer, render: RecordWriter | None
+) -> int:
     output.note(*consuming.notes, *consuming.damage)
     arriving = consuming.read_to_end() if flags.exit_at_end else consuming.follow(_Pause())
     remaining = math.inf if flags.count is None else flags.count
     try:
         while remaining and (arrived := next(arriving, None)) is not None:
-            if arrived.polled is not None:
-                count = int(min(remaining, len(arrived.polled)))
-                _write(arrived, arrived.polled, count, render, consuming.broker_id)
+            if not arrived.is_end:
+                count = int(min(remaining, len(arrived)))
+                _write(arrived, count, render, consuming.broker_id)
                 remaining -= count
             elif not flags.quiet:
                 output.note(f"reached the end of {arrived.topic_partition} at offset {arrived.offset}")
@@ -283,19 +309,15 @@ class _Pause:
         self._since = time.monotonic()
 
 
-def _write(
-    arrived: ConsumedRecords, polled: PolledRecords, count: int, render: RecordWriter | None, broker: int
-) -> None:
+def _write(arrived: ConsumedRecords, count: int, render: RecordWriter | None, broker: int) -> None:
     """Write the first ``count`` records, in the format, or as envelopes where there is none."""
-    records = records_of(polled, count)
+    records, log_append = arrived.first(count)
     if render is not None:
         lines = [render(arrived.topic_partition, record) for record in records]
     else:
-        attributes = polled.batches["attributes"][polled.columns.batch]
-        log_append = ((attributes & TIMESTAMP_TYPE_BIT) != 0).tolist()
         envelopes = (
             envelope(arrived.topic_partition, record, log_append=is_log_append, broker=broker)
-            for record, is_log_append in zip(records, log_append, strict=False)
+            for record, is_log_append in zip(records, log_append, strict=True)
         )
         lines = [json.dumps(document, ensure_ascii=False).encode() + b"\n" for document in envelopes]
     sys.stdout.buffer.write(b"".join(lines))
@@ -303,7 +325,7 @@ def _write(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProduceFlags(output.TopicFlags):
+class ProduceFlags(output.TopicFlags, output.ServerFlags):
     r"""The flags of ``siltstone produce``.
 
     Parameters
@@ -391,8 +413,7 @@ def produce(
     json_
         Print one JSON document with partitions, offsets and counts.
     """
-    broker_directories = flags.broker_directories(flags.server_properties)
-    topic = flags.required_topic()
+    broker, topic = flags.remote(), flags.required_topic()
     reason = "--tee and --json both write to standard output"
     output.refuse_if(flags.tee and json_, reason, "pass one of them")
     refuse_negative_count(flags.count)
@@ -402,9 +423,7 @@ def produce(
         delimiter(flags.key_delimiter, "-K")
     delimiter(flags.delimiter, "-D")
     batches = _limited(_input_records(inputs, flags), flags.count)
-    with TopicProducer(
-        broker_directories, topic, partition=flags.partition, compression=flags.codec
-    ) as producing:
+    with _producer(flags, broker, topic) as producing:
         try:
             for raws in batches:
                 producing.append([flags.record(raw, headers) for raw in raws])
@@ -424,6 +443,17 @@ def produce(
     return 0
 
 
+def _producer(flags: ProduceFlags, broker: RemoteBroker | None, topic: str) -> TopicProducer | RemoteProducer:
+    """The topic, open in the directories, or at the broker."""
+    if broker is None:
+        directories = flags.broker_directories(flags.server_properties)
+        return TopicProducer(directories, topic, partition=flags.partition, compression=flags.codec)
+    from siltstone.commands.remote_records import RemoteProducer
+
+    flags.refuse_at_a_broker("server_properties")
+    return RemoteProducer(broker, topic, partition=flags.partition, compression=flags.codec)
+
+
 def _tee(raws: Sequence[bytes], flags: ProduceFlags) -> None:
     """Write input records to standard output, each with its delimiter."""
     sys.stdout.flush()
@@ -432,7 +462,7 @@ def _tee(raws: Sequence[bytes], flags: ProduceFlags) -> None:
     sys.stdout.buffer.flush()
 
 
-def _note_appended(producing: TopicProducer) -> None:
+def _note_appended(producing: TopicProducer | RemoteProducer) -> None:
     for _, produced in sorted(producing.produced.items()):
         offsets = f"{produced.first_offset} to {produced.last_offset}"
         output.note(
@@ -440,7 +470,7 @@ def _note_appended(producing: TopicProducer) -> None:
         )
 
 
-def _document(producing: TopicProducer) -> dict[str, object]:
+def _document(producing: TopicProducer | RemoteProducer) -> dict[str, object]:
     documents = [output.plain(produced) for _, produced in sorted(producing.produced.items())]
     partitions = [{**document.pop("topic_partition"), **document} for document in documents]
     return {"records": sum(document["records"] for document in documents), "partitions": partitions}

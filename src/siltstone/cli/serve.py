@@ -1,7 +1,8 @@
-"""``siltstone serve``: the console, the REST API and the metrics of log directories."""
+"""``siltstone serve``: Kafka's protocol, the console, the REST API and the metrics of log directories."""
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import sys
 from collections.abc import Sequence
@@ -28,7 +29,8 @@ class ServeFlags(output.DirFlags):
     Parameters
     ----------
     config
-        The broker's server.properties; the siltstone.http settings are there, too.
+        The broker's server.properties; the siltstone.http settings are there, too. Without DIR its log.dirs
+        are served.
     look
         Take no lock and change nothing: also for the directories of a broker that runs.
     create
@@ -36,6 +38,9 @@ class ServeFlags(output.DirFlags):
     listen
         Where to listen, http://ADDRESS:PORT; repeat it for more; default: siltstone.http.listeners. Port 0
         is any free one.
+    kafka_listen
+        Where Kafka's clients connect, PLAINTEXT://HOST:PORT; repeat it for more; none: nowhere. Default: the
+        setting listeners. Port 0 is any free one.
     engine
         The cleaner's engine: auto, spark or process.
     hash_password
@@ -46,6 +51,7 @@ class ServeFlags(output.DirFlags):
     look: bool = False
     create: bool = False
     listen: Sequence[str] = ()
+    kafka_listen: Sequence[str] = ()
     engine: str = "auto"
     hash_password: bool = False
 
@@ -56,62 +62,91 @@ def serve(
     *,
     flags: ServeFlags = ServeFlags(),
 ) -> int:
-    """Serve the console, the REST API and the metrics of log directories, and clean them, until Ctrl-C.
+    """Serve log directories, and clean them, until Ctrl-C: as a broker that Kafka's clients connect to, and
+    with a console, a REST API and metrics.
 
-    The directories are locked, recovered and open, as in a broker. --look takes no lock and changes nothing.
+    The directories are locked, recovered and open, as in a broker. --look takes no lock, changes nothing, and
+    is no broker.
 
     Parameters
     ----------
     directories
-        The log directories, also as --dir.
+        The log directories, also as --dir; default: log.dirs in --config.
     """
     if flags.hash_password:
         return _print_hash()
     flags = flags.at(directories)
-    output.refuse_if(not flags.dir, "no log directory", "pass DIR, or --dir DIR")
     known = ", ".join(ENGINES)
     output.refuse_if(flags.engine not in ENGINES, f"--engine {flags.engine}: is none", f"pass {known}")
-    from siltstone.commands.served import ServeOptions, refuse_missing, settings_to_serve
+    advice = "leave one of them out: a look is no broker"
+    output.refuse_if(flags.look and bool(flags.kafka_listen), "--look with --kafka-listen", advice)
+    from siltstone.commands.served import ServeOptions, directories_of, ignored_settings, refuse_missing
 
+    paths = tuple(flags.dir) or (directories_of(flags.config) if flags.config else ())
+    output.refuse_if(not paths, "no log directory", "pass DIR, or --config with a file that has log.dirs")
     options = ServeOptions(
-        paths=tuple(flags.dir),
+        paths=paths,
         properties=flags.config,
         is_look=flags.look,
         engine=flags.engine,  # type: ignore[arg-type]
         creates=flags.create,
     )
-    from siltstone.web.running import checked_listeners
-
-    # Before a directory is locked, or made where it is missing.
-    checked_listeners(settings_to_serve(options), flags.listen)
+    _refuse_before_opening(options, flags)
+    if not options.is_look:
+        output.note(*ignored_settings(options))
     for path in refuse_missing(options):
         output.note(f"{path}: a new log directory")
     interruption.current().allow(CLOSE_SECONDS)
     try:
-        while _serve_until_restart(options, flags.listen):
+        while _serve_until_restart(options, flags):
             output.note("restarting")
     except KeyboardInterrupt:
         return interruption.current().status
     return 0
 
 
-def _serve_until_restart(options: ServeOptions, listen: Sequence[str]) -> bool:
+def _refuse_before_opening(options: ServeOptions, flags: ServeFlags) -> None:
+    """Raises UsageError for a listener that cannot be, before a directory is locked, or made where it is
+    missing."""
+    from siltstone.broker.listeners import listeners_of, refuse_taken
+    from siltstone.commands.served import settings_to_serve
+    from siltstone.web.running import checked_listeners
+
+    config = settings_to_serve(options)
+    checked_listeners(config, flags.listen)
+    if not options.is_look:
+        refuse_taken(listeners_of(config, flags.kafka_listen))
+
+
+def _serve_until_restart(options: ServeOptions, flags: ServeFlags) -> bool:
     """Serve until somebody asks for a restart. Raises KeyboardInterrupt after a signal."""
+    from siltstone.broker.listeners import listeners_of
+    from siltstone.broker.server import BrokerServer
     from siltstone.commands.served import Served
     from siltstone.web.running import WebServer
 
-    with Served(options) as served:
-        server = WebServer(served, listen)
-        served.start()
-        server.start()
+    with Served(options) as served, contextlib.ExitStack() as stack:
+        web = WebServer(served, flags.listen)
+        stack.callback(web.stop)
+        listeners = [] if options.is_look else listeners_of(served.config, flags.kafka_listen)
+        broker = BrokerServer(served, listeners) if listeners else None
+        if broker is not None:
+            # Stopped first: what its clients wait for is answered while all else is there.
+            stack.callback(broker.stop)
         try:
-            for url in server.urls:
+            served.start()
+            web.start()
+            for url in web.urls:
                 output.write_lines(f"{'looking at' if options.is_look else 'serving'} {url}/ui/")
+            if broker is not None:
+                broker.start()
+                for address in broker.addresses:
+                    output.write_lines(f"serving {address.name}://{address.host}:{address.port}")
             sys.stdout.flush()
             return served.restart_asked.wait()
         finally:
             with interruption.current().critical():
-                server.stop()
+                stack.close()
                 served.close()
 
 

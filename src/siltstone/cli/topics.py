@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -24,6 +24,9 @@ from siltstone.compaction.ledger.compactor import CompactionEngine
 from siltstone.runtime.compactions import ERROR, RUNNING, counts_text
 from siltstone.runtime.topics import TopicDescription
 
+if TYPE_CHECKING:
+    from siltstone.commands.remote import RemoteBroker
+
 _ACTIONS = ("create", "list", "describe", "alter", "delete")
 _COMPACTION_ACTIONS = ("compact", "compaction-status")
 _INTERVAL_SECONDS = 0.25
@@ -36,7 +39,7 @@ _figures = attrgetter("directory", "log_start_offset", "log_end_offset", "high_w
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopicsFlags(output.TopicFlags):
+class TopicsFlags(output.TopicFlags, output.ServerFlags):
     """The flags of ``siltstone topics``.
 
     Parameters
@@ -162,20 +165,56 @@ def topics(
             is_second, f"{arguments[-1]}: two topics", "leave out --topic; pass directories with --dir"
         )
         flags = replace(flags, topic=arguments[1])
+    broker = flags.remote()
+    if broker is not None:
+        return _at_broker(broker, flags.action(word), flags, as_json=json_)
     directories = flags.broker_directories(flags.server_properties)
     action = flags.action(word)
     if action in _COMPACTION_ACTIONS:
         return _compact(directories, action, flags, as_json=json_)
     if action == "list":
-        names = commands.matching_topics(directories.snapshot().names(), flags.topic, if_exists=True)
-        if json_:
-            output.write_json({"topics": names})
-        else:
-            output.write_lines(*names)
+        _list(directories.snapshot().names(), flags, as_json=json_)
         return 0
     if action == "describe":
         return _describe(directories, flags, as_json=json_)
     _show_changes(action, _change(directories, action, flags), dry_run=flags.dry_run, as_json=json_)
+    return 0
+
+
+def _list(names: Sequence[str], flags: TopicsFlags, *, as_json: bool) -> None:
+    matching = commands.matching_topics(names, flags.topic, if_exists=True)
+    if as_json:
+        output.write_json({"topics": matching})
+    else:
+        output.write_lines(*matching)
+
+
+def _at_broker(broker: RemoteBroker, action: str, flags: TopicsFlags, *, as_json: bool) -> int:
+    """The same by the protocol."""
+    reason = f"{_flag_text(action)} works on log directories, not on a running broker"
+    output.refuse_if(action in _COMPACTION_ACTIONS, reason, "pass the directories with --dir")
+    flags.refuse_at_a_broker("server_properties")
+    options = {"dry_run": flags.dry_run}
+    if action == "list":
+        _list(broker.names(), flags, as_json=as_json)
+        return 0
+    if action == "describe":
+        names = commands.matching_topics(broker.names(), flags.topic, if_exists=flags.if_exists)
+        described = [
+            (topic, topic.config, partitions, None) for topic, partitions in map(broker.describe, names)
+        ]
+        return _show_described(described, as_json=as_json)
+    if action == "create":
+        config = commands.parse_assignments(flags.config, "--config")
+        options["if_not_exists"] = flags.if_not_exists
+        changes = [broker.create_topic(flags.required_topic(), flags.partitions, config, **options)]
+    elif action == "alter":
+        assert flags.partitions is not None
+        options["if_exists"] = flags.if_exists
+        changes = broker.add_partitions(flags.required_topic(), flags.partitions, **options)
+    else:
+        changes = broker.delete_topics(flags.required_topic(), if_exists=flags.if_exists, **options)
+    _show_changes(action, changes, dry_run=flags.dry_run, as_json=as_json)
     return 0
 
 
@@ -216,19 +255,28 @@ def _describe(directories: BrokerDirectories, flags: TopicsFlags, *, as_json: bo
         (topic, snapshot.overrides(topic), partitions[topic.name], snapshot.partition_count(topic))
         for topic in topics
     ]
+    notes = [*snapshot.notes, *snapshot.notes_on(topics)]
+    return _show_described(described, notes, as_json=as_json)
+
+
+_Described = tuple[TopicDescription, Mapping[str, str], Sequence[commands.PartitionDescription], int | None]
+"""A topic, its own settings, its partitions, and how many the broker's metadata says."""
+
+
+def _show_described(described: Sequence[_Described], notes: Sequence[str] = (), *, as_json: bool) -> int:
+    """Show topics; the exit status, 1 if a partition cannot be read."""
     if as_json:
         output.write_json({"topics": [_document(*description) for description in described]})
     else:
         for description in described:
             _show_topic(*description)
-    output.note(*snapshot.notes, *snapshot.notes_on(topics))
     failures = [
-        f"{name}-{partition.partition}: {partition.failure}"
-        for name, members in partitions.items()
+        f"{topic.name}-{partition.partition}: {partition.failure}"
+        for topic, _, members, _ in described
         for partition in members
         if partition.failure
     ]
-    output.note(*failures)
+    output.note(*notes, *failures)
     return 1 if failures else 0
 
 

@@ -19,6 +19,7 @@ from siltstone.base.config import (
     Config,
     ConfigSource,
     find_broker_key,
+    parse_broker_config,
     parse_server_properties,
     refuse_contradictions,
 )
@@ -144,8 +145,8 @@ def alter_broker(
         if missing:
             raise InvalidConfigError(f"{missing[0]} is not set", path=str(path), advice="leave it out")
         try:
-            for name in (*set_to, *remove):
-                find_broker_key(name)
+            # What the file has of others, such as settings that only a Kafka knows, is none of our business.
+            parse_broker_config(set_to, str(path))
             for name, text in set_to.items():
                 properties[name] = text
             for name in remove:
@@ -193,7 +194,9 @@ def alter_dynamic(
     manager = served.opened()
     with manager.creation_or_deletion_lock:
         layer = manager.config.layer(dynamic_source(of_all=of_all))
-        before = {name: text_of(find_broker_key(name), name, setting.value) for name, setting in layer.items()}
+        before = {
+            name: text_of(find_broker_key(name), name, setting.value) for name, setting in layer.items()
+        }
         after = {**{name: text for name, text in before.items() if name not in remove}, **set_to}
         altered_broker(manager.config, after, of_all=of_all)
         if not validate_only and after != before:
@@ -247,7 +250,8 @@ def _read(served: Served) -> tuple[Path, javaproperties.PropertiesFile]:
 
 
 def _parsed(served: Served, properties: javaproperties.PropertiesFile) -> Config:
-    return Config(static=parse_server_properties(properties.dumps(), str(served.options.properties)))
+    path = str(served.options.properties)
+    return Config(static=parse_server_properties(properties.dumps(), path, skip_unknown=True))
 
 
 def _texts(properties: javaproperties.PropertiesFile) -> dict[str, str]:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -28,6 +28,7 @@ from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMEST
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.segments import list_segments
 from siltstone.runtime.manager import refuse_compacted_only
+from siltstone.runtime.topics import TopicDescription
 
 _TIMES = {
     "latest": LATEST_TIMESTAMP,
@@ -90,8 +91,15 @@ def parse_partitions(text: str) -> list[range]:
     return ranges
 
 
+class ListedTopics(Protocol):
+    """What knows topics and their partitions: a snapshot of directories, or a running broker."""
+
+    def names(self) -> list[str]: ...
+    def topic(self, name: str) -> TopicDescription: ...
+
+
 def select_partitions(
-    snapshot: Snapshot,
+    listed: ListedTopics,
     *,
     topic: str | None = None,
     partitions: str | None = None,
@@ -102,7 +110,7 @@ def select_partitions(
     if topic_partitions is not None and (topic is not None or partitions is not None):
         reason = "--topic-partitions is passed with --topic or --partitions"
         raise UsageError(reason, advice="pass --topic-partitions alone")
-    names = [name for name in snapshot.names() if not (exclude_internal and name in INTERNAL_TOPICS)]
+    names = [name for name in listed.names() if not (exclude_internal and name in INTERNAL_TOPICS)]
     terms: list[tuple[str | None, str | None]] = [(topic, partitions)]
     if topic_partitions is not None:
         parts = (part.strip().partition(":") for part in topic_partitions.split(","))
@@ -113,7 +121,7 @@ def select_partitions(
         selected |= {
             TopicPartition(name, number)
             for name in matching_topics(names, pattern, if_exists=True)
-            for number in snapshot.topic(name).partitions
+            for number in listed.topic(name).partitions
             if any(number in numbers_range for numbers_range in ranges)
         }
     if not selected:

@@ -15,12 +15,13 @@ from siltstone.base.clock import SystemClock
 from siltstone.base.closing import Closing
 from siltstone.base.codec_table import CODEC_NAMES
 from siltstone.base.errors import DirectoryRefusedError, OffsetOutOfRangeError, UnknownTopicError, UsageError
+from siltstone.base.records.layout import TIMESTAMP_TYPE_BIT
 from siltstone.commands.directories import LIST_TOPICS, BrokerDirectories, Snapshot
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, LogView
 from siltstone.log.ledger.reading import open_reader
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLog
-from siltstone.log.reading import EARLIEST, AtTime, PolledRecords, Start
+from siltstone.log.reading import EARLIEST, AtTime, PolledRecords, Record, Start, records_of
 from siltstone.runtime.producing import NewRecord, Partitioner, batch_of, batches_for
 
 
@@ -144,12 +145,41 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SentRecords:
+    """Records as a broker has sent them; ``log_append``: of each, whether its timestamp is the append's."""
+
+    records: Sequence[Record]
+    log_append: Sequence[bool]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumedRecords:
-    """Records of one partition; ``polled`` None: its end, at ``offset``, was reached."""
+    """Records of one partition, from a directory (``polled``) or from a broker (``sent``); neither: its end,
+    at ``offset``, was reached."""
 
     topic_partition: TopicPartition
     offset: int
     polled: PolledRecords | None = None
+    sent: SentRecords | None = None
+
+    @property
+    def is_end(self) -> bool:
+        """Was the end reached?"""
+        return self.polled is None and self.sent is None
+
+    def __len__(self) -> int:
+        return len(self.sent or self.polled or ())
+
+    def first(self, count: int) -> tuple[list[Record], list[bool]]:
+        """The first ``count`` records, and of each whether its timestamp is the append's."""
+        if self.sent is not None:
+            return list(self.sent.records[:count]), list(self.sent.log_append[:count])
+        assert self.polled is not None
+        attributes = self.polled.batches["attributes"][self.polled.columns.batch[:count]]
+        return list(records_of(self.polled, count)), ((attributes & TIMESTAMP_TYPE_BIT) != 0).tolist()
 
 
 def parse_range(text: str) -> Range:

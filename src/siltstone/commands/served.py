@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, TypeVar
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.closing import Closing
-from siltstone.base.config import Config, ConfigValue, first_property, parse_broker_config
+from siltstone.base.config import (
+    Config,
+    ConfigValue,
+    first_property,
+    ignored_properties,
+    parse_broker_config,
+)
 from siltstone.base.errors import NotAllowedError, NotALogDirectoryError, UnknownTopicError
 from siltstone.commands.catalogue import FACTS_SECONDS, Catalogue, Cataloguer, Facts
 from siltstone.commands.changes import DONE, RESTART, ChangeLog
@@ -65,10 +71,30 @@ class ServeOptions:
 
 
 def settings_to_serve(options: ServeOptions) -> Config:
-    """The settings of ``server.properties``, or those of a program. Raises UsageError, OSError."""
+    """The settings of ``server.properties``, as far as they are known here, or those of a program. Raises
+    UsageError, OSError."""
     if options.settings is not None:
         return Config(static=parse_broker_config(options.settings, "config"))
-    return Config(static=read_server_properties(options.properties, "--config", skip_unknown=options.is_look))
+    return Config(static=read_server_properties(options.properties, "--config", skip_unknown=True))
+
+
+def ignored_settings(options: ServeOptions) -> list[str]:
+    """Lines that say what of ``server.properties`` has no effect: names that are not known here, with the
+    nearest that is, and what only a Kafka needs. Raises UsageError, OSError."""
+    if options.properties is None:
+        return []
+    text = read_text(options.properties, "--config")
+    unknown, unused = ignored_properties(text, str(options.properties))
+    lines = [f"ignored: {error}" for error in unknown]
+    return lines + ([f"{options.properties}: not used here: {', '.join(unused)}"] if unused else [])
+
+
+def directories_of(properties: Path) -> tuple[Path, ...]:
+    """The directories that ``log.dirs`` names in a ``server.properties``, none if it has no such setting.
+    Raises UsageError."""
+    text = read_text(properties, "--config")
+    listed = first_property(text, str(properties), "log.dirs", "log.dir") or ""
+    return tuple(Path(part.strip()) for part in listed.split(",") if part.strip())
 
 
 def refuse_missing(options: ServeOptions) -> list[Path]:
@@ -82,9 +108,7 @@ def refuse_missing(options: ServeOptions) -> list[Path]:
     missing = [path for path in options.paths if not files.exists(path)]
     named = set[Path]()
     if missing and options.properties is not None:
-        text = read_text(options.properties, "--config")
-        listed = first_property(text, str(options.properties), "log.dirs", "log.dir") or ""
-        named = {Path(part.strip()).absolute() for part in listed.split(",") if part.strip()}
+        named = {path.absolute() for path in directories_of(options.properties)}
     for path in missing:
         if options.is_look or not (options.creates or path.absolute() in named):
             advice = "check the path" if options.is_look else "check the path, or pass --create to make it"

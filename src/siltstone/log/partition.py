@@ -24,6 +24,7 @@ import errno
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -35,13 +36,14 @@ from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import (
     DirectoryRefusedError,
+    MessageTooLargeError,
     OffsetOutOfRangeError,
     SourceChangedError,
     StorageError,
     UnsafeFileError,
     UsageError,
 )
-from siltstone.base.records.layout import ATTRIBUTES_POSITION, BATCH_OVERHEAD, CODEC_MASK, Bytes
+from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.store import delete_cursor_beyond, recover_ledgers
@@ -223,10 +225,9 @@ class AppendResult(NamedTuple):
 
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 """After one of these, a failed write is undone and the log stays online."""
-TRY_APPEND_BYTES_MAX = 64 << 10
-"""``try_append`` takes no more bytes: their checksum and their copy take longer than a change of threads."""
-_WRITES_NO_CODEC = ("producer", "uncompressed")
-"""The values of ``compression.type`` with which a batch without a codec stays as it is."""
+TRY_APPEND_BYTES_MAX = 256 << 10
+"""``try_append`` takes no batch that has more bytes, or that decompresses to more. So many take about 100 µs;
+a change of threads, 40 µs of the processor."""
 
 
 class _WouldWaitError(Exception):
@@ -256,7 +257,7 @@ class PartitionLog(ReadableLog):
         """The log of a directory after its recovery. Raises OSError."""
         self.topic_partition = topic_partition
         self.directory = recovered.directory
-        self.config = config
+        self.config, self._quick_config = config, _quick(config)
         self._clock = clock
         self._background = background
         self._lock = threading.RLock()
@@ -299,11 +300,11 @@ class PartitionLog(ReadableLog):
         """(the largest epoch up to ``epoch``, the offset at which it ends); None for an epoch that the log
         does not have yet. An epoch before the first one ends where that begins.
         (``LeaderEpochFileCache.endOffsetFor``.)"""
-        entries = self._epochs.entries
+        entries = self._epochs.entries or ((0, 0),)
         if epoch == self.leader_epoch:
             return epoch, self._log_end_offset
         end = next((start for later, start in entries if later > epoch), None)
-        if epoch < 0 or end is None:
+        if epoch == -1 or end is None:
             return None
         return max((earlier for earlier, _ in entries if earlier <= epoch), default=epoch), end
 
@@ -394,19 +395,22 @@ class PartitionLog(ReadableLog):
         """``append`` of a client's batch in a thread that must not wait, such as a server's event loop.
 
         Returns None, and has changed nothing, if another thread holds the lock, if the append would create or
-        sync a file, or if it takes long: a batch of over ``TRY_APPEND_BYTES_MAX``, or one with a codec. The
-        caller then calls ``append`` in another thread. Raises as ``append`` does.
+        sync a file, or if it takes long: a batch of over ``TRY_APPEND_BYTES_MAX``, also decompressed, or one
+        that gets the topic's codec. The caller then calls ``append`` in another thread. Raises as ``append``
+        does.
         """
         buffer = _writable(data)
-        is_slow = len(buffer) > TRY_APPEND_BYTES_MAX or self.config.compression_type not in _WRITES_NO_CODEC
-        if is_slow or (len(buffer) >= BATCH_OVERHEAD and buffer[ATTRIBUTES_POSITION + 1] & CODEC_MASK):
+        if len(buffer) > TRY_APPEND_BYTES_MAX or self.config.compression_type != "producer":
             return None
         if not self._lock.acquire(blocking=False):
             return None
         try:
             self._refuse_unusable()
             return self._append_restoring(buffer, Origin.CLIENT, leader_epoch, may_wait=False)
-        except _WouldWaitError:
+        except (
+            _WouldWaitError,
+            MessageTooLargeError,
+        ):  # if it is too large for the topic, ``append`` says it
             return None
         finally:
             self._lock.release()
@@ -435,7 +439,7 @@ class PartitionLog(ReadableLog):
     ) -> AppendResult:
         validated = validate_and_assign(
             buffer,
-            config=self.config,
+            config=self.config if may_wait else self._quick_config,
             next_offset=self._log_end_offset,
             now_ms=now_ms,
             leader_epoch=(self._epochs.latest_epoch or 0) if leader_epoch is None else leader_epoch,
@@ -445,28 +449,26 @@ class PartitionLog(ReadableLog):
         if duplicate is not None:
             stored = duplicate.first_offset, duplicate.last_offset, duplicate.timestamp_ms
             return AppendResult(*stored, is_duplicate=True, trailing_bytes=validated.trailing_bytes)
-        if not may_wait and self._must_wait(validated, now_ms):
-            raise _WouldWaitError
         try:
-            self._write(validated, now_ms)
+            must_roll = self._segment_list.active.must_roll(self.config, validated, now_ms)
+            if not may_wait and (must_roll or self._must_sync(validated, now_ms)):
+                raise _WouldWaitError
+            self._write(validated, must_roll=must_roll)
         except OSError as error:
             raise self._go_offline(error) from error
         append_ms = now_ms if self.config.message_timestamp_type == "LogAppendTime" else -1
         offsets = validated.first_offset, validated.last_offset
         return AppendResult(*offsets, append_ms, trailing_bytes=validated.trailing_bytes)
 
-    def _must_wait(self, validated: ValidatedBatches, now_ms: int) -> bool:
-        """Does the append of these batches create a segment, write the leader epochs, or lead to a flush?"""
-        return (
-            self._segment_list.active.must_roll(self.config, validated, now_ms)
-            or validated.batches["leader_epoch"].item(-1) != self._epochs.latest_epoch
-            or self._is_flush_due(validated.last_offset + 1, now_ms)
-        )
+    def _must_sync(self, validated: ValidatedBatches, now_ms: int) -> bool:
+        """Does the append of these batches write the leader epochs, or lead to a flush?"""
+        epoch = validated.batches["leader_epoch"].item(-1)
+        return epoch != self._epochs.latest_epoch or self._is_flush_due(validated.last_offset + 1, now_ms)
 
-    def _write(self, validated: ValidatedBatches, now_ms: int) -> None:
+    def _write(self, validated: ValidatedBatches, *, must_roll: bool) -> None:
         try:
             active = self._segment_list.active
-            if active.must_roll(self.config, validated, now_ms):
+            if must_roll:
                 active = self._roll(validated.first_offset)
             epoch = validated.batches["leader_epoch"].item(-1)
             if epoch >= 0 and epoch != self._epochs.latest_epoch:
@@ -667,6 +669,7 @@ class PartitionLog(ReadableLog):
         """Replace the settings. Sizes of files apply from the next roll on, all others at once."""
         with self._lock:
             self.config = self._segment_list.config = config
+            self._quick_config = _quick(config)
             self._publish()
 
     def expire_producers(self) -> None:
@@ -691,6 +694,12 @@ class PartitionLog(ReadableLog):
 
 
 _logger = logging.getLogger("siltstone")
+
+
+def _quick(config: LogConfig) -> LogConfig:
+    """The settings by which ``try_append`` checks a batch: it may not decompress to much."""
+    limit = min(config.max_decompressed_message_bytes, TRY_APPEND_BYTES_MAX)
+    return replace(config, max_decompressed_message_bytes=limit)
 
 
 def _writable(data: Bytes | bytes | bytearray | memoryview) -> Bytes:

@@ -35,7 +35,7 @@ from datetime import UTC, datetime
 from siltstone.base.config import Config
 from siltstone.base.errors import CleaningAbortedError, EngineError, SiltstoneError, UsageError
 from siltstone.compaction import report
-from siltstone.compaction.engine import Engine
+from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.history import History
 from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
@@ -67,13 +67,13 @@ from siltstone.compaction.staging import GroupReport
 from siltstone.compaction.work import IO_LIMIT, UNLIMITED, share_of_io
 from siltstone.log.directory import Checkpoints
 from siltstone.log.fetch import LogView
-from siltstone.log.names import CLUSTER_METADATA, TopicPartition
+from siltstone.log.names import CLUSTER_METADATA, INTERNAL_TOPICS, TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.replacement import drop_cleaned, rename_to_cleaned
 from siltstone.log.segments import find_segment
 from siltstone.runtime.cleaner_metrics import CleanerMetrics, uncleanable_samples
 from siltstone.runtime.cleaning_states import NONE, Claim
-from siltstone.runtime.engines import EngineProxy, LogService
+from siltstone.runtime.engines import EngineProxy, LogService, SharedEngine
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.metrics import Sample
 from siltstone.runtime.served_directory import ServedDirectory
@@ -407,6 +407,7 @@ class LogCleaner(LogService[Engine]):
         limits: RunLimits | None = None,
     ) -> None:
         super().__init__(manager, manager.cleaning_states, start_engine, stop_engine)
+        self._internal_engine = SharedEngine[Engine](InProcessEngine)
         self._limits = limits or RunLimits()
         self._choosing = threading.Lock()
         self._pausing, self._paused = threading.Lock(), set[TopicPartition]()
@@ -612,18 +613,19 @@ class LogCleaner(LogService[Engine]):
     def _clean_claimed(self, claimed_logs: Sequence[ClaimedLog], *, force: bool = False) -> list[LogResult]:
         """Clean claimed logs, release them, sleep for the I/O limit. ``force``: whatever the dirty ratio."""
         began, io_bytes = time.monotonic(), IO_PASSES * sum(claimed.size for claimed in claimed_logs)
-        engine, began_ms = EngineProxy(self._shared_engine), self._manager.clock.now_ms()
+        began_ms, results, has_engine_failed = self._manager.clock.now_ms(), list[LogResult](), False
         try:
-            results = self._clean(
-                {claimed.topic_partition: claimed for claimed in claimed_logs}, engine, began_ms, force
-            )
+            for shared, logs in self._by_engine(claimed_logs):
+                engine = EngineProxy(shared)
+                results += self._clean(logs, engine, began_ms, force)
+                has_engine_failed |= engine.failure is not None
         finally:
             for claimed in claimed_logs:
                 claimed.claim.done()
         cleanings = [Cleaning(began_ms=began_ms, result=result) for result in results]
         self._cleanings.extend(cleanings)
-        self._metrics.cleaned(cleanings, is_engine_up=engine.failure is None)
-        self._append_history(cleanings, engine_failed=engine.failure is not None)
+        self._metrics.cleaned(cleanings, is_engine_up=not has_engine_failed)
+        self._append_history(cleanings, engine_failed=has_engine_failed)
         # A cleaned log is checked again when the delete horizons that this cleaning has set are over. A log
         # whose cleaning was aborted or failed is checked after the backoff: if it was chosen for its
         # tombstones, only another check can choose it again.
@@ -637,6 +639,20 @@ class LogCleaner(LogService[Engine]):
         limit = self._manager.config.number("log.cleaner.io.max.bytes.per.second")
         self._sleep(max(io_bytes / limit - (time.monotonic() - began), 0.0))
         return results
+
+    def _by_engine(
+        self, claimed_logs: Iterable[ClaimedLog]
+    ) -> Iterator[tuple[SharedEngine[Engine], dict[TopicPartition, ClaimedLog]]]:
+        """The engines of a round, each with the logs that it cleans. Internal topics are small, and a broker
+        must not lack room for offsets and transactions because it lacks Java: this process cleans them."""
+        logs = {claimed.topic_partition: claimed for claimed in claimed_logs}
+        internal = {place: log for place, log in logs.items() if place.topic in INTERNAL_TOPICS}
+        others = {place: log for place, log in logs.items() if place not in internal}
+        yield from (
+            (engine, chosen)
+            for engine, chosen in ((self._internal_engine, internal), (self._shared_engine, others))
+            if chosen
+        )
 
     def _clean(
         self,

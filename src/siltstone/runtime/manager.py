@@ -148,7 +148,9 @@ def claim_all(
                 _logger.error("%s: %s: %s; %s", path, OFFLINE, offline[path], OPEN_AGAIN)
         require_one_broker([served.directory for served in claimed])
         if only is None:
-            _complete_identity(claimed, config.integer("node.id"), random_bytes)
+            node_ids = (config.integer(name) for name in ("node.id", "broker.id"))
+            node_id = next((number for number in node_ids if number >= 0), -1)
+            _complete_identity(claimed, node_id, random_bytes)
     except BaseException:
         for served in claimed:
             served.directory.close()

@@ -448,14 +448,31 @@ def _refuse_bad_settings(name: str, overrides: Mapping[str, str], broker: Config
     find_policy(LogConfig.of(config).retention_policy)
 
 
+@dataclass(slots=True, eq=False)
+class _Found:
+    """What was found out of topics and partitions since the last change of them, which begins a new one.
+
+    Nobody waits for a change, which may take seconds for many partitions. Who looks while one goes on may
+    keep what was before it, but in the object of that time, which nobody asks any more.
+
+    ``partitions``, ``counts``: by topic; ``on_disk``: the numbers of each topic's partitions, and the state
+    of the directories that they were found in; ``ids``: by name, and the names by id.
+    """
+
+    partitions: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    counts: dict[str, int | None] = field(default_factory=dict)
+    on_disk: tuple[object, dict[str, list[int]]] = (None, {})
+    ids: tuple[Mapping[str, bytes], Mapping[bytes, str]] | None = None
+
+
 class Topics:
     """The topics of a ``LogManager``.
 
     ``_cluster``: the broker's metadata log, None without one. ``_is_used_by_broker``: a broker has used the
     directories. ``_outdated``: directories whose copy of the registry is missing or older. ``_log_configs``:
-    a cache, by topic. ``_ids``: a cache of ids, by name, and of names by id; None: to be made anew.
-    ``_new_ids``: ids of new topics while a single partition is open (``LogManager.only``);
-    the registry does not list them.
+    a cache, by topic. ``_found``: what was found out since the last change of topics.
+    ``_new_ids``: ids of new topics while a single partition is open (``LogManager.only``); the registry does
+    not list them.
 
     A change of topics goes step by step::
 
@@ -473,9 +490,7 @@ class Topics:
         self._cluster: ClusterSettings | None = None
         self._is_used_by_broker = False
         self._log_configs: dict[str, LogConfig] = {}
-        self._partitions: dict[str, tuple[tuple[int, ...], int | None]] = {}
-        self._by_topic: tuple[object, dict[str, list[int]]] = (None, {})
-        self._ids: tuple[Mapping[str, bytes], Mapping[bytes, str]] | None = None
+        self._found = _Found()
         self._ids_on_disk: dict[str, bytes] = {}
         self._new_ids: dict[str, str] = {}
 
@@ -591,12 +606,13 @@ class Topics:
         or deleted, or a directory goes offline: nobody has to go over all partitions for one topic."""
         serving = self._manager.serving()
         state = [(served.path, len(served.logs), len(served.refused)) for served in serving]
-        known = self._by_topic
+        found = self._found
+        known = found.on_disk
         if known[0] != state:
             numbers: dict[str, list[int]] = {}
             for topic_partition in self._on_disk():
                 numbers.setdefault(topic_partition.topic, []).append(topic_partition.partition)
-            known = self._by_topic = state, numbers
+            known = found.on_disk = state, numbers
         return known[1]
 
     def _paths_on_disk(self, name: str) -> dict[TopicPartition, Path]:
@@ -626,7 +642,11 @@ class Topics:
 
     def partitions_of(self, name: str) -> tuple[int, ...]:
         """The numbers of a topic's partitions, served or not. Raises UnknownTopicError."""
-        return self._partitions_and_count(name)[0]
+        found = self._found
+        numbers = found.partitions.get(name)
+        if numbers is None:
+            numbers = found.partitions[name] = self._entry(name).partitions
+        return numbers
 
     def all_partitions(self) -> dict[str, tuple[int, ...]]:
         """The numbers of the partitions of all topics, by name, as ``partitions_of``."""
@@ -640,20 +660,15 @@ class Topics:
 
     def partition_count(self, name: str) -> int | None:
         """How many partitions a topic has; see ``TopicSettings``. Raises UnknownTopicError."""
-        return self._partitions_and_count(name)[1]
-
-    def _partitions_and_count(self, name: str) -> tuple[tuple[int, ...], int | None]:
-        """Cached, since every record that is sent asks for it."""
-        cached = self._partitions.get(name)
-        if cached is None:
-            with self._manager.creation_or_deletion_lock:  # else a change could come between the two
-                cached = self._entry(name).partitions, self._topic_settings.partition_count(name)
-                self._partitions[name] = cached
-        return cached
+        found = self._found
+        if name not in found.counts:
+            self._entry(name)
+            found.counts[name] = self._topic_settings.partition_count(name)
+        return found.counts[name]
 
     def forget_partitions(self) -> None:
         """Forget the cached partitions of topics, after some were created or deleted."""
-        self._partitions, self._by_topic, self._ids = {}, (None, {}), None
+        self._found = _Found()
 
     def _entry(self, name: str) -> TopicEntry:
         """A topic's entry, with its partitions on disk and the settings from ``TopicSettings.overrides``."""
@@ -680,13 +695,13 @@ class Topics:
 
     def _names_and_ids(self) -> tuple[Mapping[str, bytes], Mapping[bytes, str]]:
         """Both, cached until topics are created or deleted: every request of a client with ids asks."""
-        cached = self._ids
+        found = self._found
+        cached = found.ids
         if cached is None:
-            with self._manager.creation_or_deletion_lock:  # else a change could come between the two
-                ids = {name: topic_id for name in self.names() if (topic_id := self._id_bytes(name))}
-                # Those of topics that no longer exist are left out: one of the same name has another id.
-                self._ids_on_disk = {name: found for name, found in self._ids_on_disk.items() if name in ids}
-                cached = self._ids = ids, {topic_id: name for name, topic_id in ids.items()}
+            ids = {name: topic_id for name in self.names() if (topic_id := self._id_bytes(name))}
+            # Those of topics that no longer exist are left out: one of the same name has another id.
+            self._ids_on_disk = {name: known for name, known in self._ids_on_disk.items() if name in ids}
+            cached = found.ids = ids, {topic_id: name for name, topic_id in ids.items()}
         return cached
 
     def _id_bytes(self, name: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from siltstone.base.errors import StorageError
 from siltstone.base.files import FileSlice
 from siltstone.broker.handlers.fetch import fetch
+from siltstone.broker.store import MANY_PARTITIONS
 from siltstone.broker.wire import codec
 from siltstone.broker.wire.messages.fetch import (
     AbortedTransaction,
@@ -117,6 +119,21 @@ def test_unknown_topics_and_partitions(broker: ServedBroker) -> None:
     assert fetched(broker, request_of(0, 0))[1].error_code == 3
 
 
+def test_a_known_partition_is_waited_for_beside_an_unknown_one(broker: ServedBroker) -> None:
+    broker.log("t", records=1)
+    found = fetched(broker, request_of(1, 0, max_wait_ms=WAIT_MS))
+    assert broker.loop.time() == pytest.approx(WAIT_MS / 1000)
+    assert [data.error_code for data in found] == [0, 3]
+    assert found[1].aborted_transactions == ()
+
+
+def test_a_topic_without_partitions_is_left_out(broker: ServedBroker) -> None:
+    broker.log("t", records=1)
+    topics = (FetchTopic(topic="t"), *request_of(0).topics, FetchTopic(topic="other"))
+    answer = broker.call(fetch, FetchRequest(topics=topics), 12)
+    assert [(topic.topic, len(topic.partitions)) for topic in answer.responses] == [("t", 1)]
+
+
 def test_followers_are_refused(broker: ServedBroker) -> None:
     broker.log("t", records=1)
     assert refused(broker, request_of(0, replica_id=1)) == 6
@@ -163,7 +180,7 @@ def test_a_disk_that_cannot_be_read(broker: ServedBroker, monkeypatch: pytest.Mo
     def fail(*_: object, **__: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(PartitionLog, "read", fail)
+    monkeypatch.setattr("siltstone.broker.handlers.fetch.read_view", fail)
     assert refused(broker, request_of(0, max_wait_ms=WAIT_MS)) == 56
     assert log.is_open
 
@@ -205,10 +222,29 @@ def test_nothing_is_asked_for(broker: ServedBroker) -> None:
 def test_a_partitions_limit_and_its_first_batch(broker: ServedBroker) -> None:
     log = broker.log("t", records=5)
     one = batch_size(log, 0)
-    sizes = [
-        size(fetched(broker, request_of(0, max_each=limit))[0]) for limit in (-1, 0, 1, one, 2 * one + 7)
-    ]
-    assert sizes == [one, one, one, one, 2 * one + 7]
+    sizes = [size(fetched(broker, request_of(0, max_each=limit))[0]) for limit in (0, 1, one, 2 * one + 7)]
+    assert sizes == [one, one, one, 2 * one + 7]
+
+
+def test_a_negative_number_of_bytes(broker: ServedBroker) -> None:
+    broker.log("t", records=5)
+    assert refused(broker, request_of(0, max_each=-1, max_wait_ms=WAIT_MS)) == -1
+    assert refused(broker, request_of(0, max_bytes=-1, max_wait_ms=WAIT_MS)) == -1
+
+
+def test_an_unknown_isolation_level(broker: ServedBroker) -> None:
+    broker.log("t", records=5)
+    answer = broker.call(fetch, request_of(0, isolation_level=2, max_wait_ms=WAIT_MS), 12)
+    assert (answer.error_code, answer.responses[0].partitions[0].error_code) == (-1, -1)
+    assert broker.call(fetch, request_of(0, isolation_level=-1), 13) == FetchResponse(error_code=-1)
+
+
+def test_a_partition_that_is_listed_twice(broker: ServedBroker) -> None:
+    log = broker.log("t", records=5)
+    rows = tuple(FetchPartition(fetch_offset=offset, partition_max_bytes=1) for offset in (0, 3))
+    request = FetchRequest(topics=(FetchTopic(topic="t", partitions=rows),))
+    (data,) = fetched(broker, request)
+    assert bytes_of(data.records) == log.read(3, 1).batches()[0].tobytes()
 
 
 def test_later_partitions_get_what_is_left(broker: ServedBroker) -> None:
@@ -371,6 +407,24 @@ def test_old_segments_are_read_in_the_pool(broker: ServedBroker) -> None:
     log.append(sent())
     old, new = fetched(broker, request_of(0))[0], fetched(broker, request_of(2))[0]
     assert size(old) == 2 * size(new)
+
+
+def test_a_request_about_many_partitions_is_answered_in_the_pool(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.log("t", records=1)
+    threads = list[str]()
+    found = broker.broker.log_of
+
+    def note(topic: str, partition: int) -> PartitionLog:
+        threads.append(threading.current_thread().name)
+        return found(topic, partition)
+
+    monkeypatch.setattr(broker.broker, "log_of", note)
+    data = fetched(broker, request_of(1, *[0] * MANY_PARTITIONS, max_wait_ms=WAIT_MS))
+    assert [row.error_code for row in data] == [0] + [3] * MANY_PARTITIONS
+    assert {name.rpartition("_")[0] for name in threads} == {"siltstone-broker"}
+    assert broker.loop.time() == pytest.approx(WAIT_MS / 1000)
 
 
 def test_a_slice_outlives_its_segment(broker: ServedBroker) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from siltstone.broker.handlers.offsets import list_offsets, offset_for_leader_epoch
+from siltstone.broker.store import MANY_PARTITIONS
 from siltstone.broker.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -111,18 +112,35 @@ def test_errors_of_partitions(broker: ServedBroker) -> None:
 
 
 @pytest.mark.usefixtures("log")
+@pytest.mark.parametrize("count", [3, MANY_PARTITIONS + 1])
+def test_many_partitions(broker: ServedBroker, count: int) -> None:
+    rows = listed(broker, *[-1] * count)
+    assert [row[0] for row in rows] == [0] + [3] * (count - 1)
+    wanted = tuple(OffsetForLeaderPartition(partition=row) for row in range(count))
+    request = OffsetForLeaderEpochRequest(topics=(OffsetForLeaderTopic(topic="t", partitions=wanted),))
+    answer = broker.call(offset_for_leader_epoch, request, 4)
+    assert [row.error_code for row in answer.topics[0].partitions] == [0] + [3] * (count - 1)
+
+
+@pytest.mark.usefixtures("log")
+def test_an_unknown_isolation_level(broker: ServedBroker) -> None:
+    assert listed(broker, -1, isolation=2) == [(-1, -1, -1, -1)]
+
+
+@pytest.mark.usefixtures("log")
 def test_a_partition_that_is_listed_twice(broker: ServedBroker) -> None:
     twice = ListOffsetsTopic(name="t", partitions=(ListOffsetsPartition(timestamp=-1),) * 2)
     request = ListOffsetsRequest(topics=(twice,))
     refused = ListOffsetsPartitionResponse(error_code=42)
-    assert broker.call(list_offsets, request, 1).topics[0].partitions == (refused, refused)
+    assert broker.call(list_offsets, request, 1).topics[0].partitions == (refused,)
     once = ListOffsetsTopic(name="t", partitions=(ListOffsetsPartition(timestamp=-1),))
     answer = broker.call(list_offsets, ListOffsetsRequest(topics=(once, once)), 1)
     assert [topic.partitions for topic in answer.topics] == [(refused,), (refused,)]
 
 
 def test_nothing_is_asked_for(broker: ServedBroker) -> None:
-    assert broker.call(list_offsets, ListOffsetsRequest(), 1).topics == ()
+    for topics in ((), (ListOffsetsTopic(name="t"),)):
+        assert broker.call(list_offsets, ListOffsetsRequest(topics=topics), 1).topics == ()
 
 
 # OffsetForLeaderEpoch

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.base.records.layout import CRC_POSITION, MAGIC_POSITION, Bytes
+from siltstone.base.records.layout import ATTRIBUTES_POSITION, CRC_POSITION, MAGIC_POSITION, Bytes
 from siltstone.broker.answers import CLOSE, NO_ANSWER
 from siltstone.broker.handlers.produce import ADMIN_CLIENT_ID, produce
+from siltstone.broker.store import MANY_PARTITIONS
 from siltstone.broker.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -16,6 +17,7 @@ from siltstone.broker.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from siltstone.log.partition import TRY_APPEND_BYTES_MAX
 from siltstone.log.validation import Origin
 from tests.support.broker import NOW, ServedBroker, frame, served
 from tests.support.cleaning.logs import Rec
@@ -26,6 +28,7 @@ from tests.support.log.managed import failing
 KEYLESS = of_records(
     [Rec(offset=i, key=b"k" if i == 1 else None, value=b"v", timestamp=TIME) for i in range(3)]
 )
+LARGE = [Rec(offset=0, key=b"k", value=bytes(TRY_APPEND_BYTES_MAX), timestamp=TIME)]
 BAD_CHECKSUM = edited(sent(), CRC_POSITION, 0, 4, sealed=False)
 
 
@@ -99,11 +102,11 @@ def test_one_partitions_error_is_not_the_others(broker: ServedBroker) -> None:
 
 def test_a_batch_behind_a_late_one_of_its_log_keeps_its_place(broker: ServedBroker) -> None:
     broker.log("t", records=1)
-    codes = [
-        sent(producer_id=7, producer_epoch=0, base_sequence=0, codec=1),
+    batches = [
+        of_records(LARGE, producer_id=7, producer_epoch=0, base_sequence=0),
         sent(producer_id=7, producer_epoch=0, base_sequence=1),
     ]
-    data = tuple(PartitionProduceData(index=0, records=frame(batch)) for batch in codes)
+    data = tuple(PartitionProduceData(index=0, records=frame(batch)) for batch in batches)
     request = ProduceRequest(acks=1, topic_data=(TopicProduceData(name="t", partition_data=data),))
     assert [found.base_offset for found in answered(broker, request)] == [1, 2]
 
@@ -147,6 +150,15 @@ def test_zstd_needs_version_7(broker: ServedBroker) -> None:
     assert [code(broker, sent(codec=4), version) for version in (3, 6, 7)] == [76, 76, 0]
     assert code(broker, sent(codec=4), 6, acks=5) == 76
     assert code(broker, array(sent(codec=4).tobytes() * 2), 6) == 87
+
+
+def test_an_unknown_codec(broker: ServedBroker) -> None:
+    """Kafka looks at it before the append as long as there are versions without zstd."""
+    broker.log("t")
+    batch = edited(sent(), ATTRIBUTES_POSITION, 7, 2)
+    for version, start in ((5, -1), (6, -1), (7, 0)):
+        (found,) = answered(broker, request_of(batch), version)
+        assert (found.error_code, found.log_start_offset) == (-1, start)
 
 
 def test_the_admin_client_may_write_to_internal_topics(broker: ServedBroker) -> None:
@@ -239,7 +251,7 @@ def test_a_batch_outside_of_an_open_transaction(broker: ServedBroker) -> None:
 
 def test_acks_0_are_not_answered(broker: ServedBroker) -> None:
     log = broker.log("t")
-    for batch in (sent(), sent(), sent(codec=4)):  # in the pool, at once, in the pool
+    for batch in (sent(), sent(), of_records(LARGE)):  # in the pool, at once, in the pool
         assert broker.call(produce, request_of(batch, acks=0), 11) is NO_ANSWER
     assert log.log_end_offset == 3
     assert broker.call(produce, request_of(BAD_CHECKSUM, acks=0), 11) is CLOSE
@@ -269,6 +281,19 @@ def test_a_directory_that_goes_offline(tmp_path: Path) -> None:
         broker.manager.directories[0].go_offline("its disk failed")
         assert not log.is_open
         assert code(broker, sent()) == 56
+
+
+def test_many_partitions(broker: ServedBroker) -> None:
+    """Of several batches for one log each keeps its place, whichever would be late."""
+    log = broker.log("t", records=1)
+    numbered = {"producer_id": 7, "producer_epoch": 0}
+    batches = [sent(base_sequence=number, **numbered) for number in range(MANY_PARTITIONS + 2)]
+    batches[3] = of_records(LARGE, base_sequence=3, **numbered)
+    data = tuple(PartitionProduceData(index=0, records=frame(batch)) for batch in batches)
+    request = ProduceRequest(acks=1, topic_data=(TopicProduceData(name="t", partition_data=data),))
+    found = answered(broker, request)
+    assert [answer.base_offset for answer in found] == list(range(1, MANY_PARTITIONS + 3))
+    assert log.log_end_offset == MANY_PARTITIONS + 3
 
 
 def test_no_topics(broker: ServedBroker) -> None:

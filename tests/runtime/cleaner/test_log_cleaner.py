@@ -20,7 +20,7 @@ from siltstone.compaction.report import CLEANED, CLEANINGS_FILE, FAILED, UNCLEAN
 from siltstone.compaction.staging import LogReport
 from siltstone.compaction.work import LogWork
 from siltstone.log.checkpoints import read_checkpoint
-from siltstone.log.names import CLEANER_CHECKPOINT, TopicPartition
+from siltstone.log.names import CLEANER_CHECKPOINT, INTERNAL_TOPICS, TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.runtime.cleaning_states import NONE
 from siltstone.runtime.log_cleaner import MAX_FAILURES, LogCleaner
@@ -220,6 +220,23 @@ def test_an_engine_that_does_not_start_makes_no_log_uncleanable(tmp_path: Path) 
         write(manager[USERS], 60)
         for _ in range(MAX_FAILURES + 1):
             cleaner.clean_once()
+        assert manager.uncleanable == {}
+
+
+def test_internal_topics_are_cleaned_without_the_engine(tmp_path: Path) -> None:
+    """A broker without Java, or one that has lost Spark, still cleans offsets and transactions."""
+
+    def start() -> Engine:
+        raise EngineError("Java is missing")
+
+    with serving(tmp_path, start) as (manager, cleaner):
+        for name in INTERNAL_TOPICS:
+            manager.topics.create(name, config=manager.topics.describe("users").config)
+            write(manager[name, 0], 60)
+        write(manager[USERS], 60)
+        results = [result for _ in range(4) for result in cleaner.clean_once()]
+        cleaned = {result.topic for result in results if result.status == CLEANED}
+        assert cleaned == INTERNAL_TOPICS
         assert manager.uncleanable == {}
 
 

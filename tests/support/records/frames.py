@@ -74,6 +74,12 @@ def topic_config(resource: str, name: str, value: str | None) -> bytes:
     return config(2, resource, name, value)
 
 
+def producer_ids(next_id: int, *, version: int = 0) -> bytes:
+    """ProducerIdsRecord."""
+    ids = (1).to_bytes(4, "big") + (9).to_bytes(8, "big") + next_id.to_bytes(8, "big", signed=True)
+    return frame(15, ids, version=version)
+
+
 BEGIN = frame(23, tags=varint(1) + varint(0) + varint(6) + text("named"))
 END = frame(24)
 ABORT = frame(25)

@@ -1,11 +1,11 @@
 """DescribeConfigs 1 to 4, IncrementalAlterConfigs 0 to 1, AlterConfigs 0 to 2, ListConfigResources 0 to 1.
 
 Resources are topics, and the broker by its id; the empty id stands for all brokers of the cluster: there is
-one, but its settings count after those of the id. What is set for brokers here is *dynamic*: it is kept in the
-log directories, applies at once, and comes before ``server.properties``.
+one, but its settings count after those of the id. What is set for brokers here is *dynamic*: it is kept in
+the log directories, applies at once, and comes before ``server.properties``.
 
-The broker has no loggers, no groups with settings and no subscriptions of client metrics: their lists are empty,
-and a change of one is refused. Corresponds to Kafka's ``ConfigHelper``, ``ConfigAdminManager`` and
+The broker has no loggers, no groups with settings and no subscriptions of client metrics: their lists are
+empty, and a change of one is refused. Corresponds to Kafka's ``ConfigHelper``, ``ConfigAdminManager`` and
 ``ConfigurationControlManager``.
 """
 
@@ -21,7 +21,7 @@ from siltstone.base.errors import InvalidConfigError, UnknownTopicError, UsageEr
 from siltstone.broker.answers import Call
 from siltstone.broker.errors import Code, RequestRefusedError, advice_of, code_of, message_of
 from siltstone.broker.handlers.settings import (
-    Entry,
+    ToldSetting,
     broker_entries,
     default_entries,
     refuse_tiered,
@@ -57,13 +57,15 @@ TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 """Kinds of resources (``ConfigResource.Type``)."""
 SET, DELETE, APPEND, SUBTRACT = range(4)
 """Operations of IncrementalAlterConfigs."""
+DESCRIBED_MAX = 10_000
+"""The most resources that one DescribeConfigs describes: each takes 2 KB in the answer."""
 TEXT_MAX = 32_767
 """The longest value of a setting: longer ones cannot be answered by the old versions of DescribeConfigs."""
 _VERBS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 _FIRST_OF_ALL_TYPES = 1
 
 
-class Change(NamedTuple):
+class SettingOperation(NamedTuple):
     """One setting's change: ``operation`` on ``name`` with ``value``, None where none is needed."""
 
     name: str
@@ -71,12 +73,12 @@ class Change(NamedTuple):
     value: str | None
 
 
-class Resource(NamedTuple):
+class AlteredResource(NamedTuple):
     """What is to be changed, and how. ``replaces``: settings that are not named are removed."""
 
     kind: int
     name: str
-    changes: Sequence[Change]
+    changes: Sequence[SettingOperation]
     replaces: bool
 
 
@@ -91,9 +93,23 @@ async def describe_configs(
 
 
 def _describe_configs(broker: Broker, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(
-        results=tuple(_described(broker, resource, request) for resource in request.resources)
-    )
+    known = dict[DescribeConfigsResource, DescribeConfigsResult]()
+    results = []
+    for resource in request.resources[:DESCRIBED_MAX]:
+        # One that comes again costs nothing: a small request must not become a huge answer's objects.
+        if resource not in known:
+            known[resource] = _described(broker, resource, request)
+        results.append(known[resource])
+    results += [
+        DescribeConfigsResult(
+            error_code=Code.POLICY_VIOLATION,
+            error_message=f"more than {DESCRIBED_MAX} resources in one request",
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        for resource in request.resources[DESCRIBED_MAX:]
+    ]
+    return DescribeConfigsResponse(results=tuple(results))
 
 
 def _described(
@@ -117,7 +133,7 @@ def _described(
     )
 
 
-def _result(entry: Entry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+def _result(entry: ToldSetting, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
     synonyms = entry.synonyms if request.include_synonyms else ()
     return DescribeConfigsResourceResult(
         name=entry.name,
@@ -133,7 +149,7 @@ def _result(entry: Entry, request: DescribeConfigsRequest) -> DescribeConfigsRes
     )
 
 
-def _entries(broker: Broker, kind: int, name: str) -> list[Entry]:
+def _entries(broker: Broker, kind: int, name: str) -> list[ToldSetting]:
     """The settings of a resource. Raises RequestRefusedError, UnknownTopicError, InvalidTopicError."""
     if kind == TOPIC:
         refuse_bad_name(name)
@@ -142,7 +158,9 @@ def _entries(broker: Broker, kind: int, name: str) -> list[Entry]:
     if kind == BROKER:
         if not name:
             return default_entries(broker.config)
-        _refuse_other_node(broker, name, "Broker id must be an integer, but it is: ", "expected {} or empty string")
+        _refuse_other_node(
+            broker, name, "Broker id must be an integer, but it is: ", "expected {} or empty string"
+        )
         return broker_entries(broker.config)
     if kind == BROKER_LOGGER:
         if not name:
@@ -167,7 +185,8 @@ def _refuse_other_node(broker: Broker, name: str, not_a_number: str, expected: s
         raise RequestRefusedError(Code.INVALID_REQUEST, not_a_number + name[:100])
     if number != broker.node_id:
         raise RequestRefusedError(
-            Code.INVALID_REQUEST, f"Unexpected broker id, {expected.format(broker.node_id)}, but received {number}"
+            Code.INVALID_REQUEST,
+            f"Unexpected broker id, {expected.format(broker.node_id)}, but received {number}",
         )
 
 
@@ -179,10 +198,10 @@ async def incremental_alter_configs(
 ) -> IncrementalAlterConfigsResponse:
     """Set, delete, append to and subtract from settings."""
     resources = [
-        Resource(
+        AlteredResource(
             resource.resource_type,
             resource.resource_name,
-            [Change(one.name, one.config_operation, one.value) for one in resource.configs],
+            [SettingOperation(one.name, one.config_operation, one.value) for one in resource.configs],
             replaces=False,
         )
         for resource in request.resources
@@ -204,10 +223,10 @@ async def incremental_alter_configs(
 async def alter_configs(broker: Broker, request: AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
     """Replace all settings of resources by others."""
     resources = [
-        Resource(
+        AlteredResource(
             resource.resource_type,
             resource.resource_name,
-            [Change(one.name, SET, one.value) for one in resource.configs],
+            [SettingOperation(one.name, SET, one.value) for one in resource.configs],
             replaces=True,
         )
         for resource in request.resources
@@ -227,9 +246,9 @@ async def alter_configs(broker: Broker, request: AlterConfigsRequest, call: Call
 
 
 def _alter_all(
-    broker: Broker, resources: Sequence[Resource], call: Call, validate_only: bool
+    broker: Broker, resources: Sequence[AlteredResource], call: Call, validate_only: bool
 ) -> list[tuple[int, str | None]]:
-    """Change each resource on its own: (Kafka's code, what to tell the client) of each."""
+    """SettingOperation each resource on its own: (Kafka's code, what to tell the client) of each."""
     times = Counter((resource.kind, resource.name) for resource in resources)
     answers = list[tuple[int, str | None]]()
     for resource in resources:
@@ -242,14 +261,18 @@ def _alter_all(
             answers.append((error.error_code, f"The topic '{resource.name}' does not exist."))
         except Exception as error:
             code = code_of(error)
-            if resource.kind == BROKER and isinstance(error, InvalidConfigError) and "unknown" not in error.reason:
+            if (
+                resource.kind == BROKER
+                and isinstance(error, InvalidConfigError)
+                and "unknown" not in error.reason
+            ):
                 code = Code.INVALID_REQUEST  # as Kafka answers for brokers
             answers.append((code, advice_of(error)))
     return answers
 
 
-def _alter(broker: Broker, resource: Resource, call: Call, *, validate_only: bool) -> None:
-    """Change one resource. Raises RequestRefusedError, SiltstoneError, OSError."""
+def _alter(broker: Broker, resource: AlteredResource, call: Call, *, validate_only: bool) -> None:
+    """SettingOperation one resource. Raises RequestRefusedError, SiltstoneError, OSError."""
     kind, name = resource.kind, resource.name
     if kind == TOPIC:
         if not name:
@@ -270,7 +293,7 @@ def _alter(broker: Broker, resource: Resource, call: Call, *, validate_only: boo
         raise RequestRefusedError(Code.INVALID_REQUEST, f"Unknown resource type {kind}")
 
 
-def _refuse_bad_changes(resource: Resource) -> None:
+def _refuse_bad_changes(resource: AlteredResource) -> None:
     """Raises RequestRefusedError for what no resource can be asked for."""
     times = Counter(change.name for change in resource.changes)
     if len(times) < len(resource.changes):
@@ -281,16 +304,14 @@ def _refuse_bad_changes(resource: Resource) -> None:
                 Code.INVALID_REQUEST, f"Unknown operation {change.operation} for {change.name}"
             )
         if change.value is None and change.operation != DELETE:
-            raise RequestRefusedError(
-                Code.INVALID_REQUEST, f"Null value not supported for : {change.name}"
-            )
+            raise RequestRefusedError(Code.INVALID_REQUEST, f"Null value not supported for : {change.name}")
         if len(change.value or "") > TEXT_MAX or len(change.name) > TEXT_MAX:
             raise RequestRefusedError(
                 Code.INVALID_CONFIG, f"The value of {change.name[:100]} is longer than {TEXT_MAX} characters"
             )
 
 
-def _alter_topic(broker: Broker, resource: Resource, call: Call, *, validate_only: bool) -> None:
+def _alter_topic(broker: Broker, resource: AlteredResource, call: Call, *, validate_only: bool) -> None:
     manager, name = broker.manager, resource.name
     with manager.creation_or_deletion_lock:  # what is read is what is changed
         before = manager.topics.describe(name).config
@@ -304,7 +325,7 @@ def _alter_topic(broker: Broker, resource: Resource, call: Call, *, validate_onl
         )
 
 
-def _alter_broker(broker: Broker, resource: Resource, call: Call, *, validate_only: bool) -> None:
+def _alter_broker(broker: Broker, resource: AlteredResource, call: Call, *, validate_only: bool) -> None:
     of_all = not resource.name
     before = dict.fromkeys(broker.config.layer(dynamic_source(of_all=of_all)), "")
 
@@ -331,7 +352,7 @@ def _list_now(value: object) -> list[str]:
 
 
 def _outcome(
-    resource: Resource,
+    resource: AlteredResource,
     before: Mapping[str, str],
     list_now: Callable[[str], list[str]],
     kind_of: Callable[[str], Kind | None],
@@ -346,7 +367,9 @@ def _outcome(
             set_to[change.name] = change.value or ""
         else:
             if kind_of(change.name) is not Kind.LIST:
-                reason = f"Can't {_VERBS[change.operation]} to key {change.name} because its type is not LIST."
+                reason = (
+                    f"Can't {_VERBS[change.operation]} to key {change.name} because its type is not LIST."
+                )
                 raise RequestRefusedError(Code.INVALID_CONFIG, reason)
             set_to[change.name] = ",".join(_combined(list_now(change.name), change))
     if resource.replaces:
@@ -354,7 +377,7 @@ def _outcome(
     return set_to, removed
 
 
-def _combined(words: Iterable[str], change: Change) -> list[str]:
+def _combined(words: Iterable[str], change: SettingOperation) -> list[str]:
     """A list after words were appended to or subtracted from it."""
     given = [word.strip() for word in (change.value or "").split(",") if word.strip()]
     if change.operation == APPEND:

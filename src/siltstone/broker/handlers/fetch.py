@@ -3,7 +3,7 @@
 
 ::
 
-    read ─► max_wait 0, an error, or min_bytes there? ─► answer
+    read ─► max_wait 0, an error of a log, no known partition, or min_bytes there? ─► answer
             else wait until logs have min_bytes, or for max_wait ─► read again ─► answer
 
 The records of an answer are slices of files, which the connection hands to the kernel; nothing is read or
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from siltstone.base.errors import OffsetOutOfRangeError
 from siltstone.broker.answers import Call
 from siltstone.broker.errors import Code, RequestRefusedError, code_of
-from siltstone.broker.store import Broker
+from siltstone.broker.store import MANY_PARTITIONS, Broker
 from siltstone.broker.waiting import WaitedLog
 from siltstone.broker.wire.messages.fetch import (
     AbortedTransaction,
@@ -33,33 +33,47 @@ from siltstone.broker.wire.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchResult
+from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchResult, LogView
+from siltstone.log.fetch import read as read_view
 from siltstone.log.partition import PartitionLog
 
 FETCH_BYTES_MAX = 57_671_680
 """The most bytes of records in an answer, whatever the client asks for (Kafka's ``fetch.max.bytes``)."""
 _FIRST_BY_ID = 13
-_NO_SESSION, _FIRST_EPOCH, _LAST_EPOCH = 0, 0, -1
+_FIRST_EPOCH, _LAST_EPOCH = 0, -1
+_UNKNOWN = (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
+"""The codes of partitions that are not told at once if others are waited for."""
 
 
 def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | Awaitable[FetchResponse]:
     """The batches that a client asks for, now or when there are enough."""
     if request.session_epoch not in (_FIRST_EPOCH, _LAST_EPOCH):
         return FetchResponse(error_code=Code.FETCH_SESSION_ID_NOT_FOUND)
+    if request.isolation_level not in (0, 1) and call.version >= _FIRST_BY_ID:
+        return FetchResponse(error_code=Code.UNKNOWN_SERVER_ERROR)
+    if sum(len(topic.partitions) for topic in request.topics) > MANY_PARTITIONS:
+        return _fetch_in_pool(broker, request, call)
     reads = _Reads(broker, request, call.version)
     if reads.waits_for_disk:
         return reads.in_pool_or_later()
     response = reads.read()
-    return response if reads.is_enough else reads.later()
+    return response if reads.is_enough else reads.later(response)
+
+
+async def _fetch_in_pool(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse:
+    reads = await broker.in_pool(_Reads, broker, request, call.version)
+    return await reads.in_pool_or_later()
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Read:
-    """What is read of one partition: from ``log``, or nothing, because of ``error``."""
+    """What is read of one partition: from ``log``, or nothing, because of an error with ``code``. ``view``:
+    the log as it was when it was read last."""
 
     wanted: FetchPartition
     log: PartitionLog | None = None
-    error: Exception | None = None
+    code: int = Code.NONE
+    view: LogView | None = None
     waited: WaitedLog | None = None
 
 
@@ -72,7 +86,8 @@ class _Reads:
         self._isolation = READ_COMMITTED if self._is_committed else READ_UNCOMMITTED
         self._max_bytes = min(request.max_bytes, FETCH_BYTES_MAX)
         self._topics = [
-            [self._find(name, wanted) for wanted in topic.partitions]
+            # Of a partition that is listed twice the later entry counts.
+            [self._find(name, wanted) for wanted in {row.partition: row for row in topic.partitions}.values()]
             for topic in request.topics
             for name in [topic.topic if version < _FIRST_BY_ID else broker.topic_of_id(topic.topic_id)]
         ]
@@ -81,6 +96,8 @@ class _Reads:
     def _find(self, name: str | None, wanted: FetchPartition) -> _Read:
         """The log of a partition, or why it is not read."""
         try:
+            if self._request.isolation_level not in (0, 1):
+                raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, "no such isolation level")
             if name is None:
                 raise RequestRefusedError(Code.UNKNOWN_TOPIC_ID, "no topic has this id")
             if self._request.replica_id >= 0 or self._request.replica_state.replica_id >= 0:
@@ -89,7 +106,7 @@ class _Reads:
             refuse_other_epoch(log, wanted.current_leader_epoch)
             return _Read(wanted=wanted, log=log)
         except Exception as error:  # one partition's error is not the others'
-            return _Read(wanted=wanted, error=error)
+            return _Read(wanted=wanted, code=code_of(error))
 
     @property
     def _all(self) -> Iterator[_Read]:
@@ -109,46 +126,53 @@ class _Reads:
         left, size_read, has_error = self._max_bytes, 0, False
         responses = []
         for topic, reads in zip(self._request.topics, self._topics, strict=True):
+            if not reads:
+                continue
             answers = []
             for read in reads:
                 answer, size = self._read_one(read, left, is_first=size_read == 0)
                 answers.append(answer)
                 size_read += size
                 left = max(left - size, 0)
-                # A diverging epoch is told at once, too.
-                has_error = has_error or answer.error_code != 0 or answer.diverging_epoch.epoch >= 0
+                # A diverging epoch is told at once, too. Unknown partitions do not end the wait for others.
+                is_told = answer.error_code not in _UNKNOWN or answer.diverging_epoch.epoch >= 0
+                has_error = has_error or is_told
             responses.append(
                 FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=tuple(answers))
             )
         self.is_enough = (
             has_error
-            or not any(self._topics)
+            or all(read.log is None for read in self._all)
             or self._request.max_wait_ms <= 0
             or size_read >= min(self._request.min_bytes, self._max_bytes)
         )
-        return FetchResponse(responses=tuple(responses))
+        # As in Kafka. In older versions the answer has no place for it.
+        code = Code.NONE if self._request.isolation_level in (0, 1) else Code.UNKNOWN_SERVER_ERROR
+        return FetchResponse(error_code=code, responses=tuple(responses))
 
     def _read_one(self, read: _Read, left: int, *, is_first: bool) -> tuple[PartitionData, int]:
         """(the answer of one partition, the bytes of its records)."""
         log, wanted = read.log, read.wanted
-        if log is None or read.error is not None:
-            return _failed(wanted, read.error or AssertionError()), 0
+        if log is None:
+            return _failed(wanted, read.code), 0
+        view = read.view = log.view
         try:
             diverging = _diverging_epoch(log, wanted)
             if diverging is not None:
-                view = log.view
                 bounds = view.high_watermark, view.last_stable_offset, view.log_start_offset
                 return self._answer(wanted, bounds, diverging_epoch=diverging), 0
-            fetched = log.read(
+            if (max_bytes := min(wanted.partition_max_bytes, left)) < 0:
+                raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, f"{max_bytes} is no number of bytes")
+            fetched = read_view(
+                view,
                 wanted.fetch_offset,
-                max(min(wanted.partition_max_bytes, left), 0),
+                max_bytes,
                 isolation=self._isolation,
                 min_one_batch=is_first,
                 resume_at=None if read.waited is None else read.waited.position,
             )
         except Exception as error:
-            return _failed(wanted, error), 0
-        view = fetched.view
+            return _failed(wanted, code_of(error)), 0
         bounds = view.high_watermark, view.last_stable_offset, view.log_start_offset
         return self._answer(wanted, bounds, fetched=fetched), _whole_size(fetched)
 
@@ -182,10 +206,11 @@ class _Reads:
     async def in_pool_or_later(self) -> FetchResponse:
         """Read in the pool, and wait if that is not enough."""
         response = await self._broker.in_pool(self.read)
-        return response if self.is_enough else await self.later()
+        return response if self.is_enough else await self.later(response)
 
-    async def later(self) -> FetchResponse:
-        """Wait until there are enough bytes or the time is over, then read again."""
+    async def later(self, response: FetchResponse) -> FetchResponse:
+        """Wait until there are enough bytes or the time is over, then read again; ``response`` is what there
+        was before, and is the answer if no log has moved."""
         waited = list[WaitedLog]()
         for read in self._all:
             if read.log is not None:
@@ -198,7 +223,10 @@ class _Reads:
                 waited.append(read.waited)
         min_bytes = min(self._request.min_bytes, self._max_bytes)
         await self._broker.waiting.until_bytes(waited, min_bytes, self._request.max_wait_ms)
-        return await self._broker.in_pool(self.read) if self.waits_for_disk else self.read()
+        if all(read.log is None or read.log.view is read.view for read in self._all):
+            return response
+        is_slow = len(waited) > MANY_PARTITIONS or self.waits_for_disk
+        return await self._broker.in_pool(self.read) if is_slow else self.read()
 
 
 _NO_DIVERGING_EPOCH = EpochEndOffset()
@@ -232,10 +260,10 @@ def _diverging_epoch(log: PartitionLog, wanted: FetchPartition) -> EpochEndOffse
     return None
 
 
-def _failed(wanted: FetchPartition, error: Exception) -> PartitionData:
+def _failed(wanted: FetchPartition, code: int) -> PartitionData:
     return PartitionData(
         partition_index=wanted.partition,
-        error_code=code_of(error),
+        error_code=code,
         high_watermark=-1,
-        aborted_transactions=None,
+        aborted_transactions=() if code in _UNKNOWN else None,
     )

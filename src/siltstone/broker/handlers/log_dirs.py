@@ -61,7 +61,8 @@ def _served(served: ServedDirectory, wanted: Wanted) -> DescribeLogDirsResult:
     return DescribeLogDirsResult(
         log_dir=str(served.path.absolute()),
         topics=tuple(
-            DescribeLogDirsTopic(name=name, partitions=tuple(partitions)) for name, partitions in topics.items()
+            DescribeLogDirsTopic(name=name, partitions=tuple(partitions))
+            for name, partitions in topics.items()
         ),
         total_bytes=space.total_bytes,
         usable_bytes=space.free_bytes,

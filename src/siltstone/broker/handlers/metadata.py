@@ -4,9 +4,9 @@ There is one broker: it leads every partition and is its only replica. A partiti
 out of service has no leader (LEADER_NOT_AVAILABLE). Corresponds to Kafka's ``KRaftMetadataCache`` and
 ``DescribeTopicPartitionsRequestHandler``.
 
-Metadata creates topics, too: a name that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION, also when
-this request creates it, and the next request finds it. All of this happens in the broker's threads: the lists
-of topics wait for changes of topics.
+Metadata creates topics, too: a name that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION, also
+when this request creates it, and the next request finds it. All of this happens in the broker's threads: the
+lists of topics wait for changes of topics.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ def _refused(request: MetadataRequest, version: int) -> MetadataResponse | None:
 
 
 def _topic(broker: Broker, name: str) -> MetadataResponseTopic:
-    """One topic; UNKNOWN_TOPIC_OR_PARTITION if it is gone meanwhile, INVALID_TOPIC_EXCEPTION for a bad name."""
+    """One topic; UNKNOWN_TOPIC_OR_PARTITION if it is gone meanwhile, INVALID_TOPIC_EXCEPTION for a bad
+    name."""
     code, topic_id = Code.NONE, broker.id_of_topic(name)
     partitions: Sequence[_Partition] = ()
     try:
@@ -251,7 +252,8 @@ def _describe_topic_partitions(
                 )
             )
         names = [name for name in names if name >= cursor.topic_name]
-    left, topics = min(max(request.response_partition_limit, 1), PARTITIONS_MAX), []
+    left = min(max(request.response_partition_limit, 1), PARTITIONS_MAX)
+    topics = list[DescribeTopicPartitionsResponseTopic]()
     for name in names:
         start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         if left == 0:

@@ -40,7 +40,7 @@ from siltstone.base.records.layout import (
 )
 from siltstone.broker.answers import CLOSE, NO_ANSWER, Call, Unanswered
 from siltstone.broker.errors import Code, RequestRefusedError, code_of, message_of
-from siltstone.broker.store import Broker
+from siltstone.broker.store import MANY_PARTITIONS, Broker
 from siltstone.broker.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
@@ -73,6 +73,8 @@ Batch = memoryview | bytes
 def produce(broker: Broker, request: ProduceRequest, call: Call) -> Answer | Awaitable[Answer]:
     """Append the batches of a request."""
     appends = _Appends(broker, request, call)
+    if sum(len(topic.partition_data) for topic in request.topic_data) > MANY_PARTITIONS:
+        return broker.in_pool(appends.append_all)
     appends.try_all()
     return appends.finish_in_pool() if appends.late else appends.answer()
 
@@ -99,6 +101,7 @@ class _Appends:
         self._may_write_internal = call.client_id == ADMIN_CLIENT_ID
         self.answers: list[list[PartitionProduceResponse | None]] = []
         self.late: list[tuple[int, int, PartitionLog, Batch]] = []
+        self._late_logs: set[PartitionLog] = set()
 
     def try_all(self) -> None:
         """Append what can be appended at once; refuse what is to be refused; the rest is late."""
@@ -137,10 +140,9 @@ class _Appends:
                 raise RequestRefusedError(Code.INVALID_RECORD, "no batch was sent")
             self._refuse_before_append(name, batch)
             # Behind a batch of the same log that is late, this one is late, too.
-            result = None
-            if not self.late or all(late_log is not log for _, _, late_log, _ in self.late):
-                result = log.try_append(batch)
+            result = None if log in self._late_logs else log.try_append(batch)
             if result is None:
+                self._late_logs.add(log)
                 self.late.append((topic_row, row, log, batch))
                 return None
             return _appended(data.index, result, log)
@@ -155,6 +157,8 @@ class _Appends:
         if codec == _ZSTD and self._version < _FIRST_WITH_ZSTD:
             reason = f"zstd needs version {_FIRST_WITH_ZSTD} of Produce"
             refused = RequestRefusedError(Code.UNSUPPORTED_COMPRESSION_TYPE, reason)
+        elif codec > _ZSTD and self._version < _FIRST_WITH_ZSTD:
+            refused = RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, "the batch's codec is unknown")
         elif self._request.acks not in (-1, 0, 1):
             refused = RequestRefusedError(
                 Code.INVALID_REQUIRED_ACKS, f"acks={self._request.acks} is not -1, 0 or 1"
@@ -168,22 +172,26 @@ class _Appends:
             refuse_unless_one_batch(np.frombuffer(batch, np.uint8))
             raise refused
 
-    async def finish_in_pool(self) -> Answer:
-        """Append in the pool what is late, in order, then answer."""
-        for topic_row, row, answer in await self._broker.in_pool(self._append_late):
-            self.answers[topic_row][row] = answer
+    def append_all(self) -> Answer:
+        """Append all, in the pool, then answer."""
+        self.try_all()
+        self._append_late()
         return self.answer()
 
-    def _append_late(self) -> list[tuple[int, int, PartitionProduceResponse]]:
-        found = []
+    async def finish_in_pool(self) -> Answer:
+        """Append in the pool what is late, then answer."""
+        await self._broker.in_pool(self._append_late)
+        return self.answer()
+
+    def _append_late(self) -> None:
+        """Append what is late, in order."""
         for topic_row, row, log, batch in self.late:
             index = self._request.topic_data[topic_row].partition_data[row].index
             try:
                 answer = _appended(index, log.append(batch), log)
             except Exception as error:
                 answer = _failed(index, error, log, batch)
-            found.append((topic_row, row, answer))
-        return found
+            self.answers[topic_row][row] = answer
 
     def answer(self) -> Answer:
         """The answer, once all is appended or refused."""

@@ -36,7 +36,9 @@ def _delete_records(broker: Broker, request: DeleteRecordsRequest, call: Call) -
         topics=tuple(
             DeleteRecordsTopicResult(
                 name=name,
-                partitions=tuple(_deleted(broker, name, partition, call) for partition in partitions.values()),
+                partitions=tuple(
+                    _deleted(broker, name, partition, call) for partition in partitions.values()
+                ),
             )
             for name, partitions in wanted.items()
         )

@@ -1,9 +1,10 @@
 """Settings of a topic or of the broker, as Kafka's protocol tells them: value, source, synonyms, type.
 
-Kafka 4.3 has ``TOPIC_SETTINGS``, in this order: that of its hash table, which ``kafka-topics --describe`` shows.
-Siltstone's own come after them. Of a setting that a broker has several names for (``log.retention.ms``,
-``.minutes``, ``.hours``) Kafka lists each name, and the default at the last one; and what of its sources stands
-before the first one of the strongest name does not count (``ConfigHelper``, ``DynamicBrokerConfig``).
+Kafka 4.3 has ``TOPIC_SETTINGS``, in this order: that of its hash table, which ``kafka-topics --describe``
+shows. Siltstone's own come after them. Of a setting that a broker has several names for
+(``log.retention.ms``, ``.minutes``, ``.hours``) Kafka lists each name, and the default at the last one; and
+what of its sources stands before the first one of the strongest name does not count (``ConfigHelper``,
+``DynamicBrokerConfig``).
 """
 
 from __future__ import annotations
@@ -77,11 +78,13 @@ _BROKER_SOURCES = (
     ConfigSource.STATIC_BROKER_CONFIG,
 )
 _MIN_ISR, _TIERED = "min.insync.replicas", "remote.storage.enable"
+_LOG_DIRS, _LOG_DIR = "log.dirs", "log.dir"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """One place that says a setting's value: the name there, the value, the protocol's number of the place."""
+class ToldValue:
+    """One place that says a setting's value: the name there, the value, the protocol's number of the
+    place."""
 
     name: str
     value: str | None
@@ -89,7 +92,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ToldSetting:
     """A setting as DescribeConfigs tells it. ``value``: None for a name of a broker that says nothing;
     ``synonyms``: all that say a value, the one that counts first; ``is_own_to_siltstone``: Kafka 4.3 does not
     list it for topics."""
@@ -97,7 +100,7 @@ class Entry:
     key: Key
     name: str
     value: str | None
-    synonyms: tuple[Source, ...]
+    synonyms: tuple[ToldValue, ...]
     type: int
     is_read_only: bool = False
     is_own_to_siltstone: bool = False
@@ -115,20 +118,22 @@ def as_formatted(config: Config) -> Config:
     layer = config.layer(source)
     if _MIN_ISR in layer:
         return config
-    return config.with_layer(source, {**layer, _MIN_ISR: Setting(value=1, source=source.value, name=_MIN_ISR)})
+    return config.with_layer(
+        source, {**layer, _MIN_ISR: Setting(value=1, source=source.value, name=_MIN_ISR)}
+    )
 
 
 def refuse_tiered(overrides: Mapping[str, str]) -> None:
     """Raises InvalidConfigError for a topic that is to have tiered storage: there is none."""
     if overrides.get(_TIERED, "").strip().lower() == "true":
         raise InvalidConfigError(
-            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log "
-            "storage.",
+            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote "
+            "log storage.",
             advice=f"leave {_TIERED} out",
         )
 
 
-def topic_entries(config: Config) -> list[Entry]:
+def topic_entries(config: Config) -> list[ToldSetting]:
     """All settings of a topic, whose own ones are the topic layer of ``config``."""
     config = as_formatted(config)
     own = config.layer(ConfigSource.DYNAMIC_TOPIC_CONFIG)
@@ -143,19 +148,21 @@ def topic_entries(config: Config) -> list[Entry]:
     return sorted(entries, key=lambda entry: (_position(entry), entry.name))
 
 
-def _position(entry: Entry) -> int:
+def _position(entry: ToldSetting) -> int:
     if entry.is_own_to_siltstone:
         return len(TOPIC_SETTINGS)
     return _POSITIONS.get(entry.name, -1)
 
 
-def _topic_entry(config: Config, key: Key, name: str) -> Entry:
+def _topic_entry(config: Config, key: Key, name: str) -> ToldSetting:
     own = config.layer(ConfigSource.DYNAMIC_TOPIC_CONFIG).get(name)
     synonyms = list(_broker_sources(config, key, key.broker_names)) if name == key.name else []
     if own is not None:
         value = format_value(own.value)
-        synonyms.insert(0, Source(name=name, value=value, source=SOURCES[ConfigSource.DYNAMIC_TOPIC_CONFIG]))
-    return Entry(
+        synonyms.insert(
+            0, ToldValue(name=name, value=value, source=SOURCES[ConfigSource.DYNAMIC_TOPIC_CONFIG])
+        )
+    return ToldSetting(
         key=key,
         name=name,
         value=synonyms[0].value if synonyms else format_value(_without_topic(config).setting(key.name).value),
@@ -169,36 +176,41 @@ def _without_topic(config: Config) -> Config:
     return config.with_layer(ConfigSource.DYNAMIC_TOPIC_CONFIG, {})
 
 
-def broker_entries(config: Config) -> list[Entry]:
+def broker_entries(config: Config) -> list[ToldSetting]:
     """All settings of the broker, each under each of its names, sorted by name."""
     config = as_formatted(config)
     names = {name for key in ALL_KEYS for name in key.broker_names}
     return [_broker_entry(config, name) for name in sorted(names)]
 
 
-def default_entries(config: Config) -> list[Entry]:
+def default_entries(config: Config) -> list[ToldSetting]:
     """What is set at run time for all brokers, sorted by name."""
     layer = as_formatted(config).layer(ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
     only = Config(broker_default=layer)
     return [_default_entry(only, name) for name in sorted(layer)]
 
 
-def _default_entry(config: Config, name: str) -> Entry:
+def _default_entry(config: Config, name: str) -> ToldSetting:
     entry = _broker_entry(config, name)
     number = SOURCES[ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG]
     synonyms = tuple(source for source in entry.synonyms if source.source == number)
-    return Entry(
-        key=entry.key, name=name, value=entry.value, synonyms=synonyms, type=entry.type, is_read_only=entry.is_read_only
+    return ToldSetting(
+        key=entry.key,
+        name=name,
+        value=entry.value,
+        synonyms=synonyms,
+        type=entry.type,
+        is_read_only=entry.is_read_only,
     )
 
 
-def _broker_entry(config: Config, name: str) -> Entry:
+def _broker_entry(config: Config, name: str) -> ToldSetting:
     key = find_broker_key(name)
     # A setting of topics has one meaning under all of its names; of another one a synonym is an older name.
     names = key.broker_names if key.is_topic_key else (name,)
     synonyms = tuple(_broker_sources(config, key, names, strongest=name))
     value = synonyms[0].value if synonyms else None
-    return Entry(
+    return ToldSetting(
         key=key,
         name=name,
         value=value,
@@ -210,7 +222,7 @@ def _broker_entry(config: Config, name: str) -> Entry:
 
 def _broker_sources(
     config: Config, key: Key, names: Iterable[str], strongest: str | None = None
-) -> Iterator[Source]:
+) -> Iterator[ToldValue]:
     """Every place that says the broker's value, from the first one with the name ``strongest`` on (by default
     the first name)."""
     names = tuple(names)
@@ -222,16 +234,23 @@ def _broker_sources(
             yield source
 
 
-def _all_sources(config: Config, key: Key, names: tuple[str, ...]) -> Iterator[Source]:
+def _all_sources(config: Config, key: Key, names: tuple[str, ...]) -> Iterator[ToldValue]:
     for source in _BROKER_SOURCES:
         layer = config.layer(source)
         for name in names:
             if name in layer:
-                yield Source(name=name, value=text_of(key, name, layer[name].value), source=SOURCES[source])
-    # Kafka's default is at the last name (hours); that of a setting with older names at its own.
-    last = names[-1] if names and (key.is_topic_key or names[-1] == key.name) else None
+                yield ToldValue(
+                    name=name, value=text_of(key, name, layer[name].value), source=SOURCES[source]
+                )
+    # Kafka's default is at the last name (hours, log.dir); of another setting with older names at its own.
+    last = names[-1] if names and (key.is_topic_key or _has_default(key, names[-1])) else None
     if last is not None:
-        yield Source(name=last, value=default_text(key, last), source=SOURCES[ConfigSource.DEFAULT_CONFIG])
+        yield ToldValue(name=last, value=default_text(key, last), source=SOURCES[ConfigSource.DEFAULT_CONFIG])
+
+
+def _has_default(key: Key, name: str) -> bool:
+    """Is Kafka's default at this name of a setting that topics do not have?"""
+    return name == _LOG_DIR if key.name == _LOG_DIRS else name == key.name
 
 
 def _type_of(key: Key, name: str | None = None) -> int:

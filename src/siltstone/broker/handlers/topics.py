@@ -1,10 +1,11 @@
 """CreateTopics 2 to 7, DeleteTopics 1 to 6, CreatePartitions 0 to 3 (Kafka's ``ReplicationControlManager``).
 
-Each topic of a request is a change of its own, with its own outcome, through ``commands.administration``: checked,
-recorded in the audit log, and made before the answer is sent. Timeouts of requests do not end a change.
+Each topic of a request is a change of its own, with its own outcome, through ``commands.administration``:
+checked, recorded in the audit log, and made before the answer is sent. Timeouts of requests do not end a
+change.
 
-A request may ask for ``PARTITIONS_MAX`` new partitions, as in Kafka. Where Kafka compares what a topic is to have
-with the number of brokers, there is one.
+A request may ask for ``PARTITIONS_MAX`` new partitions, as in Kafka. Where Kafka compares what a topic is to
+have with the number of brokers, there is one.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from siltstone.broker.wire.messages.delete_topics import (
 from siltstone.commands import administration
 from siltstone.commands.changes import Actor
 from siltstone.log.names import CLUSTER_METADATA
+from siltstone.runtime.topic_names import id_bytes, new_id
 
 PARTITIONS_MAX = 10_000
 """The most partitions that one request creates (``MAX_RECORDS_PER_USER_OP``)."""
@@ -53,7 +55,10 @@ WAY = "kafka"
 """How a change came, in the audit log."""
 _TOO_MANY = "Excessively large number of partitions per request."
 _DUPLICATE = "Duplicate topic name."
-_NO_TOPIC, _NO_ID = "This server does not host this topic-partition.", "This server does not host this topic ID."
+_NO_TOPIC, _NO_ID = (
+    "This server does not host this topic-partition.",
+    "This server does not host this topic ID.",
+)
 _FIRST_BY_ID = 6
 
 
@@ -122,9 +127,7 @@ def _create_topic(
             )
         overrides[setting.name] = setting.value
     if not topic.assignments and topic.replication_factor not in (-1, 1):
-        raise RequestRefusedError(
-            Code.INVALID_REPLICATION_FACTOR, _factor_message(topic.replication_factor)
-        )
+        raise RequestRefusedError(Code.INVALID_REPLICATION_FACTOR, _factor_message(topic.replication_factor))
     refuse_tiered(overrides)
     count = None if topic.num_partitions == -1 else topic.num_partitions
     if topic.assignments:
@@ -136,17 +139,21 @@ def _create_topic(
     if validate_only:
         config = manager.config.with_topic_layer(parse_topic_config(overrides, name))
         created = count or manager.config.integer("num.partitions")
+        topic_id = id_bytes(new_id(manager.random_bytes))  # as Kafka: of no topic
     else:
         config, created = manager.topics.settings(name), len(manager.partitions_of(name))
+        topic_id = broker.id_of_topic(name)
     return CreatableTopicResult(
         name=name,
-        topic_id=broker.id_of_topic(name),
+        topic_id=topic_id,
         error_message=None,
         num_partitions=created,
         replication_factor=1,
         configs=tuple(
             CreatableTopicConfigs(name=entry.name, value=entry.value, config_source=entry.source)
-            for entry in sorted(topic_entries(config), key=lambda entry: (entry.is_own_to_siltstone, entry.name))
+            for entry in sorted(
+                topic_entries(config), key=lambda entry: (entry.is_own_to_siltstone, entry.name)
+            )
         ),
     )
 
@@ -155,15 +162,19 @@ def _factor_message(factor: int) -> str:
     if factor < 1:
         return "Replication factor must be larger than 0, or -1 to use the default value."
     return (
-        f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} cannot be "
-        "reached because only 1 broker(s) are registered or some brokers have all their log directories cordoned."
+        f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} "
+        "cannot be reached because only 1 broker(s) are registered or some brokers have all their log "
+        "directories cordoned."
     )
 
 
 def _assigned(topic: CreatableTopic, node_id: int) -> int:
     """The number of partitions that a manual assignment has. Raises RequestRefusedError for one that cannot
     be."""
-    for value, what in ((topic.num_partitions, "numPartitions"), (topic.replication_factor, "replication factor")):
+    for value, what in (
+        (topic.num_partitions, "numPartitions"),
+        (topic.replication_factor, "replication factor"),
+    ):
         if value != -1:
             reason = f"A manual partition assignment was specified, but {what} was not set to -1."
             raise RequestRefusedError(Code.INVALID_REQUEST, reason)
@@ -172,11 +183,12 @@ def _assigned(topic: CreatableTopic, node_id: int) -> int:
 
 
 def _number_of(assignments: Sequence[CreatableReplicaAssignment]) -> int:
-    """How many partitions are assigned. Raises RequestRefusedError for a gap, or a number that comes twice."""
+    """How many partitions are assigned. Raises RequestRefusedError for a gap, or a number that comes
+    twice."""
     numbers = [assignment.partition_index for assignment in assignments]
     if len(set(numbers)) != len(numbers):
         raise RequestRefusedError(
-            Code.INVALID_REPLICA_ASSIGNMENT, "Found multiple manual partition assignments for one partition"
+            Code.INVALID_REPLICA_ASSIGNMENT, "Found multiple manual partition assignments for a partition"
         )
     if sorted(numbers) != list(range(len(numbers))):
         raise RequestRefusedError(
@@ -253,9 +265,7 @@ def _resolved(
             elif found in names:
                 del names[found]
                 reason = "The provided topic name maps to an ID that was already supplied."
-                refused.append(
-                    _not_deleted(found, broker.id_of_topic(found), Code.INVALID_REQUEST, reason)
-                )
+                refused.append(_not_deleted(found, broker.id_of_topic(found), Code.INVALID_REQUEST, reason))
             else:
                 names[found] = broker.id_of_topic(found)
             continue
@@ -310,8 +320,8 @@ def _added(
             if assigned != more:
                 raise RequestRefusedError(
                     Code.INVALID_REPLICA_ASSIGNMENT,
-                    f"Attempted to add {more} additional partition(s), but only {assigned} assignment(s) were "
-                    "specified.",
+                    f"Attempted to add {more} additional partition(s), but only {assigned} assignment(s) "
+                    "were specified.",
                 )
             _refuse_bad_replicas([assignment.broker_ids for assignment in topic.assignments], broker.node_id)
         if topic.count <= existing:

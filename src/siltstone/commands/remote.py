@@ -1,0 +1,438 @@
+"""What the commands of log directories do by Kafka's protocol instead (``--bootstrap-server``), with the same
+results: topics, settings, offsets. Records are in ``remote_records``.
+
+::
+
+    siltstone topics --bootstrap-server HOST:PORT --describe ─► RemoteBroker ─ confluent-kafka ─► the broker
+
+The broker may be Siltstone's or Kafka's. It tells no sizes and no directories of partitions, and of a
+setting's sources one for each name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from siltstone.base import errors
+from siltstone.base.config import ConfigSource as Source
+from siltstone.base.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    LogError,
+    OffsetOutOfRangeError,
+    PolicyViolationError,
+    SiltstoneError,
+    UnknownTopicError,
+)
+from siltstone.commands.directories import LIST_TOPICS
+from siltstone.commands.offsets import PartitionOffset
+from siltstone.commands.topics import (
+    EffectiveSetting,
+    PartitionDescription,
+    SettingsChange,
+    TopicChange,
+    matching_topics,
+    parse_assignments,
+    refuse_missing_removals,
+)
+from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
+from siltstone.log.names import TopicPartition
+from siltstone.runtime.topics import TopicDescription, refuse_fewer_partitions
+
+SECONDS = 30.0
+"""How long an answer may take."""
+_SET_UNDER_THIS_NAME = tuple(
+    source.value
+    for source in (
+        ConfigSource.DYNAMIC_TOPIC_CONFIG,
+        ConfigSource.DYNAMIC_BROKER_CONFIG,
+        ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
+        ConfigSource.STATIC_BROKER_CONFIG,
+    )
+)
+_UNCERTAIN = (KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION)
+_Answer = TypeVar("_Answer")
+_OWN = Source.DYNAMIC_TOPIC_CONFIG.value
+_SPECS: dict[int, Callable[[], OffsetSpec]] = {
+    LATEST_TIMESTAMP: OffsetSpec.latest,
+    EARLIEST_TIMESTAMP: OffsetSpec.earliest,
+    MAX_TIMESTAMP: OffsetSpec.max_timestamp,
+}
+_BY_CODE: dict[int, type[LogError]] = {
+    kind.error_code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, LogError) and kind.error_code > 0
+}
+"""The error that a log raises for each of Kafka's codes."""
+
+
+@contextlib.contextmanager
+def refusals(path: str | None = None) -> Iterator[None]:
+    """A client's error as the error that a directory would raise; ``path``: what was asked for."""
+    try:
+        yield
+    except KafkaException as error:
+        raise error_of(error.args[0], path) from error
+    except TimeoutError as error:
+        raise BrokerUnreachableError("the broker does not answer") from error
+
+
+def error_of(error: KafkaError, path: str | None = None) -> SiltstoneError:
+    """The error that a directory would raise."""
+    code, reason = error.code(), error.str().rstrip(".")
+    if code == UnknownTopicError.error_code:
+        return UnknownTopicError("there is no such topic or partition", path=path, advice=LIST_TOPICS)
+    if code in _BY_CODE:
+        # What a broker says names what it is about; the client's own words for a code do not.
+        is_the_clients = reason.startswith("Broker: ")
+        text, where = (reason.removeprefix("Broker: "), path) if is_the_clients else (reason, None)
+        return _BY_CODE[code](text, path=where, advice="")
+    # Errors of the client have negative numbers; with the others the broker may still make the change.
+    if code < 0 or code in _UNCERTAIN:
+        return BrokerUnreachableError(reason)
+    return BrokerRefusedError(f"{reason} ({error.name()})", path=path)
+
+
+def _answer(future: Future[_Answer]) -> _Answer:
+    return future.result(SECONDS + 5)
+
+
+class RemoteBroker:
+    """A running broker. ``config``: the client's settings, as librdkafka names them."""
+
+    def __init__(self, bootstrap_server: str, config: Mapping[str, str]) -> None:
+        self.config = {"log_level": "0", **config, "bootstrap.servers": bootstrap_server}
+        with refusals():
+            self._client = AdminClient(dict(self.config))
+
+    # Topics
+
+    def names(self) -> list[str]:
+        """All topics, in order of name. Raises BrokerUnreachableError."""
+        with refusals():
+            return sorted(self._client.list_topics(timeout=SECONDS).topics)
+
+    def topic(self, name: str) -> TopicDescription:
+        """A topic with its own settings. Raises UnknownTopicError, BrokerUnreachableError."""
+        described = self._described([name])[name]
+        return TopicDescription(
+            name=name,
+            topic_id=_id_of(described),
+            partitions=tuple(sorted(partition.id for partition in described.partitions)),
+            config=self.own_settings([name])[name],
+            offline=(),
+            is_registered=False,
+        )
+
+    def _described(self, names: Sequence[str]) -> dict[str, Any]:
+        found = {}
+        for name in names:
+            with refusals(name):
+                future = self._client.describe_topics(TopicCollection([name]), request_timeout=SECONDS)[name]
+                found[name] = _answer(future)
+        return found
+
+    def describe(self, name: str) -> tuple[TopicDescription, list[PartitionDescription]]:
+        """A topic and its partitions. Raises UnknownTopicError, BrokerUnreachableError."""
+        topic, described = self.topic(name), self._described([name])[name]
+        wanted = [TopicPartition(name, number) for number in topic.partitions]
+        starts, ends = self.offsets(wanted, EARLIEST_TIMESTAMP), self.offsets(wanted, LATEST_TIMESTAMP)
+        partitions = []
+        for partition in sorted(described.partitions, key=lambda partition: int(partition.id)):
+            where = TopicPartition(name, partition.id)
+            partitions.append(
+                PartitionDescription(
+                    partition=partition.id,
+                    directory=None,
+                    leader=-1 if partition.leader is None else partition.leader.id,
+                    replicas=[node.id for node in partition.replicas],
+                    isr=[node.id for node in partition.isr],
+                    log_start_offset=starts[where].offset,
+                    log_end_offset=ends[where].offset,
+                    high_watermark=ends[where].offset,
+                    failure=starts[where].failure or ends[where].failure,
+                )
+            )
+        return topic, partitions
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None,
+        config: Mapping[str, str],
+        *,
+        if_not_exists: bool = False,
+        dry_run: bool = False,
+    ) -> TopicChange:
+        """Create a topic. Raises LogError with Kafka's code, BrokerUnreachableError."""
+        if if_not_exists and name in self.names():
+            return TopicChange(topic=name, status="exists")
+        with refusals(name):
+            topic = NewTopic(
+                name,
+                num_partitions=-1 if partitions is None else partitions,
+                replication_factor=-1,
+                config=dict(config),
+            )
+            options = {"request_timeout": SECONDS, "validate_only": dry_run}
+            _answer(self._client.create_topics([topic], **options)[name])
+        if dry_run:
+            count = partitions or int(self._default("num.partitions"))
+            return TopicChange(topic=name, status="created", partitions=count, config=config)
+        described = self._described([name])[name]
+        return TopicChange(
+            topic=name,
+            status="created",
+            topic_id=_id_of(described),
+            partitions=len(described.partitions),
+            config=config,
+        )
+
+    def _default(self, name: str) -> str:
+        """A setting of the broker."""
+        settings = {setting.name: setting.value for setting in self.settings_of_broker(everything=True)[1]}
+        return settings[name]
+
+    def add_partitions(
+        self, pattern: str, count: int, *, if_exists: bool = False, dry_run: bool = False
+    ) -> list[TopicChange]:
+        """Raise the number of partitions of topics to ``count``. Raises LogError, BrokerUnreachableError."""
+        names = matching_topics(self.names(), pattern, if_exists=if_exists)
+        for name in names:
+            refuse_fewer_partitions(name, len(self.topic(name).partitions), count)
+        for name in names:
+            with refusals(name):
+                options = {"request_timeout": SECONDS, "validate_only": dry_run}
+                _answer(self._client.create_partitions([NewPartitions(name, count)], **options)[name])
+        return [TopicChange(topic=name, status="altered", partitions=count) for name in names]
+
+    def delete_topics(
+        self, pattern: str, *, if_exists: bool = False, dry_run: bool = False
+    ) -> list[TopicChange]:
+        """Delete topics. Raises LogError, BrokerUnreachableError."""
+        names = matching_topics(self.names(), pattern, if_exists=if_exists)
+        counts = {name: len(self.topic(name).partitions) for name in names}
+        for name in [] if dry_run else names:
+            with refusals(name):
+                _answer(self._client.delete_topics([name], request_timeout=SECONDS)[name])
+        return [TopicChange(topic=name, status="deleted", partitions=counts[name]) for name in names]
+
+    # Settings
+
+    def _entries(self, kind: ResourceType, name: str) -> dict[str, ConfigEntry]:
+        with refusals(name):
+            resource = ConfigResource(kind, name)
+            (future,) = self._client.describe_configs([resource], request_timeout=SECONDS).values()
+            return _answer(future)
+
+    def own_settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """The own settings of topics: name → text. Raises UnknownTopicError, BrokerUnreachableError."""
+        return {
+            name: {setting.name: setting.value for setting in self.settings_of_topic(name, everything=False)}
+            for name in names
+        }
+
+    def settings_of_topic(self, name: str, *, everything: bool) -> list[EffectiveSetting]:
+        """A topic's own settings, or all, sorted by name. Raises UnknownTopicError,
+        BrokerUnreachableError."""
+        settings = _effective(self._entries(ResourceType.TOPIC, name))
+        return [setting for setting in settings if everything or setting.source == _OWN]
+
+    def settings_of_broker(
+        self, number: str | None = None, *, everything: bool, of_all: bool = False
+    ) -> tuple[str, list[EffectiveSetting]]:
+        """(the broker's number, the settings that were set for it, or all). ``of_all``: what was set at run
+        time for all brokers. Raises BrokerUnreachableError, BrokerRefusedError."""
+        number = number or self.broker_id()
+        entries = self._entries(ResourceType.BROKER, number)
+        if of_all:
+            return "", _set_for_all(entries)
+        default = Source.DEFAULT_CONFIG.value
+        return number, [setting for setting in _effective(entries) if everything or setting.source != default]
+
+    def broker_id(self) -> str:
+        """The number of the one broker, or of the first. Raises BrokerUnreachableError."""
+        with refusals():
+            return str(min(self._client.list_topics(timeout=SECONDS).brokers))
+
+    def alter_topic_settings(
+        self, name: str, additions: Sequence[str], removals: Sequence[str], *, dry_run: bool = False
+    ) -> SettingsChange:
+        """Set and remove a topic's own settings. Raises InvalidConfigError, UnknownTopicError,
+        BrokerUnreachableError."""
+        new = parse_assignments(additions, "--add-config")
+        before = self.own_settings([name])[name]
+        refuse_missing_removals(name, before, removals)
+        self._alter(ResourceType.TOPIC, name, new, removals, dry_run=dry_run)
+        kept = {key: text for key, text in before.items() if key not in removals}
+        after = {**kept, **new} if dry_run else self.own_settings([name])[name]
+        return SettingsChange(topic=name, before=before, after=after)
+
+    def alter_broker_settings(
+        self, number: str, new: Mapping[str, str], removals: Sequence[str], *, dry_run: bool = False
+    ) -> SettingsChange:
+        """Set and remove settings of a broker at run time. Raises BrokerRefusedError, InvalidConfigError,
+        BrokerUnreachableError."""
+        before = self._set_at_run_time(number)
+        self._alter(ResourceType.BROKER, number, new, removals, dry_run=dry_run)
+        kept = {key: text for key, text in before.items() if key not in removals}
+        after = {**kept, **new} if dry_run else self._set_at_run_time(number)
+        return SettingsChange(topic=number, before=before, after=after)
+
+    def _set_at_run_time(self, number: str) -> dict[str, str]:
+        dynamic = Source.DYNAMIC_BROKER_CONFIG
+        settings = _effective(self._entries(ResourceType.BROKER, number))
+        return {setting.name: setting.value for setting in settings if setting.source == dynamic.value}
+
+    def _alter(
+        self,
+        kind: ResourceType,
+        name: str,
+        new: Mapping[str, str],
+        removals: Sequence[str],
+        *,
+        dry_run: bool,
+    ) -> None:
+        set_, delete = AlterConfigOpType.SET, AlterConfigOpType.DELETE
+        entries = [ConfigEntry(key, text, incremental_operation=set_) for key, text in new.items()]
+        entries += [ConfigEntry(key, None, incremental_operation=delete) for key in removals]
+        with refusals(name or None):
+            resource = ConfigResource(kind, name, incremental_configs=entries)
+            options = {"request_timeout": SECONDS, "validate_only": dry_run}
+            (future,) = self._client.incremental_alter_configs([resource], **options).values()
+            _answer(future)
+
+    # Offsets
+
+    def offsets(
+        self, wanted: Sequence[TopicPartition], time: int, *, committed: bool = False
+    ) -> dict[TopicPartition, PartitionOffset]:
+        """The offset of each partition for a time; one that is refused has the failure."""
+        if not wanted:
+            return {}
+        spec = _spec(time)
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        asked = {ClientPartition(where.topic, where.partition): spec for where in wanted}
+        with refusals():
+            futures = self._client.list_offsets(asked, request_timeout=SECONDS, isolation_level=level)
+        found = {}
+        for client_partition, future in futures.items():
+            where = TopicPartition(client_partition.topic, client_partition.partition)
+            try:
+                with refusals(str(where)):
+                    offset = _answer(future).offset
+            except LogError as error:
+                found[where] = PartitionOffset(topic_partition=where, offset=None, failure=str(error))
+            else:
+                found[where] = PartitionOffset(topic_partition=where, offset=None if offset < 0 else offset)
+        return {where: found[where] for where in wanted}
+
+    def delete_records(
+        self, offsets: Mapping[TopicPartition, int], *, dry_run: bool = False
+    ) -> list[PartitionOffset]:
+        """Raise the start of each log to its offset (-1: the high watermark); each has its failure."""
+        results = []
+        for where, offset in offsets.items():
+            try:
+                start = self._new_start(where, offset) if dry_run else self._delete(where, offset)
+                results.append(PartitionOffset(topic_partition=where, offset=start))
+            except LogError as error:
+                failure = f"{error} ({error.code})"
+                results.append(PartitionOffset(topic_partition=where, offset=None, failure=failure))
+        return results
+
+    def _delete(self, where: TopicPartition, offset: int) -> int:
+        self._refuse_missing(where)
+        with refusals(str(where)):
+            wanted = ClientPartition(where.topic, where.partition, offset)
+            (future,) = self._client.delete_records([wanted], request_timeout=SECONDS).values()
+            return int(_answer(future).low_watermark)
+
+    def _refuse_missing(self, where: TopicPartition) -> None:
+        if where.partition not in self.topic(where.topic).partitions:
+            raise UnknownTopicError(
+                "there is no such topic or partition", path=str(where), advice=LIST_TOPICS
+            )
+
+    def _new_start(self, where: TopicPartition, offset: int) -> int:
+        """The start that a deletion would leave. Raises the same errors."""
+        self._refuse_missing(where)
+        settings = {one.name: one.value for one in self.settings_of_topic(where.topic, everything=True)}
+        if settings["cleanup.policy"] == "compact":
+            reason = "records of a topic with cleanup.policy=compact cannot be deleted"
+            raise PolicyViolationError(reason, path=str(where))
+        start = self.offsets([where], EARLIEST_TIMESTAMP)[where].offset or 0
+        end = self.offsets([where], LATEST_TIMESTAMP)[where].offset or 0
+        target = end if offset == -1 else offset
+        if not 0 <= target <= end:
+            reason = f"offset {offset} is outside 0 to {end}, the log's end"
+            raise OffsetOutOfRangeError(reason, path=str(where), advice="pass an offset up to the end, or -1")
+        return max(target, start)
+
+
+def _id_of(described: Any) -> str:
+    """A topic's id as Kafka writes it: URL-safe base64; the client has the other alphabet."""
+    return str(described.topic_id).replace("+", "-").replace("/", "_").rstrip("=")
+
+
+def _spec(time: int) -> OffsetSpec:
+    if time in _SPECS:
+        return _SPECS[time]()
+    spec: OffsetSpec = OffsetSpec.for_timestamp(time)
+    return spec
+
+
+def _set_for_all(entries: Mapping[str, ConfigEntry]) -> list[EffectiveSetting]:
+    """What was set at run time for all brokers: a source of a broker's settings. (The client cannot ask for
+    them alone.)"""
+    of_all = Source.DYNAMIC_DEFAULT_BROKER_CONFIG.value
+    return [
+        EffectiveSetting(name=name, value=value, source=source, synonyms=((source, name, value),))
+        for setting in _effective(entries)
+        for source, name, value in setting.synonyms
+        if source == of_all and name == setting.name
+    ]
+
+
+def _effective(entries: Mapping[str, ConfigEntry]) -> list[EffectiveSetting]:
+    """Settings that have a value, sorted by name."""
+    return [
+        EffectiveSetting(
+            name=name,
+            value=entry.value,
+            source=ConfigSource(entry.source).name,
+            synonyms=_synonyms(name, entry),
+        )
+        for name, entry in sorted(entries.items())
+        if entry.value is not None
+    ]
+
+
+def _synonyms(name: str, entry: ConfigEntry) -> tuple[tuple[str, str, str], ...]:
+    """All sources, strongest first: of several of one name the client has the last one only, and the
+    strongest is the setting's own."""
+    synonyms = [
+        (ConfigSource(synonym.source).name, synonym.name, str(synonym.value))
+        for synonym in entry.synonyms.values()
+    ]
+    strongest = ConfigSource(entry.source).name, name, str(entry.value)
+    # A topic's value of the broker's is there, under the broker's name.
+    is_own = entry.source in _SET_UNDER_THIS_NAME and strongest[0] not in {one[0] for one in synonyms}
+    return (*([strongest] if is_own else []), *synonyms)

@@ -1,0 +1,291 @@
+"""Reads and appends records by Kafka's protocol, with the results of ``commands.records``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import TopicPartition as ClientPartition
+
+from siltstone.base.closing import Closing
+from siltstone.base.codec_table import CODEC_NAMES
+from siltstone.base.errors import (
+    BrokerUnreachableError,
+    OffsetOutOfRangeError,
+    SiltstoneError,
+    UnknownTopicError,
+    UsageError,
+)
+from siltstone.commands.directories import LIST_TOPICS
+from siltstone.commands.records import ISOLATIONS, ConsumedRecords, ProducedRecords, Range, SentRecords
+from siltstone.commands.remote import SECONDS, RemoteBroker, error_of, refusals
+from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
+from siltstone.log.names import TopicPartition
+from siltstone.log.reading import EARLIEST, Record
+from siltstone.runtime.producing import NewRecord, Partitioner
+
+_MESSAGES = 10_000
+"""Messages that are taken from the client at a time."""
+_POLL_SECONDS = 0.25
+_FETCH_WAIT_MS = 50
+
+
+class RemoteConsumer(Closing):
+    """Reads the partitions of a topic in ``offset_range``, as ``TopicConsumer``; ``notes`` and ``damage`` are
+    empty: the broker tells none."""
+
+    def __init__(
+        self,
+        broker: RemoteBroker,
+        topic: str,
+        *,
+        partitions: frozenset[int] = frozenset(),
+        offset_range: Range,
+        isolation: str = READ_COMMITTED,
+    ) -> None:
+        """Raises UnknownTopicError, OffsetOutOfRangeError, UsageError, BrokerUnreachableError."""
+        if isolation not in ISOLATIONS:
+            advice = f"pass {' or '.join(ISOLATIONS)}"
+            raise UsageError(f"--isolation {isolation}: there is no such level", advice=advice)
+        self.notes: list[str] = []
+        self.damage: list[str] = []
+        self.broker_id = int(broker.broker_id())
+        numbers = broker.topic(topic).partitions
+        missing = sorted(partitions - set(numbers))
+        if missing:
+            raise UnknownTopicError(f"topic {topic!r} has no partition {missing[0]}", advice=LIST_TOPICS)
+        wanted = [
+            TopicPartition(topic, number) for number in numbers if not partitions or number in partitions
+        ]
+        self._broker, self._range, self._is_committed = broker, offset_range, isolation == READ_COMMITTED
+        self._next = self._starts(wanted)
+        self._ends = self._last_offsets(wanted)
+        fixed = {
+            "group.id": "siltstone-consume",  # required; nothing is committed
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "isolation.level": isolation,
+            "fetch.wait.max.ms": _FETCH_WAIT_MS,  # so long it takes to learn that an end is one
+        }
+        with refusals():
+            self._consumer = Consumer({**broker.config, **fixed})
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._consumer.close()
+
+    def _offsets(self, wanted: Sequence[TopicPartition], time: int) -> dict[TopicPartition, int | None]:
+        found = self._broker.offsets(wanted, time, committed=self._is_committed)
+        for where, answer in found.items():
+            if answer.failure is not None:
+                raise BrokerUnreachableError(answer.failure, path=str(where))
+        return {where: answer.offset for where, answer in found.items()}
+
+    def _starts(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where each partition is read from. Raises OffsetOutOfRangeError."""
+        ends, firsts = self._offsets(wanted, LATEST_TIMESTAMP), self._offsets(wanted, EARLIEST_TIMESTAMP)
+        asked, starts = self._range, {}
+        times = {} if asked.from_ms is None else self._offsets(wanted, asked.from_ms)
+        for where in wanted:
+            end, first = ends[where] or 0, firsts[where] or 0
+            if asked.offset is not None:
+                start = asked.offset
+            elif asked.from_ms is not None:
+                at_time = times[where]
+                start = end if at_time is None else at_time
+            elif asked.last is not None:
+                start = max(end - asked.last, first)
+            else:
+                start = first if asked.start == EARLIEST else end
+            if not first <= start <= end:
+                raise OffsetOutOfRangeError(
+                    f"offset {start} is outside {first} to {end}",
+                    path=str(where),
+                    advice="pass -o with an offset between them, start or end",
+                )
+            starts[where] = start
+        return starts
+
+    def _last_offsets(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, int | None]:
+        """The end of each partition that ``until_ms`` sets; None: it has none."""
+        if self._range.until_ms is None:
+            return dict.fromkeys(wanted)
+        return self._offsets(wanted, self._range.until_ms)
+
+    def read_to_end(self) -> Iterator[ConsumedRecords]:
+        """Read one partition after another up to its current end; then report the end of each.
+
+        Raises BrokerUnreachableError, SiltstoneError.
+        """
+        for where in self._next:
+            with refusals(str(where)):
+                self._consumer.assign([self._position(where)])
+            for records in self._arriving():
+                if records is None:
+                    break
+                yield from self._kept(records)
+        for where, offset in self._next.items():
+            yield ConsumedRecords(topic_partition=where, offset=offset)
+
+    def follow(self, wait: Callable[[], None]) -> Iterator[ConsumedRecords]:
+        """Read without an end; ``wait`` is called when nothing is there."""
+        with refusals():
+            self._consumer.assign([self._position(where) for where in self._next])
+        for records in self._arriving(forever=True):
+            if records is None:
+                wait()
+            else:
+                yield from self._kept(records)
+
+    def _position(self, where: TopicPartition) -> ClientPartition:
+        return ClientPartition(where.topic, where.partition, self._next[where])
+
+    def _arriving(self, *, forever: bool = False) -> Iterator[list[Message] | None]:
+        """What arrives; None at an end, after which ``forever`` goes on."""
+        waited = 0.0
+        while True:
+            with refusals():
+                messages = self._consumer.consume(1, timeout=_POLL_SECONDS)
+                if messages:  # more would be waited for, too
+                    messages += self._consumer.consume(_MESSAGES, timeout=0)
+            waited = 0.0 if messages else waited + _POLL_SECONDS
+            if not forever and waited > SECONDS:
+                raise BrokerUnreachableError("the broker sends no records")
+            is_at_end = False
+            for message in messages:
+                error = message.error()
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                is_at_end = is_at_end or error is not None
+            records = [message for message in messages if message.error() is None]
+            if records:
+                yield records
+            if is_at_end or (forever and not messages):
+                yield None
+
+    def _kept(self, messages: Sequence[Message]) -> Iterator[ConsumedRecords]:
+        """The records of each partition, up to the last one that is wanted."""
+        by_partition = dict[TopicPartition, list[Message]]()
+        for message in messages:
+            where = TopicPartition(str(message.topic()), int(message.partition() or 0))
+            end = self._ends[where]
+            self._next[where] = int(message.offset() or 0) + 1
+            if end is None or int(message.offset() or 0) < end:
+                by_partition.setdefault(where, []).append(message)
+        for where, kept in by_partition.items():
+            yield ConsumedRecords(
+                topic_partition=where,
+                offset=self._next[where],
+                sent=SentRecords(
+                    records=[_record(message) for message in kept],
+                    log_append=[message.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME for message in kept],
+                ),
+            )
+
+
+def _record(message: Message) -> Record:
+    headers = message.headers() or []
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    kind, timestamp = message.timestamp()
+    return Record(
+        offset=int(message.offset() or 0),
+        timestamp=timestamp if kind else -1,
+        key=_bytes(message.key()),
+        value=_bytes(message.value()),
+        headers=tuple((name.encode(), _bytes(value)) for name, value in pairs),
+        leader_epoch=-1,
+    )
+
+
+def _bytes(text: str | bytes | None) -> bytes | None:
+    return text.encode() if isinstance(text, str) else text
+
+
+class RemoteProducer(Closing):
+    """A topic that records are appended to, as ``TopicProducer``: each to the partition that a directory
+    would give it, every call acknowledged by the broker."""
+
+    def __init__(
+        self,
+        broker: RemoteBroker,
+        topic: str,
+        *,
+        partition: int | None = None,
+        compression: str | None = None,
+    ) -> None:
+        """Raises UnknownTopicError, UsageError for a codec, BrokerUnreachableError."""
+        if compression is not None and compression not in CODEC_NAMES:
+            advice = f"pass one of {', '.join(CODEC_NAMES)}"
+            raise UsageError(f"there is no codec {compression!r}", advice=advice)
+        numbers = broker.topic(topic).partitions
+        if partition is not None and partition not in numbers:
+            raise UnknownTopicError(f"topic {topic!r} has no partition {partition}", advice=LIST_TOPICS)
+        self._topic, self._partition, self._numbers = topic, partition, sorted(numbers)
+        self._partitioner, self._turn = Partitioner(self._next_in_turn), 0
+        self._failure: KafkaError | None = None
+        self.produced: dict[int, ProducedRecords] = {}
+        fixed = {"compression.type": compression or "none", "enable.idempotence": True, "linger.ms": 5}
+        with refusals():
+            self._producer = Producer({**broker.config, **fixed})
+
+    def append(self, records: Sequence[NewRecord]) -> None:
+        """Append records, in their order within each partition, and wait for the broker. Raises UsageError,
+        LogError, BrokerUnreachableError."""
+        numbers = [self._partition or 0] * len(records)
+        if self._partition is None:
+            count = len(self._numbers)
+            numbers = self._partitioner.partitions(self._topic, records, self._numbers, count)
+        for number, record in zip(numbers, records, strict=True):
+            self._send(number, record)
+        with refusals(self._topic):
+            left = self._producer.flush(SECONDS)
+        if self._failure is not None:
+            raise self._error()
+        if left:
+            raise BrokerUnreachableError("the broker does not answer")
+
+    def _error(self) -> SiltstoneError:
+        assert self._failure is not None
+        return error_of(self._failure, self._topic)
+
+    def _next_in_turn(self, _: Sequence[int]) -> int:
+        self._turn += 1
+        return self._numbers[(self._turn - 1) % len(self._numbers)]
+
+    def _send(self, number: int, record: NewRecord) -> None:
+        options: dict[str, Any] = {} if record.timestamp is None else {"timestamp": record.timestamp}
+        pairs: Any = record.headers.items() if isinstance(record.headers, Mapping) else record.headers
+        while True:
+            try:
+                with refusals(self._topic):
+                    self._producer.produce(
+                        self._topic,
+                        value=record.value,
+                        key=record.key,
+                        partition=number,
+                        headers=list(pairs),
+                        on_delivery=self._delivered,
+                        **options,
+                    )
+            except BufferError:
+                self._producer.poll(_POLL_SECONDS)
+            else:
+                return
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._failure = self._failure or error
+            return
+        number, offset = int(message.partition() or 0), int(message.offset() or 0)
+        where = TopicPartition(self._topic, number)
+        produced = self.produced.setdefault(
+            number, ProducedRecords(where, first_offset=offset, last_offset=offset, records=0)
+        )
+        produced.last_offset = max(produced.last_offset, offset)
+        produced.records += 1
+
+    def close(self) -> None:
+        """Wait for what is on its way."""
+        self._producer.flush(SECONDS)

@@ -1,0 +1,107 @@
+"""One budget for all: who may go on, who waits, and who is dropped."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from siltstone.base.config import Config, parse_server_properties
+from siltstone.base.errors import UsageError
+from siltstone.broker.limits import FAVOUR_SECONDS, Limits, MemoryBudget
+from tests.broker.test_connection import PRODUCE, Later, echo, frame
+from tests.support.turned_loop import TurnedLoop
+
+KIB = 1 << 10
+
+
+def limits(text: str) -> Limits:
+    return Limits.of(Config(static=parse_server_properties(text, "server.properties")))
+
+
+def test_the_limits_are_those_of_the_settings() -> None:
+    found = limits(
+        "socket.request.max.bytes=1000\nqueued.max.request.bytes=2000\nmax.connections=3\n"
+        "max.connections.per.ip=2\nmax.connections.per.ip.overrides=192.0.2.1:9, ::1:1\n"
+        "connections.max.idle.ms=1500\nsocket.listen.backlog.size=7\n"
+    )
+    assert (found.request_bytes_max, found.memory_bytes_max, found.connections_max) == (1000, 2000, 3)
+    assert [found.connections_from(one) for one in ("192.0.2.1", "::1", "192.0.2.2")] == [9, 1, 2]
+    assert (found.idle_seconds, found.backlog) == (1.5, 7)
+
+
+def test_connections_leave_half_of_the_descriptors_to_the_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda which: (1000, 5000))
+    assert limits("").connections_max == 500
+    assert limits("max.connections=10").connections_max == 10
+
+
+@pytest.mark.parametrize("text", ["a", "a:", ":5", "a:b", "a:-1"])
+def test_an_override_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="ADDRESS:COUNT"):
+        limits(f"max.connections.per.ip.overrides=192.0.2.1:1,{text}")
+
+
+def half(size: int, sent: int) -> bytes:
+    """The first bytes of a frame of Produce."""
+    return struct.pack(">i", size) + (PRODUCE + bytes(sent))[:sent]
+
+
+def test_half_read_frames_cannot_hold_all_memory() -> None:
+    with TurnedLoop(echo, memory_bytes_max=300 * KIB) as turned:
+        budget = turned.sockets.budget
+        hogs = [turned.connect() for _ in range(5)]
+        for hog in hogs:
+            hog.send(half(1 << 20, 200 * KIB))
+        assert 300 * KIB <= budget.used <= 300 * KIB + (1 << 20)
+        honest = turned.connect()
+        honest.send(frame(b"honest"))
+        assert honest.receive() == b""
+        assert budget.waiting
+        seconds = 0.0
+        for _ in range(2 * len(hogs) + 2):
+            seconds += FAVOUR_SECONDS + 1
+            turned.sweep(seconds)
+            assert budget.used <= 300 * KIB + (1 << 20)
+        assert honest.receive() == frame(b"honest")
+        for peer in (*hogs, honest):
+            peer.socket.close()
+        turned.turn()
+        assert budget.used == 0
+        assert budget.favoured is None
+        assert not budget.waiting
+
+
+def test_frames_that_are_sent_are_answered_one_after_the_other_when_memory_is_short() -> None:
+    with TurnedLoop(echo, memory_bytes_max=100 * KIB) as turned:
+        peers, raw = [turned.connect() for _ in range(8)], frame(b"x" * 150 * KIB)
+        positions = [0] * len(peers)
+        received = [bytearray() for _ in peers]
+        for _ in range(200):
+            for number, peer in enumerate(peers):
+                positions[number] += peer.send(raw[positions[number] : positions[number] + 40 * KIB])
+                received[number] += peer.receive()
+                assert turned.sockets.budget.used <= (100 + 64 + 3 * 160) * KIB
+        assert all(found == raw for found in received)
+
+
+def test_a_request_that_waits_with_favour_loses_it() -> None:
+    later = Later()
+    with TurnedLoop(later, memory_bytes_max=10 * KIB) as turned:
+        parked, other, third = (turned.connect() for _ in range(3))
+        parked.send(frame(b"p" * 20 * KIB))
+        other.send(frame(b"o" * 20 * KIB))
+        third.send(frame(b"t"))
+        asked = len(later.asked)
+        for number in range(1, 4):
+            turned.sweep(number * (FAVOUR_SECONDS + 1))
+        assert asked < len(later.asked) == 3
+        assert not any(peer.is_closed for peer in (parked, other, third))
+
+
+def test_a_budget_counts_what_is_left() -> None:
+    budget = MemoryBudget(100)
+    budget.hold(99)
+    assert budget.may_go_on(None)  # type: ignore[arg-type]
+    budget.hold(-99)
+    assert budget.used == 0
