@@ -56,7 +56,10 @@ from siltstone.base.files.objects import (
     read_whole,
 )
 from siltstone.base.files.objects import configure as configure
+from siltstone.base.files.objects import delete_objects as delete_objects
 from siltstone.base.files.objects import is_object as is_object
+from siltstone.base.files.objects import objects_below as objects_below
+from siltstone.base.files.objects import put_new as put_new
 from siltstone.base.files.objects import shown as shown
 from siltstone.base.files.opening import DIRECTORY as DIRECTORY
 from siltstone.base.files.opening import FILE as FILE
@@ -383,7 +386,7 @@ def map_file(path: PathLike) -> npt.NDArray[np.uint8]:
 def read_bytes(path: PathLike, limit: int = 1 << 30) -> bytes:
     """A small regular file's bytes, at most ``limit``. Raises OSError."""
     if is_object(path):
-        return bytes(read_whole(path)[:limit])
+        return bytes(read_whole(path, limit))
     with open(open_regular(path), "rb") as file:
         return _read_up_to(file, limit)
 
@@ -391,7 +394,7 @@ def read_bytes(path: PathLike, limit: int = 1 << 30) -> bytes:
 def read_input(path: PathLike, limit: int = 1 << 30) -> bytes:
     """The bytes of a file named on a command line, which may be a pipe, at most ``limit``. Raises OSError."""
     if is_object(path):
-        return bytes(read_whole(path)[:limit])
+        return bytes(read_whole(path, limit))
     with open(path, "rb") as file:
         return _read_up_to(file, limit)
 

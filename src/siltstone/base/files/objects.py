@@ -1,4 +1,4 @@
-"""Objects of a store as files that are only read: ``s3://bucket/key``, ``gs://``, ``abfs://``, ``az://``.
+"""Objects of a store as files that are read: ``s3://bucket/key``, ``gs://``, ``abfs://``, ``az://``.
 
 ::
 
@@ -23,7 +23,7 @@ import hashlib
 import importlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from functools import cache
@@ -131,7 +131,9 @@ def _as_os_error(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is None:  # obstore's NotFoundError is a FileNotFoundError without a number
+        if isinstance(error, FileExistsError):  # obstore's AlreadyExistsError, which has no number
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
+        if error.errno is None:  # and its NotFoundError
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
         raise
     except Exception as error:
@@ -153,6 +155,7 @@ def _generic_reason(text: str) -> tuple[int, str]:
 
 
 _ERRORS = {
+    "AlreadyExistsError": (errno.EEXIST, os.strerror(errno.EEXIST)),
     "NotFoundError": (errno.ENOENT, os.strerror(errno.ENOENT)),
     "PermissionDeniedError": (errno.EACCES, "the store does not allow it"),
     "UnauthenticatedError": (errno.EACCES, "the store does not accept the credentials"),
@@ -199,11 +202,14 @@ def list_keys(path: str | os.PathLike[str]) -> tuple[dict[str, ObjectStatus], li
     return objects, folders
 
 
-def read_whole(path: str | os.PathLike[str]) -> memoryview:
-    """All bytes of an object. Raises OSError."""
+def read_whole(path: str | os.PathLike[str], limit: int | None = None) -> memoryview:
+    """All bytes of an object, at most ``limit``. Raises OSError."""
     place = place_of(path)
     with _as_os_error(str(place)):
-        return memoryview(_of(place).get(place.key).bytes())
+        found = _of(place).get(place.key)
+        if limit is not None and found.meta["size"] > limit:
+            found = _of(place).get(place.key, options={"range": (0, limit)})
+        return memoryview(found.bytes())
 
 
 class Windows:
@@ -268,3 +274,36 @@ class Windows:
     def close(self) -> None:
         """Forget what was fetched."""
         self._data, self._next = memoryview(b""), None
+
+
+# Writing: whole objects, each under a key of its own, which is never written again. What a reader looks for
+# is written last, so it sees all of it or nothing.
+
+
+def put_new(path: str | os.PathLike[str], data: bytes | memoryview) -> bool:
+    """Put an object unless there is one of its key (``If-None-Match: *``); returns whether it was put. Raises
+    OSError."""
+    place = place_of(path)
+    try:
+        with _as_os_error(str(place)):
+            _of(place).put(place.key, bytes(data), mode="create", use_multipart=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def delete_objects(paths: Sequence[str | os.PathLike[str]]) -> None:
+    """Delete objects of one bucket; those that are not there are none. Raises OSError."""
+    if paths:
+        places = [place_of(path) for path in paths]
+        with _as_os_error(str(places[0])), contextlib.suppress(FileNotFoundError):
+            _of(places[0]).delete([place.key for place in places])
+
+
+def objects_below(path: str | os.PathLike[str]) -> Iterator[tuple[str, ObjectStatus]]:
+    """All objects below a directory, however deep: (the key from there, its status). Raises OSError."""
+    place = place_of(path)
+    with _as_os_error(str(place)):
+        for chunk in _of(place).list(place.prefix or None):
+            for row in chunk:
+                yield str(row["path"])[len(place.prefix) :], _status(row)
