@@ -59,9 +59,13 @@ A bug is an ``AssertionError``; the environment's own errors stay ``OSError``.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
+
+_STORE = re.compile(r"^(s3a?|gs|abfss?|az):/(?!/)")
+"""The start of an object's path in a ``Path``, which has one slash only."""
 
 
 class SiltstoneError(Exception):
@@ -93,7 +97,7 @@ class SiltstoneError(Exception):
     ) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.path = None if path is None else os.fspath(path)
+        self.path = None if path is None else _STORE.sub(r"\1://", os.fspath(path))
         self.position = position
         self.advice = self.usual_advice if advice is None else advice
 

@@ -28,6 +28,7 @@ _EXTRAS |= {"confluent_kafka": "live"}
 """The extra that installs a library that may be missing; all others come with ``spark``."""
 
 COMMANDS = {
+    "backup": "Back up log directories to an object store; only what is new is put.",
     "clean": "Clean the compacted topics of stopped Kafka log directories, in this process or on Spark.",
     "compact": "Compact a topic of a running Kafka now, by temporary settings, which are restored.",
     "compact-topic": "Compact a topic side by side, as pulsar compact-topic does.",
@@ -45,6 +46,7 @@ COMMANDS = {
     "monitoring": "Write alert rules for Prometheus and a dashboard for Grafana.",
     "produce": "Append records to a topic: lines of standard input, or files, as kcat -P does.",
     "recover": "Recover Kafka log directories after a crash, as a broker's start and stop would.",
+    "restore": "Restore log directories from a backup in an object store.",
     "serve": "Serve the console, the REST API and the metrics of log directories, and clean them.",
     "topics": "List, describe, create, alter, delete and compact topics, as kafka-topics does.",
     "undo": "Restore the segments that a run of clean --keep-originals replaced.",
@@ -60,7 +62,7 @@ _MODULES = (
     dict.fromkeys(("get-offsets", "log-dirs", "delete-records"), "offsets")
     | dict.fromkeys(("explain", "verify"), "review")
     | dict.fromkeys(("consume", "produce"), "records")
-    | {"empty": "erase"}
+    | {"empty": "erase", "restore": "backup"}
     | {"undo": "clean", "compact": "live", "compact-topic": "topics"}
 )
 """The module of each command whose module has another name."""

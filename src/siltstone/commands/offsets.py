@@ -242,7 +242,7 @@ def describe_log_dirs(directories: BrokerDirectories, topics: Collection[str] = 
     """
     log_dirs, broker = [], 0
     for path in directories.paths:
-        entry: dict[str, Any] = {"logDir": str(path.absolute()), "error": None, "partitions": []}
+        entry: dict[str, Any] = {"logDir": files.shown(files.absolute(path)), "error": None, "partitions": []}
         try:
             snapshot = Snapshot([path], directories.broker_config())
             entry["partitions"] = [

@@ -133,8 +133,10 @@ class LogDirectory(Closing):
 
         The directory must be empty or a log directory. ``only``: open one partition, which need not exist
         yet, in a directory that may have any other entries.
-        Raises NotALogDirectoryError, DirectoryLockedError, OSError.
+        Raises NotALogDirectoryError, DirectoryLockedError, DirectoryRefusedError for objects of a store,
+        OSError.
         """
+        refuse_objects(path)
         real = resolve_directory(path)
         if not files.is_directory(real):
             files.make_directory(real, parents=True)
@@ -202,6 +204,12 @@ class LogDirectory(Closing):
                 path=self.path,
                 advice=f"pass the log directories in it: {' '.join(below)}" if below else None,
             )
+
+    def may_be_locked(self, *, dry_run: bool) -> bool:
+        """Is there a lock to take? A dry run makes no lock file, and a store has no locks."""
+        if files.is_object(self.path):
+            return False
+        return not dry_run or files.exists(self.path / names.LOCK)
 
     def _lock_and_list(self) -> None:
         """Take the lock, and list the partitions again: before the lock a broker may have changed them. After
@@ -346,7 +354,7 @@ def open_directories(
     with contextlib.ExitStack() as stack:
         for path in paths:
             try:
-                directory = LogDirectory.open(path, lock=False, before=earlier.get(path.resolve()))
+                directory = LogDirectory.open(path, lock=False, before=earlier.get(files.resolved(path)))
                 opened = by_place.setdefault(directory.place, directory)
             except OSError as error:
                 if on_error is None:
@@ -358,7 +366,7 @@ def open_directories(
         directories = []
         for directory in by_place.values():
             try:
-                if lock and (not dry_run or files.exists(directory.path / names.LOCK)):
+                if lock and directory.may_be_locked(dry_run=dry_run):
                     directory._lock_and_list()
                     stack.callback(directory.close)
                 directories.append(directory)
@@ -376,6 +384,8 @@ def resolve_directory(path: Path) -> Path:
     Raises NotALogDirectoryError for a symbolic link among a log directory's partitions. A broker follows such
     a link, but its lock is in the link's directory, and this process would lock the target's.
     """
+    if files.is_object(path):
+        return path
     path = path.absolute()
     if files.is_link(path) and parse_partition(path.name) is not None and _has_broker_files(path.parent):
         raise NotALogDirectoryError(
@@ -399,12 +409,23 @@ def log_directories_of(path: Path) -> list[Path]:
 
 def refuse_network_file_system(directory: LogDirectory) -> None:
     """Raise DirectoryRefusedError for a directory on a network file system."""
+    refuse_objects(directory.path)
     if files.file_system(directory.path) in files.NETWORK_FILE_SYSTEMS:
         raise DirectoryRefusedError(
             f"it is on a network file system ({files.file_system(directory.path)}), where locks and renames "
             "are not reliable",
             path=directory.path,
             advice="pass --out to clean into a copy on a local disk",
+        )
+
+
+def refuse_objects(path: Path) -> None:
+    """Raise DirectoryRefusedError for a path of an object store."""
+    if files.is_object(path):
+        raise DirectoryRefusedError(
+            "objects of a store are only read",
+            path=path,
+            advice="clean them with --out into a copy, or copy them to a disk",
         )
 
 

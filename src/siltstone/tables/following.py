@@ -242,7 +242,7 @@ def _checkpoints(path: Path) -> list[tuple[int, int] | None]:
     ``path`` may be a log directory or a partition's directory, so its parent is looked at, too."""
     states: list[tuple[int, int] | None] = []
     for name in _CHECKPOINTS:
-        for folder in (path, path.resolve().parent):
+        for folder in (path, files.resolved(path).parent):
             try:
                 status = files.stat(folder / name)
                 states.append((status.inode, status.modified_ns))

@@ -325,7 +325,7 @@ def _kept_logs(path: Path) -> dict[TopicPartition, Path]:
     if not files.exists(path / UNDO_FILE):
         folders = [path / entry.name for entry in files.entries(path) if entry.is_directory]
     with_undo = [folder for folder in folders if files.exists(folder / UNDO_FILE)]
-    parsed = ((parse_partition(folder.absolute().name), folder) for folder in with_undo)
+    parsed = ((parse_partition(files.absolute(folder).name), folder) for folder in with_undo)
     return {partition: folder for partition, folder in parsed if partition}
 
 

@@ -46,6 +46,21 @@ from siltstone.base.files.locking import Flock as Flock
 from siltstone.base.files.locking import Lock as Lock
 from siltstone.base.files.locking import is_locked as is_locked
 from siltstone.base.files.locking import lock_holder as lock_holder
+from siltstone.base.files.objects import (
+    ObjectStatus,
+    Windows,
+    has_keys,
+    head,
+    list_keys,
+    place_of,
+    read_whole,
+)
+from siltstone.base.files.objects import configure as configure
+from siltstone.base.files.objects import delete_objects as delete_objects
+from siltstone.base.files.objects import is_object as is_object
+from siltstone.base.files.objects import objects_below as objects_below
+from siltstone.base.files.objects import put_new as put_new
+from siltstone.base.files.objects import shown as shown
 from siltstone.base.files.opening import DIRECTORY as DIRECTORY
 from siltstone.base.files.opening import FILE as FILE
 from siltstone.base.files.opening import (
@@ -60,6 +75,7 @@ from siltstone.base.files.opening import (
     open_for_writing,
     open_nofollow,
     open_regular,
+    refuse_object,
     set_owner,
 )
 from siltstone.base.files.opening import LINK as LINK
@@ -204,6 +220,8 @@ class Entry(NamedTuple):
 
 def stat(path: PathLike, *, follow: bool = True) -> FileStat:
     """``stat(2)`` of a file. ``follow``: of a link's target, else of the link itself. Raises OSError."""
+    if is_object(path):
+        return _object_stat(path)
     return file_stat(os.stat(path, follow_symlinks=follow))
 
 
@@ -222,23 +240,77 @@ def file_stat(status: os.stat_result) -> FileStat:
     )
 
 
+def _object_stat(path: PathLike) -> FileStat:
+    """The status of an object, or of a directory of a store."""
+    try:
+        return _stat_of_object(head(path))
+    except FileNotFoundError:
+        if not has_keys(path):
+            raise
+    place = str(place_of(path)).encode()
+    number = int.from_bytes(hashlib.blake2b(place, digest_size=8).digest(), "big") >> 1
+    return _stat_of_object(ObjectStatus(0, 0, None), kind=DIRECTORY, inode=number)
+
+
+def _stat_of_object(status: ObjectStatus, *, kind: str = FILE, inode: int | None = None) -> FileStat:
+    """An object is a file of this user, whose inode is the number of its ETag."""
+    return FileStat(
+        kind=kind,
+        size=status.size,
+        modified_ns=status.modified_ns,
+        inode=status.number if inode is None else inode,
+        device=_STORE_DEVICE,
+        owner=os.geteuid(),
+        group=os.getegid(),
+        mode=0o400,
+        links=1,
+    )
+
+
+_STORE_DEVICE = -1
+"""The device number of all objects, which no file system has."""
+
+
 def exists(path: PathLike) -> bool:
     """Is there a file, directory or link of that name, even a broken link?"""
+    if is_object(path):
+        with contextlib.suppress(FileNotFoundError):
+            return bool(_object_stat(path).kind)
+        return False
     return os.path.lexists(path)
+
+
+def absolute(path: Path) -> Path:
+    """The absolute path; one of a store stays as it is."""
+    return path if is_object(path) else path.absolute()
+
+
+def resolved(path: Path) -> Path:
+    """The path without links; one of a store stays as it is."""
+    return path if is_object(path) else path.resolve()
 
 
 def is_link(path: PathLike) -> bool:
     """Is it a symbolic link, even a broken one?"""
+    if is_object(path):
+        return False
     return os.path.islink(path)
 
 
 def is_directory(path: PathLike, *, follow: bool = True) -> bool:
     """Is it a directory, or a link to one? Without ``follow`` a link is not a directory."""
+    if is_object(path):
+        return has_keys(path)
     return os.path.isdir(path) and (follow or not os.path.islink(path))
 
 
 def entries(directory: PathLike | int) -> list[Entry]:
     """The entries of a directory, sorted by name. Raises OSError."""
+    if not isinstance(directory, int) and is_object(directory):
+        objects, folders = list_keys(directory)
+        rows = [Entry(name, is_file=True, is_directory=False, is_link=False) for name in objects]
+        rows += [Entry(name, is_file=False, is_directory=True, is_link=False) for name in folders]
+        return sorted(rows, key=lambda row: row.name)
     with os.scandir(directory) as listing:
         rows = [
             Entry(
@@ -264,6 +336,13 @@ def list_all(directory: PathLike, *, may_vanish: tuple[str, ...] = ()) -> dict[s
     An entry whose name ends with one of ``may_vanish`` may be removed while the directory is read. Raises
     FileNotFoundError if another entry is removed, OSError.
     """
+    if is_object(directory):
+        objects, folders = list_keys(directory)
+        no_object = ObjectStatus(0, 0, None)
+        return {
+            **{name: _stat_of_object(status) for name, status in objects.items()},
+            **{name: _stat_of_object(no_object, kind=DIRECTORY) for name in folders},
+        }
     status_by_name = {}
     with os.scandir(directory) as listing:
         for entry in listing:
@@ -282,6 +361,9 @@ def list_files(directory: PathLike) -> dict[str, FileStat]:
 
 def read_slice(path: PathLike, position: int, size: int) -> bytes:
     """Up to ``size`` bytes of a regular file from ``position`` on, fewer only at its end. Raises OSError."""
+    if is_object(path):
+        with Reader(path) as reader:
+            return reader.read(position, size)
     with closing(open_regular(path)) as descriptor:
         return os.pread(descriptor, size, position)
 
@@ -292,6 +374,8 @@ def map_file(path: PathLike) -> npt.NDArray[np.uint8]:
 
     The bytes stay as long as the array does, also if the file is removed.
     """
+    if is_object(path):
+        return np.frombuffer(read_whole(path), np.uint8)
     with closing(open_regular(path)) as descriptor:
         if os.fstat(descriptor).st_size == 0:
             return np.empty(0, np.uint8)
@@ -301,12 +385,16 @@ def map_file(path: PathLike) -> npt.NDArray[np.uint8]:
 
 def read_bytes(path: PathLike, limit: int = 1 << 30) -> bytes:
     """A small regular file's bytes, at most ``limit``. Raises OSError."""
+    if is_object(path):
+        return bytes(read_whole(path, limit))
     with open(open_regular(path), "rb") as file:
         return _read_up_to(file, limit)
 
 
 def read_input(path: PathLike, limit: int = 1 << 30) -> bytes:
     """The bytes of a file named on a command line, which may be a pipe, at most ``limit``. Raises OSError."""
+    if is_object(path):
+        return bytes(read_whole(path, limit))
     with open(path, "rb") as file:
         return _read_up_to(file, limit)
 
@@ -324,6 +412,8 @@ def _read_up_to(file: IO[bytes], limit: int) -> bytes:
 
 def sha256(path: PathLike) -> str:
     """A regular file's SHA-256 in hex. Raises OSError."""
+    if is_object(path):
+        return hashlib.sha256(read_whole(path)).hexdigest()
     with open(open_regular(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -332,13 +422,19 @@ class Reader(OpenFile):
     """An open regular file that is read at given positions. It can be read after the file was renamed or
     removed.
 
-    ``total_read``: the bytes that all readers of this process have read into buffers.
+    ``total_read``: the bytes that all readers of this process have read into buffers. ``windows``: what is
+    fetched of an object of a store, which has no descriptor; None for a file.
     """
 
     total_read: ClassVar[int] = 0
 
     def __init__(self, path: PathLike) -> None:
         self.path = os.fspath(path)
+        self.windows: Windows | None = None
+        if is_object(path):
+            self.windows = Windows(path)
+            self.stat = _stat_of_object(self.windows.status)
+            return
         self.descriptor = open_regular(path)
         self.stat = file_stat(os.fstat(self.descriptor))
         with contextlib.suppress(OSError):
@@ -346,6 +442,10 @@ class Reader(OpenFile):
 
     def read_into(self, buffer: np.ndarray[Any, np.dtype[np.uint8]], position: int) -> int:
         """Fill ``buffer`` (uint8) from ``position``; returns the bytes read, fewer only at the end."""
+        if self.windows is not None:
+            count = self.windows.read_into(buffer, position)
+            Reader.total_read += count
+            return count
         view, total_read = memoryview(buffer.data), 0
         while total_read < len(view):
             count = os.preadv(self.descriptor, [view[total_read:]], position + total_read)
@@ -357,6 +457,9 @@ class Reader(OpenFile):
 
     def read(self, position: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``position``, fewer only at the end. For small reads."""
+        if self.windows is not None:
+            buffer = np.empty(max(min(size, self.stat.size - position), 0), np.uint8)
+            return buffer[: self.windows.read_into(buffer, position)].tobytes()
         return os.pread(self.descriptor, size, position)
 
 
@@ -414,7 +517,11 @@ class Writer(OpenFile):
         before_change("write", self.path)
         while self.size < end:
             step = min(end - self.size, _COPY_BYTES)
-            copied = _copy_in_kernel(reader.descriptor, self.descriptor, step, position)
+            copied: int | None = None
+            if reader.windows is not None:
+                copied = self._write_some(reader.read(position, step))
+            else:
+                copied = _copy_in_kernel(reader.descriptor, self.descriptor, step, position)
             if copied is None:
                 copied = os.write(self.descriptor, os.pread(reader.descriptor, step, position))
             if copied == 0:
@@ -422,6 +529,9 @@ class Writer(OpenFile):
             position, self.size = position + copied, self.size + copied
             self._start_writeback()
         return size - (end - self.size)
+
+    def _write_some(self, data: bytes) -> int:
+        return os.write(self.descriptor, data) if data else 0
 
     def _start_writeback(self) -> None:
         if self._will_be_synced and self.size - self._written_back >= _WRITEBACK_BYTES:
@@ -633,6 +743,7 @@ def link(source: PathLike, target: PathLike) -> None:
 def make_directory(path: PathLike, *, parents: bool = False) -> None:
     """Create a directory, unless it exists, with the owner of its parent. Raises NotADirectoryError if a link
     or a file has its name."""
+    refuse_object(path)
     target = Path(path)
     if parents and not target.parent.exists():
         make_directory(target.parent, parents=True)
@@ -717,8 +828,12 @@ def unsafe_directory_reason(path: PathLike) -> str | None:
 
 def tree_size(path: PathLike) -> int:
     """The size in bytes of a file, or of all files below a directory, without links."""
-    if not os.path.isdir(path):
-        return os.lstat(path).st_size
+    if not is_directory(path):
+        return stat(path, follow=False).size
+    if is_object(path):  # its listing has the sizes, without a request for each
+        listed = list_all(path)
+        folders = (Path(path) / name for name, status in listed.items() if status.kind == DIRECTORY)
+        return sum(status.size for status in listed.values()) + sum(map(tree_size, folders))
     inside = (Path(path) / entry.name for entry in entries(path) if not entry.is_link)
     return sum(tree_size(child) for child in inside)
 
@@ -756,7 +871,10 @@ def set_modified(path: PathLike, modified_ns: int) -> None:
 
 def copy_attributes(source: PathLike, target: PathLike) -> None:
     """Give ``target``, a new file or directory, the owner, group, mode, ACL and extended attributes of
-    ``source``, not its times. Raises OSError, also where one of the two is a link."""
+    ``source``, not its times. An object of a store has none of these. Raises OSError, also where one of the
+    two is a link."""
+    if is_object(source):
+        return
     before_change("attributes", target, source)
     with (
         closing(open_nofollow(source)) as old,
@@ -788,6 +906,12 @@ _COPY_BUFFER_BYTES = 4 << 20
 def copy(source: PathLike, target: PathLike) -> None:
     """Copy a file durably, with attributes and modification time. Raises OSError if ``target`` exists or
     ``source`` is a link."""
+    if is_object(source):
+        with Reader(source) as found, Writer(target) as writer:
+            writer.copy(found, 0, found.stat.size)
+            writer.sync()
+        set_modified(target, found.stat.modified_ns)
+        return
     with open(open_regular(source, follow=False), "rb", buffering=0) as reader, Writer(target) as writer:
         status = os.fstat(reader.fileno())
         shutil.copyfileobj(reader, writer, _COPY_BUFFER_BYTES)
@@ -816,6 +940,7 @@ def free_space(path: PathLike) -> FreeSpace:
     )
 
 
+OBJECTS = "objects of a store"
 NETWORK_FILE_SYSTEMS = frozenset(
     "nfs nfs4 cifs smb3 smbfs 9p fuse.sshfs fuse.s3fs ceph glusterfs lustre afs".split()
 )
@@ -824,7 +949,10 @@ _OCTAL_ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")
 
 
 def file_system(path: PathLike) -> str:
-    """The type of the file system that holds ``path`` ("ext4", "nfs4"…), "" if it is unknown."""
+    """The type of the file system that holds ``path`` ("ext4", "nfs4"…), "" if it is unknown, ``OBJECTS`` for
+    a path of a store."""
+    if is_object(path):
+        return OBJECTS
     real = os.path.realpath(path)
     try:
         lines = read_bytes("/proc/self/mountinfo").splitlines()

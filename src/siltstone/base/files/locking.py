@@ -16,6 +16,7 @@ import struct
 import sys
 import threading
 
+from siltstone.base.files.objects import is_object
 from siltstone.base.files.opening import OpenFile, PathLike, closing, open_for_writing, open_regular, unlink
 
 _FLOCK = struct.Struct("qqihh" if sys.platform == "darwin" else "hhqqi")
@@ -106,8 +107,8 @@ def lock_holder(path: PathLike) -> int | None:
 
 
 def is_locked(path: PathLike) -> bool:
-    """Does a process hold a ``Lock`` on the file?"""
-    return lock_holder(path) is not None
+    """Does a process hold a ``Lock`` on the file? Objects of a store have none."""
+    return not is_object(path) and lock_holder(path) is not None
 
 
 class Flock(OpenFile):

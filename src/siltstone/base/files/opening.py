@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from siltstone.base.closing import Closing
+from siltstone.base.files.objects import is_object
 
 _O_PATH = getattr(os, "O_PATH", os.O_RDONLY)
 _OPEN_DIRECTORY_FLAGS = _O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -57,9 +58,18 @@ def observe(observer: Callable[[Operation], None]) -> Iterator[None]:
 
 
 def before_change(verb: str, path: PathLike, other: PathLike = "") -> None:
-    """Tell the observer, if there is one, before an operation that changes something."""
+    """Tell the observer, if there is one, before an operation that changes something. Raises OSError for a
+    path of a store."""
+    refuse_object(path)
+    refuse_object(other)
     if _observer is not None:
         _observer((verb, os.fspath(path), os.fspath(other)))
+
+
+def refuse_object(path: PathLike) -> None:
+    """Raise OSError for a path of a store: as a name of this machine it would be another file."""
+    if is_object(path):
+        raise OSError(errno.EROFS, "objects of a store are only read", os.fspath(path))
 
 
 class OpenFile(Closing):

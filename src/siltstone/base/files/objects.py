@@ -1,0 +1,309 @@
+"""Objects of a store as files that are read: ``s3://bucket/key``, ``gs://``, ``abfs://``, ``az://``.
+
+::
+
+    path          s3://bucket/broker-1/users-0/00000000000000000000.log      (Path writes s3:/bucket/…)
+    directory     all keys that begin with its key and a slash; it has no time, owner or lock
+    identity      (number from the ETag, size, time), as (inode, size, time) of a local file
+
+A reader fetches ``WINDOW_BYTES`` at a time, and while they are used the next ones, if it reads on from where
+it was; a small object at once; elsewhere no more than it is asked for. Each request says the ETag that the
+object had when it was opened: one that was replaced in between is an error, never a mixture.
+
+The stores are ``obstore``'s (``siltstone[objects]``), which repeats what fails for a moment. Credentials and
+endpoints are those of the environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``,
+``GOOGLE_APPLICATION_CREDENTIALS``, ``AZURE_STORAGE_ACCOUNT_NAME``, …) and of ``configure``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import importlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+WINDOW_BYTES = 8 << 20
+"""Bytes of one request of a reader that reads on."""
+SMALL_BYTES = 1 << 20
+"""An object up to this size is fetched at once: indexes, checkpoints, snapshots."""
+PIECE_BYTES = 64 << 10
+"""Bytes of one request elsewhere in a large object, such as a batch header that an index leads to."""
+_FORM = re.compile(r"(?P<scheme>s3|s3a|gs|abfs|abfss|az):/+(?P<bucket>[^/]+)(?:/+(?P<key>.*))?\Z", re.DOTALL)
+_STORE_SCHEME = {"s3a": "s3", "az": "az"}
+_threads = ThreadPoolExecutor(4, thread_name_prefix="siltstone-objects")
+_options: dict[str, str] = {}
+
+
+class ObjectStatus(NamedTuple):
+    """An object: ``size`` in bytes, ``etag`` as the store gives it, None if it gives none."""
+
+    size: int
+    modified_ns: int
+    etag: str | None
+
+    @property
+    def number(self) -> int:
+        """A number of 63 bits in place of an inode: others with another ETag."""
+        text = self.etag or f"{self.size} {self.modified_ns}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+class Place(NamedTuple):
+    """Where an object is. ``key``: without a slash at its ends, "" for the bucket itself."""
+
+    scheme: str
+    bucket: str
+    key: str
+
+    @property
+    def prefix(self) -> str:
+        """What the keys of a directory begin with."""
+        return f"{self.key}/" if self.key else ""
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.bucket}/{self.key}"
+
+
+def is_object(path: str | os.PathLike[str] | int) -> bool:
+    """Is it a path of a store? A local one that looks like it is written ``./s3:/…``."""
+    text = path if isinstance(path, (str, int)) else os.fspath(path)
+    return isinstance(text, str) and text[:1] != "/" and _FORM.match(text) is not None
+
+
+def place_of(path: str | os.PathLike[str]) -> Place:
+    """The place of a path for which ``is_object`` holds."""
+    form = _FORM.match(os.fspath(path))
+    assert form is not None, path
+    return Place(form["scheme"], form["bucket"], (form["key"] or "").strip("/"))
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """A path for people: with both slashes after the scheme."""
+    return str(place_of(path)) if is_object(path) else os.fspath(path)
+
+
+def configure(options: Mapping[str, str]) -> None:
+    """Use these options of the stores (``aws_endpoint``, ``aws_access_key_id``, …) from now on, before those
+    of the environment. They are never written anywhere."""
+    _options.update(options)
+    _store.cache_clear()
+
+
+def configured() -> dict[str, str]:
+    """The options of ``configure``, for the workers of a job."""
+    return dict(_options)
+
+
+@cache
+def _store(scheme: str, bucket: str, process: int) -> Any:
+    """The store of a bucket in this process: its threads do not survive a fork."""
+    try:
+        stores = importlib.import_module("obstore.store")
+    except ImportError as error:
+        reason = "reading objects needs obstore: pip install 'siltstone[objects]'"
+        raise OSError(errno.ENOSYS, reason, f"{scheme}://{bucket}") from error
+    client = {"timeout": "60s", "connect_timeout": "10s"}
+    endpoint = _options.get("aws_endpoint") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    if endpoint.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP") or _options.get("allow_http"):
+        client["allow_http"] = "true"
+    config = {name: value for name, value in _options.items() if name != "allow_http"}
+    url = f"{_STORE_SCHEME.get(scheme, scheme)}://{bucket}"
+    with _as_os_error(f"{scheme}://{bucket}"):
+        return stores.from_url(url, config=config, client_options=client)
+
+
+def _of(place: Place) -> Any:
+    return _store(place.scheme, place.bucket, os.getpid())
+
+
+@contextlib.contextmanager
+def _as_os_error(path: str) -> Iterator[None]:
+    """Errors of a store as those of a file system, in one line, without what the request had in it."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, FileExistsError):  # obstore's AlreadyExistsError, which has no number
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
+        if error.errno is None:  # and its NotFoundError
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+        raise
+    except Exception as error:
+        kind = type(error).__name__
+        number, reason = _ERRORS.get(kind, (errno.EIO, ""))
+        if not reason:
+            number, reason = _generic_reason(str(error))
+        raise OSError(number, reason, path) from None
+
+
+def _generic_reason(text: str) -> tuple[int, str]:
+    """(number, reason) of an error that obstore does not tell from others."""
+    if "<Code>NoSuchBucket</Code>" in text or "ContainerNotFound" in text:
+        return errno.ENOENT, "the store has no such bucket"
+    if "<Code>InvalidAccessKeyId</Code>" in text or "<Code>SignatureDoesNotMatch</Code>" in text:
+        return errno.EACCES, "the store does not accept the credentials"
+    # The first line says the request and how often it was repeated, never its headers.
+    return errno.EIO, f"the store failed: {text.partition(chr(10))[0][:300]}"
+
+
+_ERRORS = {
+    "AlreadyExistsError": (errno.EEXIST, os.strerror(errno.EEXIST)),
+    "NotFoundError": (errno.ENOENT, os.strerror(errno.ENOENT)),
+    "PermissionDeniedError": (errno.EACCES, "the store does not allow it"),
+    "UnauthenticatedError": (errno.EACCES, "the store does not accept the credentials"),
+    "PreconditionError": (errno.ESTALE, "the object was replaced while it was read"),
+    "NotModifiedError": (errno.ESTALE, "the object was replaced while it was read"),
+}
+
+
+def _status(found: Mapping[str, Any]) -> ObjectStatus:
+    modified: datetime = found["last_modified"]
+    return ObjectStatus(int(found["size"]), int(modified.timestamp() * 1000) * 1_000_000, found.get("e_tag"))
+
+
+def head(path: str | os.PathLike[str]) -> ObjectStatus:
+    """The status of an object. Raises FileNotFoundError, OSError."""
+    place = place_of(path)
+    with _as_os_error(str(place)):
+        if not place.key:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(place))
+        return _status(_of(place).head(place.key))
+
+
+def has_keys(path: str | os.PathLike[str]) -> bool:
+    """Is it a directory: is there a key below it? Raises OSError."""
+    place = place_of(path)
+    with _as_os_error(str(place)):
+        for chunk in _of(place).list(place.prefix or None, chunk_size=1):
+            return bool(chunk)
+    return False
+
+
+def list_keys(path: str | os.PathLike[str]) -> tuple[dict[str, ObjectStatus], list[str]]:
+    """What is directly below a directory: (objects by name, names of directories). Raises FileNotFoundError
+    if there is nothing, OSError."""
+    place = place_of(path)
+    with _as_os_error(str(place)):
+        found = _of(place).list_with_delimiter(place.prefix or None)
+        skip = len(place.prefix)
+        objects = {str(row["path"])[skip:]: _status(row) for row in found["objects"]}
+        objects.pop("", None)  # the marker of an empty directory
+        folders = [str(name).rstrip("/")[skip:] for name in found["common_prefixes"]]
+        if not objects and not folders:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(place))
+    return objects, folders
+
+
+def read_whole(path: str | os.PathLike[str], limit: int | None = None) -> memoryview:
+    """All bytes of an object, at most ``limit``. Raises OSError."""
+    place = place_of(path)
+    with _as_os_error(str(place)):
+        found = _of(place).get(place.key)
+        if limit is not None and found.meta["size"] > limit:
+            found = _of(place).get(place.key, options={"range": (0, limit)})
+        return memoryview(found.bytes())
+
+
+class Windows:
+    """The bytes of one object, fetched in windows. Not for several threads at one time."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Raises OSError."""
+        self._place = place_of(path)
+        self.status = head(path)
+        self._start, self._data = 0, memoryview(b"")
+        self._next: tuple[int, Future[memoryview]] | None = None
+        self._reads_on_at = 0
+        self.requests = 1
+
+    def read_into(self, buffer: np.ndarray[Any, Any], position: int) -> int:
+        """Fill ``buffer`` from ``position``; returns the bytes read, fewer only at the end. Raises
+        OSError."""
+        view = memoryview(buffer.data).cast("B")
+        wanted = max(min(len(view), self.status.size - position), 0)
+        done = 0
+        while done < wanted:
+            at = position + done
+            offset = at - self._start
+            if not 0 <= offset < len(self._data):
+                self._fetch(at, wanted - done)
+                offset = at - self._start
+            part = self._data[offset : offset + wanted - done]
+            view[done : done + len(part)] = part
+            done += len(part)
+        self._reads_on_at = position + done
+        return done
+
+    def _fetch(self, at: int, wanted: int) -> None:
+        """Put a window that begins at or before ``at`` in the place of the present one."""
+        size = self.status.size
+        if size <= SMALL_BYTES:
+            self._start, self._data = 0, self._get(0, size)
+            return
+        reads_on = at in (self._reads_on_at, 0)
+        if self._next is not None and self._next[0] <= at < self._next[0] + WINDOW_BYTES:
+            (self._start, coming), self._next = self._next, None
+            self._data = coming.result()
+        else:
+            length = max(wanted, WINDOW_BYTES if reads_on else PIECE_BYTES)
+            self._start, self._data = at, self._get(at, min(at + length, size))
+        end = self._start + len(self._data)
+        if reads_on and end < size and self._next is None:
+            self._next = end, _threads.submit(self._get, end, min(end + WINDOW_BYTES, size))
+
+    def _get(self, start: int, end: int) -> memoryview:
+        self.requests += 1
+        place, etag = self._place, self.status.etag
+        options: dict[str, Any] = {"range": (start, end)} if end > start else {}
+        if etag is not None:
+            options["if_match"] = etag
+        with _as_os_error(str(place)):
+            found = memoryview(_of(place).get(place.key, options=options).bytes())
+        if len(found) != end - start:
+            raise OSError(errno.EIO, f"the store sent {len(found)} of {end - start} bytes", str(place))
+        return found
+
+    def close(self) -> None:
+        """Forget what was fetched."""
+        self._data, self._next = memoryview(b""), None
+
+
+# Writing: whole objects, each under a key of its own, which is never written again. What a reader looks for
+# is written last, so it sees all of it or nothing.
+
+
+def put_new(path: str | os.PathLike[str], data: bytes | memoryview) -> bool:
+    """Put an object unless there is one of its key (``If-None-Match: *``); returns whether it was put. Raises
+    OSError."""
+    place = place_of(path)
+    try:
+        with _as_os_error(str(place)):
+            _of(place).put(place.key, bytes(data), mode="create", use_multipart=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def delete_objects(paths: Sequence[str | os.PathLike[str]]) -> None:
+    """Delete objects of one bucket; those that are not there are none. Raises OSError."""
+    if paths:
+        places = [place_of(path) for path in paths]
+        with _as_os_error(str(places[0])), contextlib.suppress(FileNotFoundError):
+            _of(places[0]).delete([place.key for place in places])
+
+
+def objects_below(path: str | os.PathLike[str]) -> Iterator[tuple[str, ObjectStatus]]:
+    """All objects below a directory, however deep: (the key from there, its status). Raises OSError."""
+    place = place_of(path)
+    with _as_os_error(str(place)):
+        for chunk in _of(place).list(place.prefix or None):
+            for row in chunk:
+                yield str(row["path"])[len(place.prefix) :], _status(row)

@@ -1,0 +1,579 @@
+"""Backups of log directories in an object store: ``siltstone backup``, ``siltstone restore``.
+
+::
+
+    PREFIX/chunks/ab/abcd…        up to CHUNK_BYTES of a file, named by their SHA-256; never written again
+    PREFIX/backups/ID.json        a restore point: all files with their sizes, times, modes and chunks
+    PREFIX/writer.json            who writes now; created only if there is none (If-None-Match)
+
+A file is cut into chunks of equal size, so a segment that has grown since the last backup adds its new
+chunks, and a segment that a cleaning has written anew under its old name adds what is new in it. A file whose
+size, time and inode are those of the last backup is not read again, unless it was written just before that
+one. The restore point is written last: it is complete, or not there. A restore checks every chunk against its
+name.
+
+A directory is locked, and was stopped in order, or not: a restore leaves it as it was, and a start recovers
+it. With ``is_live`` a broker goes on meanwhile: each partition is copied until its list of files was the same
+before and afterwards, offsets' checkpoints before the logs, and without the mark of a clean shutdown. So the
+first start on it recovers as after a crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from siltstone.base import files
+from siltstone.base.clock import Clock, SystemClock
+from siltstone.base.errors import (
+    BusyError,
+    CheckFailedError,
+    CorruptFileError,
+    DirectoryRefusedError,
+    SourceChangedError,
+    UsageError,
+)
+from siltstone.log.directory import open_directories
+from siltstone.log.names import CLEAN_SHUTDOWN, LOCK, parse_partition
+
+CHUNK_BYTES = 16 << 20
+THREADS = 8
+LIVE_ATTEMPTS = 5
+"""How often a partition is copied while a broker changes its files."""
+_BACKUPS, _CHUNKS, _WRITER = "backups", "chunks", "writer.json"
+_PASSING = (".deleted", ".cleaned")
+"""Files that the next start would remove: they are left out."""
+_GRACE_MS = 24 * 3_600_000
+"""A chunk that no restore point has is removed once it is older: an interrupted backup is repeated sooner."""
+_SAME_TICK_MS = 2_000
+"""A file that was written so shortly before a backup is read again: its time may be the same although its
+bytes are others."""
+_CHUNK_NAME = re.compile(r"[0-9a-f]{64}")
+Progress = Callable[[str, int, int], None]
+"""Called with what is done, bytes done, bytes in all."""
+
+
+class BackedUpFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a restore point. ``name``: from its log directory on; ``chunks``: their SHA-256 in order."""
+
+    name: str
+    size: int
+    modified_ns: int
+    inode: int
+    mode: int
+    chunks: tuple[str, ...]
+
+
+class BackedUpDirectory(msgspec.Struct, frozen=True, kw_only=True):
+    """A log directory of a restore point. ``folders``: also those without files."""
+
+    path: str
+    folders: tuple[str, ...]
+    files: tuple[BackedUpFile, ...]
+
+
+class RestorePoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
+    """A backup: what ``backups/ID.json`` has. ``is_live``: a broker went on meanwhile."""
+
+    backup_id: str
+    time_ms: int
+    host: str
+    is_live: bool
+    chunk_bytes: int
+    directories: tuple[BackedUpDirectory, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for directory in self.directories for file in directory.files)
+
+    @property
+    def chunks(self) -> set[str]:
+        """The names of all chunks."""
+        return {chunk for directory in self.directories for file in directory.files for chunk in file.chunks}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupRequest:
+    """What is backed up, and where. ``keep``: how many restore points stay, None: all."""
+
+    directories: Sequence[Path]
+    target: Path
+    is_live: bool = False
+    keep: int | None = None
+    takes_over: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupResult:
+    """What a backup did. ``new_bytes``: of the chunks that the store did not have; ``passed_over``: what is
+    no regular file; ``pruned``: restore points that were removed."""
+
+    backup_id: str
+    files: int
+    bytes: int
+    new_chunks: int
+    new_bytes: int
+    read_bytes: int
+    passed_over: Sequence[str]
+    pruned: Sequence[str]
+    dry_run: bool
+
+    def to_json(self) -> dict[str, object]:
+        """One object."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreResult:
+    """What was restored, and whether a start will recover it (``needs_recovery``)."""
+
+    backup_id: str
+    time_ms: int
+    directories: Sequence[str]
+    files: int
+    bytes: int
+    needs_recovery: bool
+    dry_run: bool
+
+    def to_json(self) -> dict[str, object]:
+        """One object."""
+        return asdict(self)
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """A ``Progress`` that shows nothing."""
+
+
+# Restore points
+
+
+def restore_points(target: Path) -> list[RestorePoint]:
+    """The restore points of a store, the oldest first. Raises CorruptFileError, OSError."""
+    _refuse_no_store(target)
+    try:
+        listed = files.entries(target / _BACKUPS)
+    except FileNotFoundError:
+        return []
+    points = [_read_point(target / _BACKUPS / entry.name) for entry in listed if entry.is_file]
+    return sorted(points, key=lambda point: (point.time_ms, point.backup_id))
+
+
+def _read_point(path: Path) -> RestorePoint:
+    try:
+        point = msgspec.json.decode(files.read_bytes(path), type=RestorePoint)
+    except (ValueError, RecursionError) as error:
+        reason = f"it is not a restore point: {error}"
+        raise CorruptFileError(str(path), 0, reason, advice="remove it, or use an earlier one") from None
+    for directory in point.directories:
+        for name in (*directory.folders, *(file.name for file in directory.files)):
+            if name.startswith("/") or ".." in Path(name).parts or not name:
+                raise CorruptFileError(str(path), 0, f"a file's name leads out of its directory: {name!r}")
+    if not all(map(_CHUNK_NAME.fullmatch, point.chunks)):
+        raise CorruptFileError(str(path), 0, "a chunk's name is no SHA-256")
+    return point
+
+
+def chosen(points: Sequence[RestorePoint], at: str | None) -> RestorePoint:
+    """The restore point of an id, or the newest one at a time (ISO 8601, UTC) or before it; None: the newest.
+    Raises UsageError."""
+    known = ", ".join(point.backup_id for point in points[-5:])
+    if not points:
+        raise UsageError("there is no backup", advice="check the address; siltstone backup makes one")
+    if at is None:
+        return points[-1]
+    for point in points:
+        if point.backup_id == at:
+            return point
+    try:
+        moment = datetime.fromisoformat(at)
+    except ValueError:
+        reason = f"--at {at}: is no backup and no time"
+        raise UsageError(reason, advice=f"pass one of {known}, or a time as 2026-11-24T12:00:00Z") from None
+    until_ms = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    before = [point for point in points if point.time_ms <= until_ms]
+    if not before:
+        raise UsageError(f"--at {at}: no backup is so old", advice=f"the oldest is {points[0].backup_id}")
+    return before[-1]
+
+
+def _refuse_no_store(target: Path) -> None:
+    if not files.is_object(target):
+        advice = "pass s3://BUCKET/PREFIX, gs://… or abfs://…"
+        raise UsageError("is no address of an object store", path=str(target), advice=advice)
+
+
+# Backup
+
+
+def backup(
+    request: BackupRequest, clock: Clock | None = None, progress: Progress = no_progress
+) -> BackupResult:
+    """Make a restore point.
+
+    Raises UsageError, BusyError while another backup writes there, DirectoryLockedError,
+    NotALogDirectoryError, SourceChangedError if a live broker changes a partition again and again,
+    CorruptFileError, OSError.
+    """
+    _refuse_no_store(request.target)
+    if request.keep is not None and request.keep < 1:
+        raise UsageError(f"--keep {request.keep}: is below 1", advice="pass 1 or more")
+    clock = clock or SystemClock()
+    with contextlib.ExitStack() as stack:
+        if not request.dry_run:
+            stack.enter_context(_writing(request, clock))
+        lock = not request.is_live and not request.dry_run
+        opened = open_directories(request.directories, lock=lock)
+        for directory in opened:
+            stack.callback(directory.close)
+        points = restore_points(request.target)
+        work = _Backup(request, points, progress)
+        directories = tuple(work.back_up(directory.path) for directory in opened)
+        now_ms = clock.now_ms()
+        point = RestorePoint(
+            backup_id=_new_id(points, now_ms),
+            time_ms=now_ms,
+            host=socket.gethostname(),
+            is_live=request.is_live,
+            chunk_bytes=CHUNK_BYTES,
+            directories=directories,
+        )
+        pruned: list[str] = []
+        if not request.dry_run:
+            path = request.target / _BACKUPS / f"{point.backup_id}.json"
+            if not files.put_new(path, msgspec.json.encode(point)):
+                raise BusyError("another backup has just been made", advice="try again")
+            if request.keep is not None:
+                pruned = _prune(request.target, [*points, point], request.keep, now_ms)
+        return work.result(point, pruned)
+
+
+def _new_id(points: Sequence[RestorePoint], now_ms: int) -> str:
+    """A name of the time, in UTC, that no other restore point has."""
+    name = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
+    taken = {point.backup_id for point in points}
+    number = 1
+    while (found := name if number == 1 else f"{name}-{number}") in taken:
+        number += 1
+    return found
+
+
+@contextlib.contextmanager
+def _writing(request: BackupRequest, clock: Clock) -> Iterator[None]:
+    """Be the only one that writes there. Raises BusyError."""
+    path = request.target / _WRITER
+    note = json.dumps({"host": socket.gethostname(), "since_ms": clock.now_ms()}).encode()
+    if request.takes_over:
+        files.delete_objects([path])
+    if not files.put_new(path, note):
+        who = bytes(files.read_bytes(path)).decode("utf-8", "replace")[:200]
+        raise BusyError(
+            f"another backup writes there, or was interrupted: {who}",
+            advice="wait for its end; if it has died, pass --take-over",
+        )
+    try:
+        yield
+    finally:
+        files.delete_objects([path])
+
+
+class _Backup:
+    """One run: reads files, puts the chunks that are new."""
+
+    def __init__(self, request: BackupRequest, points: Sequence[RestorePoint], progress: Progress) -> None:
+        self._request, self._progress = request, progress
+        self._known = {chunk for point in points for chunk in point.chunks}
+        self._before = {
+            (directory.path, file.name): file
+            for point in points
+            for directory in point.directories
+            for file in directory.files
+            if point.chunk_bytes == CHUNK_BYTES
+            and file.modified_ns // 1_000_000 < point.time_ms - _SAME_TICK_MS
+        }
+        self.new_chunks = self.new_bytes = self.read_bytes = self._done = 0
+        self.passed_over: list[str] = []
+
+    def back_up(self, root: Path) -> BackedUpDirectory:
+        """Put what is new of a log directory."""
+        names = _files_below(root, self.passed_over)
+        self._total = sum(status.size for status in names[1].values())
+        top = [name for name in names[1] if "/" not in name and not self._is_left_out(name)]
+        found = [self._file(root, name, names[1][name]) for name in sorted(top)]
+        folders = sorted({name for name in names[0] if "/" not in name})
+        listed: list[str] = []
+        for folder in folders:
+            inner, below = self._folder(root, folder, names[1])
+            found += inner
+            listed += below
+        return BackedUpDirectory(path=str(root), folders=tuple(listed), files=tuple(found))
+
+    def _is_left_out(self, name: str) -> bool:
+        base = name.rpartition("/")[2]
+        if base == LOCK or base.endswith(_PASSING):
+            return True
+        return self._request.is_live and base == CLEAN_SHUTDOWN
+
+    def _folder(
+        self, root: Path, folder: str, status_by_name: Mapping[str, files.FileStat]
+    ) -> tuple[list[BackedUpFile], list[str]]:
+        """The files of a folder, and the folders in it with itself. While a broker goes on, until nothing but
+        the last segment has changed."""
+        if not self._request.is_live:
+            mine = {name: status for name, status in status_by_name.items() if name.startswith(f"{folder}/")}
+            found = [
+                self._file(root, name, mine[name]) for name in sorted(mine) if not self._is_left_out(name)
+            ]
+            return found, _folders_of(folder, root)
+        for _ in range(LIVE_ATTEMPTS):
+            with contextlib.suppress(FileNotFoundError, SourceChangedError):
+                before = _files_below(root / folder, [])[1]
+                copied = [
+                    self._file(root, f"{folder}/{name}", status)
+                    for name, status in sorted(before.items())
+                    if not self._is_left_out(name)
+                ]
+                after = _files_below(root / folder, [])[1]
+                if _is_same_moment(before, after):
+                    return copied, _folders_of(folder, root)
+            if not files.is_directory(root / folder):
+                return [], []  # the topic was deleted
+        raise SourceChangedError(
+            f"its files have changed {LIVE_ATTEMPTS} times while they were copied",
+            path=root / folder,
+            advice="back it up when the cleaner has less to do, or stop the broker",
+        )
+
+    def _file(self, root: Path, name: str, status: files.FileStat) -> BackedUpFile:
+        before = self._before.get((str(root), name))
+        as_before = before is not None and (before.size, before.modified_ns, before.inode) == (
+            status.size,
+            status.modified_ns,
+            status.inode,
+        )
+        if as_before and before is not None and status.modified_ns:
+            chunks: tuple[str, ...] = before.chunks
+        else:
+            chunks = self._put(root / name, status.size)
+        self._done += status.size
+        self._progress("backup", self._done, self._total)
+        return BackedUpFile(
+            name=name,
+            size=status.size,
+            modified_ns=status.modified_ns,
+            inode=status.inode,
+            mode=status.mode,
+            chunks=chunks,
+        )
+
+    def _put(self, path: Path, size: int) -> tuple[str, ...]:
+        """The chunks of the first ``size`` bytes of a file, put where they are new."""
+        starts = range(0, size, CHUNK_BYTES)
+        with files.Reader(path) as reader, ThreadPoolExecutor(min(THREADS, max(len(starts), 1))) as pool:
+            # No more chunks than threads are in memory.
+            return tuple(
+                pool.map(lambda start: self._put_chunk(reader, start, min(CHUNK_BYTES, size - start)), starts)
+            )
+
+    def _put_chunk(self, reader: files.Reader, start: int, size: int) -> str:
+        data = reader.read(start, size)
+        if len(data) != size:
+            raise SourceChangedError("it was truncated while it was read", path=reader.path)
+        name = hashlib.sha256(data).hexdigest()
+        self.read_bytes += size
+        if name not in self._known:
+            self._known.add(name)
+            self.new_chunks += 1
+            self.new_bytes += size
+            if not self._request.dry_run:
+                files.put_new(_chunk_path(self._request.target, name), data)
+        return name
+
+    def result(self, point: RestorePoint, pruned: Sequence[str]) -> BackupResult:
+        """What was done."""
+        return BackupResult(
+            backup_id=point.backup_id,
+            files=sum(len(directory.files) for directory in point.directories),
+            bytes=point.size,
+            new_chunks=self.new_chunks,
+            new_bytes=self.new_bytes,
+            read_bytes=self.read_bytes,
+            passed_over=self.passed_over,
+            pruned=pruned,
+            dry_run=self._request.dry_run,
+        )
+
+
+def _chunk_path(target: Path, name: str) -> Path:
+    return target / _CHUNKS / name[:2] / name
+
+
+def _files_below(
+    root: Path, passed_over: list[str], prefix: str = ""
+) -> tuple[list[str], dict[str, files.FileStat]]:
+    """(the folders, the regular files) below a directory, by their names from there. Links are passed
+    over."""
+    folders, found = list[str](), dict[str, files.FileStat]()
+    for name, status in sorted(files.list_all(root, may_vanish=_PASSING).items()):
+        path = f"{prefix}{name}"
+        if status.kind == files.FILE:
+            found[path] = status
+        elif status.kind == files.DIRECTORY:
+            inner_folders, inner = _files_below(root / name, passed_over, f"{path}/")
+            folders += [path, *inner_folders]
+            found |= inner
+        else:
+            passed_over.append(f"{root / name}: a {status.kind}")
+    return folders, found
+
+
+def _folders_of(folder: str, root: Path) -> list[str]:
+    inner, _ = _files_below(root / folder, [])
+    return [folder, *(f"{folder}/{name}" for name in inner)]
+
+
+def _is_same_moment(before: Mapping[str, files.FileStat], after: Mapping[str, files.FileStat]) -> bool:
+    """Were the files of a partition the same all the time, but for the last segment, which grows?"""
+    logs = sorted(name for name in before if name.endswith(".log"))
+    active = logs[-1].removesuffix(".log") if logs else ""
+    for name, status in before.items():
+        if name.endswith(_PASSING) or (active and name.startswith(active)):
+            continue
+        later = after.get(name)
+        if later is None or later.identity != status.identity:
+            return False
+    return not active or f"{active}.log" in after
+
+
+# Pruning
+
+
+def _prune(target: Path, points: Sequence[RestorePoint], keep: int, now_ms: int) -> list[str]:
+    """Remove all but the newest restore points, then the chunks that none has and that are not new."""
+    old, kept = points[:-keep], points[-keep:]
+    files.delete_objects([target / _BACKUPS / f"{point.backup_id}.json" for point in old])
+    needed = {chunk for point in kept for chunk in point.chunks}
+    unused = [
+        target / _CHUNKS / name
+        for name, status in files.objects_below(target / _CHUNKS)
+        if name.rpartition("/")[2] not in needed and now_ms - status.modified_ns // 1_000_000 > _GRACE_MS
+    ]
+    for start in range(0, len(unused), 1_000):
+        files.delete_objects(unused[start : start + 1_000])
+    return [point.backup_id for point in old]
+
+
+# Restore
+
+
+def restore(
+    source: Path,
+    target: Path,
+    *,
+    at: str | None = None,
+    dry_run: bool = False,
+    progress: Progress = no_progress,
+) -> RestoreResult:
+    """Write the files of a restore point into a new directory; several log directories into folders of it,
+    by their last names. The directory appears when it is complete.
+
+    Raises UsageError, DirectoryRefusedError for a target that exists and has something in it,
+    CheckFailedError for a chunk that is damaged or missing, CorruptFileError, OSError.
+    """
+    point = chosen(restore_points(source), at)
+    if files.is_object(target):
+        raise UsageError("is an object store", path=str(target), advice="restore to a directory of a disk")
+    if files.exists(target) and not (files.is_directory(target, follow=False) and not files.entries(target)):
+        raise DirectoryRefusedError("is there already", path=target, advice="name a new directory")
+    places = _places(point, target)
+    if not dry_run:
+        partial = target.with_name(f"{target.name}.partial")
+        if files.exists(partial):
+            advice = "remove it if no restore runs"
+            raise DirectoryRefusedError("an interrupted restore is there", path=partial, advice=advice)
+        _restore_into(source, partial, _places(point, partial), point, progress)
+        if files.exists(target):
+            files.remove_directory(target)
+        files.rename(partial, target)
+        files.sync_directory(target.absolute().parent)
+    names = {file.name for directory in point.directories for file in directory.files}
+    return RestoreResult(
+        backup_id=point.backup_id,
+        time_ms=point.time_ms,
+        directories=[str(path) for path in places],
+        files=sum(len(directory.files) for directory in point.directories),
+        bytes=point.size,
+        needs_recovery=CLEAN_SHUTDOWN not in names,
+        dry_run=dry_run,
+    )
+
+
+def _places(point: RestorePoint, target: Path) -> list[Path]:
+    """Where each log directory is restored."""
+    if len(point.directories) == 1:
+        return [target]
+    names = [Path(directory.path).name for directory in point.directories]
+    if len(set(names)) < len(names) or not {"", ".", ".."}.isdisjoint(names):
+        names = [f"{number}-{name.strip('.')}" for number, name in enumerate(names)]
+    return [target / name for name in names]
+
+
+def _restore_into(
+    source: Path, partial: Path, places: Sequence[Path], point: RestorePoint, progress: Progress
+) -> None:
+    done = 0
+    files.make_directory(partial, parents=True)
+    for directory, place in zip(point.directories, places, strict=True):
+        files.make_directory(place, parents=True)
+        for folder in directory.folders:
+            files.make_directory(place / folder, parents=True)
+        for file in directory.files:
+            _restore_file(source, place / file.name, file)
+            done += file.size
+            progress("restore", done, point.size)
+        for folder in sorted(directory.folders, reverse=True):
+            files.sync_directory(place / folder)
+        files.sync_directory(place)
+    files.sync_directory(partial)
+
+
+_EARLIER = "restore an earlier backup"
+
+
+def _restore_file(source: Path, path: Path, file: BackedUpFile) -> None:
+    def chunk(name: str) -> bytes:
+        where = _chunk_path(source, name)
+        try:
+            data = files.read_bytes(where, CHUNK_BYTES + 1)
+        except FileNotFoundError:
+            raise CheckFailedError("a chunk is missing", path=where, advice=_EARLIER) from None
+        if hashlib.sha256(data).hexdigest() != name:
+            raise CheckFailedError("a chunk is damaged", path=where, advice=_EARLIER)
+        return data
+
+    with files.Writer(path, permissions=file.mode & 0o777) as writer, ThreadPoolExecutor(THREADS) as pool:
+        for start in range(0, len(file.chunks), THREADS):
+            for data in pool.map(chunk, file.chunks[start : start + THREADS]):
+                writer.write(data)
+        if writer.size != file.size:
+            reason = f"the restore point says {file.size} bytes, its chunks have {writer.size}"
+            raise CheckFailedError(reason, path=path, advice=_EARLIER)
+        writer.sync()
+    files.set_modified(path, file.modified_ns)
+
+
+def partitions_of(point: RestorePoint) -> int:
+    """How many partitions a restore point has."""
+    folders = (folder for directory in point.directories for folder in directory.folders)
+    return sum(parse_partition(folder) is not None for folder in folders)

@@ -1,0 +1,39 @@
+"""One S3 server for all tests of this folder; each has a bucket of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from siltstone.base import files
+from tests.support.objects.store import bucket_of, s3_server
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def s3_url() -> Iterator[str]:
+    with s3_server() as url:
+        yield url
+
+
+@pytest.fixture
+def bucket(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a new bucket, which the environment's credentials open."""
+    name = f"bucket{next(_numbers)}"
+    httpx.put(f"{s3_url}/{name}").raise_for_status()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    files.configure({})
+    return name
+
+
+@pytest.fixture
+def store(s3_url: str, bucket: str) -> Any:
+    return bucket_of(s3_url, bucket)

@@ -1,0 +1,392 @@
+"""Backups: byte for byte back, only what is new is put, whole or not there, and what goes wrong is said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import siltstone as st
+from siltstone.base import files
+from siltstone.base.clock import ManualClock
+from siltstone.base.errors import (
+    BusyError,
+    CheckFailedError,
+    CorruptFileError,
+    DirectoryLockedError,
+    DirectoryRefusedError,
+    SourceChangedError,
+    UsageError,
+)
+from siltstone.cli.main import run
+from siltstone.commands import backup as backups
+from siltstone.commands.backup import BackupRequest, BackupResult, backup, restore, restore_points
+
+DAY_MS = 86_400_000
+NOW_MS = 1_900_000_000_000
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """A log directory, stopped in order."""
+    path = tmp_path / "logs"
+    with st.open(path, mode="a") as opened:
+        opened.topics.create("users", 2, {"cleanup.policy": "compact", "segment.bytes": "20000"})
+        for number in range(1_000):
+            opened.send("users", b"value %d" % number, key=b"%d" % (number % 97))
+    (path / "a folder without files").mkdir()
+    return path
+
+
+@pytest.fixture
+def target(bucket: str) -> Path:
+    return Path(f"s3://{bucket}/brokers/one")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOW_MS)
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backups, "CHUNK_BYTES", 4_096)
+
+
+def contents(root: Path) -> dict[str, tuple[bytes, int]]:
+    found = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_file() and path.name != ".lock" and path.suffix != ".deleted":
+            found[str(path.relative_to(root))] = (path.read_bytes(), path.stat().st_mtime_ns)
+        elif path.is_dir():
+            found[f"{path.relative_to(root)}/"] = (b"", 0)
+    return found
+
+
+def keys(store: Any) -> dict[str, str]:
+    return {str(row["path"]): str(row["e_tag"]) for chunk in store.list() for row in chunk}
+
+
+def made(target: Path, clock: ManualClock, *directories: Path, **options: Any) -> BackupResult:
+    clock.advance(10_000)
+    return backup(BackupRequest(directories=directories, target=target, **options), clock)
+
+
+def test_what_is_restored_is_byte_for_byte_what_was_backed_up(
+    logs: Path, target: Path, clock: ManualClock, tmp_path: Path
+) -> None:
+    before = contents(logs)
+    result = made(target, clock, logs)
+    assert result.new_bytes <= result.bytes
+    assert contents(logs) == before
+    done = restore(target, tmp_path / "restored")
+    assert contents(tmp_path / "restored") == before
+    assert not done.needs_recovery
+    with st.open(tmp_path / "restored") as opened:
+        assert sum(1 for _ in opened["users"]) == 1_000
+
+
+def test_the_next_backup_puts_only_what_is_new(
+    logs: Path, target: Path, clock: ManualClock, tmp_path: Path
+) -> None:
+    first = made(target, clock, logs)
+    again = made(target, clock, logs)
+    assert (again.new_chunks, again.read_bytes) == (0, 0)
+    before = contents(logs)
+    with st.open(logs, mode="a") as opened:
+        for number in range(100):
+            opened.send("users", b"later %d" % number, key=b"x")
+    grown = made(target, clock, logs)
+    assert 0 < grown.new_bytes < first.new_bytes / 2
+    with st.open(logs, mode="a") as opened:
+        opened.clean("users")
+    cleaned = made(target, clock, logs)
+    after = contents(logs)
+    ids = [point.backup_id for point in restore_points(target)]
+    assert ids == [result.backup_id for result in (first, again, grown, cleaned)]
+    restore(target, tmp_path / "first", at=ids[1])
+    assert contents(tmp_path / "first") == before
+    restore(target, tmp_path / "last")
+    assert contents(tmp_path / "last") == after
+
+
+def test_a_file_of_the_same_size_and_time_that_was_just_written_is_read_again(
+    logs: Path, target: Path, clock: ManualClock, tmp_path: Path
+) -> None:
+    path = logs / "users-0" / "leader-epoch-checkpoint"
+    files.set_modified(path, (NOW_MS + 9_000) * 1_000_000)
+    made(target, clock, logs)
+    data = bytearray(path.read_bytes())
+    data[-2] ^= 1
+    path.write_bytes(data)
+    files.set_modified(path, (NOW_MS + 9_000) * 1_000_000)
+    made(target, clock, logs)
+    restore(target, tmp_path / "restored")
+    assert (tmp_path / "restored" / "users-0" / path.name).read_bytes() == data
+
+
+def test_several_directories_become_folders(
+    logs: Path, target: Path, clock: ManualClock, tmp_path: Path
+) -> None:
+    other = tmp_path / "other" / "logs"
+    with st.open(other, mode="a") as opened:
+        opened.topics.create("events", 1, {})
+    made(target, clock, logs, other)
+    done = restore(target, tmp_path / "restored")
+    assert [Path(path).name for path in done.directories] == ["0-logs", "1-logs"]
+    assert contents(tmp_path / "restored" / "1-logs") == contents(other)
+
+
+def test_an_interrupted_backup_is_no_restore_point_and_is_taken_over(
+    logs: Path, target: Path, store: Any, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put, count = files.put_new, 0
+
+    def failing(path: Path, data: bytes) -> bool:
+        nonlocal count
+        count += 1
+        if count > 5:
+            raise KeyboardInterrupt
+        return put(path, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "put_new", failing)
+        patched.setattr(files, "delete_objects", lambda paths: None)  # the process has died
+        with pytest.raises(KeyboardInterrupt):
+            made(target, clock, logs)
+    assert restore_points(target) == []
+    with pytest.raises(BusyError, match="--take-over"):
+        made(target, clock, logs)
+    made(target, clock, logs, takes_over=True)
+    assert not any(key.endswith("writer.json") for key in keys(store))
+    restore(target, tmp_path / "restored")
+    assert contents(tmp_path / "restored") == contents(logs)
+
+
+def test_two_backups_do_not_write_at_one_time(
+    logs: Path, target: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, errors = files.put_new, list[BusyError]()
+
+    def putting(path: Path, data: bytes) -> bool:
+        if path.name.endswith(".json") and path.name != "writer.json":
+            with monkeypatch.context() as inner:
+                inner.setattr(files, "put_new", put)
+                with pytest.raises(BusyError) as caught:
+                    made(target, clock, logs, is_live=True)
+                errors.append(caught.value)
+        return put(path, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "put_new", putting)
+        made(target, clock, logs)
+    assert len(errors) == 1
+    assert len(restore_points(target)) == 1
+
+
+def test_old_backups_go_with_what_only_they_have(
+    logs: Path, target: Path, store: Any, clock: ManualClock, tmp_path: Path
+) -> None:
+    made(target, clock, logs)
+    with st.open(logs, mode="a") as opened:
+        opened.clean("users")
+    made(target, clock, logs)
+    everything = keys(store)
+    clock.time_ms = 10 * DAY_MS + max(
+        int(row["last_modified"].timestamp() * 1000) for chunk in store.list() for row in chunk
+    )
+    last = made(target, clock, logs, keep=1)
+    assert len(last.pruned) == 2
+    left = keys(store)
+    assert len(left) < len(everything) - 2
+    (point,) = restore_points(target)
+    assert {key.rpartition("/")[2] for key in left if "/chunks/" in key} == point.chunks
+    restore(target, tmp_path / "restored")
+    assert contents(tmp_path / "restored") == contents(logs)
+
+
+def test_chunks_of_today_stay(logs: Path, target: Path, store: Any, clock: ManualClock) -> None:
+    store.put("brokers/one/chunks/ab/" + "ab" * 32, b"of a backup that was interrupted")
+    clock.time_ms = max(
+        int(row["last_modified"].timestamp() * 1000) for chunk in store.list() for row in chunk
+    )
+    made(target, clock, logs, keep=1)
+    assert any(key.endswith("ab" * 32) for key in keys(store))
+
+
+def test_a_dry_run_puts_nothing(logs: Path, target: Path, store: Any, clock: ManualClock) -> None:
+    result = made(target, clock, logs, dry_run=True)
+    assert result.new_bytes > 0
+    assert keys(store) == {}
+
+
+# A broker that goes on
+
+
+def test_a_live_directory_is_backed_up_and_recovers(
+    logs: Path, target: Path, clock: ManualClock, tmp_path: Path
+) -> None:
+    with st.open(logs, mode="a") as opened:
+        opened.send("users", b"live", key=b"live")
+        with pytest.raises(DirectoryLockedError):
+            made(target, clock, logs)
+        made(target, clock, logs, is_live=True)
+        opened.send("users", b"too late", key=b"late")
+    done = restore(target, tmp_path / "restored")
+    assert done.needs_recovery
+    with st.open(tmp_path / "restored", mode="a") as opened:
+        values = [record.value for record in opened["users"]]
+    assert b"live" in values
+    assert b"too late" not in values
+
+
+def test_a_partition_that_a_cleaning_changes_meanwhile_is_copied_again(
+    logs: Path, target: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put, cleanings = files.put_new, 0
+    with st.open(logs, mode="a") as opened:
+
+        def putting(path: Path, data: bytes) -> bool:
+            nonlocal cleanings
+            if cleanings < 2 and "chunks" in path.parts:
+                cleanings += 1
+                opened.send("users", b"again", key=b"%d" % cleanings)
+                opened.clean("users")
+            return put(path, data)
+
+        monkeypatch.setattr(files, "put_new", putting)
+        monkeypatch.setattr(backups, "THREADS", 1)
+        made(target, clock, logs, is_live=True)
+    assert cleanings == 2
+    restore(target, tmp_path / "restored")
+    with st.open(tmp_path / "restored", mode="a") as opened:
+        assert len({record.key for record in opened["users"]}) == 97
+
+
+def test_a_partition_that_never_rests_is_an_error(
+    logs: Path, target: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backups, "_is_same_moment", lambda before, after: False)
+    with pytest.raises(SourceChangedError, match="changed 5 times"):
+        made(target, clock, logs, is_live=True)
+    assert restore_points(target) == []
+    monkeypatch.undo()
+
+
+# What a store may have
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda point: point["directories"][0]["files"][0].update(name="../../outside"),
+        lambda point: point["directories"][0]["files"][0].update(name="/etc/outside"),
+        lambda point: point["directories"][0]["folders"].append(".."),
+        lambda point: point["directories"][0]["files"][0].update(chunks=["../x"]),
+        lambda point: point["directories"][0]["files"][0].pop("size"),
+        lambda point: point.update(version=2),
+        lambda point: point["directories"][0].update(path=5),
+    ],
+)
+def test_a_hostile_restore_point_is_refused(
+    change: Callable[[Any], object], logs: Path, target: Path, store: Any, clock: ManualClock, tmp_path: Path
+) -> None:
+    name = made(target, clock, logs).backup_id
+    key = f"brokers/one/backups/{name}.json"
+    point = json.loads(bytes(store.get(key).bytes()))
+    change(point)
+    store.put(key, json.dumps(point).encode())
+    with pytest.raises(CorruptFileError):
+        restore(target, tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
+    assert not (tmp_path / "outside").exists()
+
+
+@pytest.mark.parametrize("name", ["..", ".", "/", "", "../x/.."])
+def test_a_directory_of_a_hostile_name_is_restored_within_the_target(
+    name: str, logs: Path, target: Path, store: Any, clock: ManualClock, tmp_path: Path
+) -> None:
+    key = f"brokers/one/backups/{made(target, clock, logs, logs).backup_id}.json"
+    point = json.loads(bytes(store.get(key).bytes()))
+    point["directories"] = [{**point["directories"][0], "path": path} for path in (name, "logs")]
+    store.put(key, json.dumps(point).encode())
+    done = restore(target, tmp_path / "restored")
+    assert {Path(path).resolve().parent for path in done.directories} == {(tmp_path / "restored").resolve()}
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped", "longer"])
+def test_a_damaged_chunk_is_found_and_nothing_appears(
+    damage: str, logs: Path, target: Path, store: Any, clock: ManualClock, tmp_path: Path
+) -> None:
+    made(target, clock, logs)
+    key = next(key for key in keys(store) if "/chunks/" in key)
+    data = bytearray(store.get(key).bytes())
+    if damage == "missing":
+        store.delete(key)
+    else:
+        data[0] ^= 1
+        store.put(key, bytes(data) * (2 if damage == "longer" else 1))
+    with pytest.raises(CheckFailedError, match="missing" if damage == "missing" else "damaged"):
+        restore(target, tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
+    with pytest.raises(DirectoryRefusedError, match="interrupted restore"):
+        restore(target, tmp_path / "restored")
+
+
+def test_links_and_special_files_are_passed_over(
+    logs: Path, target: Path, clock: ManualClock, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (logs / "users-0" / "00000000000000009999.log").symlink_to(tmp_path / "secret")
+    result = made(target, clock, logs)
+    assert len(result.passed_over) == 1
+    restore(target, tmp_path / "restored")
+    assert not (tmp_path / "restored" / "users-0" / "00000000000000009999.log").exists()
+
+
+def test_wrong_places_and_times(logs: Path, target: Path, clock: ManualClock, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no backup"):
+        restore(target, tmp_path / "restored")
+    with pytest.raises(UsageError, match="address"):
+        made(tmp_path / "elsewhere", clock, logs)
+    with pytest.raises(UsageError, match="--keep"):
+        made(target, clock, logs, keep=0)
+    first = made(target, clock, logs)
+    with pytest.raises(UsageError, match="no backup and no time"):
+        restore(target, tmp_path / "restored", at="yesterday")
+    with pytest.raises(UsageError, match="so old"):
+        restore(target, tmp_path / "restored", at="1999-01-01")
+    with pytest.raises(DirectoryRefusedError):
+        restore(target, logs)
+    with pytest.raises(UsageError, match="disk"):
+        restore(target, target)
+    assert (
+        restore(target, tmp_path / "new", at="2100-01-01T00:00:00Z", dry_run=True).backup_id
+        == first.backup_id
+    )
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_commands(
+    logs: Path, target: Path, bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"s3://{bucket}/brokers/one"
+    assert run(["backup", str(logs), url]) == 0
+    assert "put" in capsys.readouterr().out
+    assert run(["backup", "--dir", str(logs), url, "--json", "--keep", "3"]) == 0
+    made_now = json.loads(capsys.readouterr().out)
+    assert made_now["new_chunks"] == 0
+    assert run(["restore", url, "--list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["backups"]
+    assert [row["partitions"] for row in listed] == [2, 2]
+    assert run(["restore", url, "--list"]) == 0
+    assert made_now["backup_id"] in capsys.readouterr().out
+    assert run(["restore", url, str(tmp_path / "restored"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["needs_recovery"] is False
+    assert contents(tmp_path / "restored") == contents(logs)
+    assert run(["restore", url]) == 2
+    assert run(["backup", url]) == 2
+    assert run(["backup", str(logs), str(tmp_path / "disk")]) == 2

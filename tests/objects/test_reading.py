@@ -1,0 +1,226 @@
+"""Commands on a bucket say what they say of the same files on a disk."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import siltstone as st
+from siltstone.base import files
+from siltstone.base.errors import DirectoryRefusedError
+from siltstone.base.files.objects import SMALL_BYTES, WINDOW_BYTES
+from siltstone.cli.main import run
+from tests.support.objects.store import upload
+
+COMMANDS = {
+    "topics": ["topics", "--describe", "--json"],
+    "offsets": ["get-offsets", "--json"],
+    "explain": ["explain", "--engine", "process", "--json"],
+    "dry run": ["clean", "--dry-run", "--engine", "process", "--force", "--json"],
+    "groups": ["groups", "--json"],
+    "log dirs": ["log-dirs", "--describe", "--json"],
+    "records": ["consume", "--topic", "users", "-e"],
+}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log directory with a compacted topic of several segments, stopped in order."""
+    path = tmp_path_factory.mktemp("broker") / "logs"
+    with st.open(path, mode="a") as logs:
+        logs.topics.create("users", 2, {"cleanup.policy": "compact", "segment.bytes": "20000"})
+        logs.topics.create("events", 1, {})
+        for number in range(3_000):
+            logs.send("users", b"value %d" % number, key=b"%d" % (number % 97))
+        logs.send("events", b"event")
+    return path
+
+
+@pytest.fixture
+def uploaded(store: Any, bucket: str, directory: Path) -> str:
+    upload(store, directory, "brokers/one")
+    return f"s3://{bucket}/brokers/one"
+
+
+def without_what_differs(text: str, root: str) -> str:
+    """The output without paths, times and run names."""
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return text.replace(root, "ROOT")
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {
+                name: plain(inner)
+                for name, inner in value.items()
+                if not name.endswith(("_ms", "seconds", "_s"))
+                and name not in ("run", "run_id", "usableBytes")
+            }
+        if isinstance(value, list):
+            return [plain(inner) for inner in value]
+        return (
+            value.replace(root, "ROOT").replace(root.replace("//", "/"), "ROOT")
+            if isinstance(value, str)
+            else value
+        )
+
+    return json.dumps(plain(document), indent=1)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_says_the_same_of_a_bucket(
+    command: str,
+    uploaded: str,
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def said(*arguments: str) -> str:
+        assert run(list(arguments)) == 0
+        return capfd.readouterr().out
+
+    monkeypatch.chdir(tmp_path)
+    of_bucket, of_disk = (
+        without_what_differs(said(*COMMANDS[command], "--dir", root), root)
+        for root in (uploaded, str(directory))
+    )
+    assert of_bucket == of_disk
+    assert len(of_disk) > 20
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_programs_read_records_and_clean_into_a_copy(uploaded: str, directory: Path, tmp_path: Path) -> None:
+    with st.open(uploaded) as logs, st.open(directory) as local:
+        assert [record.value for record in logs["users"]] == [record.value for record in local["users"]]
+    st.clean(uploaded, topic="users", out=tmp_path / "of-bucket", engine="process", force=True)
+    st.clean(directory, topic="users", out=tmp_path / "of-disk", engine="process", force=True)
+    for path in sorted((tmp_path / "of-disk").rglob("*.log")):
+        other = tmp_path / "of-bucket" / path.relative_to(tmp_path / "of-disk")
+        assert other.read_bytes() == path.read_bytes()
+    st.verify(uploaded, tmp_path / "of-bucket").raise_for_errors()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: st.open(path, mode="a"),
+        lambda path: st.clean(path, in_place=True, engine="process"),
+    ],
+    ids=["open", "clean"],
+)
+def test_nothing_is_changed_in_a_bucket_nor_in_a_folder_of_its_name(
+    change: Callable[[str], object],
+    uploaded: str,
+    store: Any,
+    bucket: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "s3:" / bucket / "brokers" / "one").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    before = [(row["path"], row["e_tag"]) for chunk in store.list() for row in chunk]
+    with pytest.raises(DirectoryRefusedError, match="only read"):
+        change(uploaded)
+    assert [(row["path"], row["e_tag"]) for chunk in store.list() for row in chunk] == before
+    assert list((tmp_path / "s3:" / bucket / "brokers" / "one").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda path: files.write_new(path, b"x"),
+        lambda path: files.replace(path, b"x"),
+        files.unlink,
+        lambda path: files.make_directory(path, parents=True),
+        lambda path: files.rename(path, f"{path}2"),
+        files.remove_tree,
+        files.Appender,
+        files.Lock,
+    ],
+)
+def test_every_change_of_files_refuses_a_path_of_a_store(
+    operation: Callable[[str], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OSError):
+        operation("s3://bucket/key")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_windows_give_the_bytes_of_any_place(store: Any, bucket: str) -> None:
+    data = np.random.default_rng(1).integers(0, 256, 3 * WINDOW_BYTES + 12_345, np.uint8)
+    store.put("large", data.tobytes())
+    with files.Reader(f"s3://{bucket}/large") as reader:
+        assert reader.stat.size == len(data)
+        position, buffer = 0, np.empty(1_000_000, np.uint8)
+        while count := reader.read_into(buffer, position):
+            assert (buffer[:count] == data[position : position + count]).all()
+            position += count
+        assert position == len(data)
+        assert reader.windows is not None
+        assert reader.windows.requests <= 6
+    with files.Reader(f"s3://{bucket}/large") as reader:
+        for at in (2 * WINDOW_BYTES, 5, len(data) - 3, WINDOW_BYTES - 2, SMALL_BYTES, 0):
+            assert reader.read(at, 100) == data[at : at + 100].tobytes()
+        assert reader.read(len(data), 10) == b""
+        assert reader.read(len(data) + 5, 10) == b""
+
+
+def test_an_object_that_is_replaced_while_it_is_read_is_an_error(store: Any, bucket: str) -> None:
+    store.put("log", bytes(4 * WINDOW_BYTES))
+    with files.Reader(f"s3://{bucket}/log") as reader:
+        assert reader.read(0, 10) == bytes(10)
+        store.put("log", b"\1" * (4 * WINDOW_BYTES))
+        with pytest.raises(OSError, match="replaced") as caught:
+            reader.read(4 * WINDOW_BYTES - 10, 10)
+        assert caught.value.errno == errno.ESTALE
+
+
+def test_more_keys_than_one_answer_of_the_store_has(store: Any, bucket: str) -> None:
+    for number in range(1_005):
+        store.put(f"many/{number:05d}", b"")
+    store.put("many/below/key", b"x")
+    store.put("many/", b"")  # the marker of a console
+    listed = files.entries(f"s3://{bucket}/many")
+    assert len(listed) == 1_006
+    assert [entry.name for entry in listed if entry.is_directory] == ["below"]
+    assert files.is_directory(f"s3://{bucket}/many/below")
+    assert not files.is_directory(f"s3://{bucket}/many/00001")
+    assert files.exists(f"s3://{bucket}/many/00001")
+    assert not files.exists(f"s3://{bucket}/man")
+
+
+def test_what_a_store_refuses_is_one_clear_line(
+    bucket: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["topics", "--list", "s3://missing-bucket/broker"]) == 1
+    assert "no such bucket" in capsys.readouterr().err
+    assert run(["topics", "--list", f"s3://{bucket}/nothing"]) == 1
+    assert f"s3://{bucket}/nothing: no such directory" in capsys.readouterr().err
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a secret that nobody may see")
+    assert run(["topics", "--list", "s3://missing-bucket/broker"]) == 1
+    assert "secret" not in capsys.readouterr().err
+
+
+def test_names_that_look_like_a_store_but_are_of_this_machine(tmp_path: Path) -> None:
+    for path in (
+        tmp_path / "s3:" / "bucket",
+        "/s3://bucket/key",
+        "./s3:/bucket",
+        "s3:",
+        "s4://bucket/key",
+        "x",
+    ):
+        assert not files.is_object(path)
+    for path in ("s3://bucket/key", Path("s3://bucket/key"), "gs://b", "abfss://c@a/k", "az://c/k"):
+        assert files.is_object(path)
+    shutil.rmtree(tmp_path)
