@@ -55,8 +55,11 @@ from siltstone.base.files.objects import (
     place_of,
     read_whole,
 )
+from siltstone.base.files.objects import StoreOptions as StoreOptions
 from siltstone.base.files.objects import configure as configure
+from siltstone.base.files.objects import configured as configured
 from siltstone.base.files.objects import delete_objects as delete_objects
+from siltstone.base.files.objects import forget_options as forget_options
 from siltstone.base.files.objects import is_object as is_object
 from siltstone.base.files.objects import objects_below as objects_below
 from siltstone.base.files.objects import put_new as put_new

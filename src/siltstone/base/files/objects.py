@@ -7,12 +7,14 @@
     identity      (number from the ETag, size, time), as (inode, size, time) of a local file
 
 A reader fetches ``WINDOW_BYTES`` at a time, and while they are used the next ones, if it reads on from where
-it was; a small object at once; elsewhere no more than it is asked for. Each request says the ETag that the
+it was; a small object at once; elsewhere no more than it is asked for. It begins with one request for status
+and first bytes. Each request says the ETag that the
 object had when it was opened: one that was replaced in between is an error, never a mixture.
 
-The stores are ``obstore``'s (``siltstone[objects]``), which repeats what fails for a moment. Credentials and
-endpoints are those of the environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``,
-``GOOGLE_APPLICATION_CREDENTIALS``, ``AZURE_STORAGE_ACCOUNT_NAME``, …) and of ``configure``.
+The stores are ``obstore``'s (``siltstone[objects]``), which repeats what fails for a moment, for at most
+``RETRY_SECONDS`` and the ``REQUEST_SECONDS`` of the last try. Credentials and endpoints are those of the
+environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, ``GOOGLE_APPLICATION_CREDENTIALS``,
+``AZURE_STORAGE_ACCOUNT_NAME``, …) and of ``configure``; no error, ``repr`` or log has their values.
 """
 
 from __future__ import annotations
@@ -25,22 +27,32 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-WINDOW_BYTES = 8 << 20
+from siltstone.base.errors import UsageError
+
+WINDOW_BYTES = 16 << 20
 """Bytes of one request of a reader that reads on."""
 SMALL_BYTES = 1 << 20
 """An object up to this size is fetched at once: indexes, checkpoints, snapshots."""
 PIECE_BYTES = 64 << 10
 """Bytes of one request elsewhere in a large object, such as a batch header that an index leads to."""
+REQUEST_SECONDS, CONNECT_SECONDS = 60.0, 10.0
+"""How long one request may take with its answer; how long its connection."""
+RETRIES, RETRY_SECONDS = 10, 60.0
+"""How often a request is repeated that fails for a moment, and until how long after its start."""
 _FORM = re.compile(r"(?P<scheme>s3|s3a|gs|abfs|abfss|az):/+(?P<bucket>[^/]+)(?:/+(?P<key>.*))?\Z", re.DOTALL)
-_STORE_SCHEME = {"s3a": "s3", "az": "az"}
+_STORE_SCHEME = {"s3a": "s3"}
 _threads = ThreadPoolExecutor(4, thread_name_prefix="siltstone-objects")
 _options: dict[str, str] = {}
+_PREFIXES = {"s3": "aws_", "gs": "google_", "abfs": "azure_", "abfss": "azure_", "az": "azure_"}
+"""What the names of a store's options begin with."""
+_ALLOW_HTTP = "allow_http"
 
 
 class ObjectStatus(NamedTuple):
@@ -91,16 +103,37 @@ def shown(path: str | os.PathLike[str]) -> str:
     return str(place_of(path)) if is_object(path) else os.fspath(path)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """Options of stores, by obstore's names; its ``repr`` has none of them."""
+
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
 def configure(options: Mapping[str, str]) -> None:
     """Use these options of the stores (``aws_endpoint``, ``aws_access_key_id``, …) from now on, before those
-    of the environment. They are never written anywhere."""
-    _options.update(options)
-    _store.cache_clear()
+    of the environment. They are never written anywhere. Raises UsageError, which has no value of them."""
+    lowered = {name.lower(): value for name, value in options.items()}
+    for name, value in lowered.items():
+        if name != _ALLOW_HTTP and not name.startswith(tuple(_PREFIXES.values())):
+            reason = "an option of object stores has a name that none of them knows"
+            raise UsageError(reason, advice=f"names begin with aws_, google_ or azure_, or are {_ALLOW_HTTP}")
+        if not value.isprintable():  # obstore panics, since no header may have it
+            raise UsageError(f"the option {name} of object stores has a control character")
+    if any(_options.get(name) != value for name, value in lowered.items()):
+        _options.update(lowered)
+        _store.cache_clear()
 
 
-def configured() -> dict[str, str]:
+def configured() -> StoreOptions:
     """The options of ``configure``, for the workers of a job."""
-    return dict(_options)
+    return StoreOptions(values=dict(_options))
+
+
+def forget_options() -> None:
+    """Have no options again."""
+    _options.clear()
+    _store.cache_clear()
 
 
 @cache
@@ -111,14 +144,16 @@ def _store(scheme: str, bucket: str, process: int) -> Any:
     except ImportError as error:
         reason = "reading objects needs obstore: pip install 'siltstone[objects]'"
         raise OSError(errno.ENOSYS, reason, f"{scheme}://{bucket}") from error
-    client = {"timeout": "60s", "connect_timeout": "10s"}
+    scheme = _STORE_SCHEME.get(scheme, scheme)
+    client = {"timeout": f"{REQUEST_SECONDS:g}s", "connect_timeout": f"{CONNECT_SECONDS:g}s"}
     endpoint = _options.get("aws_endpoint") or os.environ.get("AWS_ENDPOINT_URL") or ""
-    if endpoint.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP") or _options.get("allow_http"):
+    if endpoint.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP") or _options.get(_ALLOW_HTTP):
         client["allow_http"] = "true"
-    config = {name: value for name, value in _options.items() if name != "allow_http"}
-    url = f"{_STORE_SCHEME.get(scheme, scheme)}://{bucket}"
-    with _as_os_error(f"{scheme}://{bucket}"):
-        return stores.from_url(url, config=config, client_options=client)
+    config = {name: value for name, value in _options.items() if name.startswith(_PREFIXES[scheme])}
+    retries = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
+    url = f"{scheme}://{bucket}"
+    with _as_os_error(url):
+        return stores.from_url(url, config=config, client_options=client, retry_config=retries)
 
 
 def _of(place: Place) -> Any:
@@ -142,6 +177,11 @@ def _as_os_error(path: str) -> Iterator[None]:
         if not reason:
             number, reason = _generic_reason(str(error))
         raise OSError(number, reason, path) from None
+    except BaseException as error:
+        if type(error).__module__ != "pyo3_runtime":  # a panic of obstore's, which is no Exception
+            raise
+        reason = "obstore cannot work with the settings of the store; check those of the environment"
+        raise OSError(errno.EINVAL, reason, path) from None
 
 
 def _generic_reason(text: str) -> tuple[int, str]:
@@ -150,8 +190,20 @@ def _generic_reason(text: str) -> tuple[int, str]:
         return errno.ENOENT, "the store has no such bucket"
     if "<Code>InvalidAccessKeyId</Code>" in text or "<Code>SignatureDoesNotMatch</Code>" in text:
         return errno.EACCES, "the store does not accept the credentials"
-    # The first line says the request and how often it was repeated, never its headers.
-    return errno.EIO, f"the store failed: {text.partition(chr(10))[0][:300]}"
+    if text.startswith("Configuration key:"):
+        return errno.EINVAL, f"the store has no such option: {text.partition(chr(10))[0]}"
+    if "416 Range Not Satisfiable" in text or "Requested Range Not Satisfiable" in text:
+        return errno.ERANGE, "the object has no such bytes"
+    if _METADATA_SERVICE in text:
+        return errno.EACCES, "there are no credentials: neither in the environment nor as --storage-option"
+    # The first line says the request and how often it was repeated, never its headers; its URL may have a
+    # password.
+    line = re.sub(r"//[^/@\s]*@", "//", text.partition("\n")[0][:300])
+    return errno.EIO, f"the store failed: {line}"
+
+
+_METADATA_SERVICE = "http://169.254.169.254/"
+"""Where a virtual machine of a cloud gets credentials, which is asked last."""
 
 
 _ERRORS = {
@@ -212,14 +264,26 @@ def read_whole(path: str | os.PathLike[str], limit: int | None = None) -> memory
         return memoryview(found.bytes())
 
 
+def _first_piece(place: Place) -> tuple[ObjectStatus, memoryview]:
+    """The status of an object with its first ``PIECE_BYTES``, in one request; two for one without bytes."""
+    try:
+        with _as_os_error(str(place)):
+            found = _of(place).get(place.key, options={"range": (0, PIECE_BYTES)})
+            return _status(found.meta), memoryview(found.bytes())
+    except OSError as error:
+        if error.errno != errno.ERANGE:
+            raise
+    return head(str(place)), memoryview(b"")
+
+
 class Windows:
     """The bytes of one object, fetched in windows. Not for several threads at one time."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Raises OSError."""
         self._place = place_of(path)
-        self.status = head(path)
-        self._start, self._data = 0, memoryview(b"")
+        self._start = 0
+        self.status, self._data = _first_piece(self._place)
         self._next: tuple[int, Future[memoryview]] | None = None
         self._reads_on_at = 0
         self.requests = 1
@@ -239,7 +303,7 @@ class Windows:
             part = self._data[offset : offset + wanted - done]
             view[done : done + len(part)] = part
             done += len(part)
-        self._reads_on_at = position + done
+            self._reads_on_at = position + done
         return done
 
     def _fetch(self, at: int, wanted: int) -> None:
