@@ -22,7 +22,7 @@ def s3_url() -> Iterator[str]:
 
 
 @pytest.fixture
-def bucket(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def bucket(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The name of a new bucket, which the environment's credentials open."""
     name = f"bucket{next(_numbers)}"
     httpx.put(f"{s3_url}/{name}").raise_for_status()
@@ -30,8 +30,9 @@ def bucket(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
-    files.configure({})
-    return name
+    files.forget_options()  # and what was opened with another environment
+    yield name
+    files.forget_options()
 
 
 @pytest.fixture

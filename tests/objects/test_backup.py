@@ -169,19 +169,19 @@ def test_an_interrupted_backup_is_no_restore_point_and_is_taken_over(
 def test_two_backups_do_not_write_at_one_time(
     logs: Path, target: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put, errors = files.put_new, list[BusyError]()
+    put, errors = files.put_own, list[BusyError]()
 
     def putting(path: Path, data: bytes) -> bool:
-        if path.name.endswith(".json") and path.name != "writer.json":
+        if path.name != "writer.json":
             with monkeypatch.context() as inner:
-                inner.setattr(files, "put_new", put)
+                inner.setattr(files, "put_own", put)
                 with pytest.raises(BusyError) as caught:
                     made(target, clock, logs, is_live=True)
                 errors.append(caught.value)
         return put(path, data)
 
     with monkeypatch.context() as patched:
-        patched.setattr(files, "put_new", putting)
+        patched.setattr(files, "put_own", putting)
         made(target, clock, logs)
     assert len(errors) == 1
     assert len(restore_points(target)) == 1

@@ -15,10 +15,13 @@ import pytest
 import siltstone as st
 from siltstone.base import files
 from siltstone.base.errors import DirectoryRefusedError
-from siltstone.base.files.objects import SMALL_BYTES, WINDOW_BYTES
+from siltstone.base.files import objects
+from siltstone.base.files.objects import SMALL_BYTES
 from siltstone.cli.main import run
 from tests.support.objects.store import upload
 
+WINDOW_BYTES = 2 << 20
+"""Less than there is by default, so that large objects are small ones."""
 COMMANDS = {
     "topics": ["topics", "--describe", "--json"],
     "offsets": ["get-offsets", "--json"],
@@ -41,6 +44,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
             logs.send("users", b"value %d" % number, key=b"%d" % (number % 97))
         logs.send("events", b"event")
     return path
+
+
+@pytest.fixture(autouse=True)
+def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "WINDOW_BYTES", WINDOW_BYTES)
 
 
 @pytest.fixture

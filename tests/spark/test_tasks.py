@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pytest
 
+from siltstone.base import files
 from siltstone.base.errors import SourceChangedError
 from siltstone.spark.tasks import in_worker, worker_task
 
@@ -33,7 +34,7 @@ def test_only_an_expected_error_of_a_worker_loses_its_traceback(
     monkeypatch.setenv("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER" if is_worker else "")
     monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
     batch = pa.RecordBatch.from_pydict({"id": [1]})
-    rows = in_worker(failing_task, error, [batch])
+    rows = in_worker(files.configured(), failing_task, error, [batch])
     assert next(rows) is batch and not os.environ["SPARK_HIDE_TRACEBACK"]
     with pytest.raises(type(error)) as raised:
         next(rows)

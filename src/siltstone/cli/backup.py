@@ -87,6 +87,7 @@ def restore(
     at: str | None = None,
     list_: bool = False,
     dry_run: bool = False,
+    storage_option: output.StorageOptions = (),
     json_: output.Json = False,
 ) -> int:
     """Restore log directories from a backup: siltstone restore s3://BUCKET/PREFIX NEW.
@@ -106,6 +107,8 @@ def restore(
         List the backups, restore nothing.
     dry_run
         Show what would be restored.
+    storage_option
+        An option of the object store, NAME=VALUE; repeat it for more.
     json_
         Print one JSON document.
     """

@@ -68,6 +68,7 @@ def clean(
     /,
     *,
     dir_: output.DirFlag = (),
+    storage_option: output.StorageOptions = (),
     flags: CleanFlags = CleanFlags(),
     fleet: FleetFlags = FleetFlags(),
     shown: Shown = Shown(),
@@ -87,6 +88,8 @@ def clean(
         Kafka log directories (all log.dirs of one broker together), or one partition directory.
     dir_
         The same as DIRECTORIES; repeat it for more.
+    storage_option
+        An option of the object store of an s3://, gs:// or abfs:// directory, NAME=VALUE; repeat it for more.
     all_topics
         With --in-place: clean all compacted topics without asking.
     watch

@@ -78,6 +78,7 @@ def dump(
     *,
     files: Annotated[Sequence[Path], Parameter(name="--files")] = (),
     flags: DumpFlags = DumpFlags(),
+    storage_option: output.StorageOptions = (),
     json_: Annotated[bool, _JSON] = False,
 ) -> int:
     """Show what is in files of a Kafka log directory, or in all of them, as kafka-dump-log does; check them.
@@ -92,6 +93,8 @@ def dump(
         Files, or directories for all files in them and in their partitions.
     files
         The same as in Kafka: a,b are two.
+    storage_option
+        An option of the object store of an s3://, gs:// or abfs:// directory, NAME=VALUE; repeat it for more.
     """
     options = flags.with_decoder()
     paths = [path for file in (*arguments, *files) for path in _split(os.fspath(file))]

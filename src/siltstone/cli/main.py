@@ -136,7 +136,10 @@ def _run(arguments: list[str]) -> int:
         command = arguments[0] if arguments and arguments[0] in COMMANDS else "COMMAND"
         reason = str(error).rstrip(".")
         if isinstance(error, UnusedCliTokensError):
-            reason = f"too many arguments: {' '.join(error.unused_tokens or ())}"
+            unused = " ".join(error.unused_tokens or ())
+            # A value of --storage-option that is torn apart is a secret all the same.
+            has_secrets = any(argument.startswith("--storage-option") for argument in arguments)
+            reason = "too many arguments" if has_secrets else f"too many arguments: {unused}"
         raise UsageError(reason, advice=f"siltstone {command} --help lists the flags") from None
     except Exception as error:
         if interruption.current().was_signalled:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import msgspec
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 from rich.console import Console, JustifyMethod, RenderableType
 from rich.markup import escape
 from rich.measure import Measurement
@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
+from siltstone.base import files
 from siltstone.base.clock import duration_text
 from siltstone.base.errors import UsageError
 from siltstone.commands.directories import BrokerDirectories
@@ -260,6 +261,20 @@ FromArguments = Annotated[Sequence[Path], Parameter(parse=False)]
 Directories = tuple[Path, ...]
 """Directories that a command takes as arguments; ``--dir`` does the same."""
 DirFlag = Annotated[Sequence[Path], Parameter(name="--dir")]
+
+
+def _use_stores(_: object, tokens: Sequence[Token]) -> tuple[()]:
+    """Hand ``--storage-option`` to the stores as it is parsed, so that no flags, reports or errors have the
+    values. Raises UsageError, which names no value."""
+    for token in tokens:
+        name, equals, value = token.value.partition("=")
+        refuse_if(not equals, "--storage-option: it is no NAME=VALUE", "pass NAME=VALUE")
+        files.configure({name: value})
+    return ()
+
+
+StorageOptions = Annotated[Sequence[str], Parameter(name="--storage-option", converter=_use_stores)]
+"""Options of object stores, NAME=VALUE each. They are in use once they are parsed; the value is empty."""
 Json = Annotated[bool, Parameter(name="--json")]
 Quiet = Annotated[bool, Parameter(name=("--quiet", "-q"))]
 Verbose = Annotated[bool, Parameter(name=("--verbose", "-v"))]
@@ -287,9 +302,12 @@ class DirFlags:
     ----------
     dir
         A log directory; repeat it for all log.dirs of one broker.
+    storage_option
+        An option of the object store of an s3://, gs:// or abfs:// directory, NAME=VALUE; repeat it for more.
     """
 
     dir: Sequence[Path] = ()
+    storage_option: StorageOptions = ()
 
     def at(self, directories: Sequence[Path]) -> Self:
         """The flags with the directories that are named without ``--dir``, too."""

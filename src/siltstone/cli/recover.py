@@ -48,6 +48,7 @@ def recover(
     /,
     *,
     dir_: output.DirFlag = (),
+    storage_option: output.StorageOptions = (),
     flags: RecoverFlags = RecoverFlags(),
     json_: output.Json = False,
 ) -> int:
@@ -64,6 +65,8 @@ def recover(
         also as --dir.
     dir_
         The same as DIRECTORIES; repeat it for more.
+    storage_option
+        An option of the object store of an s3://, gs:// or abfs:// directory, NAME=VALUE; repeat it for more.
     json_
         Print one JSON document instead of the table.
     """

@@ -45,6 +45,7 @@ def explain(
     /,
     *,
     dir_: output.DirFlag = (),
+    storage_option: output.StorageOptions = (),
     flags: ExplainFlags = ExplainFlags(),
     html: Path | None = None,
     verbose: output.Verbose = False,
@@ -63,6 +64,8 @@ def explain(
         also as --dir.
     dir_
         The same as DIRECTORIES; repeat it for more.
+    storage_option
+        An option of the object store of an s3://, gs:// or abfs:// directory, NAME=VALUE; repeat it for more.
     html
         Write a page with plots to this new file.
     verbose
@@ -237,6 +240,7 @@ def verify(
     /,
     *,
     flags: VerifyFlags = VerifyFlags(),
+    storage_option: output.StorageOptions = (),
     json_: output.Json = False,
 ) -> int:
     """Check cleaned log directories against what they were before, independently of what cleaned them.
@@ -251,6 +255,8 @@ def verify(
         KEEP/RUN that clean --keep-originals KEEP made; RUN is the run's name. AFTER: the cleaned directory,
         or the copy that clean --out made. A broker with several log.dirs: pass each as --before and --after
         instead.
+    storage_option
+        An option of the object store of an s3://, gs:// or abfs:// directory, NAME=VALUE; repeat it for more.
     json_
         Print one JSON document.
     """

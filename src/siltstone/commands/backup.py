@@ -24,6 +24,7 @@ import contextlib
 import hashlib
 import json
 import re
+import secrets
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -252,7 +253,7 @@ def backup(
         pruned: list[str] = []
         if not request.dry_run:
             path = request.target / _BACKUPS / f"{point.backup_id}.json"
-            if not files.put_new(path, msgspec.json.encode(point)):
+            if not files.put_own(path, msgspec.json.encode(point)):
                 raise BusyError("another backup has just been made", advice="try again")
             if request.keep is not None:
                 pruned = _prune(request.target, [*points, point], request.keep, now_ms)
@@ -273,10 +274,10 @@ def _new_id(points: Sequence[RestorePoint], now_ms: int) -> str:
 def _writing(request: BackupRequest, clock: Clock) -> Iterator[None]:
     """Be the only one that writes there. Raises BusyError."""
     path = request.target / _WRITER
-    note = json.dumps({"host": socket.gethostname(), "since_ms": clock.now_ms()}).encode()
+    note = {"host": socket.gethostname(), "since_ms": clock.now_ms(), "run": secrets.token_hex(8)}
     if request.takes_over:
         files.delete_objects([path])
-    if not files.put_new(path, note):
+    if not files.put_own(path, json.dumps(note).encode()):
         who = bytes(files.read_bytes(path)).decode("utf-8", "replace")[:200]
         raise BusyError(
             f"another backup writes there, or was interrupted: {who}",

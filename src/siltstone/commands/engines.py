@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from siltstone.base import files
 from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.compaction.inplace.planning import LogState
 
@@ -48,6 +49,16 @@ def has_session() -> bool:
     from siltstone.spark.internals import running_session
 
     return running_session() is not None
+
+
+def use_stores(options: Mapping[str, str] | None = None) -> None:
+    """Use options of object stores from now on; and, where neither they nor the environment have any, those
+    of S3 that the program's Spark session has. Raises UsageError, which has no value of them."""
+    files.configure(options or {})
+    if "pyspark.sql" in sys.modules and has_session():
+        from siltstone.spark.stores import lend
+
+        lend()
 
 
 def start_java(master: str | None, settings: Mapping[str, str]) -> None:

@@ -9,11 +9,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from siltstone.base.errors import UsageError
+from siltstone.commands.engines import use_stores
 from siltstone.tables.arguments import OnePath, Paths, RowKeywords, read_options
 from siltstone.tables.export import Export, begin, export_in_process
 from siltstone.tables.options import ReadOptions
@@ -34,6 +35,7 @@ def export(
     buckets: int | None = None,
     decode: Any = None,
     spark: Any = None,
+    storage_options: Mapping[str, str] | None = None,
     **arguments: Any,
 ) -> Export:
     """Write a table into the directory ``target``; readers see all of it, or what was there before.
@@ -43,10 +45,12 @@ def export(
     date (``mode`` "update", the default; "overwrite" replaces all its rows): ``view="log"`` appends new
     records, ``view="latest"`` has a row for each key, in ``buckets`` for each partition. ``compression``:
     "snappy", "none", "zstd", "lz4" or "gzip". ``decode``: as in ``st.read``. ``spark``: the ``SparkSession``
-    whose tasks write, on storage that its executors share; without one, this process does, on all cores. The
+    whose tasks write, on storage that its executors share; without one, this process does, on all cores.
+    ``storage_options``: of the object store that ``path`` is in. The
     other arguments are those of ``st.read``. Raises UsageError, EngineError, TableChangedError, and what
     reading raises; nothing has changed then.
     """
+    use_stores(storage_options)
     rows: RowKeywords = {
         "offsets": arguments.pop("offsets", None),
         "timestamps": arguments.pop("timestamps", None),

@@ -9,8 +9,8 @@
     st.verify("/backup/kafka", "/new").raise_for_errors()
 
 Keyword arguments are the flags of the commands (``docs/commands.md``), with "_" for "-"; ``topic`` is one or
-many, ``config`` and ``spark_conf`` are mappings. A keyword that does not exist is a TypeError, which is a
-UsageError, too. Spark is imported only if it is used.
+many, ``config``, ``spark_conf`` and ``storage_options`` are mappings. A keyword that does not exist is a
+TypeError, which is a UsageError, too. Spark is imported only if it is used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 from siltstone.base.clock import Clock, checked_ms
 from siltstone.base.config import Config, ConfigValue, config_texts, parse_broker_config
 from siltstone.base.errors import EngineError, UnknownKeywordError, UsageError
-from siltstone.commands.engines import ENGINES, SPARK_BYTES, has_session, parse_spark_conf
+from siltstone.commands.engines import ENGINES, SPARK_BYTES, has_session, parse_spark_conf, use_stores
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.runtime.manager import LogManager
 
@@ -59,6 +59,7 @@ class LogKeywords(TypedDict, total=False):
     master: str
     spark_conf: Mapping[str, ConfigValue]
     spill_dir: OnePath
+    storage_options: Mapping[str, str]
 
 
 class ExplainKeywords(LogKeywords, total=False):
@@ -93,11 +94,14 @@ def _request(kind: type[Any], known: Sequence[str], keywords: Mapping[str, Any],
     """Make a command's request, of class ``kind``, from a function's keywords. ``known``: the names of all
     keywords; ``places``: the request's directories. Raises UsageError."""
     options: dict[str, Any] = {}
+    use_stores()
     for name, value in keywords.items():
         if name not in known:
             raise _unknown_keyword(name, known)
         if name == "topic":
             options["topics"] = (value,) if isinstance(value, str) else tuple(value)
+        elif name == "storage_options":
+            use_stores(value)
         elif name in ("config", "spark_conf"):
             options[name] = [f"{key}={text}" for key, text in config_texts(value, name).items()]
         elif name == "now_ms":
@@ -192,7 +196,13 @@ class OpenLogs(LogManager):
 
 
 @overload
-def open(path: OnePathOrMany, mode: Literal["r"] = ..., *, clock: Clock | None = None) -> ReadableLogs:
+def open(
+    path: OnePathOrMany,
+    mode: Literal["r"] = ...,
+    *,
+    clock: Clock | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ReadableLogs:
     """Open to read."""
 
 
@@ -204,13 +214,20 @@ def open(
 
 
 def open(
-    path: OnePathOrMany, mode: str = "r", *, config: BrokerConfig | None = None, clock: Clock | None = None
+    path: OnePathOrMany,
+    mode: str = "r",
+    *,
+    config: BrokerConfig | None = None,
+    clock: Clock | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> ReadableLogs | OpenLogs:
     """Open a log directory, or several of one broker.
 
     mode "r": read-only, without a lock; "a": created where it is missing, locked, recovered, maintained by a
-    thread. ``config``: the broker's settings by Kafka's names, for "a". Raises SiltstoneError, OSError.
+    thread. ``config``: the broker's settings by Kafka's names, for "a". ``storage_options``: those of an
+    object store, from which logs are only read. Raises SiltstoneError, OSError.
     """
+    use_stores(storage_options)
     paths = paths_of(path)
     if mode == "r":
         if config is not None:

@@ -22,7 +22,7 @@ import math
 import re
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -48,6 +48,7 @@ from siltstone.spark.rows import (
     report_row,
     rows_of,
 )
+from siltstone.spark.stores import use_options
 from siltstone.spark.tasks import Batches, merge_shape, neighbours, run_job, task_numbers, worker_task
 from siltstone.tables.arguments import Paths, RowKeywords, Time, read_options
 from siltstone.tables.latest import (
@@ -91,6 +92,7 @@ def read(
     partitions: int | Sequence[int] | None = None,
     keys: bytes | str | Sequence[bytes | str] | None = None,
     decode: Any = None,
+    storage_options: Mapping[str, str] | None = None,
     **options: Any,
 ) -> DataFrame:
     """The table of a log directory, or of one partition's: ``st.read(spark, "/backup/kafka", "users")``.
@@ -99,13 +101,15 @@ def read(
     all by default. ``as_of``: an offset (int), or a time (ISO text or datetime, UTC where it has no zone).
     ``offsets``, ``timestamps``: (start, end), below the end, None for no bound; with ``partitions`` and
     ``keys`` (bytes, or text for UTF-8; one or many) the records that are returned. ``decode``: how the values
-    become a typed column, ``st.Json``, ``st.Avro`` or ``st.Protobuf``, or {"key": …}. The other options are
-    those of the data source, under their own names (``minPartitions``) or in snake case
-    (``min_partitions``), and Python's values: ``True``, ``["key", "value"]``, ``{"users": {"0": 5}}``.
+    become a typed column, ``st.Json``, ``st.Avro`` or ``st.Protobuf``, or {"key": …}. ``storage_options``:
+    those of an object store; where there are none, the session's ``fs.s3a.*``. The other options are those of
+    the data source, under their own names (``minPartitions``) or in snake case (``min_partitions``), and
+    Python's values: ``True``, ``["key", "value"]``, ``{"users": {"0": 5}}``.
 
     The DataFrame is the log as it was at the call. Raises UsageError, and what ``tables.table.plan`` raises;
     EngineError where the session's Python has no Siltstone.
     """
+    use_options(spark, storage_options)
     rows = RowKeywords(offsets=offsets, timestamps=timestamps, partitions=partitions, keys=keys)
     parsed = read_options(path, topic, as_of, rows, options).with_decoders(decode)
     if is_connect(spark) and any(getattr(one, "schema", "") is None for one in parsed.decoders.values()):

@@ -21,7 +21,7 @@ from pyspark import RDD, InheritableThread
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from siltstone.base import interruption
+from siltstone.base import files, interruption
 from siltstone.base.errors import EngineError, SiltstoneError
 from siltstone.base.records.layout import Words
 from siltstone.spark import internals
@@ -82,11 +82,12 @@ def one_line_errors() -> Iterator[None]:
 
 
 def in_worker(
-    function: Callable[..., Iterator[pa.RecordBatch]], *arguments: object
+    stores: files.StoreOptions, function: Callable[..., Iterator[pa.RecordBatch]], *arguments: object
 ) -> Iterator[pa.RecordBatch]:
-    """Run a task's function in a Python worker."""
+    """Run a task's function in a Python worker, with the driver's options of object stores."""
     with one_line_errors():
         freeze_imports()
+        files.configure(stores.values)
         yield from function(*arguments)
 
 
@@ -102,7 +103,7 @@ def worker_task(
 
     The plan of the query (``explain``, Spark's UI) has ``MapInArrow NAME(…)``; by default the function's own
     name."""
-    task = functools.partial(in_worker, function, *arguments)
+    task = functools.partial(in_worker, files.configured(), function, *arguments)
     task.__name__ = name or task_name(function)  # type: ignore[attr-defined]  # Spark asks for it
     return task
 
@@ -112,14 +113,17 @@ def numbered_rows(
 ) -> Callable[[Iterable[int]], Iterator[bytes]]:
     """``in_worker`` for an RDD of numbers: the numbers of a task come as one batch, and its rows are
     serialised."""
-    return functools.partial(_numbered_rows, function, arguments)
+    return functools.partial(_numbered_rows, files.configured(), function, arguments)
 
 
 def _numbered_rows(
-    function: Callable[..., Iterator[pa.RecordBatch]], arguments: tuple[object, ...], numbers: Iterable[int]
+    stores: files.StoreOptions,
+    function: Callable[..., Iterator[pa.RecordBatch]],
+    arguments: tuple[object, ...],
+    numbers: Iterable[int],
 ) -> Iterator[bytes]:
     batch = pa.RecordBatch.from_pydict({"id": pa.array(numbers, pa.int64())})
-    for rows in in_worker(function, *arguments, [batch]):
+    for rows in in_worker(stores, function, *arguments, [batch]):
         yield rows.serialize().to_pybytes()
 
 

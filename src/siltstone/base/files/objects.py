@@ -7,12 +7,15 @@
     identity      (number from the ETag, size, time), as (inode, size, time) of a local file
 
 A reader fetches ``WINDOW_BYTES`` at a time, and while they are used the next ones, if it reads on from where
-it was; a small object at once; elsewhere no more than it is asked for. Each request says the ETag that the
+it was; a small object at once; elsewhere no more than it is asked for. It begins with one request for status
+and first bytes. Each request says the ETag that the
 object had when it was opened: one that was replaced in between is an error, never a mixture.
 
-The stores are ``obstore``'s (``siltstone[objects]``), which repeats what fails for a moment. Credentials and
-endpoints are those of the environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``,
-``GOOGLE_APPLICATION_CREDENTIALS``, ``AZURE_STORAGE_ACCOUNT_NAME``, …) and of ``configure``.
+The stores are ``obstore``'s (``siltstone[objects]``), which repeats what fails for a moment, for at most
+``RETRY_SECONDS`` and the ``REQUEST_SECONDS`` of the last try; what it does not repeat is tried
+``BROKEN_TRIES`` times. Credentials and endpoints are those of the
+environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, ``GOOGLE_APPLICATION_CREDENTIALS``,
+``AZURE_STORAGE_ACCOUNT_NAME``, …) and of ``configure``; no error, ``repr`` or log has their values.
 """
 
 from __future__ import annotations
@@ -23,24 +26,36 @@ import hashlib
 import importlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-WINDOW_BYTES = 8 << 20
+from siltstone.base.errors import UsageError
+
+WINDOW_BYTES = 16 << 20
 """Bytes of one request of a reader that reads on."""
 SMALL_BYTES = 1 << 20
 """An object up to this size is fetched at once: indexes, checkpoints, snapshots."""
 PIECE_BYTES = 64 << 10
 """Bytes of one request elsewhere in a large object, such as a batch header that an index leads to."""
+REQUEST_SECONDS, CONNECT_SECONDS = 60.0, 10.0
+"""How long one request may take with its answer; how long its connection."""
+RETRIES, RETRY_SECONDS = 10, 60.0
+"""How often a request is repeated that fails for a moment, and until how long after its start."""
+BROKEN_TRIES = 3
+"""How often a list or a put is tried whose connection breaks."""
+_Answer = TypeVar("_Answer")
 _FORM = re.compile(r"(?P<scheme>s3|s3a|gs|abfs|abfss|az):/+(?P<bucket>[^/]+)(?:/+(?P<key>.*))?\Z", re.DOTALL)
-_STORE_SCHEME = {"s3a": "s3", "az": "az"}
-_threads = ThreadPoolExecutor(4, thread_name_prefix="siltstone-objects")
+_STORE_SCHEME = {"s3a": "s3"}
 _options: dict[str, str] = {}
+_PREFIXES = {"s3": "aws_", "gs": "google_", "abfs": "azure_", "abfss": "azure_", "az": "azure_"}
+"""What the names of a store's options begin with."""
+_ALLOW_HTTP = "allow_http"
 
 
 class ObjectStatus(NamedTuple):
@@ -91,16 +106,37 @@ def shown(path: str | os.PathLike[str]) -> str:
     return str(place_of(path)) if is_object(path) else os.fspath(path)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """Options of stores, by obstore's names; its ``repr`` has none of them."""
+
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
 def configure(options: Mapping[str, str]) -> None:
     """Use these options of the stores (``aws_endpoint``, ``aws_access_key_id``, …) from now on, before those
-    of the environment. They are never written anywhere."""
-    _options.update(options)
-    _store.cache_clear()
+    of the environment. They are never written anywhere. Raises UsageError, which has no value of them."""
+    lowered = {name.lower(): value for name, value in options.items()}
+    for name, value in lowered.items():
+        if name != _ALLOW_HTTP and not name.startswith(tuple(_PREFIXES.values())):
+            reason = "an option of object stores has a name that none of them knows"
+            raise UsageError(reason, advice=f"names begin with aws_, google_ or azure_, or are {_ALLOW_HTTP}")
+        if not value.isprintable():  # obstore panics, since no header may have it
+            raise UsageError(f"the option {name} of object stores has a control character")
+    if any(_options.get(name) != value for name, value in lowered.items()):
+        _options.update(lowered)
+        _store.cache_clear()
 
 
-def configured() -> dict[str, str]:
+def configured() -> StoreOptions:
     """The options of ``configure``, for the workers of a job."""
-    return dict(_options)
+    return StoreOptions(values=dict(_options))
+
+
+def forget_options() -> None:
+    """Have no options again."""
+    _options.clear()
+    _store.cache_clear()
 
 
 @cache
@@ -111,14 +147,22 @@ def _store(scheme: str, bucket: str, process: int) -> Any:
     except ImportError as error:
         reason = "reading objects needs obstore: pip install 'siltstone[objects]'"
         raise OSError(errno.ENOSYS, reason, f"{scheme}://{bucket}") from error
-    client = {"timeout": "60s", "connect_timeout": "10s"}
+    scheme = _STORE_SCHEME.get(scheme, scheme)
+    client = {"timeout": f"{REQUEST_SECONDS:g}s", "connect_timeout": f"{CONNECT_SECONDS:g}s"}
     endpoint = _options.get("aws_endpoint") or os.environ.get("AWS_ENDPOINT_URL") or ""
-    if endpoint.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP") or _options.get("allow_http"):
+    if endpoint.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP") or _options.get(_ALLOW_HTTP):
         client["allow_http"] = "true"
-    config = {name: value for name, value in _options.items() if name != "allow_http"}
-    url = f"{_STORE_SCHEME.get(scheme, scheme)}://{bucket}"
-    with _as_os_error(f"{scheme}://{bucket}"):
-        return stores.from_url(url, config=config, client_options=client)
+    config = {name: value for name, value in _options.items() if name.startswith(_PREFIXES[scheme])}
+    retries = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
+    url = f"{scheme}://{bucket}"
+    with _as_os_error(url):
+        return stores.from_url(url, config=config, client_options=client, retry_config=retries)
+
+
+@cache
+def _threads(process: int) -> ThreadPoolExecutor:
+    """The threads of this process that fetch the next windows."""
+    return ThreadPoolExecutor(4, thread_name_prefix="siltstone-objects")
 
 
 def _of(place: Place) -> Any:
@@ -137,23 +181,46 @@ def _as_os_error(path: str) -> Iterator[None]:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
         raise
     except Exception as error:
-        kind = type(error).__name__
-        number, reason = _ERRORS.get(kind, (errno.EIO, ""))
-        if not reason:
-            number, reason = _generic_reason(str(error))
+        number, reason = _reason_of(type(error).__name__, str(error))
         raise OSError(number, reason, path) from None
+    except BaseException as error:
+        if type(error).__module__ != "pyo3_runtime":  # a panic of obstore's, which is no Exception
+            raise
+        reason = "obstore cannot work with the settings of the store; check those of the environment"
+        raise OSError(errno.EINVAL, reason, path) from None
 
 
-def _generic_reason(text: str) -> tuple[int, str]:
-    """(number, reason) of an error that obstore does not tell from others."""
-    if "<Code>NoSuchBucket</Code>" in text or "ContainerNotFound" in text:
-        return errno.ENOENT, "the store has no such bucket"
-    if "<Code>InvalidAccessKeyId</Code>" in text or "<Code>SignatureDoesNotMatch</Code>" in text:
-        return errno.EACCES, "the store does not accept the credentials"
-    # The first line says the request and how often it was repeated, never its headers.
-    return errno.EIO, f"the store failed: {text.partition(chr(10))[0][:300]}"
+def _reason_of(kind: str, text: str) -> tuple[int, str]:
+    """(number, reason) of an error of obstore's class ``kind``: many are of the class ``GenericError``."""
+    for phrases, reason in _REASONS.items():
+        if any(phrase in text for phrase in phrases):
+            return reason
+    if kind in _ERRORS:
+        return _ERRORS[kind]
+    if text.startswith("Configuration key:"):
+        return errno.EINVAL, f"the store has no such option: {text.partition(chr(10))[0]}"
+    # The first line says the request and how often it was repeated, never its headers; its URL may have a
+    # password.
+    line = re.sub(r"//[^/@\s]*@", "//", text.partition("\n")[0][:300])
+    is_broken = "HTTP error:" in line and ("performing PUT" in line or " retries" not in line)
+    return errno.ECONNABORTED if is_broken else errno.EIO, f"the store failed: {line}"
 
 
+_METADATA_SERVICE = "http://169.254.169.254/"
+"""Where a virtual machine of a cloud gets credentials, which is asked last."""
+_REASONS = {
+    ("<Code>NoSuchBucket</Code>", "ContainerNotFound"): (errno.ENOENT, "the store has no such bucket"),
+    ("<Code>InvalidAccessKeyId</Code>", "<Code>SignatureDoesNotMatch</Code>", " 401 Unauthorized"): (
+        errno.EACCES,
+        "the store does not accept the credentials",
+    ),
+    (_METADATA_SERVICE,): (
+        errno.EACCES,
+        "there are no credentials: neither in the environment nor as --storage-option",
+    ),
+    (" 403 Forbidden",): (errno.EACCES, "the store does not allow it"),
+    (" 416 ",): (errno.ERANGE, "the object has no such bytes"),
+}
 _ERRORS = {
     "AlreadyExistsError": (errno.EEXIST, os.strerror(errno.EEXIST)),
     "NotFoundError": (errno.ENOENT, os.strerror(errno.ENOENT)),
@@ -162,6 +229,15 @@ _ERRORS = {
     "PreconditionError": (errno.ESTALE, "the object was replaced while it was read"),
     "NotModifiedError": (errno.ESTALE, "the object was replaced while it was read"),
 }
+
+
+def _whole(call: Callable[[], _Answer]) -> _Answer:
+    """The result of a call whose connection may break where obstore does not repeat it: within a list, or in
+    a put, which may have been done. Raises OSError."""
+    for _ in range(BROKEN_TRIES - 1):
+        with contextlib.suppress(ConnectionAbortedError):
+            return call()
+    return call()
 
 
 def _status(found: Mapping[str, Any]) -> ObjectStatus:
@@ -181,24 +257,29 @@ def head(path: str | os.PathLike[str]) -> ObjectStatus:
 def has_keys(path: str | os.PathLike[str]) -> bool:
     """Is it a directory: is there a key below it? Raises OSError."""
     place = place_of(path)
-    with _as_os_error(str(place)):
-        for chunk in _of(place).list(place.prefix or None, chunk_size=1):
-            return bool(chunk)
-    return False
+
+    def has_one() -> bool:
+        with _as_os_error(str(place)):
+            return any(map(bool, _of(place).list(place.prefix or None, chunk_size=1)))
+
+    return _whole(has_one)
 
 
 def list_keys(path: str | os.PathLike[str]) -> tuple[dict[str, ObjectStatus], list[str]]:
     """What is directly below a directory: (objects by name, names of directories). Raises FileNotFoundError
     if there is nothing, OSError."""
     place = place_of(path)
-    with _as_os_error(str(place)):
-        found = _of(place).list_with_delimiter(place.prefix or None)
-        skip = len(place.prefix)
-        objects = {str(row["path"])[skip:]: _status(row) for row in found["objects"]}
-        objects.pop("", None)  # the marker of an empty directory
-        folders = [str(name).rstrip("/")[skip:] for name in found["common_prefixes"]]
-        if not objects and not folders:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(place))
+
+    def listed() -> Any:
+        with _as_os_error(str(place)):
+            return _of(place).list_with_delimiter(place.prefix or None)
+
+    found, skip = _whole(listed), len(place.prefix)
+    objects = {str(row["path"])[skip:]: _status(row) for row in found["objects"]}
+    objects.pop("", None)  # the marker of an empty directory
+    folders = [str(name).rstrip("/")[skip:] for name in found["common_prefixes"]]
+    if not objects and not folders:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(place))
     return objects, folders
 
 
@@ -209,7 +290,29 @@ def read_whole(path: str | os.PathLike[str], limit: int | None = None) -> memory
         found = _of(place).get(place.key)
         if limit is not None and found.meta["size"] > limit:
             found = _of(place).get(place.key, options={"range": (0, limit)})
-        return memoryview(found.bytes())
+        data = memoryview(found.bytes())
+    _require(data, found.meta["size"] if limit is None else min(found.meta["size"], limit), place)
+    return data
+
+
+def _require(data: memoryview, size: int, place: Place) -> None:
+    """Raises OSError for an answer that is not whole."""
+    if len(data) != size:
+        raise OSError(errno.EIO, f"the store sent {len(data)} of {size} bytes", str(place))
+
+
+def _first_piece(place: Place) -> tuple[ObjectStatus, memoryview]:
+    """The status of an object with its first ``PIECE_BYTES``, in one request; two for one without bytes."""
+    try:
+        with _as_os_error(str(place)):
+            found = _of(place).get(place.key, options={"range": (0, PIECE_BYTES)})
+            status, data = _status(found.meta), memoryview(found.bytes())
+        _require(data, min(status.size, PIECE_BYTES), place)
+        return status, data
+    except OSError as error:
+        if error.errno != errno.ERANGE:
+            raise
+    return head(str(place)), memoryview(b"")
 
 
 class Windows:
@@ -218,8 +321,8 @@ class Windows:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Raises OSError."""
         self._place = place_of(path)
-        self.status = head(path)
-        self._start, self._data = 0, memoryview(b"")
+        self._start = 0
+        self.status, self._data = _first_piece(self._place)
         self._next: tuple[int, Future[memoryview]] | None = None
         self._reads_on_at = 0
         self.requests = 1
@@ -239,7 +342,7 @@ class Windows:
             part = self._data[offset : offset + wanted - done]
             view[done : done + len(part)] = part
             done += len(part)
-        self._reads_on_at = position + done
+            self._reads_on_at = position + done
         return done
 
     def _fetch(self, at: int, wanted: int) -> None:
@@ -257,7 +360,7 @@ class Windows:
             self._start, self._data = at, self._get(at, min(at + length, size))
         end = self._start + len(self._data)
         if reads_on and end < size and self._next is None:
-            self._next = end, _threads.submit(self._get, end, min(end + WINDOW_BYTES, size))
+            self._next = end, _threads(os.getpid()).submit(self._get, end, min(end + WINDOW_BYTES, size))
 
     def _get(self, start: int, end: int) -> memoryview:
         self.requests += 1
@@ -267,8 +370,7 @@ class Windows:
             options["if_match"] = etag
         with _as_os_error(str(place)):
             found = memoryview(_of(place).get(place.key, options=options).bytes())
-        if len(found) != end - start:
-            raise OSError(errno.EIO, f"the store sent {len(found)} of {end - start} bytes", str(place))
+        _require(found, end - start, place)
         return found
 
     def close(self) -> None:
@@ -281,15 +383,25 @@ class Windows:
 
 
 def put_new(path: str | os.PathLike[str], data: bytes | memoryview) -> bool:
-    """Put an object unless there is one of its key (``If-None-Match: *``); returns whether it was put. Raises
-    OSError."""
+    """Put an object unless there is one of its key (``If-None-Match: *``); returns whether it was put, and
+    False also where the answer to a put got lost that was done (``put_own``). Raises OSError."""
     place = place_of(path)
-    try:
+
+    def put() -> None:
         with _as_os_error(str(place)):
             _of(place).put(place.key, bytes(data), mode="create", use_multipart=False)
+
+    try:
+        _whole(put)
     except FileExistsError:
         return False
     return True
+
+
+def put_own(path: str | os.PathLike[str], data: bytes) -> bool:
+    """``put_new`` of bytes that nobody else puts; returns whether the object has them, whatever became of the
+    answers. Raises OSError."""
+    return put_new(path, data) or read_whole(path) == data
 
 
 def delete_objects(paths: Sequence[str | os.PathLike[str]]) -> None:
@@ -303,7 +415,10 @@ def delete_objects(paths: Sequence[str | os.PathLike[str]]) -> None:
 def objects_below(path: str | os.PathLike[str]) -> Iterator[tuple[str, ObjectStatus]]:
     """All objects below a directory, however deep: (the key from there, its status). Raises OSError."""
     place = place_of(path)
-    with _as_os_error(str(place)):
-        for chunk in _of(place).list(place.prefix or None):
-            for row in chunk:
-                yield str(row["path"])[len(place.prefix) :], _status(row)
+
+    def listed() -> list[Any]:
+        with _as_os_error(str(place)):
+            return [row for chunk in _of(place).list(place.prefix or None) for row in chunk]
+
+    for row in _whole(listed):
+        yield str(row["path"])[len(place.prefix) :], _status(row)

@@ -1,0 +1,62 @@
+"""Options of object stores that a Spark session has: Hadoop's of S3, ``fs.s3a.*`` (``S3AFileSystem``).
+
+They are lent where neither ``files.configure`` nor the environment says anything, key and secret only
+together. Spark's own settings are only read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from siltstone.base import files
+from siltstone.spark.internals import running_session
+
+_KEYS = {
+    "aws_access_key_id": "fs.s3a.access.key",
+    "aws_secret_access_key": "fs.s3a.secret.key",
+    "aws_session_token": "fs.s3a.session.token",
+}
+_PLACES = {"aws_endpoint": "fs.s3a.endpoint", "aws_region": "fs.s3a.endpoint.region"}
+_VARIABLES = {"aws_endpoint": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT"), "aws_region": ("AWS_REGION",)}
+_SSL = "fs.s3a.connection.ssl.enabled"
+
+
+def use_options(session: SparkSession, options: Mapping[str, str] | None) -> None:
+    """Use options of object stores, and what the session lends. Raises UsageError."""
+    files.configure(options or {})
+    lend(session)
+
+
+def lend(session: SparkSession | None = None) -> None:
+    """Use a session's options of S3; by default those of the program's own session, if it has one."""
+    session = session or running_session()
+    if session is None:
+        return
+    with contextlib.suppress(Py4JError, PySparkException, AttributeError, OSError):  # Java is gone, or remote
+        context: Any = session.sparkContext
+        files.configure(lent_options(context._jsc.hadoopConfiguration().get))
+
+
+def lent_options(setting: Callable[[str], str | None]) -> dict[str, str]:
+    """The options to lend, of ``setting(name)``, which returns a text or None."""
+    known = files.configured().values
+    lent: dict[str, str] = {}
+    keys = {name: value for name, hadoop in _KEYS.items() if (value := setting(hadoop))}
+    if "aws_access_key_id" not in known and "AWS_ACCESS_KEY_ID" not in os.environ:
+        lent |= keys
+    for name, hadoop in _PLACES.items():
+        has_variable = any(variable in os.environ for variable in _VARIABLES[name])
+        if name not in known and not has_variable and (value := setting(hadoop)):
+            lent[name] = value
+    endpoint = lent.get("aws_endpoint", "")
+    if endpoint and "://" not in endpoint:
+        scheme = "http" if setting(_SSL) == "false" else "https"
+        lent["aws_endpoint"] = f"{scheme}://{endpoint}"
+    return lent

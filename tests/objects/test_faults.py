@@ -1,0 +1,170 @@
+"""What a network and a store do wrong ends in a retry, or in one clear line; nothing half is seen."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import siltstone as st
+from siltstone.base import files
+from siltstone.base.files import objects
+from siltstone.cli.main import run
+from siltstone.commands.backup import BackupRequest, backup, restore, restore_points
+from tests.support.objects.faulty import (
+    BUSY,
+    CUT,
+    DENIED,
+    KEY,
+    LOST,
+    SHORT,
+    SILENT,
+    FaultyProxy,
+    faulty_proxy,
+)
+
+DATA = bytes(range(256)) * 2_000
+"""Of an object with a first piece and a rest."""
+
+
+@pytest.fixture
+def proxy(
+    s3_url: str, bucket: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FaultyProxy]:
+    """Between the code and the store, which gives up sooner than by default."""
+    monkeypatch.setattr(objects, "RETRIES", 2)
+    if "silent" in request.node.name:
+        monkeypatch.setattr(objects, "REQUEST_SECONDS", 1.0)
+    with faulty_proxy(s3_url) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        files.forget_options()
+        yield proxy
+
+
+@pytest.fixture
+def large(store: Any, bucket: str) -> str:
+    store.put("log", DATA)
+    return f"s3://{bucket}/log"
+
+
+def whole(path: str) -> bytes:
+    with files.Reader(path) as reader:
+        return reader.read(0, reader.stat.size)
+
+
+@pytest.mark.parametrize("fault", [BUSY, CUT, SILENT, LOST])
+def test_what_fails_for_a_moment_is_repeated(fault: str, proxy: FaultyProxy, large: str) -> None:
+    monitored = ("GET", "/log")
+    proxy.fail(fault, words=monitored)
+    assert whole(large) == DATA
+    assert proxy.met == 1
+    with files.Reader(large) as reader:
+        proxy.fail(fault, words=monitored)
+        assert reader.read(100_000, 300_000) == DATA[100_000:400_000]
+    assert proxy.met == 1
+    proxy.fail(fault, words=monitored)
+    assert files.read_bytes(large) == DATA
+    proxy.fail(fault, words=("GET", "list-type"))
+    assert len(files.entries(large.removesuffix("/log"))) == 1
+
+
+@pytest.mark.parametrize("fault", [BUSY, CUT, SILENT, LOST, SHORT])
+def test_what_goes_on_failing_is_one_line(
+    fault: str, proxy: FaultyProxy, large: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Of a whole object that a store says is shorter, nobody knows.
+    for read in (whole,) if fault == SHORT else (whole, files.read_bytes):
+        proxy.fail(fault, words=("GET", "/log"), forever=True)
+        with pytest.raises(OSError) as caught:
+            read(large)
+        assert caught.value.errno in (errno.EIO, errno.ECONNABORTED)
+        assert str(caught.value.filename) == large
+        assert "\n" not in str(caught.value.strerror)
+        assert 0 < proxy.met <= 4
+    proxy.fail()
+    with files.Reader(large) as reader:
+        proxy.fail(fault, words=("GET", "/log"), forever=True)
+        with pytest.raises(OSError):
+            reader.read(100_000, 300_000)
+        proxy.fail()
+        assert reader.read(100_000, 300_000) == DATA[100_000:400_000]
+    if fault in (SHORT, SILENT):
+        return
+    proxy.fail(fault, forever=True)
+    assert run(["get-offsets", "--dir", large.removesuffix("/log")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the store failed" in line
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"), [(KEY, "does not accept the credentials"), (DENIED, "the store does not allow it")]
+)
+def test_wrong_credentials_are_tried_once(
+    fault: str, reason: str, proxy: FaultyProxy, large: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proxy.fail(fault, words=("GET", "/log"), forever=True)
+    with pytest.raises(OSError, match=reason) as caught:
+        files.read_bytes(large)
+    assert caught.value.errno == errno.EACCES
+    assert proxy.met == 1
+    proxy.fail(fault, words=("GET",), forever=True)
+    assert run(["explain", large.removesuffix("/log"), "--engine", "process"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert reason in line
+
+
+# Backups: whole or not there.
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    path = tmp_path / "logs"
+    with st.open(path, mode="a") as opened:
+        opened.topics.create("users", 1, {})
+        opened.send("users", b"value")
+    return path
+
+
+@pytest.fixture
+def target(bucket: str) -> Path:
+    return Path(f"s3://{bucket}/backups")
+
+
+@pytest.mark.parametrize(
+    ("fault", "word"),
+    [
+        (LOST, "writer.json"),
+        (LOST, "chunks"),
+        (LOST, "/backups/backups"),
+        (BUSY, "chunks"),
+        (SILENT, "chunks"),
+    ],
+)
+def test_a_put_whose_answer_is_lost_makes_a_backup_all_the_same(
+    fault: str, word: str, proxy: FaultyProxy, logs: Path, target: Path, tmp_path: Path
+) -> None:
+    proxy.fail(fault, words=("PUT", word))
+    result = backup(BackupRequest(directories=[logs], target=target))
+    assert proxy.met == 1
+    assert [point.backup_id for point in restore_points(target)] == [result.backup_id]
+    restore(target, tmp_path / "restored")
+    assert not files.exists(target / "writer.json")
+
+
+@pytest.mark.parametrize("word", ["writer.json", "chunks", "/backups/backups"])
+def test_a_backup_that_fails_is_no_restore_point_and_stands_in_nobodys_way(
+    word: str, proxy: FaultyProxy, logs: Path, target: Path, tmp_path: Path
+) -> None:
+    proxy.fail(BUSY, words=("PUT", word), forever=True)
+    with pytest.raises(OSError, match="the store failed"):
+        backup(BackupRequest(directories=[logs], target=target))
+    proxy.fail()
+    assert restore_points(target) == []
+    backup(BackupRequest(directories=[logs], target=target))
+    proxy.fail(CUT, words=("GET", "chunks"), forever=True)
+    with pytest.raises(OSError, match="the store failed"):
+        restore(target, tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()

@@ -1,0 +1,123 @@
+"""A proxy in front of a store's server that fails as it is told: networks and stores do all of this."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+BUSY = "busy"
+"""Answers 503, as a store that has too many requests."""
+CUT = "cut"
+"""Sends half of the body, and closes the connection."""
+SHORT = "short"
+"""Sends half of the body, and says that this is all."""
+SILENT = "silent"
+"""Sends nothing, until the proxy ends."""
+LOST = "lost"
+"""Does what it is asked, and closes the connection without an answer."""
+KEY, DENIED = "InvalidAccessKeyId", "AccessDenied"
+"""Answers 403, of this code."""
+
+
+class FaultyProxy(ThreadingHTTPServer):
+    """``faults``: what becomes of the next requests whose method and path have these words, in order; the
+    last one stays if it is ``forever``."""
+
+    daemon_threads = True
+
+    def __init__(self, url: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.server = urlsplit(url).netloc
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.faults: list[str] = []
+        self.words: tuple[str, ...] = ()
+        self.forever = False
+        self.met = 0
+        self.end = threading.Event()
+        self._lock = threading.Lock()
+
+    def fail(self, *faults: str, words: tuple[str, ...] = ("GET",), forever: bool = False) -> None:
+        """Fail the next requests."""
+        with self._lock:
+            self.faults, self.words, self.forever, self.met = list(faults), words, forever, 0
+
+    def next_fault(self, request: str) -> str | None:
+        """What becomes of this request."""
+        with self._lock:
+            if not self.faults or not all(word in request for word in self.words):
+                return None
+            self.met += 1
+            is_last = len(self.faults) == 1
+            return self.faults[0] if is_last and self.forever else self.faults.pop(0)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is what the tests want."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: FaultyProxy
+
+    def _answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        fault = self.server.next_fault(f"{self.command} {self.path}")
+        if fault == BUSY:
+            return self._send(503, b"<Error><Code>SlowDown</Code></Error>", {})
+        if fault in (KEY, DENIED):
+            return self._send(403, f"<Error><Code>{fault}</Code></Error>".encode(), {})
+        if fault == SILENT:
+            self.server.end.wait()
+            return self._close()
+        connection = http.client.HTTPConnection(self.server.server)
+        connection.request(self.command, self.path, body, dict(self.headers))
+        answer = connection.getresponse()
+        data, headers = answer.read(), dict(answer.headers)
+        connection.close()
+        if fault == LOST:
+            return self._close()
+        if fault == SHORT:
+            data = data[: len(data) // 2]
+        if fault == CUT:
+            self._send(answer.status, data[: len(data) // 2], headers, size=len(data))
+            return self._close()
+        return self._send(answer.status, data, headers)
+
+    def _send(self, status: int, data: bytes, headers: dict[str, str], size: int | None = None) -> None:
+        dropped = ("content-length", "transfer-encoding", "connection", "date", "server")
+        self.send_response(status)
+        for name, value in headers.items():
+            if name.lower() not in dropped:
+                self.send_header(name, value)
+        if self.command == "HEAD":
+            size = int(headers.get("Content-Length", 0))
+        self.send_header("Content-Length", str(len(data) if size is None else size))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _close(self) -> None:
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _answer
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Nothing."""
+
+
+@contextlib.contextmanager
+def faulty_proxy(url: str) -> Iterator[FaultyProxy]:
+    """A proxy in threads of this process."""
+    with FaultyProxy(url) as proxy:
+        threading.Thread(target=proxy.serve_forever, args=(0.02,), daemon=True).start()
+        try:
+            yield proxy
+        finally:
+            proxy.end.set()
+            proxy.shutdown()
