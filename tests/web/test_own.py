@@ -186,7 +186,9 @@ def test_what_is_wrong_is_told(tmp_path: Path, properties: Path) -> None:
         assert client_of(looking).get("/api/v1/overview").json()["cleaner"] is None
 
 
-@pytest.mark.parametrize("path", ["groups", "directories", "jobs", "changes", "cleaner/runs", "cleaner/savings"])
+@pytest.mark.parametrize(
+    "path", ["groups", "directories", "jobs", "changes", "cleaner/runs", "cleaner/savings"]
+)
 def test_lists_have_pages(
     client: TestClient, served: Served, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
