@@ -49,6 +49,7 @@ from bench.partition_log import Figure, append, batch_of, open_log
 from bench.readers import POLL_SECONDS, Counts, Readers
 from siltstone.commands.catalogue import Listing, list_topics
 from siltstone.commands.cluster import cluster_identity
+from siltstone.commands.explain_page import counted
 from siltstone.commands.served import Served, ServeOptions
 from siltstone.log.partition import PartitionLog
 from siltstone.web.running import SWITCH_SECONDS, WebServer, rules_of
@@ -513,9 +514,8 @@ def measure_lock(options: argparse.Namespace) -> dict[str, object]:
         for worker in workers:
             worker.join()
         share = threads * count * BURST_SECONDS / WAKE_SECONDS
-        what = (
-            f"append beside {threads} threads, {share:.1%} of the time, switch interval {milliseconds:g} ms"
-        )
+        busy = f"{counted(threads, 'thread')}, {share:.1%} of the time"
+        what = f"append beside {busy}, switch interval {milliseconds:g} ms"
         rows += _ratio_rows(what, pairs, "")
     shutil.rmtree(folder, ignore_errors=True)
     return {"figures": {row.name: row.to_json() for row in rows}}

@@ -9,8 +9,8 @@ import pytest
 
 from siltstone.base import files
 from siltstone.base.errors import UsageError
-from siltstone.commands import disk_contents
-from siltstone.commands.disk_contents import contents_of
+from siltstone.commands.disk_contents import contents_of, last_look
+from siltstone.commands.listing import ListQuery
 from siltstone.commands.served import Served, ServeOptions
 
 
@@ -40,7 +40,7 @@ def test_all_bytes_of_the_directory_are_counted_by_kind(served: Served) -> None:
     (root / f"gone-0.{'a' * 32}-delete").mkdir()
     (root / f"gone-0.{'a' * 32}-delete" / "0.log").write_bytes(b"x" * 40)
     (root / "stray-0-stray").mkdir()
-    contents = contents_of(served, 0)
+    contents = contents_of(served, root)
     assert sum(contents.shares.values()) == files.tree_size(root)
     assert contents.shares["left-overs of swaps and cleanings"] == 1320
     assert contents.shares["deleted topics"] == 40
@@ -55,26 +55,24 @@ def test_all_bytes_of_the_directory_are_counted_by_kind(served: Served) -> None:
         ("stray-0-stray", 0),
     ]
     assert all(left.why for left in contents.left_overs)
-    assert contents.in_use and contents.unread == 0
+    assert contents.in_use
     assert contents.total_bytes is not None and contents.used_bytes is not None
     assert 0 < contents.used_bytes <= contents.total_bytes
 
 
-def test_logs_that_a_look_does_not_come_to_have_their_segments(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk_contents, "LOOK_SECONDS", -1.0)
-    contents = contents_of(served, 0)
-    assert contents.unread == 2 and not any(log.looked_at for log in contents.logs)
-    assert [log.segments for log in contents.logs] == [
-        served.catalogue.topic(name).bytes for name in ("large", "small")
-    ]
+def test_logs_are_sorted_and_filtered(served: Served) -> None:
+    rows = contents_of(served, served.paths[0]).rows
+    for sort in ("topic", "bytes", "segments", "indexes", "partition", "left_overs", "ledgers"):
+        up = [log.topic for log in rows.chosen(ListQuery(sort=sort))]
+        expected = ["small", "large"] if sort in ("bytes", "segments", "indexes") else ["large", "small"]
+        assert up == expected, sort
+    assert [log.topic for log in rows.chosen(ListQuery(contains="SMA"))] == ["small"]
 
 
 @pytest.mark.parametrize("number", [-1, 1])
 def test_a_directory_that_there_is_not_is_refused(served: Served, number: int) -> None:
     with pytest.raises(UsageError, match="there is no directory"):
-        contents_of(served, number)
+        last_look(served, number)
 
 
 def test_a_directory_that_is_gone_is_an_error_and_no_crash(tmp_path: Path, served: Served) -> None:
@@ -83,5 +81,7 @@ def test_a_directory_that_is_gone_is_an_error_and_no_crash(tmp_path: Path, serve
     with Served(options) as looking:
         looking.cataloguer.refresh()
         (tmp_path / "logs").rename(tmp_path / "elsewhere")
-        with pytest.raises(FileNotFoundError):
-            contents_of(looking, 0)
+        last_look(looking, 0)
+        looking.looks.wait(f"directory {tmp_path / 'logs'}")
+        look = last_look(looking, 0)
+        assert look.found is None and look.error is not None and "No such file" in look.error

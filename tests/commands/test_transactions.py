@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from siltstone.base.clock import ManualClock
-from siltstone.base.errors import UsageError
 from siltstone.base.records.build import NewBatchHeader
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.commands.browsing import Budget
@@ -18,7 +17,6 @@ from siltstone.commands.transactions import (
     TRANSACTION_STATE,
     OpenTransaction,
     open_transactions,
-    parsed_start,
     transactional_ids,
 )
 from siltstone.log.names import TopicPartition
@@ -133,19 +131,21 @@ def test_a_first_batch_that_was_deleted_is_told_as_far_as_it_is_known(served: Se
     assert found.held_bytes > 0
 
 
-def test_a_request_looks_at_one_log_at_least_and_says_where_to_go_on(served: Served) -> None:
+def test_a_look_says_how_far_it_is_and_passes_over_a_log_that_was_deleted(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begin(served, TopicPartition("users", 1), 7)
     begin(served, EVENTS, 7)
-    start, found, pages = None, list[OpenTransaction](), 0
-    while pages == 0 or start is not None:
-        page = open_transactions(served, start=start, budget=Budget(0, 0))
-        start, pages = page.next_start, pages + 1
-        found += page.transactions
-    assert pages == 3
-    assert found == list(open_transactions(served).transactions)
-    # A log that was deleted meanwhile: on with the next one.
-    page = open_transactions(served, start=TopicPartition("trees", 5))
-    assert [each.topic for each in page.transactions] == ["users"]
+    told = list[tuple[int, int]]()
+    found = open_transactions(served, lambda done, total: told.append((done, total)))
+    assert [each.topic for each in found.transactions] == ["events", "users"]
+    assert told == [(0, 3), (1, 3), (2, 3)]
+
+    def is_gone(done: int, total: int) -> None:
+        if not done:
+            served.opened().topics.delete("events")
+
+    assert [each.topic for each in open_transactions(served, is_gone).transactions] == ["users"]
 
 
 def test_a_log_that_cannot_be_read_hides_no_other_one(served: Served) -> None:
@@ -159,11 +159,3 @@ def test_a_log_that_cannot_be_read_hides_no_other_one(served: Served) -> None:
     assert [each.topic for each in page.transactions] == ["users"]
     assert page.notes[0].startswith("broken-0: ") and page.notes[-1] == "2 more logs cannot be read"
     assert len(page.notes) == NOTES_MAX + 1
-
-
-def test_where_to_go_on_is_the_name_of_a_log() -> None:
-    assert parsed_start("") is None
-    assert parsed_start("users-3") == TopicPartition("users", 3)
-    for text in ("users", "users-x", "../x-1", "users-99999999999"):
-        with pytest.raises(UsageError):
-            parsed_start(text)

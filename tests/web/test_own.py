@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -185,14 +186,16 @@ def test_what_is_wrong_is_told(tmp_path: Path, properties: Path) -> None:
         assert client_of(looking).get("/api/v1/overview").json()["cleaner"] is None
 
 
-@pytest.mark.parametrize("path", ["groups", "directories", "jobs", "cleaner/runs", "cleaner/savings"])
+@pytest.mark.parametrize(
+    "path", ["groups", "directories", "jobs", "changes", "cleaner/runs", "cleaner/savings"]
+)
 def test_lists_have_pages(
     client: TestClient, served: Served, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     name = {"cleaner/runs": "cleanings"}.get(path, path.rpartition("/")[2])
     rows = [Numbered(number) for number in range(60)]
     monkeypatch.setattr(served.jobs, "all", lambda: rows)
-    for of_console in ("directories", "cleanings", "savings"):
+    for of_console in ("directories", "cleanings", "savings", "changes"):
         monkeypatch.setattr(console, of_console, lambda served: rows)
     monkeypatch.setattr(console, "groups", lambda served: (rows, ["a note"]))
 
@@ -209,18 +212,42 @@ def test_lists_have_pages(
         assert client.get(f"/api/v1/{path}?{wrong}").status_code == 400
 
 
+def looked_for_transactions(client: TestClient, served: Served, query: str = "") -> dict[str, Any]:
+    """What a look that begins now finds."""
+    served.looks.forget("transactions")
+    client.get("/api/v1/transactions")
+    served.looks.wait("transactions")
+    return dict(client.get(f"/api/v1/transactions{query}").json())
+
+
 def test_open_transactions(client: TestClient, served: Served) -> None:
-    assert client.get("/api/v1/transactions").json() == {"transactions": [], "next_start": None, "notes": []}
+    none = looked_for_transactions(client, served)
+    assert none["at_ms"] is not None and (none["error"], none["looking"]) == (None, None)
+    assert (none["transactions"], none["total"], none["next_start"], none["notes"]) == ([], 0, None, [])
     shape = NewBatchHeader(producer_id=7, producer_epoch=3, base_sequence=0, transactional=True)
     append(served.opened()["users", 1], [NewRecord(key=b"k", value=b"v")], shape=shape)
-    (found,) = client.get("/api/v1/transactions").json()["transactions"]
+    (found,) = looked_for_transactions(client, served)["transactions"]
     assert (found["topic"], found["partition"], found["producer_id"], found["first_offset"]) == (
         "users",
         1,
         7,
         0,
     )
-    assert client.get("/api/v1/transactions?start=users-1").json()["transactions"] == [found]
-    assert client.get("/api/v1/transactions?start=users-2").json()["transactions"] == []
-    for start in ("users", "x/y-1", "-1", "%00-0"):
-        assert client.get(f"/api/v1/transactions?start={start}").status_code == 400, start
+    assert looked_for_transactions(client, served, "?start=1")["transactions"] == []
+    for query in ("start=users-1", "start=-1", "count=0"):
+        assert client.get(f"/api/v1/transactions?{query}").status_code == 400, query
+
+
+def test_a_topic_and_its_segments_have_pages(client: TestClient, served: Served) -> None:
+    served.opened()["users", 0].roll()
+    first = client.get(f"{TOPIC}?count=1").json()
+    assert ([row["partition"] for row in first["logs"]], first["total"], first["next_start"]) == ([0], 2, 1)
+    rest = client.get(f"{TOPIC}?start=1").json()
+    assert ([row["partition"] for row in rest["logs"]], rest["next_start"]) == ([1], None)
+    path = f"{TOPIC}/partitions/0/segments"
+    first, rest = (client.get(f"{path}?{query}").json() for query in ("count=1", "start=1"))
+    assert (len(first["segments"]), first["total"], first["next_start"]) == (1, 2, 1)
+    assert (len(rest["segments"]), rest["next_start"]) == (1, None)
+    assert first["segments"][0]["base_offset"] < rest["segments"][0]["base_offset"]
+    for wrong in (f"{TOPIC}?start=-1", f"{path}?count=501"):
+        assert client.get(wrong).status_code == 400

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from siltstone.commands import console
 from siltstone.commands.catalogue import PartitionRow
@@ -63,13 +64,19 @@ def queue(served: Served) -> LongList[QueueRow]:
         keys={
             "place": lambda: np.arange(len(order)),
             "log": lambda: order,  # the catalogue is in order of names and numbers
-            "waits_for": lambda: np.unique(list(map(waits_for, range(len(order)))), return_inverse=True)[1],
+            "waits_for": lambda: _ranks([waits_for(place) for place in range(len(order))]),
             **{
                 name: lambda name=name: columns[name][order].astype(float)  # type: ignore[misc]
                 for name in ("state", "dirty_bytes", "dirty_ratio", "overdue_ms", "last_cleaning_ms")
             },
         },
     )
+
+
+def _ranks(texts: Sequence[str]) -> npt.NDArray[np.int64]:
+    """The place of each text among all that there are: few differ, so that only these are sorted."""
+    rank = {text: number for number, text in enumerate(sorted(set(texts)))}
+    return np.fromiter(map(rank.__getitem__, texts), np.int64, len(texts))
 
 
 def _queue_row(place: int, row: PartitionRow, waits_for: str, *, is_paused: bool) -> QueueRow:

@@ -9,27 +9,30 @@ logs.
     DIR/users-0/.compacted/                        compacted ledgers
     DIR/users-0.8b3f…-delete/                      a deleted topic, until file.delete.delay.ms has passed
 
-Nothing is locked or changed. One look takes a second at most; of the logs that it does not come to, only the
-segments are known, from the catalogue.
+Nothing is locked or changed. To look at all logs takes time, so it is done in the background (``looks``).
 """
 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from siltstone.base import files
 from siltstone.base.errors import UsageError
 from siltstone.commands import console
+from siltstone.commands.listing import LongList
+from siltstone.commands.looks import Look, Report, no_report
 from siltstone.commands.served import Served
 from siltstone.log import names
 from siltstone.log.names import parse_partition, parse_segment_file
 
-LOOK_SECONDS = 1.0
 SEGMENTS, INDEXES, LEDGERS = "segments", "indexes", "compacted ledgers"
 LEFT_OVERS, DELETED_TOPICS = "left-overs of swaps and cleanings", "deleted topics"
 MOVED, OTHER = "replicas that move or are stray", "other files"
@@ -48,7 +51,7 @@ _WHY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOnDisk:
-    """A log's bytes. ``bytes``: of all; ``looked_at``: False if only its segments are known."""
+    """A log's bytes. ``bytes``: of all."""
 
     topic: str
     partition: int
@@ -57,7 +60,6 @@ class LogOnDisk:
     indexes: int
     left_overs: int
     ledgers: int
-    looked_at: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +75,8 @@ class LeftOver:
 
 @dataclass(slots=True, kw_only=True)
 class DirectoryContents:
-    """One directory. ``shares``: bytes by kind; ``unread``: logs that were not looked at;
-    ``free_bytes``, ``total_bytes``: of its file system, None if unknown; ``offline``: why it is out of
-    service."""
+    """One directory. ``shares``: bytes by kind; ``free_bytes``, ``total_bytes``: of its file system, None if
+    unknown; ``offline``: why it is out of service; ``keys``: by column of ``logs`` what sorts them."""
 
     path: str
     in_use: bool
@@ -86,7 +87,7 @@ class DirectoryContents:
     logs: list[LogOnDisk] = field(default_factory=list)
     left_overs: list[LeftOver] = field(default_factory=list)
     shares: Counter[str] = field(default_factory=Counter)
-    unread: int = 0
+    keys: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=lambda: _keys_of(()))
 
     @property
     def used_bytes(self) -> int | None:
@@ -94,41 +95,70 @@ class DirectoryContents:
         known = self.total_bytes is not None and self.free_bytes is not None
         return (self.total_bytes or 0) - (self.free_bytes or 0) if known else None
 
+    @property
+    def rows(self) -> LongList[LogOnDisk]:
+        """The logs as a list that is sorted and filtered."""
+        keys: dict[str, Callable[[], npt.NDArray[np.int64]]] = {
+            name: partial(self.keys.__getitem__, name) for name in self.keys
+        }
+        return LongList(
+            count=len(self.logs),
+            make=self.logs.__getitem__,
+            text=lambda number: self.logs[number].topic,
+            keys=keys,
+        )
+
 
 def paths_of(served: Served) -> Sequence[str]:
     """The log directories, in the order of their numbers."""
     return list(served.catalogue.directories) or [str(path) for path in served.paths]
 
 
-def contents_of(served: Served, number: int) -> DirectoryContents:
-    """What the directory of this number is full of, the largest log first. Raises UsageError for a number
-    that there is not, OSError if it cannot be listed."""
+def path_of(served: Served, number: int) -> Path:
+    """The directory of this number. Raises UsageError if there is none."""
     paths = paths_of(served)
     if not 0 <= number < len(paths):
         raise UsageError(f"there is no directory {number}", advice=f"pass 0 to {len(paths) - 1}")
-    path = Path(paths[number])
-    contents = _outline(served, path)
+    return Path(paths[number])
+
+
+def last_look(served: Served, number: int) -> Look[DirectoryContents]:
+    """A directory as the last look has found it; see ``looks``. Raises UsageError for a number that there is
+    not."""
+    path = path_of(served, number)
+    return served.looks.of(f"directory {path}", lambda report: contents_of(served, path, report))
+
+
+def contents_of(served: Served, path: Path, report: Report = no_report) -> DirectoryContents:
+    """What a directory is full of, the largest log first. Raises OSError if it cannot be listed."""
+    contents = outline(served, path)
     if contents.offline is not None:
         return contents
-    until, known = time.monotonic() + LOOK_SECONDS, _segments_by_log(served, path)
-    for entry in files.entries(path):
-        where = parse_partition(entry.name) if entry.is_directory else None
+    entries = list(files.entries(path))
+    for number, entry in enumerate(entries):
+        report(number, len(entries))
         with contextlib.suppress(FileNotFoundError):  # deleted or renamed meanwhile
-            if where is None:
-                _add_other(contents, path, entry)
-            elif time.monotonic() < until:
+            if entry.is_directory and parse_partition(entry.name) is not None:
                 _add_log(contents, path, entry.name)
             else:
-                contents.unread += 1
-                size = known.get(entry.name, 0)
-                contents.shares[SEGMENTS] += size
-                contents.logs.append(_log(entry.name, Counter({SEGMENTS: size}), looked_at=False))
+                _add_other(contents, path, entry)
     contents.logs.sort(key=lambda log: -log.bytes)
     contents.left_overs.sort(key=lambda left: -left.bytes)
+    contents.keys = _keys_of(contents.logs)
     return contents
 
 
-def _outline(served: Served, path: Path) -> DirectoryContents:
+def _keys_of(logs: Sequence[LogOnDisk]) -> Mapping[str, npt.NDArray[np.int64]]:
+    """By column what sorts the logs."""
+    place = {topic: number for number, topic in enumerate(sorted({log.topic for log in logs}))}
+    names = ("partition", "bytes", "segments", "indexes", "left_overs", "ledgers")
+    columns = {name: [getattr(log, name) for log in logs] for name in names}
+    columns["topic"] = [place[log.topic] for log in logs]
+    return {name: np.array(values, np.int64) for name, values in columns.items()}
+
+
+def outline(served: Served, path: Path) -> DirectoryContents:
+    """What is known of a directory without a look at its logs."""
     free = None
     with contextlib.suppress(OSError):
         free = files.free_space(path)
@@ -140,10 +170,6 @@ def _outline(served: Served, path: Path) -> DirectoryContents:
         free_bytes=None if free is None else free.free_bytes,
         total_bytes=None if free is None else free.total_bytes,
     )
-
-
-def _segments_by_log(served: Served, path: Path) -> Mapping[str, int]:
-    return {log.directory.name: log.size for log in served.catalogue.watched if log.directory.parent == path}
 
 
 def _add_log(contents: DirectoryContents, root: Path, name: str) -> None:
@@ -161,10 +187,10 @@ def _add_log(contents: DirectoryContents, root: Path, name: str) -> None:
             suffix = parsed.suffix if parsed is not None else file_name
             _add_left_over(contents, f"{name}/{file_name}", size, status.modified_ns, suffix)
     contents.shares.update(sizes)
-    contents.logs.append(_log(name, sizes, looked_at=True))
+    contents.logs.append(_log(name, sizes))
 
 
-def _log(name: str, sizes: Counter[str], *, looked_at: bool) -> LogOnDisk:
+def _log(name: str, sizes: Counter[str]) -> LogOnDisk:
     where = parse_partition(name)
     assert where is not None
     return LogOnDisk(
@@ -175,7 +201,6 @@ def _log(name: str, sizes: Counter[str], *, looked_at: bool) -> LogOnDisk:
         indexes=sizes[INDEXES],
         left_overs=sizes[LEFT_OVERS],
         ledgers=sizes[LEDGERS],
-        looked_at=looked_at,
     )
 
 

@@ -35,6 +35,7 @@ from siltstone.commands.directories import Snapshot
 from siltstone.commands.engines import has_session
 from siltstone.commands.jobs import Jobs
 from siltstone.commands.library import EngineName, start_cleaner
+from siltstone.commands.looks import Looks
 from siltstone.commands.policies import LogOptions, read_server_properties, read_text
 from siltstone.commands.savings import Histories, saved_by_topic
 from siltstone.commands.watch import Watch, WatchedLog
@@ -151,6 +152,7 @@ class Served(Closing):
                 self._watch.list_again()
             self.cataloguer = stack.enter_context(Cataloguer(self._watch, self.clock, facts=self.facts))
             self.jobs = stack.enter_context(Jobs(self.clock))
+            self.looks = stack.enter_context(Looks(self.clock))
             self._stack = stack.pop_all()
 
     def _open(self, stack: contextlib.ExitStack) -> None:

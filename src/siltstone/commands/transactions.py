@@ -7,35 +7,35 @@
               ``held_bytes``
 
 A log has its producers' states: an open one in memory, one that is only read from its newest snapshot and the
-batches after it. Looking at many of the latter takes time, so one request looks at a bounded part of them and
-says where it ended. The transactional id of a producer is in ``__transaction_state`` alone. What Kafka's
-``kafka-transactions.sh find-hanging`` finds is here a transaction whose ``began_ms`` is long ago.
+batches after it. Looking at all of them takes time, so it is done in the background (``looks``). The
+transactional id of a producer is in ``__transaction_state`` alone. What Kafka's ``kafka-transactions.sh
+find-hanging`` finds is here a transaction whose ``began_ms`` is long ago.
 """
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from siltstone.base.errors import SiltstoneError, UnknownTopicError, UsageError
+from siltstone.base.errors import SiltstoneError, UnknownTopicError
 from siltstone.commands.browsing import Budget
 from siltstone.commands.circumstances import open_transactions as first_offsets
 from siltstone.commands.cluster import all_partitions
 from siltstone.commands.explain_page import counted
+from siltstone.commands.looks import Look, Report, no_report
 from siltstone.commands.served import Served
 from siltstone.compaction.latest import latest_records
 from siltstone.log import fetch
 from siltstone.log.coordinator_records import decode_record
 from siltstone.log.fetch import LogView
 from siltstone.log.lookup import batch_headers
-from siltstone.log.names import TopicPartition, parse_partition
+from siltstone.log.read_only import ReadableLog
 from siltstone.log.reading import LogReader, records_of
 
 TRANSACTION_STATE = "__transaction_state"
 NOTES_MAX = 20
-"""The most logs that could not be read which a page names."""
+"""The most logs that could not be read which are named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,68 +64,43 @@ class OpenTransaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionPage:
-    """The open transactions of a part of all logs, by topic, partition and first offset.
+class OpenTransactions:
+    """The open transactions of all logs, by topic, partition and first offset. ``notes``: on what could not
+    be read."""
 
-    ``next_start``: the log to go on with, None at the end; ``notes``: the logs that could not be read.
-    """
-
-    transactions: Sequence[OpenTransaction]
-    next_start: TopicPartition | None
-    notes: Sequence[str]
-
-    def to_json(self) -> dict[str, object]:
-        """As the REST interface has it."""
-        return {
-            "transactions": [transaction.to_json() for transaction in self.transactions],
-            "next_start": None if self.next_start is None else str(self.next_start),
-            "notes": list(self.notes),
-        }
+    transactions: Sequence[OpenTransaction] = ()
+    notes: Sequence[str] = ()
 
 
-def open_transactions(
-    served: Served, *, start: TopicPartition | None = None, budget: Budget | None = None
-) -> TransactionPage:
-    """The open transactions of the logs from ``start`` on, as far as ``budget`` goes, of one log always.
+def last_look(served: Served) -> Look[OpenTransactions]:
+    """The open transactions as the last look has found them; see ``looks``."""
+    return served.looks.of("transactions", lambda report: open_transactions(served, report))
+
+
+def open_transactions(served: Served, report: Report = no_report) -> OpenTransactions:
+    """The open transactions of all logs.
 
     A log that cannot be read is a note, and so hides no other one. Raises SiltstoneError, OSError if the
     directories cannot be listed.
     """
-    budget = budget or Budget()
-    listed = sorted(served.snapshot().partitions if served.manager is None else served.manager)
+    # What is only looked at is not asked of ``served``, which keeps the logs that pages were asked for.
+    logs = served.snapshot_now() if served.manager is None else None
+    listed = sorted(served.opened() if logs is None else logs.partitions)
     found, unreadable = list[OpenTransaction](), list[str]()
-    begin = 0 if start is None else bisect.bisect_left(listed, start)
-    for number in range(begin, len(listed)):
-        if number > begin and budget.is_over:
-            return _page(served, found, unreadable, listed[number])
+    for number, where in enumerate(listed):
+        report(number, len(listed))
         try:
-            found += _transactions_of(served, listed[number])
-        except UnknownTopicError:
+            log = served.opened().get(where) if logs is None else logs.log(where)
+            found += _transactions_of(served, log)
+        except (UnknownTopicError, FileNotFoundError):
             continue  # deleted meanwhile
         except (SiltstoneError, OSError) as error:
-            unreadable.append(f"{listed[number]}: {error}")
-    return _page(served, found, unreadable, None)
-
-
-def parsed_start(text: str) -> TopicPartition | None:
-    """``next_start`` as its text; empty for the beginning. Raises UsageError for what is no log's name."""
-    found = parse_partition(text) if text else None
-    if text and found is None:
-        raise UsageError(f"start={text[:256]!r} is no log", advice="pass next_start of the page before")
-    return found
-
-
-def _page(
-    served: Served,
-    found: Sequence[OpenTransaction],
-    unreadable: Sequence[str],
-    next_start: TopicPartition | None,
-) -> TransactionPage:
+            unreadable.append(f"{where}: {error}")
     left = len(unreadable) - NOTES_MAX
     notes = [*unreadable[:NOTES_MAX], *([f"{counted(left, 'more log')} cannot be read"] if left > 0 else [])]
     ids, more = transactional_ids(served) if found else ({}, [])
     named = [replace(each, transactional_id=ids.get(each.producer_id)) for each in found]
-    return TransactionPage(transactions=named, next_start=next_start, notes=[*notes, *more])
+    return OpenTransactions(transactions=named, notes=[*notes, *more])
 
 
 def transactional_ids(served: Served, budget: Budget | None = None) -> tuple[dict[int, str], list[str]]:
@@ -150,9 +125,8 @@ def transactional_ids(served: Served, budget: Budget | None = None) -> tuple[dic
     return found, notes
 
 
-def _transactions_of(served: Served, where: TopicPartition) -> Iterator[OpenTransaction]:
-    log = served.log(where.topic, where.partition)
-    view = log.view
+def _transactions_of(served: Served, log: ReadableLog) -> Iterator[OpenTransaction]:
+    where, view = log.topic_partition, log.view
     # Without an open transaction the last stable offset is the high watermark, which may be the end.
     if view.last_stable_offset == view.log_end_offset:
         return

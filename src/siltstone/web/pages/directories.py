@@ -9,11 +9,10 @@ from starlette.responses import Response
 
 from siltstone.commands import console
 from siltstone.commands.console import DirectoryRow
-from siltstone.commands.disk_contents import LogOnDisk, contents_of, paths_of
+from siltstone.commands.disk_contents import LogOnDisk, last_look, outline, path_of, paths_of
 from siltstone.commands.listing import Column
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
-from siltstone.web.limits import READING
 from siltstone.web.pages.lists import ListParameters, list_page
 
 router = APIRouter(prefix="/ui/directories")
@@ -60,18 +59,22 @@ def directories(request: Request, served: Here, asked: Asked) -> Response:
     )
 
 
-@router.get("/{number}", dependencies=[VIEWER, READING])
+@router.get("/{number}", dependencies=[VIEWER])
 def directory(request: Request, served: Here, number: int, asked: Asked) -> Response:
     """What one directory is full of: its logs, the largest first, and what is left over."""
-    contents = contents_of(served, number)
+    look = last_look(served, number)
+    contents = look.found or outline(served, path_of(served, number))
+    if asked.format:
+        look.result()  # a download is whole
     return list_page(
         request,
         served,
         "directory.html",
         f"directory-{number}",
         LOGS,
-        contents.logs,
+        contents.rows,
         asked,
+        look=look,
         contents=contents,
         left_overs=contents.left_overs[:LEFT_OVERS_SHOWN],
     )

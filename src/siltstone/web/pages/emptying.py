@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import RedirectResponse, Response
 
 from siltstone.base.errors import SiltstoneError
@@ -16,7 +16,7 @@ from siltstone.web.guards import ADMIN, VIEWER
 from siltstone.web.here import By, Here
 from siltstone.web.pages.confirmation import refuse_unconfirmed
 from siltstone.web.pages.equivalents import curl, shell
-from siltstone.web.pages.rendering import page, path
+from siltstone.web.pages.rendering import answered, page, path, rendered, within_bytes
 
 router = APIRouter(prefix="/ui/topics")
 Text = Annotated[str, Form()]
@@ -24,13 +24,25 @@ DEFAULT_MODE = emptying.TOMBSTONES
 
 
 @router.get("/{topic}/empty", dependencies=[VIEWER])
-def empty_page(request: Request, served: Here, topic: str, mode: str = DEFAULT_MODE) -> Response:
-    """What would go."""
-    return _empty_page(request, served, topic, mode)
+def empty_page(
+    request: Request,
+    served: Here,
+    topic: str,
+    mode: str = DEFAULT_MODE,
+    start: Annotated[int, Query(ge=0)] = 0,
+) -> Response:
+    """What would go: from the row ``start`` on, as far as the page has room."""
+    return _empty_page(request, served, topic, mode, start=start)
 
 
 def _empty_page(
-    request: Request, served: Here, topic: str, mode: str, problem: str | None = None, status: int = 200
+    request: Request,
+    served: Here,
+    topic: str,
+    mode: str,
+    problem: str | None = None,
+    status: int = 200,
+    start: int = 0,
 ) -> Response:
     row, found = served.catalogue.topic(topic), None
     try:
@@ -43,6 +55,7 @@ def _empty_page(
         "topic": row,
         "tab": "empty",
         "found": found,
+        "start": start,
         "mode": mode,
         "modes": emptying.MODES,
         "same": [
@@ -51,7 +64,14 @@ def _empty_page(
             curl(request, "POST", f"/api/v1/topics/{path(topic)}:empty", order),
         ],
     }
-    answer = page(request, served, "empty.html", problem=problem, **values)
+    rows = () if found is None else found.partitions[start:]
+
+    def render(count: int) -> str:
+        end = start + count if count < len(rows) else None
+        shown = {"rows": rows[:count], "next_start": end}
+        return rendered(request, served, "empty.html", problem=problem, **shown, **values)
+
+    answer = answered(request, served, within_bytes(render, len(rows)))
     answer.status_code = status if status != 200 else answer.status_code
     return answer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Query, Request
@@ -9,11 +10,14 @@ from starlette.responses import Response
 
 from siltstone.commands import console
 from siltstone.commands.changes import AuditedChange
+from siltstone.commands.emptying import EMPTY
+from siltstone.commands.erasing import ERASE_KEY, KeyFingerprint
 from siltstone.commands.explaining import outcome_words
 from siltstone.commands.groups import ConsumerGroup, GroupOffset
 from siltstone.commands.jobs import BackgroundJob
 from siltstone.commands.listing import Column
-from siltstone.commands.transactions import OpenTransaction, open_transactions, parsed_start
+from siltstone.commands.open_directories import AGAIN
+from siltstone.commands.transactions import OpenTransaction, OpenTransactions, last_look
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
 from siltstone.web.limits import READING
@@ -73,6 +77,16 @@ JOBS: tuple[Column[BackgroundJob], ...] = (
 )
 
 
+def job_sentence(job: BackgroundJob) -> str:
+    """What a job has come to in its own words, and what to click where these name a command."""
+    found = job.result.get("sentence", "") if isinstance(job.result, Mapping) else ""
+    clicks = {
+        ERASE_KEY: "erase the key again on the topic's page (Erase a key)",
+        EMPTY: "empty the topic again on its page (Empty)",
+    }
+    return str(found).replace(AGAIN, clicks.get(job.kind, AGAIN))
+
+
 class Operation(NamedTuple):
     """A method and path of the REST APIs, and what it does."""
 
@@ -88,8 +102,20 @@ OPERATIONS: tuple[Column[Operation], ...] = (
 )
 
 
-def _pairs(values: object) -> str:
-    return ", ".join(f"{name}={value}" for name, value in dict(values).items())  # type: ignore[call-overload]
+def _pairs(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={value_words(value)}" for name, value in values.items())
+
+
+def value_words(value: object) -> str:
+    """A value of the audit log in words: an erased key by its fingerprint, lists without brackets."""
+    fingerprint = KeyFingerprint.parse(value)
+    if fingerprint is not None:
+        return f"SHA-256 {fingerprint.sha256} with the salt {fingerprint.salt}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {value_words(each)}" for name, each in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(value_words, value))
+    return "none" if value is None else str(value)
 
 
 @router.get("/groups", dependencies=[VIEWER, READING])
@@ -103,18 +129,11 @@ def groups(request: Request, served: Here, asked: Asked) -> Response:
     )
 
 
-class TransactionParameters(ListParameters):
-    """``begin``: the log to go on with."""
-
-    begin: str = ""
-
-
-@router.get("/transactions", dependencies=[VIEWER, READING])
-def transactions(
-    request: Request, served: Here, asked: Annotated[TransactionParameters, Query()]
-) -> Response:
+@router.get("/transactions", dependencies=[VIEWER])
+def transactions(request: Request, served: Here, asked: Asked) -> Response:
     """Open transactions, and the logs that they keep from being cleaned."""
-    found = open_transactions(served, start=parsed_start(asked.begin))
+    look = last_look(served)
+    found = look.result() if asked.format else look.found or OpenTransactions()  # a download is whole
     return list_page(
         request,
         served,
@@ -124,7 +143,8 @@ def transactions(
         found.transactions,
         asked,
         notes=found.notes,
-        begin=None if found.next_start is None else str(found.next_start),
+        look=look,
+        poll_seconds=2 if look.is_first else 5,
     )
 
 
@@ -132,7 +152,7 @@ def transactions(
 def changes(request: Request, served: Here, asked: Asked) -> Response:
     """The audit log, the newest change first."""
     rows = console.changes(served)
-    return list_page(request, served, "changes.html", "changes", CHANGES, rows, asked)
+    return list_page(request, served, "changes.html", "changes", CHANGES, rows, asked, words=value_words)
 
 
 @router.get("/jobs", dependencies=[VIEWER])
@@ -149,6 +169,7 @@ def jobs(request: Request, served: Here, asked: Asked) -> Response:
         rows,
         asked,
         outcome_words=outcome_words,
+        sentence=job_sentence,
         same=[curl(request, "DELETE", f"/api/v1/jobs/{path(job.id)}") for job in running[:1]],
         poll_seconds=2 if running else 5,
     )

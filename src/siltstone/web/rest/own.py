@@ -16,7 +16,7 @@ from siltstone.commands.browsing import browse, one_record, raw_value
 from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, dirtiest, list_topics
 from siltstone.commands.catalogue import uncleanable as uncleanable_logs
 from siltstone.commands.topics import settings_of_broker, settings_of_topic
-from siltstone.commands.transactions import open_transactions, parsed_start
+from siltstone.commands.transactions import OpenTransactions, last_look
 from siltstone.web import limits
 from siltstone.web.guards import READER, VIEWER
 from siltstone.web.here import Here, Latest
@@ -90,14 +90,16 @@ def topics(served: Here, asked: Annotated[TopicParameters, Query()]) -> Document
 
 
 @router.get("/topics/{topic}", dependencies=[VIEWER])
-def topic(served: Here, topic: str, response: Response) -> Document:
-    """One topic, its partitions, and its settings, with its ETag."""
+def topic(
+    served: Here, topic: str, response: Response, start: Start = 0, count: Count = PAGE_ROWS
+) -> Document:
+    """One topic, a page of its partitions, and its settings, with its ETag."""
     catalogue = served.catalogue
     response.headers["ETag"] = topic_etag(served, topic)
     return {
         "at_ms": catalogue.at_ms,
         **catalogue.topic(topic).to_json(),
-        "logs": [row.to_json() for row in catalogue.partitions_of(topic)],
+        **_page_of("logs", catalogue.partitions_of(topic), start, count),
         "config": dict(served.describe(topic).config),
     }
 
@@ -116,9 +118,12 @@ def _setting(setting: Any) -> Document:
 
 
 @router.get("/topics/{topic}/partitions/{partition}/segments", dependencies=[VIEWER, READING])
-def segments(served: Here, topic: str, partition: int) -> Document:
-    """The segments of a partition, its marks, and why it is not cleaned."""
-    return console.partition_segments(served, topic, partition).to_json()
+def segments(
+    served: Here, topic: str, partition: int, start: Start = 0, count: Count = PAGE_ROWS
+) -> Document:
+    """A page of the segments of a partition, its marks, and why it is not cleaned."""
+    found = console.partition_segments(served, topic, partition)
+    return {**found.to_json(), **_page_of("segments", found.segments, start, count)}
 
 
 @router.get("/topics/{topic}/records", dependencies=[READER, READING])
@@ -226,10 +231,17 @@ def groups(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document
     return {**_page_of("groups", found, start, count), "notes": notes}
 
 
-@router.get("/transactions", dependencies=[VIEWER, READING])
-def transactions(served: Here, start: str = "") -> Document:
-    """Open transactions, of a part of the logs at a time: ``start`` is the answer's ``next_start``."""
-    return open_transactions(served, start=parsed_start(start)).to_json()
+@router.get("/transactions", dependencies=[VIEWER])
+def transactions(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
+    """The open transactions as the last look at all logs has found them: that began ``at_ms``, null before
+    the first has ended; ``looking``: how far one is that runs now."""
+    look = last_look(served)
+    found = look.found or OpenTransactions()
+    return {
+        **look.to_json(),
+        **_page_of("transactions", found.transactions, start, count),
+        "notes": list(found.notes),
+    }
 
 
 @router.get("/directories", dependencies=[VIEWER])

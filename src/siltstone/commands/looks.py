@@ -1,0 +1,136 @@
+"""Looks at all logs, which take longer than a request may: each is made in the background and its last result
+kept.
+
+::
+
+    request ─► ``Looks.of`` ─► ``Look``: what the last one has found, and when; how far one is that runs
+                    └ none yet, or too old ─► the one thread that looks: one look at a time
+
+Nobody looks unless somebody asks: the next look is made for a request, ``AGAIN_MS`` after the end of the last
+one and ten times as long as that took.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from siltstone.base.clock import Clock
+from siltstone.base.closing import Closing
+from siltstone.base.errors import BusyError, JobCancelledError, SiltstoneError
+
+AGAIN_MS = 5_000
+FIRST_SECONDS = 0.03
+"""How long a request waits for a first look: that at a few logs ends within it."""
+Found = TypeVar("Found")
+Report = Callable[[int, int], None]
+"""Called with how many logs were looked at, and of how many; raises JobCancelledError to end the look."""
+_logger = logging.getLogger("siltstone")
+
+
+def no_report(done: int, total: int) -> None:
+    """A ``Report`` that nobody reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look(Generic[Found]):
+    """``found``: by the last look that has succeeded, which began ``at_ms``; both None before. ``error``: why
+    the last one failed. ``is_running``: one runs, or waits; it has come to ``done`` of ``total`` logs.
+    ``ended_ms``: when the last one has ended; the next begins ``pause_ms`` later."""
+
+    found: Found | None = None
+    at_ms: int | None = None
+    error: str | None = None
+    is_running: bool = False
+    done: int = 0
+    total: int = 0
+    ended_ms: int | None = None
+    pause_ms: int = 0
+
+    @property
+    def is_first(self) -> bool:
+        """Is there nothing to show yet, but will there be?"""
+        return self.found is None and self.error is None
+
+    def is_due(self, now_ms: int) -> bool:
+        """Is it time for the next one? (A clock that was set back does not put it off.)"""
+        is_recent = self.ended_ms is not None and 0 <= now_ms - self.ended_ms < self.pause_ms
+        return not self.is_running and not is_recent
+
+    def result(self) -> Found:
+        """What was found. Raises BusyError if that is not known yet."""
+        if self.found is not None:
+            return self.found
+        reason = self.error or f"it is being found: {self.done:,} of {self.total:,} logs"
+        raise BusyError(reason, advice="try again in a moment")
+
+    def to_json(self) -> dict[str, object]:
+        """What the REST interface says beside the rows."""
+        running = {"logs_done": self.done, "logs_total": self.total} if self.is_running else None
+        return {"at_ms": self.at_ms, "error": self.error, "looking": running}
+
+
+class Looks(Closing):
+    """The looks of a server, by name. Safe in several threads."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._lock, self._is_closed = clock, threading.Lock(), False
+        self._looks = dict[str, Look[Any]]()
+        self._futures = dict[str, Future[None]]()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-look")
+
+    def of(self, name: str, look: Callable[[Report], Found]) -> Look[Found]:
+        """What is known by the last look of this name. ``look`` makes the next one, where it is time; it may
+        raise SiltstoneError and OSError."""
+        with self._lock:
+            kept = self._looks.setdefault(name, Look())
+            is_due = kept.is_due(self._clock.now_ms()) and not self._is_closed
+            if is_due:
+                self._looks[name] = replace(kept, is_running=True, done=0, total=0)
+                self._futures[name] = self._pool.submit(self._run, name, look)
+        if kept.is_first and is_due:
+            self.wait(name, FIRST_SECONDS)
+        return self._looks[name]
+
+    def _run(self, name: str, look: Callable[[Report], object]) -> None:
+        def report(done: int, total: int) -> None:
+            if self._is_closed:
+                raise JobCancelledError("the server is being stopped")
+            self._change(name, done=done, total=total)
+
+        began_ms, values = self._clock.now_ms(), dict[str, object]()
+        try:
+            values = {"found": look(report), "at_ms": began_ms, "error": None}
+        except (SiltstoneError, OSError) as error:
+            values = {"error": str(error)}
+        except Exception as error:
+            _logger.exception("The look %s failed", name)
+            values = {"error": f"{type(error).__name__}: {error}"}
+        ended_ms = self._clock.now_ms()
+        pause_ms = AGAIN_MS + 10 * max(ended_ms - began_ms, 0)
+        self._change(name, **values, is_running=False, ended_ms=ended_ms, pause_ms=pause_ms)
+
+    def _change(self, name: str, **values: object) -> None:
+        with self._lock:
+            self._looks[name] = replace(self._looks[name], **values)  # type: ignore[arg-type]
+
+    def wait(self, name: str, timeout: float | None = None) -> None:
+        """Return when the look that runs has ended, or after ``timeout`` seconds."""
+        if name in self._futures:
+            concurrent.futures.wait([self._futures[name]], timeout)
+
+    def forget(self, name: str) -> None:
+        """Let the next request look again, once the look that runs has ended."""
+        self.wait(name)
+        with self._lock:
+            self._looks.pop(name, None)
+
+    def close(self) -> None:
+        """End the look that runs at its next report."""
+        self._is_closed = True
+        self._pool.shutdown(wait=True, cancel_futures=True)
