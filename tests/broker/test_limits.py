@@ -102,6 +102,44 @@ def test_frames_that_are_sent_are_answered_one_after_the_other_when_memory_is_sh
         assert all(found == raw for found in received)
 
 
+class Waiting:
+    """Holds memory. ``turns``: how often it may go on."""
+
+    def __init__(self) -> None:
+        self.turns = self.lost = 0
+
+    def go_on_later(self) -> None:
+        self.turns += 1
+
+    def lose_favour(self) -> None:
+        self.lost += 1
+
+
+def test_favour_goes_along_the_line_and_past_those_who_have_left() -> None:
+    budget, (first, gone, last) = MemoryBudget(100), (Waiting() for _ in range(3))
+    budget.hold(150)
+    assert [budget.may_go_on(one) for one in (first, gone, last)] == [False, False, False]
+    assert budget.favoured is first
+    assert budget.may_go_on(first)
+    assert [one.turns for one in (first, gone, last)] == [1, 0, 0]
+    budget.leave(gone)
+    budget.leave(first)
+    assert budget.favoured is last
+    assert [one.turns for one in (first, gone, last)] == [1, 0, 1]
+
+
+def test_memory_that_is_given_back_lets_all_go_on() -> None:
+    budget, holders = MemoryBudget(100), [Waiting() for _ in range(3)]
+    budget.hold(150)
+    for one in holders:
+        budget.may_go_on(one)
+    budget.hold(-40)
+    assert budget.waiting == 2
+    budget.hold(-20)
+    assert [one.turns for one in holders] == [1, 1, 1]
+    assert not budget.waiting
+
+
 def test_a_request_that_waits_with_favour_loses_it() -> None:
     later = Later()
     with TurnedLoop(later, memory_bytes_max=10 * KIB) as turned:
