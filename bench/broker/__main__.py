@@ -107,7 +107,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="*", default=[], help="sequential, pipelined, produce, consume, partitions")
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="sequential, pipelined, produce, consume, partitions"
+    )
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--partitions", type=int, default=1)
     parser.add_argument("--json", action="store_true")

@@ -29,6 +29,8 @@ Figures = dict[str, float]
 class _FirstAnswer(DefaultKafka):
     """Its start is over with the first answer to a metadata request, as Siltstone's is."""
 
+    stop_timeout_s = WAIT_SECONDS
+
     def _answer(self) -> bool | None:
         assert self._process is not None
         if self._process.poll() is not None:
@@ -73,7 +75,7 @@ def _wait_for_all(node: Node) -> None:
     admin = AdminClient({"bootstrap.servers": node.address, "log_level": 0})
     for number in range(TOPICS):
         wanted = {
-            TopicPartition(f"many-{number}", partition): OffsetSpec.latest()
+            TopicPartition(f"many-{number}", partition): OffsetSpec.latest()  # type: ignore[no-untyped-call]
             for partition in range(PARTITIONS)
         }
         end = time.monotonic() + WAIT_SECONDS

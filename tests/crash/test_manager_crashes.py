@@ -125,7 +125,10 @@ def test_topics(tmp_path: Path) -> None:
 def test_partitions_that_are_created_together(tmp_path: Path) -> None:
     made = run(
         tmp_path / "data",
-        [lambda manager: manager.topics.create("events", partitions=3), synced(TopicPartition("events", 2), 1)],
+        [
+            lambda manager: manager.topics.create("events", partitions=3),
+            synced(TopicPartition("events", 2), 1),
+        ],
     )
     assert all_lost(made) == []
 

@@ -25,8 +25,8 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from functools import lru_cache
+from pathlib import Path
 from random import randrange
 from typing import NamedTuple
 

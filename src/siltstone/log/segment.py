@@ -65,7 +65,7 @@ class IndexFile:
         "is_full",
     )
 
-    def __init__(self, path: files.PathLike, kind: str, size: int, size_limit: int) -> None:
+    def __init__(self, path: Path | str, kind: str, size: int, size_limit: int) -> None:
         self._struct = ENTRY_STRUCTS[kind]
         self._entry_size = self._struct.size
         self._path = path

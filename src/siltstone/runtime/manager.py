@@ -612,7 +612,9 @@ class LogManager(Closing):
         serving = self.serving()
         if not serving:
             raise StorageError(NO_DIRECTORY, advice=OPEN_AGAIN)
-        existing = {topic_partition: served for served in serving for topic_partition in served.all_partitions}
+        existing = {
+            topic_partition: served for served in serving for topic_partition in served.all_partitions
+        }
         counts = {served: len(served.directory.partitions) for served in serving}
         places = dict[ServedDirectory, list[TopicPartition]]()
         for topic_partition in wanted:
