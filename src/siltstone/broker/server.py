@@ -60,7 +60,7 @@ class Sockets:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits, answer: AnswerFrame) -> None:
         self.loop, self.limits, self.answer = loop, limits, answer
-        self.budget = MemoryBudget(limits.memory_bytes_max)
+        self.budget = MemoryBudget(limits.memory_bytes_max, limits.request_bytes_max)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.now = loop.time()
         self.connections: set[Connection] = set()
