@@ -47,13 +47,13 @@ class Node:
         """Memory of the process, in MB."""
         return float(psutil.Process(self.pid).memory_info().rss / 1e6)
 
-    def create_topic(self, name: str, partitions: int) -> None:
-        """Create a topic."""
+    def create_topic(self, name: str, partitions: int, *, pause: float = 0.5) -> None:
+        """Create a topic, and wait ``pause`` seconds."""
         admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
         admin.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=1)])[name].result(
-            30
+            300
         )
-        time.sleep(0.5)
+        time.sleep(pause)
 
 
 @contextlib.contextmanager
@@ -62,7 +62,13 @@ def kafka(folder: Path) -> Iterator[Node]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     properties = {"num.network.threads": "3", "num.io.threads": "8"}
-    broker = DefaultKafka(folder / "logs", **properties)
+    with kafka_node(DefaultKafka(folder / "logs", **properties)) as node:
+        yield node
+
+
+@contextlib.contextmanager
+def kafka_node(broker: Broker) -> Iterator[Node]:
+    """A real Kafka, running within the block."""
     started = time.perf_counter()
     with broker:
         yield Node(
@@ -74,10 +80,11 @@ def kafka(folder: Path) -> Iterator[Node]:
 
 
 @contextlib.contextmanager
-def siltstone(folder: Path) -> Iterator[Node]:
-    """``siltstone serve`` over a new directory."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+def siltstone(folder: Path, *, is_new: bool = True) -> Iterator[Node]:
+    """``siltstone serve`` over a new directory, or over the one that is there."""
+    if is_new:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
     port, http = _free_ports()
     properties = folder / "server.properties"
     properties.write_text(
@@ -98,7 +105,7 @@ def siltstone(folder: Path) -> Iterator[Node]:
         )
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.wait(300)
 
 
 def _wait_until_it_answers(address: str, process: subprocess.Popen[bytes], log: Path) -> None:

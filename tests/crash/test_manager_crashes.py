@@ -15,6 +15,7 @@ import pytest
 
 from siltstone.base import files
 from siltstone.base.clock import ManualClock
+from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.names import TopicPartition
 from siltstone.runtime import topics as topic_registry
 from siltstone.runtime.manager import LogManager
@@ -25,7 +26,8 @@ from tests.support.thoroughness import turn
 pytestmark = pytest.mark.random
 
 Seen = dict[str, object]
-"""Topics with their settings, and of each partition: its start, its end, the records that can be read."""
+"""Topics with their settings, and of each partition: its start, its end, the records that can be read, and
+whether its directory has its topic's id."""
 VARIANTS: tuple[Variant, ...] = (KEEP, DROP, 1, 2, 3)
 DIRECTORIES = ("a", "b")
 
@@ -34,7 +36,8 @@ def what_is_there(manager: LogManager) -> Seen:
     found: Seen = {name: dict(manager.topics.describe(name).config) for name in manager.topics.names()}
     for topic_partition in manager:
         log = manager[topic_partition]
-        found[str(topic_partition)] = (log.log_start_offset, log.log_end_offset, values(log))
+        has_id = read_topic_id(log.directory) == manager.topics.describe(topic_partition.topic).topic_id
+        found[str(topic_partition)] = (log.log_start_offset, log.log_end_offset, values(log), has_id)
     return found
 
 
@@ -119,6 +122,17 @@ def test_topics(tmp_path: Path) -> None:
     assert all_lost(made, every=2) == []
 
 
+def test_partitions_that_are_created_together(tmp_path: Path) -> None:
+    made = run(
+        tmp_path / "data",
+        [
+            lambda manager: manager.topics.create("events", partitions=3),
+            synced(TopicPartition("events", 2), 1),
+        ],
+    )
+    assert all_lost(made) == []
+
+
 def test_records(tmp_path: Path) -> None:
     made = run(
         tmp_path / "data",
@@ -152,7 +166,7 @@ def test_a_topic_made_again_does_not_begin_where_the_old_one_ended(tmp_path: Pat
     assert all_lost(made) == []
 
 
-@pytest.mark.parametrize("broken", ["registry", "log start", "sync"])
+@pytest.mark.parametrize("broken", ["registry", "log start", "sync", "sync together"])
 def test_the_harness_finds_what_is_taken_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
@@ -169,6 +183,8 @@ def test_the_harness_finds_what_is_taken_out(
 
     if broken == "sync":
         monkeypatch.setattr("siltstone.log.segment.LiveSegment.sync", lambda segment: None)
+    if broken == "sync together":
+        monkeypatch.setattr(files, "sync_together", lambda paths: None)
     monkeypatch.setattr(files, "replace", replace)
     made = run(
         tmp_path / "data",

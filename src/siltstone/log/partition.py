@@ -25,8 +25,9 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
-from random import Random
+from random import randrange
 from typing import NamedTuple
 
 import numpy as np
@@ -56,9 +57,6 @@ from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import Segment, find_segment, list_segments
 from siltstone.log.validation import Origin, ValidatedBatches, validate_and_assign
 
-_RANDOM = Random()
-"""Of all logs, for ``segment.jitter.ms``: one takes 3 kB, and is safe in several threads."""
-
 
 class SegmentList:
     """The segments of an open log by base offset (Kafka's ``LocalLog``). The last one is active.
@@ -68,13 +66,10 @@ class SegmentList:
     offset and the locks. Every method may raise OSError.
     """
 
-    def __init__(
-        self, recovered: RecoveredPartition, config: LogConfig, clock: Clock, random: Random
-    ) -> None:
+    def __init__(self, recovered: RecoveredPartition, config: LogConfig, clock: Clock) -> None:
         self.directory = recovered.directory
         self.config = config
         self._clock = clock
-        self._random = random
         self.segments = tuple(self._open_segment(segment) for segment in recovered.segments)
         if not self.segments:
             self.segments = (self._create(recovered.log_end_offset),)
@@ -97,7 +92,7 @@ class SegmentList:
 
     def _jitter(self) -> int:
         limit_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
-        return self._random.randrange(limit_ms) if limit_ms > 0 else 0
+        return randrange(limit_ms) if limit_ms > 0 else 0
 
     def roll(self, base_offset: int) -> LiveSegment:
         """Create a new active segment; the one before it becomes a closed segment."""
@@ -255,7 +250,6 @@ class PartitionLog(ReadableLog):
         clock: Clock,
         *,
         background: TaskRunner = run_now,
-        random: Random | None = None,
     ) -> None:
         """The log of a directory after its recovery. Raises OSError."""
         self.topic_partition = topic_partition
@@ -274,7 +268,7 @@ class PartitionLog(ReadableLog):
         self.flushed_ms = clock.now_ms()
         self._truncations = 0
         self._high_watermark: int | None = None
-        self._segment_list = SegmentList(recovered, config, clock, random or _RANDOM)
+        self._segment_list = SegmentList(recovered, config, clock)
         self._log_start_offset, self._log_end_offset = recovered.log_start_offset, recovered.log_end_offset
         self._publish()
 
@@ -508,9 +502,11 @@ class PartitionLog(ReadableLog):
         return active
 
     def _write_snapshot(self, offset: int) -> None:
-        """Write a producer snapshot at ``offset``, so that recovery reads only the batches from there on."""
+        """Write a producer snapshot at ``offset``, so that recovery reads only the batches from there on. At
+        the log start offset there is one only if there is a producer, as after a recovery."""
         path = self.directory / segment_file(offset, SNAPSHOT)
-        if not files.exists(path):
+        is_needed = offset > self._log_start_offset or self._producers.entries()
+        if is_needed and not files.exists(path):
             files.replace(path, self._producers.snapshot())
 
     def flush(self, *, including_active: bool = True) -> None:
@@ -699,8 +695,10 @@ class PartitionLog(ReadableLog):
 _logger = logging.getLogger("siltstone")
 
 
+@lru_cache(maxsize=64)
 def _quick(config: LogConfig) -> LogConfig:
-    """The settings by which ``try_append`` checks a batch: it may not decompress to much."""
+    """The settings by which ``try_append`` checks a batch: it may not decompress to much. One object for all
+    logs with the same settings."""
     limit = min(config.max_decompressed_message_bytes, TRY_APPEND_BYTES_MAX)
     return replace(config, max_decompressed_message_bytes=limit)
 

@@ -65,7 +65,7 @@ class IndexFile:
         "is_full",
     )
 
-    def __init__(self, path: Path, kind: str, size: int, size_limit: int) -> None:
+    def __init__(self, path: Path | str, kind: str, size: int, size_limit: int) -> None:
         self._struct = ENTRY_STRUCTS[kind]
         self._entry_size = self._struct.size
         self._path = path
@@ -208,8 +208,10 @@ class LiveSegment:
         self.transaction_index_size = segment.transaction_index_size
         self._write_count, self._synced_write_count = 0, 0
         limit = config.segment_index_bytes
-        self.offset_index = IndexFile(self.path("index"), "index", segment.offset_index_size, limit)
-        self.time_index = IndexFile(self.path("timeindex"), "timeindex", segment.time_index_size, limit)
+        # Texts, not Paths: a process may have tens of thousands of these.
+        path = segment.path.removesuffix("log")
+        self.offset_index = IndexFile(f"{path}index", "index", segment.offset_index_size, limit)
+        self.time_index = IndexFile(f"{path}timeindex", "timeindex", segment.time_index_size, limit)
         self._config = config
         self._modified_ms = segment.modified_ms
         self._appender: files.Appender | None = None

@@ -73,7 +73,7 @@ from siltstone.runtime.cleaning_states import CleaningStates
 from siltstone.runtime.metrics import Sample, samples_of
 from siltstone.runtime.producing import NewRecord, RecordMetadata, RecordProducer, SendOptions, Serializer
 from siltstone.runtime.served_directory import NO_DIRECTORY, OFFLINE, OPEN_AGAIN, ServedDirectory, Uncleanable
-from siltstone.runtime.topic_names import RandomBytes, deleted_directory, new_id, partition_metadata
+from siltstone.runtime.topic_names import RandomBytes, deleted_directory, new_id
 from siltstone.runtime.topics import Topics
 from siltstone.runtime.upkeep import Scheduler, Ticker, Upkeep
 
@@ -578,36 +578,52 @@ class LogManager(Closing):
                         advice="remove or rename it",
                     )
 
-    def create_partition(self, topic_partition: TopicPartition) -> PartitionLog:
-        """Create the directory and the log of a partition that the registry of ``topics`` lists.
+    def create_partitions(self, topic: str, numbers: Iterable[int]) -> None:
+        """Create the directories and logs of partitions that the registry of ``topics`` lists.
 
-        It is created in the log directory with the fewest partitions, as in Kafka
-        (``LogManager.nextLogDirs``). Raises StorageError, DirectoryRefusedError.
+        Each is created in the log directory with the fewest partitions, as in Kafka
+        (``LogManager.nextLogDirs``). One that a crash has left incomplete is completed. Raises StorageError,
+        DirectoryRefusedError.
         """
-        self.refuse_occupied_paths(topic_partition.topic, [topic_partition.partition])
+        numbers = tuple(numbers)
+        self.refuse_occupied_paths(topic, numbers)
         with self.creation_or_deletion_lock:
-            serving = self.serving()
-            if not serving:
-                raise StorageError(NO_DIRECTORY, advice=OPEN_AGAIN)
-            served = min(serving, key=lambda served: len(served.directory.partitions))
-            path = served.partition_path(topic_partition)
-            with served.offline_on_error():
-                files.make_directory(path)
-                topic_id = self.topics.id_of(topic_partition.topic)
-                if topic_id and not files.exists(path / names.PARTITION_METADATA):
-                    files.replace(path / names.PARTITION_METADATA, partition_metadata(topic_id))
-                # The directory is durable before the log takes records: after a crash the partition of an
-                # acknowledged record must exist.
-                files.sync_directory(served.path)
-                config = self.topics.log_config(topic_partition.topic)
-                log = open_partition(
-                    path, config, self.clock, had_clean_shutdown=True, background=self._background
-                )
-            served.directory.partitions[topic_partition] = path
-            served.logs[topic_partition] = log
-            self.topics.forget_partitions()
-            self._apply_settings(log)
-            return log
+            topic_id, config = self.topics.id_of(topic), self.topics.log_config(topic)
+            wanted = [TopicPartition(topic, number) for number in numbers]
+            for served, partitions in self._places(wanted).items():
+                existing = served.all_partitions
+                with served.offline_on_error():
+                    served.create_partitions(partitions, topic_id)
+                    for topic_partition in partitions:
+                        if topic_partition not in existing:
+                            path = served.partition_path(topic_partition)
+                            served.logs[topic_partition] = open_partition(
+                                path,
+                                config,
+                                self.clock,
+                                had_clean_shutdown=True,
+                                background=self._background,
+                                create=False,
+                            )
+                            served.directory.partitions[topic_partition] = path
+                            self._apply_settings(served.logs[topic_partition])
+                self.topics.forget_partitions()
+
+    def _places(self, wanted: Iterable[TopicPartition]) -> dict[ServedDirectory, list[TopicPartition]]:
+        """The directory that each partition is in, or is to be created in. Raises StorageError."""
+        serving = self.serving()
+        if not serving:
+            raise StorageError(NO_DIRECTORY, advice=OPEN_AGAIN)
+        existing = {
+            topic_partition: served for served in serving for topic_partition in served.all_partitions
+        }
+        counts = {served: len(served.directory.partitions) for served in serving}
+        places = dict[ServedDirectory, list[TopicPartition]]()
+        for topic_partition in wanted:
+            served = existing.get(topic_partition) or min(serving, key=counts.__getitem__)
+            counts[served] += 1
+            places.setdefault(served, []).append(topic_partition)
+        return places
 
     def _apply_settings(self, log: PartitionLog) -> None:
         """Apply a log's settings to its cleaning state and to the upkeep."""

@@ -17,7 +17,7 @@ import contextlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -29,6 +29,7 @@ from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory, PassedOver
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
+from siltstone.runtime.topic_names import partition_metadata
 
 # Uncleanable partitions and the reasons, in a file of Siltstone's own: ``siltstone-uncleanable.json``.
 #
@@ -222,6 +223,35 @@ class ServedDirectory:
         """All partitions that have a directory here, excluded ones too."""
         return {*self.directory.partitions, *self._excluded}
 
+    def create_partitions(self, partitions: Iterable[TopicPartition], topic_id: str | None) -> None:
+        """Create directories with an empty first segment and the topic's id, durably. Raises OSError.
+
+        A directory that exists gets the id if it has none. After a crash any of them may be there, complete
+        or not, so the registry lists them as uncreated. All files are synced together, then all names: this
+        takes a hundredth of the time that one partition after another takes.
+        """
+        directories = [self.partition_path(topic_partition) for topic_partition in partitions]
+        temporaries = dict[Path, Path]()
+        for directory in directories:
+            if not files.exists(directory):
+                files.make_directory(directory)
+                for kind in ("log", "index", "timeindex"):
+                    _create_file(directory / names.segment_file(0, kind), b"")
+            metadata = directory / names.PARTITION_METADATA
+            if topic_id and not files.exists(metadata):
+                temporary = metadata.with_name(metadata.name + names.TEMPORARY)
+                with contextlib.suppress(FileNotFoundError):
+                    files.unlink(temporary)
+                _create_file(temporary, partition_metadata(topic_id))
+                temporaries[temporary] = metadata
+        files.sync_together(temporaries)
+        for temporary, metadata in temporaries.items():
+            files.rename(temporary, metadata)
+        # The directories are durable before the logs take records: after a crash the partition of an
+        # acknowledged record must exist.
+        files.sync_together(directories)
+        files.sync_directory(self.path)
+
     # Checkpoints
 
     def write_recovery_points(self) -> None:
@@ -395,6 +425,11 @@ class ServedDirectory:
         if self.had_clean_shutdown or not (self._excluded or self.directory.is_partition_subset):
             return True
         return not LogDirectory.open(self.path, lock=False).partitions.keys() - self.logs.keys()
+
+
+def _create_file(path: Path, data: bytes) -> None:
+    files.write_new(path, data, sync=False)
+    files.inherit_owner(path)
 
 
 def _start_above_first_segment(log: PartitionLog) -> int | None:

@@ -789,12 +789,7 @@ class Topics:
     def _create_listed(self, name: str, entry: TopicEntry) -> None:
         """Create the uncreated partitions of a listed topic, then list them as created. After a crash between
         the two the next start finds those that exist."""
-        existing = {
-            topic_partition for served in self._manager.serving() for topic_partition in served.all_partitions
-        }
-        for topic_partition in (TopicPartition(name, number) for number in entry.uncreated):
-            if topic_partition not in existing:
-                self._manager.create_partition(topic_partition)
+        self._manager.create_partitions(name, entry.uncreated)
         self._write_registry(self._registry.with_topic(name, replace(entry, uncreated=())))
 
     def add_partition(self, topic_partition: TopicPartition) -> None:
@@ -806,7 +801,7 @@ class Topics:
                     path=str(topic_partition),
                     advice="open its log directory with LogManager.open",
                 )
-            self._manager.create_partition(topic_partition)
+            self._manager.create_partitions(topic_partition.topic, [topic_partition.partition])
             return
         names = self.names()
         if topic_partition.topic in names:

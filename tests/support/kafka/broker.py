@@ -73,6 +73,7 @@ class Broker:
 
     heap = "512m"
     jvm_flags: Sequence[str] = JVM_FLAGS
+    stop_timeout_s = STOP_TIMEOUT_S
 
     def __init__(self, log_dirs: Path | Sequence[Path], **properties: str) -> None:
         """`properties`: server properties over the defaults, with underscores for dots."""
@@ -262,12 +263,12 @@ class Broker:
         process, self._process = self._process, None
         process.send_signal(options)
         try:
-            return process.wait(STOP_TIMEOUT_S)
+            return process.wait(self.stop_timeout_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
             raise AssertionError(
-                f"the broker did not stop in {STOP_TIMEOUT_S:g} s\n{self.diagnosis()}"
+                f"the broker did not stop in {self.stop_timeout_s:g} s\n{self.diagnosis()}"
             ) from None
 
     def _write_properties(self) -> Path:

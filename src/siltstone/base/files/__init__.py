@@ -35,6 +35,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple
@@ -695,11 +696,14 @@ class FileSlice:
         return os.sendfile(socket, self.reader.descriptor, self.position + start, self.size - start)
 
 
-def write_new(path: PathLike, data: bytes) -> None:
-    """Write and fsync a new file; the caller syncs the directory. Raises FileExistsError."""
-    with Writer(path) as writer:
-        writer.write(data)
-        writer.sync()
+def write_new(path: PathLike, data: bytes, *, sync: bool = True) -> None:
+    """Write and fsync a new file; the caller syncs the directory. Without ``sync`` the caller syncs the file,
+    too, with others (``sync_together``). Raises FileExistsError."""
+    with Writer(path, will_be_synced=sync) as writer:
+        if data:
+            writer.write(data)
+        if sync:
+            writer.sync()
 
 
 def replace(path: PathLike, data: bytes) -> None:
@@ -864,6 +868,27 @@ def sync_files(paths: Iterable[PathLike]) -> None:
         for path, descriptor in opened:
             before_change("fsync", path)
             os.fsync(descriptor)
+
+
+_SYNC_THREADS = 8
+
+
+def sync_together(paths: Iterable[PathLike]) -> None:
+    """Make files and directories durable, in any order. Raises OSError.
+
+    Several threads wait for the disk at the same time, and the file system's journal is written once for all
+    of them: with ext4 a thousand new files take 0.2 s, one after another 4 s.
+    """
+    listed = list(paths)
+    for path in listed:
+        before_change("fsync", path)
+    with ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="siltstone-sync") as pool:
+        list(pool.map(_sync, listed))
+
+
+def _sync(path: PathLike) -> None:
+    with closing(open_nofollow(path)) as descriptor:
+        os.fsync(descriptor)
 
 
 def set_modified(path: PathLike, modified_ns: int) -> None:
