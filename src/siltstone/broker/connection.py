@@ -294,6 +294,7 @@ class Connection:
             self.close()
         if sent:
             self._active_at = self._around.now
+            self.info.activity.bytes_out += sent
         if self._is_answered and not self._out:
             self._is_answered = False
             self._around.budget.leave(self)
