@@ -23,6 +23,7 @@ from tests.web.conftest import client_of
 LISTS = (
     "/ui/topics /ui/cleaner /ui/cleaner/runs /ui/cleaner/uncleanable /ui/cleaner/savings /ui/broker "
     "/ui/directories /ui/directories/0 /ui/groups /ui/transactions /ui/changes /ui/jobs /ui/api "
+    "/ui/clients /ui/clients/requests "
     "/ui/topics/users/history"
 ).split()
 PAGES = [*LISTS, "/ui/", "/ui/new-topic", "/ui/selected?topic=users&action=clean"]

@@ -2,9 +2,9 @@
 
 ::
 
-    dispatch ─► RequestCounts   of an API: requests, seconds until the answer is made, bytes    the loop's thread
+    dispatch ─► RequestCounts   of an API: requests, bytes, seconds to the answer       the loop's thread
              ─► errors          by API and code
-    handlers ─► TopicCounts     of a topic and of all: records and bytes in, bytes out, failures    any thread
+    handlers ─► TopicCounts     of a topic and of all: records, bytes, failures          any thread
 
 A topic has counts from its first append or fetch on, if there is such a topic: so their number is bounded by
 that of the topics. Whoever reads them may be in any thread: the numbers of one line may be of two requests.
@@ -71,7 +71,15 @@ class RequestCounts:
 class TopicCounts:
     """What requests have moved of one topic, or of all. Bytes are those of batches."""
 
-    __slots__ = ("bytes_in", "bytes_out", "failed_fetches", "failed_produces", "fetches", "messages_in", "produces")
+    __slots__ = (
+        "bytes_in",
+        "bytes_out",
+        "failed_fetches",
+        "failed_produces",
+        "fetches",
+        "messages_in",
+        "produces",
+    )
 
     def __init__(self) -> None:
         self.messages_in = self.bytes_in = self.bytes_out = 0

@@ -27,7 +27,7 @@ from siltstone.broker.answers import (
     RefusedFrameError,
     Unanswered,
 )
-from siltstone.broker.counts import Counts, RequestCounts, codes_in
+from siltstone.broker.counts import RequestCounts, codes_in
 from siltstone.broker.errors import Code, code_of
 from siltstone.broker.handlers import (
     cluster,
@@ -112,7 +112,8 @@ class Dispatcher:
         counts.refused(apis.FETCH, (answer.error_code,))
         for topic in answer.responses:
             name = topic.topic or self._broker.topic_of_id(topic.topic_id)
-            is_known = name is not None and (name in counts.of_topic or any(not row.error_code for row in topic.partitions))
+            # A name that only got errors may be no topic's.
+            is_known = name in counts.of_topic or any(not row.error_code for row in topic.partitions)
             counts.fetched(name if is_known else None, topic)
 
     def answer(self, frame: bytearray, connection: ConnectionInfo) -> list[Piece] | Awaitable[list[Piece]]:

@@ -83,7 +83,7 @@ class _ParkedFetch:
 
 
 class WaitingFetches:
-    """The parked fetches of a broker. ``tasks``: those that wait; any thread may look whether one is there."""
+    """The parked fetches of a broker. ``tasks``: those that wait; any thread may look for one."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
