@@ -54,6 +54,10 @@ _TOPIC_FIGURES: dict[str, tuple[str, Callable[[TopicCounts], int]]] = {
 }
 
 
+METRICS = {**_HELP, **{f"{_TOPIC}{name}_total": meaning for name, (meaning, _) in _TOPIC_FIGURES.items()}}
+"""All metrics of a broker: what each is, by name."""
+
+
 class BrokerClients:
     """See ``commands.clients.Clients``. It reads what the loop's thread writes, and changes nothing of it."""
 
@@ -140,7 +144,7 @@ class BrokerClients:
     def topic_series(self) -> list[Series]:
         """What is counted of all topics, without a label, and of each that still exists."""
         counts, manager = self._broker.counts, self._broker.manager
-        counts.forget_all_but({log.topic_partition.topic for _, log in manager.logs()})
+        counts.forget_all_but(manager.topics.names())
         topics = sorted(counts.of_topic.copy().items())
         rows = [counts.of_all, *(of_topic for _, of_topic in topics)]
         labels = ["", *(topic_label(name) for name, _ in topics)]

@@ -16,6 +16,14 @@ from siltstone.web.pages.lists import ListParameters, list_page
 
 router = APIRouter(prefix="/ui/clients")
 Asked = Annotated[ListParameters, Query()]
+
+
+def error_words(row: ApiRequests) -> str:
+    """The errors of an API, the most frequent first."""
+    errors = sorted(row.errors.items(), key=lambda pair: -pair[1])
+    return ", ".join(f"{name}: {count:,}" for name, count in errors)
+
+
 CONNECTIONS: tuple[Column[ClientConnection], ...] = (
     Column(name="number", title="number", value=lambda row: row.number, is_number=True),
     Column(name="client_id", title="client", value=lambda row: row.client_id),
@@ -38,14 +46,8 @@ REQUESTS: tuple[Column[ApiRequests], ...] = (
     Column(name="p50_ms", title="p50 ms", value=lambda row: row.p50_ms, is_number=True),
     Column(name="p95_ms", title="p95 ms", value=lambda row: row.p95_ms, is_number=True),
     Column(name="p99_ms", title="p99 ms", value=lambda row: row.p99_ms, is_number=True),
-    Column(name="codes", title="which errors", value=lambda row: error_words(row)),
+    Column(name="codes", title="which errors", value=error_words),
 )
-
-
-def error_words(row: ApiRequests) -> str:
-    """The errors of an API, the most frequent first."""
-    errors = sorted(row.errors.items(), key=lambda pair: -pair[1])
-    return ", ".join(f"{name}: {count:,}" for name, count in errors)
 
 
 @router.get("", dependencies=[VIEWER])
