@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
@@ -11,16 +14,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from siltstone.broker.limits import Limits
-from siltstone.broker.measuring import METRICS
+from siltstone.broker.measuring import METRICS, BrokerClients
 from siltstone.broker.server import BrokerServer
 from siltstone.broker.wire.messages.api_versions import ApiVersionsRequest
 from siltstone.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from siltstone.broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from siltstone.broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from siltstone.commands.clients import NO_BROKER
-from siltstone.commands.served import Served
+from siltstone.commands.clients import NO_BROKER, ClientConnection, Clients
+from siltstone.commands.served import Served, ServeOptions
+from tests.broker.conftest import ANY_PORT
 from tests.broker.test_connection import frame
 from tests.broker.test_server import WAITING_FETCH
+from tests.support.broker import ServedBroker
 from tests.support.log.batches import sent
 from tests.support.wire_client import WireClient
 from tests.web.conftest import client_of
@@ -44,33 +49,64 @@ def fetched(*topics: str) -> FetchRequest:
     )
 
 
-@pytest.fixture
-def site(broker_served: Served) -> TestClient:
-    broker_served.cataloguer.refresh()
-    return client_of(broker_served)
+class Shared(NamedTuple):
+    """A broker, its site, and two clients: one with a fetch that waits, one that was answered six times."""
+
+    server: BrokerServer
+    site: TestClient
+    parked: WireClient
+    busy: WireClient
+
+    def connections(self, *states: str) -> list[ClientConnection]:
+        """The connections once they are in these states: a client may have its answer a moment before the
+        broker's thread goes on."""
+        return shown_in_states(self.server, *states)
 
 
-@pytest.fixture
-def asked(
-    broker_server: BrokerServer, broker_served: Served, connect: Callable[[], WireClient]
-) -> list[WireClient]:
-    """A client with a fetch that waits, and one that has sent six requests; both have answers to all else."""
-    for name in ("t", "u"):
-        broker_served.opened().topics.create(name, 1)
-    parked, busy = connect(), connect()
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    root = tmp_path_factory.mktemp("measured")
+    options = ServeOptions(paths=(root / "logs",), settings={"log.cleaner.enable": False})
+    with Served(options) as served, BrokerServer(served, [ANY_PORT]) as server:
+        for name in ("t", "u"):
+            served.opened().topics.create(name, 1)
+        served.cataloguer.refresh()
+        server.start()
+        parked, busy = (WireClient(server.addresses[0]) for _ in range(2))
+        with contextlib.closing(parked), contextlib.closing(busy):
+            ask(parked, busy)
+            yield Shared(server, client_of(served), parked, busy)
+
+
+def ask(parked: WireClient, busy: WireClient) -> None:
     parked.send(WAITING_FETCH, 12, client_id="parked")
     for request, version in (
         (produced("t"), 9),
         (produced("u", "missing"), 9),
         (fetched("u", "missing"), 12),
         (MetadataRequest(topics=(MetadataRequestTopic(name="bad name"),)), 12),
+        (ApiVersionsRequest(), 0),
+        (ApiVersionsRequest(), 0),
     ):
         busy.ask(request, version, client_id=HOSTILE)
     parked.receive(WAITING_FETCH, 12)
     parked.send(fetch_at_end(), 12, client_id="parked")
-    busy.ask(ApiVersionsRequest(), 0, client_id=HOSTILE)
-    busy.ask(ApiVersionsRequest(), 0, client_id=HOSTILE)
-    return [parked, busy]
+
+
+def clients_of(server: BrokerServer) -> Clients:
+    found = server.broker.served.clients
+    assert found is not None
+    return found
+
+
+def shown_in_states(server: BrokerServer, *states: str) -> list[ClientConnection]:
+    pause, found = threading.Event(), list[ClientConnection]()
+    for _ in range(2_000):
+        found = clients_of(server).connections()
+        if [one.state for one in found] == list(states):
+            return found
+        pause.wait(0.01)
+    raise AssertionError(found)
 
 
 def fetch_at_end() -> FetchRequest:
@@ -83,18 +119,6 @@ def fetch_at_end() -> FetchRequest:
     )
 
 
-def shown_in_states(site: TestClient, *states: str) -> Any:
-    """The connections once they are in these states: a client may have its answer a moment before the
-    broker's thread goes on."""
-    found: list[str] = []
-    for _ in range(1_000):
-        answer = site.get("/api/v1/broker/connections").json()
-        found = [one["state"] for one in answer["connections"]]
-        if found == list(states):
-            return answer
-    raise AssertionError(found)
-
-
 def figures(text: str) -> Mapping[tuple[str, ...], float]:
     """By (name, values of the labels)."""
     return {
@@ -104,8 +128,9 @@ def figures(text: str) -> Mapping[tuple[str, ...], float]:
     }
 
 
-def test_connections_are_shown_with_what_they_do(asked: list[WireClient], site: TestClient) -> None:
-    answer = shown_in_states(site, "parked", "idle")
+def test_connections_are_shown_with_what_they_do(shared: Shared) -> None:
+    shared.connections("parked", "idle")
+    answer = shared.site.get("/api/v1/broker/connections").json()
     parked, busy = answer["connections"]
     assert (answer["total"], answer["next_start"]) == (2, None)
     assert (parked["client_id"], parked["api"], parked["requests"]) == ("parked", "Fetch", 2)
@@ -113,31 +138,16 @@ def test_connections_are_shown_with_what_they_do(asked: list[WireClient], site: 
     assert busy["client_id"] == HOSTILE[:256]
     assert (busy["address"], busy["listener"]) == ("127.0.0.1", "PLAINTEXT")
     assert busy["bytes_in"] > 6 * 30_000 > busy["bytes_out"] > len(BATCH)
-    paged = site.get("/api/v1/broker/connections?start=1&count=1").json()
+    paged = shared.site.get("/api/v1/broker/connections?start=1&count=1").json()
     assert [one["number"] for one in paged["connections"]] == [busy["number"]]
-    assert site.get("/api/v1/broker/connections?count=1").json()["next_start"] == 1
+    assert shared.site.get("/api/v1/broker/connections?count=1").json()["next_start"] == 1
 
 
-def test_what_a_connection_does_is_seen_while_it_lasts(
-    asked: list[WireClient], broker_server: BrokerServer, site: TestClient
-) -> None:
-    half = WireClient(broker_server.addresses[0])
-    half.ask(ApiVersionsRequest(), 0)
-    half.send_bytes(frame(b"x" * 1000)[:500])
-    shown_in_states(site, "parked", "idle", "receiving")
-    half.close()
-
-
-def test_requests_are_shown_by_api(asked: list[WireClient], site: TestClient) -> None:
-    rows = {row["api"]: row for row in site.get("/api/v1/broker/requests").json()["requests"]}
-    assert {name: row["requests"] for name, row in rows.items()} == {
-        "ApiVersions": 2,
-        "Fetch": 2,
-        "Metadata": 1,
-        "Produce": 2,
-    }
-    errors = {name: row["errors"] for name, row in rows.items() if row["errors"]}
-    assert errors == {
+def test_requests_are_shown_by_api(shared: Shared) -> None:
+    rows = {row["api"]: row for row in shared.site.get("/api/v1/broker/requests").json()["requests"]}
+    asked = {"ApiVersions": 2, "Fetch": 2, "Metadata": 1, "Produce": 2}
+    assert {name: row["requests"] for name, row in rows.items()} == asked
+    assert {name: row["errors"] for name, row in rows.items() if row["errors"]} == {
         "Fetch": {"UNKNOWN_TOPIC_OR_PARTITION": 1},
         "Metadata": {"INVALID_TOPIC_EXCEPTION": 1},
         "Produce": {"UNKNOWN_TOPIC_OR_PARTITION": 1},
@@ -146,50 +156,33 @@ def test_requests_are_shown_by_api(asked: list[WireClient], site: TestClient) ->
         assert 0 < row["p50_ms"] <= row["p95_ms"] <= row["p99_ms"]
 
 
-def test_the_pages_show_a_hostile_client_as_text(asked: list[WireClient], site: TestClient) -> None:
-    connections, requests = (site.get(path).text for path in ("/ui/clients", "/ui/clients/requests"))
+def test_the_pages_show_a_hostile_client_as_text(shared: Shared) -> None:
+    connections, requests = (shared.site.get(path).text for path in ("/ui/clients", "/ui/clients/requests"))
     for page in (connections, requests):
         checked(page)
         assert NO_BROKER not in page
-    assert "&lt;script&gt;" in connections and "<script>alert" not in connections
+    assert "&lt;script&gt;" in connections
+    assert "<script>alert" not in connections
     assert "parked" in connections
     assert "UNKNOWN_TOPIC_OR_PARTITION: 1" in requests
-    rows = site.get("/ui/clients?contains=PARKED&format=json").json()
+    rows = shared.site.get("/ui/clients?contains=PARKED&format=json").json()
     assert [row["client_id"] for row in rows] == ["parked"]
-    assert site.get("/ui/clients?sort=nothing").status_code == 400
+    assert shared.site.get("/ui/clients?sort=nothing").status_code == 400
 
 
-def test_a_page_of_ten_thousand_connections_is_small(
-    broker_server: BrokerServer, site: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = WireClient(broker_server.addresses[0])
-    client.ask(ApiVersionsRequest(), 0, client_id="x" * 300)
-    (row,) = broker_server.broker.served.clients.connections()  # type: ignore[union-attr]
-    monkeypatch.setattr("siltstone.broker.measuring.BrokerClients.connections", lambda self: [row] * 10_000)
-    page = site.get("/ui/clients")
+def test_a_page_of_ten_thousand_connections_is_small(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = replace(clients_of(shared.server).connections()[0], client_id="x" * 256)
+    monkeypatch.setattr(BrokerClients, "connections", lambda self: [row] * 10_000)
+    page = shared.site.get("/ui/clients")
     assert "10,000 rows" in page.text
     assert len(page.content) < 150_000
-    client.close()
 
 
-def test_without_a_broker_the_lists_are_empty_and_say_why(broker_served: Served, site: TestClient) -> None:
-    assert site.get("/api/v1/broker/connections").json() == {
-        "connections": [],
-        "total": 0,
-        "next_start": None,
-    }
-    assert site.get("/api/v1/broker/requests").json() == {"requests": []}
-    assert NO_BROKER in site.get("/ui/clients").text
-    assert "kafka_network" not in site.get("/metrics").text
-
-
-def test_metrics_have_kafkas_names(
-    asked: list[WireClient], site: TestClient, broker_server: BrokerServer
-) -> None:
-    text = site.get("/metrics").text
-    found = figures(text)
+def test_metrics_have_kafkas_names(shared: Shared) -> None:
+    shared.connections("parked", "idle")
+    text = shared.site.get("/metrics").text
+    found, size = figures(text), len(BATCH)
     api, topic = "kafka_network_requestmetrics_", "kafka_server_brokertopicmetrics_"
-    size = len(BATCH)
     expected = {
         (f"{api}requests_total", "Produce"): 2,
         (f"{api}totaltimems_count", "Fetch"): 2,
@@ -209,44 +202,37 @@ def test_metrics_have_kafkas_names(
     }
     assert {key: found.get(key) for key in expected} == expected
     assert not any("missing" in key for key in found)
-    names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
-    assert set(METRICS) <= names
     kinds = dict(line.split()[2:4] for line in text.splitlines() if line.startswith("# TYPE"))
+    assert set(METRICS) <= set(kinds)
     assert {kinds[name] for name in METRICS if name.endswith("_total")} == {"counter"}
-    opened = site.get("/metrics", headers={"Accept": "application/openmetrics-text"}).text
-    families = {family.name for family in openmetrics_families(opened)}
-    assert f"{topic}bytesin" in families
+    opened = shared.site.get("/metrics", headers={"Accept": "application/openmetrics-text"}).text
+    assert f"{topic}bytesin" in {family.name for family in openmetrics_families(opened)}
 
 
-def test_a_topic_that_is_deleted_leaves_the_metrics(
-    asked: list[WireClient], site: TestClient, broker_served: Served
-) -> None:
-    broker_served.opened().topics.delete("u")
-    found = figures(site.get("/metrics").text)
-    name = "kafka_server_brokertopicmetrics_bytesin_total"
-    assert (name, "u") not in found
-    assert found[name,] == 2 * len(BATCH)
+def test_a_topic_that_is_deleted_leaves_the_metrics(broker: ServedBroker) -> None:
+    counts, shown = broker.broker.counts, BrokerClients(broker.broker, None)  # type: ignore[arg-type]
+    for name in ("goes", "stays"):
+        broker.log(name)
+        counts.appended(name, 1, 10)
+    broker.manager.topics.delete("goes")
+    (series,) = (one for one in shown.topic_series() if "bytesin" in one.name)
+    assert dict(zip(series.labels, series.values, strict=True)) == {"": 20, '{topic="stays"}': 10}
 
 
-def test_refused_connections_and_memory_are_seen(
-    start_broker: Callable[..., BrokerServer], site: TestClient
+def test_refused_connections_half_requests_and_memory_are_seen(
+    start_broker: Callable[..., BrokerServer], broker_served: Served
 ) -> None:
     server = start_broker(Limits(connections_per_address_max=1, memory_bytes_max=1 << 20))
     one, more = (WireClient(server.addresses[0]) for _ in range(2))
     assert more.is_closed()
-    one.ask(ApiVersionsRequest(), 0)
     one.send_bytes(frame(b"x" * 100_000)[:70_000])
-    shown_in_states(site, "receiving")
-    found = figures(site.get("/metrics").text)
-    assert found["kafka_network_socketserver_memorypoolused",] > 0
-    assert found["siltstone_broker_refused_connections_total",] == 1
-    names = ("kafka_network_socketserver_memorypoolused", "kafka_network_socketserver_memorypoolavailable")
-    assert sum(found[name,] for name in names) == 1 << 20
+    (shown,) = shown_in_states(server, "receiving")
+    assert (shown.client_id, shown.api, shown.requests, shown.for_ms) == (None, None, 0, 0)
+    found = {sample.name: sample.value for sample in clients_of(server).samples()}
+    assert found["siltstone_broker_refused_connections_total"] == 1
+    used = found["kafka_network_socketserver_memorypoolused"]
+    assert 0 < used == (1 << 20) - found["kafka_network_socketserver_memorypoolavailable"]
     for client in (one, more):
         client.close()
-
-
-def test_a_broker_that_has_stopped_is_none(broker_server: BrokerServer, broker_served: Served) -> None:
-    assert broker_served.clients is not None
-    broker_server.stop()
+    server.stop()
     assert broker_served.clients is None

@@ -16,6 +16,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from siltstone import web
+from siltstone.commands.clients import NO_BROKER
 from siltstone.commands.served import Served, ServeOptions
 from siltstone.log.names import TopicPartition
 from tests.web.conftest import client_of
@@ -88,6 +89,13 @@ def test_every_page_of_a_real_brokers_directories_is_shown_and_changes_no_byte(
         checked(answer.text)
         assert "look mode: nothing is changed" in answer.text
     assert {path: path.stat().st_mtime_ns for root in stopped_broker for path in root.rglob("*")} == before
+
+
+def test_without_a_broker_the_lists_of_its_clients_say_so(looking: tuple[Served, TestClient]) -> None:
+    _, client = looking
+    assert all(NO_BROKER in client.get(f"/ui/clients{tab}").text for tab in ("", "/requests"))
+    assert client.get("/api/v1/broker/connections").json()["total"] == 0
+    assert client.get("/api/v1/broker/requests").json() == {"requests": []}
 
 
 def test_a_page_that_has_not_changed_is_not_sent_again(looking: tuple[Served, TestClient]) -> None:
