@@ -69,16 +69,20 @@ def is_served(turned: TurnedLoop, peer: socket.socket) -> bool:
         return False
 
 
-def test_without_descriptors_the_server_accepts_again_later(caplog: pytest.LogCaptureFixture) -> None:
-    listener = FakeListener()
+def test_without_descriptors_the_server_accepts_again_later(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener, timers = FakeListener(), list[Callable[[], None]]()
     with TurnedLoop(echo) as turned:
         turned.sockets.open([BoundListener(listener, LISTENER)])  # type: ignore[arg-type]
+        monkeypatch.setattr(turned.loop, "call_later", lambda seconds, call: timers.append(call))
         listener.arriving += [OSError(number, "full") for number in (errno.ECONNABORTED, errno.EMFILE)]
         peer = arrive(listener)
         turned.turn()
         assert [record.getMessage() for record in caplog.records] == ["cannot accept a connection: full"]
         assert not is_served(turned, peer)
-        turned.sockets._accept_again()  # what its timer does
+        (again,) = timers
+        again()
         turned.turn()
         assert peer.recv(100) == frame(b"a")
         peer.close()

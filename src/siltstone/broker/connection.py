@@ -306,9 +306,7 @@ class Connection:
             pass
         except OSError:
             self.close()
-        if sent:
-            self._active_at = self._around.now
-            self.info.activity.bytes_out += sent
+        self.info.activity.bytes_out += sent
         if self._is_answered and not self._out:
             self._is_answered = False
             self._around.budget.leave(self)
@@ -344,8 +342,8 @@ class Connection:
 
     def _settle(self) -> None:
         """Close if all is done; else count what is held, and watch the socket for what is missing."""
-        is_done = self._is_ending or (self._has_eof and not self._waits_its_turn)
-        if is_done and self._task is None and not self._out:
+        # The end of a peer is only read when no complete request is left.
+        if (self._is_ending or self._has_eof) and self._task is None and not self._out:
             self.close()
             return
         if self._data and self._data.obj is self._around.scratch.obj:

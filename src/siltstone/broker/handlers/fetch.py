@@ -105,7 +105,8 @@ class _Reads:
             if self._request.replica_id >= 0 or self._request.replica_state.replica_id >= 0:
                 raise RequestRefusedError(Code.NOT_LEADER_OR_FOLLOWER, "this broker has no followers")
             log = self._broker.log_of(name, wanted.partition)
-            refuse_other_epoch(log, wanted.current_leader_epoch)
+            # Any negative epoch is none here, as in Kafka; ListOffsets takes only -1 for none.
+            refuse_other_epoch(log, max(wanted.current_leader_epoch, -1))
             return _Read(wanted=wanted, log=log)
         except Exception as error:  # one partition's error is not the others'
             return _Read(wanted=wanted, code=code_of(error))

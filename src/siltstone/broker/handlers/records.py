@@ -15,7 +15,7 @@ from siltstone.broker.wire.messages.delete_records import (
     DeleteRecordsTopicResult,
 )
 from siltstone.commands import administration
-from siltstone.log.names import INTERNAL_TOPICS
+from siltstone.log.names import INTERNAL_TOPICS, TopicPartition
 
 HIGH_WATERMARK = -1
 """The offset that stands for the high watermark."""
@@ -60,6 +60,7 @@ def _start_after(broker: Broker, topic: str, number: int, offset: int, call: Cal
     """Delete the records of one partition below ``offset``, and return its new start. Raises LogError."""
     if topic in INTERNAL_TOPICS:
         raise _InternalTopicError(f"records of {topic} cannot be deleted", path=topic)
+    broker.manager.get(TopicPartition(topic, number))  # what is unknown comes before a wrong offset
     if offset < HIGH_WATERMARK:
         raise OffsetOutOfRangeError(f"{offset} is no offset", path=f"{topic}-{number}")
     return administration.delete_records(broker.served, actor_of(call), topic, {number: offset})[number]

@@ -127,6 +127,15 @@ def _refused_operations(side: Side, version: int, topic: str) -> None:
     }
     for what, resource in cases.items():
         side.ask(what, INCREMENTAL_ALTER_CONFIGS, version, resources=[resource])
+    checked = {
+        "throttled replicas": _change("leader.replication.throttled.replicas", SET, "abc"),
+        "small segments": _change("segment.bytes", SET, "20000"),
+        "tiny segments": _change("segment.bytes", SET, "0"),
+        "append nothing": _change("cleanup.policy", APPEND, ""),
+    }
+    for what, change in checked.items():
+        asked = [_changed(TOPIC, topic, change)]
+        side.ask(what, INCREMENTAL_ALTER_CONFIGS, version, resources=asked, validate_only=True)
     one = _changed(TOPIC, topic, retention)
     side.ask("resource twice", INCREMENTAL_ALTER_CONFIGS, version, resources=[one, one])
 

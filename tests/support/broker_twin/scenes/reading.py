@@ -96,7 +96,7 @@ def _refused(side: Side, version: int) -> None:
         _ask(side, "session 0, epoch 5", version, session_id=0, session_epoch=5)
         _ask(side, "a new session", version, _topic(side, version, "fetch", _from(0, 1)), session_epoch=0)
     if version >= 9:
-        for epoch in (0, 1, 7):
+        for epoch in (-7, 0, 1, 7):
             newer = _topic(side, version, "fetch", _from(0, 1, current_leader_epoch=epoch))
             _ask(side, f"epoch {epoch}", version, newer)
     if version >= 12:
@@ -172,7 +172,7 @@ def list_offsets(side: Side, versions: range) -> None:
         for replica in (-2, 1, 9):
             _list(side, f"replica {replica}", version, (0, -1, -1), replica_id=replica)
         if version >= 4:
-            for epoch in (0, 1, 7):
+            for epoch in (-7, 0, 1, 7):
                 _list(side, f"epoch {epoch}", version, (0, -1, epoch), (1, TIME_MS, epoch))
 
 
@@ -231,6 +231,7 @@ def delete_records(side: Side, versions: range) -> None:
         _cut(side, "twice", version, topic, (0, 10), (0, 10))
         _cut(side, "no partitions", version, topic)
         _cut(side, "unknown topic", version, "cut-none", (0, 1))
+        _cut(side, "unknown topic, wrong offset", version, "cut-none", (0, -5))
         _cut(side, "compacted", version, "cut-compact", (0, 1))
         _cut(side, "compacted and deleted", version, "cut-both", (0, 1))
         side.ask("no topics", DELETE_RECORDS, version, topics=[], timeout=5000)
