@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from siltstone.broker.counts import BOUNDS_MS, Counts, RequestCounts, codes_in
+from siltstone.broker.counts import BOUNDS_MS, ApiCounts, Counts, codes_in
 from siltstone.broker.handlers.produce import produce
 from siltstone.broker.wire.apis import APIS, PRODUCE
 from siltstone.broker.wire.fields import Message
@@ -19,7 +19,7 @@ from tests.support.log.batches import sent
 
 
 def test_times_are_counted_up_to_their_bounds_and_quantiles_lie_between() -> None:
-    counts = RequestCounts()
+    counts = ApiCounts()
     assert counts.quantile_ms(0.5) is None
     for milliseconds in (*BOUNDS_MS, 31_000.0):
         counts.answered(10, 20, milliseconds / 1000)

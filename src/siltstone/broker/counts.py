@@ -2,7 +2,7 @@
 
 ::
 
-    dispatch ─► RequestCounts   of an API: requests, bytes, seconds to the answer       the loop's thread
+    dispatch ─► ApiCounts       of an API: requests, bytes, seconds to the answer       the loop's thread
              ─► errors          by API and code
     handlers ─► TopicCounts     of a topic and of all: records, bytes, failures          any thread
 
@@ -28,7 +28,7 @@ BOUNDS_MS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 
 _BOUNDS = tuple(bound / 1000 for bound in BOUNDS_MS)
 
 
-class RequestCounts:
+class ApiCounts:
     """The requests of one API since the start. ``buckets``: how many took at most each of ``BOUNDS_MS``, and
     how many took longer. ``request_bytes`` and ``response_bytes`` are without the four of the length."""
 
@@ -91,7 +91,7 @@ class Counts:
     ``of_topic``: what was produced and fetched."""
 
     def __init__(self) -> None:
-        self.of_api = {key: RequestCounts() for key in APIS}
+        self.of_api = {key: ApiCounts() for key in APIS}
         self.errors: Counter[tuple[int, int]] = Counter()
         self.of_all = TopicCounts()
         self.of_topic: dict[str, TopicCounts] = {}

@@ -27,7 +27,7 @@ from siltstone.broker.answers import (
     RefusedFrameError,
     Unanswered,
 )
-from siltstone.broker.counts import RequestCounts, codes_in
+from siltstone.broker.counts import ApiCounts, codes_in
 from siltstone.broker.errors import Code, code_of
 from siltstone.broker.handlers import (
     cluster,
@@ -84,7 +84,7 @@ class _Route(NamedTuple):
 
     api: Api
     handler: Handler
-    counts: RequestCounts
+    counts: ApiCounts
     note: Callable[[Any], None] | None
 
 

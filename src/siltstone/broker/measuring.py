@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from siltstone.base.errors import LogError
 from siltstone.broker.connection import IDLE, RECEIVING, Connection
-from siltstone.broker.counts import BOUNDS_MS, RequestCounts, TopicCounts
+from siltstone.broker.counts import BOUNDS_MS, ApiCounts, TopicCounts
 from siltstone.broker.errors import Code
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.apis import APIS
@@ -92,7 +92,7 @@ class BrokerClients:
             for key, counts in self._asked()
         ]
 
-    def _asked(self) -> list[tuple[int, RequestCounts]]:
+    def _asked(self) -> list[tuple[int, ApiCounts]]:
         """(key, counts) of the APIs that were asked, by name."""
         of_api = self._broker.counts.of_api
         return sorted(
@@ -177,7 +177,7 @@ def _shown(connection: Connection, state: str, now: float) -> ClientConnection:
     )
 
 
-def _times(name: str, counts: RequestCounts) -> Sample:
+def _times(name: str, counts: ApiCounts) -> Sample:
     total, buckets = 0, list[tuple[float, int]]()
     for bound, count in zip((*BOUNDS_MS, math.inf), counts.buckets, strict=True):
         total += count
