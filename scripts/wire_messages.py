@@ -19,8 +19,8 @@ WIRE = Path(__file__).resolve().parents[1] / "src/siltstone/broker/wire"
 APIS = (
     "Produce Fetch ListOffsets Metadata ApiVersions CreateTopics DeleteTopics DeleteRecords InitProducerId "
     "OffsetForLeaderEpoch DescribeConfigs AlterConfigs DescribeLogDirs CreatePartitions "
-    "IncrementalAlterConfigs ListPartitionReassignments DescribeCluster ListConfigResources "
-    "DescribeTopicPartitions"
+    "ElectLeaders IncrementalAlterConfigs AlterPartitionReassignments ListPartitionReassignments "
+    "DescribeCluster ListConfigResources DescribeTopicPartitions"
 ).split()
 _EVERY_LATER = 32767
 _TYPES = {

@@ -110,6 +110,7 @@ BROKER_DEFAULTS = {
     "max.connections": INT_MAX,
     "max.connections.per.ip": INT_MAX,
     "max.connections.per.ip.overrides": "",
+    "max.incremental.fetch.session.cache.slots": 1000,
     "metadata.log.max.record.bytes.between.snapshots": 20_971_520,
     "node.id": -1,
     "num.io.threads": 8,
@@ -139,6 +140,7 @@ OTHER_DEFAULTS = {
     "listeners": ("PLAINTEXT://127.0.0.1:9092",),
     "log.cleaner.io.buffer.size": 4_194_304,
     "queued.max.request.bytes": 268_435_456,
+    "socket.listen.backlog.size": 1024,
     "socket.receive.buffer.bytes": -1,
     "socket.send.buffer.bytes": -1,
 }

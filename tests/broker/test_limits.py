@@ -68,8 +68,23 @@ def half(size: int, sent: int) -> bytes:
     return struct.pack(">i", size) + (PRODUCE + bytes(sent))[:sent]
 
 
+def test_small_requests_are_answered_beside_large_ones_that_are_not_complete() -> None:
+    with TurnedLoop(echo, memory_bytes_max=2 << 20, request_bytes_max=1 << 20) as turned:
+        budget, flood = turned.sockets.budget, [turned.connect() for _ in range(20)]
+        for _ in range(3):
+            for peer in flood:
+                peer.send(half(1 << 20, 200 * KIB))
+        assert budget.waiting > 10
+        assert budget.used <= budget.bytes_max == 4 << 20
+        honest = [turned.connect() for _ in range(20)]
+        for size in (1, 20 * KIB, 60 * KIB):
+            for peer in honest:
+                peer.send(frame(b"h" * size))
+                assert peer.receive() == frame(b"h" * size)
+
+
 def test_half_read_frames_cannot_hold_all_memory() -> None:
-    with TurnedLoop(echo, memory_bytes_max=300 * KIB) as turned:
+    with TurnedLoop(echo, memory_bytes_max=300 * KIB, request_bytes_max=1 << 20) as turned:
         budget = turned.sockets.budget
         hogs = [turned.connect() for _ in range(5)]
         for hog in hogs:
@@ -77,14 +92,17 @@ def test_half_read_frames_cannot_hold_all_memory() -> None:
         assert 300 * KIB <= budget.used <= 300 * KIB + (1 << 20)
         honest = turned.connect()
         honest.send(frame(b"honest"))
-        assert honest.receive() == b""
+        assert honest.receive() == frame(b"honest")
+        large = frame(b"l" * 200 * KIB)
+        sent = honest.send(large)
         assert budget.waiting
         seconds = 0.0
         for _ in range(2 * len(hogs) + 2):
             seconds += FAVOUR_SECONDS + 1
             turned.sweep(seconds)
-            assert budget.used <= 300 * KIB + (1 << 20)
-        assert honest.receive() == frame(b"honest")
+            assert budget.used <= budget.bytes_max
+            sent += honest.send(large[sent:])
+        assert honest.receive() == large
         for peer in (*hogs, honest):
             peer.socket.close()
         turned.turn()
@@ -94,7 +112,7 @@ def test_half_read_frames_cannot_hold_all_memory() -> None:
 
 
 def test_frames_that_are_sent_are_answered_one_after_the_other_when_memory_is_short() -> None:
-    with TurnedLoop(echo, memory_bytes_max=100 * KIB) as turned:
+    with TurnedLoop(echo, memory_bytes_max=100 * KIB, request_bytes_max=200 * KIB) as turned:
         peers, raw = [turned.connect() for _ in range(8)], frame(b"x" * 150 * KIB)
         positions = [0] * len(peers)
         received = [bytearray() for _ in peers]
@@ -120,7 +138,7 @@ class Waiting:
 
 
 def test_favour_goes_along_the_line_and_past_those_who_have_left() -> None:
-    budget, (first, gone, last) = MemoryBudget(100), (Waiting() for _ in range(3))
+    budget, (first, gone, last) = MemoryBudget(60, 20), (Waiting() for _ in range(3))
     budget.hold(150)
     assert [budget.may_go_on(one) for one in (first, gone, last)] == [False, False, False]
     assert budget.favoured is first
@@ -133,7 +151,7 @@ def test_favour_goes_along_the_line_and_past_those_who_have_left() -> None:
 
 
 def test_memory_that_is_given_back_lets_all_go_on() -> None:
-    budget, holders = MemoryBudget(100), [Waiting() for _ in range(3)]
+    budget, holders = MemoryBudget(60, 20), [Waiting() for _ in range(3)]
     budget.hold(150)
     for one in holders:
         budget.may_go_on(one)
@@ -191,20 +209,21 @@ def test_a_request_with_too_many_elements_closes_its_connection_only(
 
 def test_a_request_that_waits_with_favour_loses_it() -> None:
     later = Later()
-    with TurnedLoop(later, memory_bytes_max=10 * KIB) as turned:
-        parked, other, third = (turned.connect() for _ in range(3))
-        parked.send(frame(b"p" * 20 * KIB))
-        other.send(frame(b"o" * 20 * KIB))
-        third.send(frame(b"t"))
-        asked = len(later.asked)
-        for number in range(1, 4):
+    with TurnedLoop(later, memory_bytes_max=5 * KIB, request_bytes_max=20 * KIB) as turned:
+        peers = [turned.connect() for _ in range(5)]
+        for peer in peers[:3]:
+            peer.send(frame(b"p" * 19 * KIB))
+        for peer in peers[3:]:
+            peer.send(frame(b"small"))
+        assert len(later.asked) == 3  # the third is favoured
+        for number in range(1, 8):
             turned.sweep(number * (FAVOUR_SECONDS + 1))
-        assert asked < len(later.asked) == 3
-        assert not any(peer.is_closed for peer in (parked, other, third))
+        assert len(later.asked) == 5
+        assert not any(peer.is_closed for peer in peers)
 
 
 def test_a_budget_counts_what_is_left() -> None:
-    budget = MemoryBudget(100)
+    budget = MemoryBudget(60, 20)
     budget.hold(99)
     assert budget.may_go_on(None)  # type: ignore[arg-type]
     budget.hold(-99)

@@ -240,8 +240,9 @@ BROKER_KEYS = (
     _broker_key("max.connections", Kind.INT, INT_MAX, "Connections of Kafka clients at the same time; also at most half of the files that the process may open. More wait until one is closed.", minimum=0),
     _broker_key("max.connections.per.ip", Kind.INT, INT_MAX, "The same for one address; more are closed at once.", minimum=0),
     _broker_key("max.connections.per.ip.overrides", Kind.STRING, "", "ADDRESS:COUNT for addresses with a limit of their own."),
+    _broker_key("max.incremental.fetch.session.cache.slots", Kind.INT, 1_000, "Fetch sessions at the same time; a client without one names all its partitions in each request.", minimum=0),
     _broker_key("queued.max.request.bytes", Kind.LONG, 256 << 20, "Memory that requests and unsent answers may take together; -1: no limit. Then no connection is read until some of it is free.", minimum=-1, kafka="Kafka's default is -1, and it counts requests only."),
-    _broker_key("socket.listen.backlog.size", Kind.INT, 50, "Connections that wait until they are accepted.", minimum=1),
+    _broker_key("socket.listen.backlog.size", Kind.INT, 1024, "Connections that wait until they are accepted.", minimum=1, kafka="Kafka's default is 50, with a thread that only accepts. Here many connections may come while the one thread answers, and each that finds no place waits for a second."),
     _accepted_broker_key("controller.quorum.bootstrap.servers", Kind.LIST, (), "Addresses of the controllers."),
     _accepted_broker_key("controller.quorum.voters", Kind.LIST, (), "Ids and addresses of the controllers."),
     _accepted_broker_key("group.initial.rebalance.delay.ms", Kind.INT, 3_000, "How long a new group waits for more members.", minimum=0),
@@ -311,7 +312,7 @@ group.streams.num.standby.replicas group.streams.session.timeout.ms initial.brok
 internal.metadata.delete.delay.millis internal.metadata.log.segment.bytes
 internal.metadata.max.batch.size.in.bytes kafka.metrics.polling.interval.secs kafka.metrics.reporters
 leader.imbalance.check.interval.seconds log.dir.failure.timeout.ms max.connection.creation.rate
-max.incremental.fetch.session.cache.slots max.request.partition.size.limit metadata.log.dir
+max.request.partition.size.limit metadata.log.dir
 metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes metadata.log.segment.ms
 metadata.max.idle.interval.ms metadata.max.retention.bytes metadata.max.retention.ms metric.reporters
 metrics.num.samples metrics.recording.level metrics.sample.window.ms num.replica.alter.log.dirs.threads

@@ -36,6 +36,8 @@ SCRATCH_BYTES = 128 << 10
 """Of the buffer that all connections receive small frames in."""
 _FIRST_BYTES, _GROWTH = 64 << 10, 4
 """A frame's bytearray has no more bytes than the first, or than the second times those that have come."""
+_SHORT_BYTES = 16 << 10
+"""What is received at one time when memory is short: the first bytes of a large frame are in no line yet."""
 _TOGETHER_BYTES = 256 << 10
 """Answers to requests that came together are sent together, up to so many bytes."""
 _TURN_BYTES, _TURN_REQUESTS = 4 << 20, 100
@@ -171,7 +173,9 @@ class Connection:
         self.go_on()
 
     def _receive(self) -> int:
-        scratch = self._around.scratch
+        around, scratch = self._around, self._around.scratch
+        if around.budget.used >= around.budget.large_bytes_max:
+            scratch = scratch[:_SHORT_BYTES]
         count = self._socket.recv_into(scratch)
         if self._data:  # a part of a length
             self._data = memoryview(bytes(self._data) + scratch[:count])
@@ -202,21 +206,18 @@ class Connection:
 
     def _answer_some(self) -> None:
         """Answer frames until something must be waited for, or it is another connection's turn."""
-        around, budget, answered = self._around, self._around.budget, 0
+        answered = 0
         try:
             while self._task is None and (self._frame is not None or len(self._data) >= _PREFIX.size):
                 self._waits_its_turn = answered == _TURN_REQUESTS or self._out_bytes >= _TOGETHER_BYTES
                 if self._waits_its_turn:
                     self.go_on_later()
                     return
-                if budget.used >= budget.bytes_max and not budget.may_go_on(self):
-                    self._waits_its_turn = True
-                    return
                 frame = self._next_frame()
                 if frame is None:
                     return
                 answered += 1
-                answer = around.answer(frame, self.info)
+                answer = self._around.answer(frame, self.info)
                 if type(answer) is list:
                     self._put(answer)
                 else:
@@ -227,26 +228,39 @@ class Connection:
             self._end("failed", error)
 
     def _next_frame(self) -> bytearray | None:
-        """The next frame if it is complete. Raises RefusedFrameError."""
-        frame = self._frame
+        """The next frame if it is complete, and there is memory for it. Raises RefusedFrameError."""
+        frame, data = self._frame, self._data
         if frame is None:
-            data = self._data
             (size,) = _PREFIX.unpack_from(data)
             self._around.limits.refuse_length(size)
             end = _PREFIX.size + size
             if len(data) >= end:
+                if not self._has_memory(is_large=False):
+                    return None
                 self._data = data[end:]
                 return bytearray(data[_PREFIX.size : end])
+            if not self._has_memory(is_large=size > _FIRST_BYTES):
+                return None
             # What is missing goes into the frame itself, not through the scratch buffer.
             self._size, self._received = size, len(data) - _PREFIX.size
             self._frame = frame = bytearray(data[_PREFIX.size :])
             self._data = _EMPTY
         if self._received == self._size:
+            if not self._has_memory(is_large=False):
+                return None
             self._frame = None
             return frame
-        if self._received == len(frame):
+        if self._received == len(frame) and self._has_memory(is_large=self._size > _FIRST_BYTES):
             self._grow(frame)
         return None
+
+    def _has_memory(self, *, is_large: bool) -> bool:
+        budget = self._around.budget
+        # Nearly always there is: the line is only asked where there is not.
+        if budget.used < budget.large_bytes_max or budget.may_go_on(self, is_large=is_large):
+            return True
+        self._waits_its_turn = True
+        return False
 
     def _grow(self, frame: bytearray) -> None:
         if len(frame) >= _KEY.size:

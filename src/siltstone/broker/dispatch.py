@@ -72,6 +72,8 @@ HANDLERS: Mapping[int, Handler] = {
     apis.ALTER_CONFIGS: configs.alter_configs,
     apis.LIST_CONFIG_RESOURCES: configs.list_config_resources,
     apis.DESCRIBE_LOG_DIRS: log_dirs.describe_log_dirs,
+    apis.ELECT_LEADERS: cluster.elect_leaders,
+    apis.ALTER_PARTITION_REASSIGNMENTS: cluster.alter_partition_reassignments,
     apis.LIST_PARTITION_REASSIGNMENTS: cluster.list_partition_reassignments,
 }
 """All APIs that work, beside ApiVersions, which announces them: a handler that is not here does not exist."""

@@ -56,7 +56,7 @@ class Limits:
     connections_of: Mapping[str, int] = field(default_factory=dict)
     idle_seconds: float = 600.0
     stalled_seconds: float = STALLED_SECONDS
-    backlog: int = 50
+    backlog: int = 1024
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
 
@@ -129,30 +129,37 @@ class MemoryHolder(Protocol):
 class MemoryBudget:
     """One amount of memory for all connections.
 
-    What a connection holds is counted here. One that wants more when nothing is left waits in line. So that
-    half-read frames cannot hold all memory for ever, the first in the line is ``favoured``: it may take more
-    than there is until it has been answered, so ``bytes_max`` is exceeded by one frame and its answer. The
-    server drops one that is favoured for long and makes nothing of it.
+    What a connection holds is counted here. One that wants more when nothing is left waits in line. Large
+    frames that are not complete have a line of their own, and three quarters of the memory; so that they
+    cannot hold it for ever, the first one in line is ``favoured``: it may take more than there is until it
+    has been answered. The server drops one that is favoured for long and makes nothing of it. All else, which
+    is small, has what is left, whatever the favoured one takes; its line is the first to be served.
+
+    So connections hold at most ``bytes_max``, two frames (one grows when a little memory is left, and one is
+    favoured), and the few bytes of each that were read before it came into a line.
     """
 
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
+    def __init__(self, bytes_max: int, frame_bytes_max: int) -> None:
+        self.large_bytes_max = bytes_max * 3 // 4
+        self.bytes_max = bytes_max + 2 * frame_bytes_max
         self.used = 0
         self.favoured: MemoryHolder | None = None
-        self._waiting: OrderedDict[MemoryHolder, None] = OrderedDict()
+        self._small: OrderedDict[MemoryHolder, None] = OrderedDict()
+        self._large: OrderedDict[MemoryHolder, None] = OrderedDict()
         self._seen: MemoryHolder | None = None
         self._seen_at = 0.0
 
     @property
     def waiting(self) -> int:
         """How many connections wait for memory."""
-        return len(self._waiting)
+        return len(self._small) + len(self._large)
 
-    def may_go_on(self, holder: MemoryHolder) -> bool:
-        """May a connection read or answer more now? If not, its ``go_on`` is called later."""
-        if self.used < self.bytes_max or self.favoured is holder:
+    def may_go_on(self, holder: MemoryHolder, *, is_large: bool = False) -> bool:
+        """May a connection take more memory now, for a large frame that is not complete or for anything else?
+        If not, its ``go_on_later`` is called when it may."""
+        if self.used < (self.large_bytes_max if is_large else self.bytes_max) or self.favoured is holder:
             return True
-        self._waiting[holder] = None
+        (self._large if is_large else self._small)[holder] = None
         self._wake()
         return False
 
@@ -164,8 +171,8 @@ class MemoryBudget:
 
     def leave(self, holder: MemoryHolder) -> None:
         """A connection has been answered or is closed: it is not favoured any longer, and does not wait."""
-        if self._waiting:
-            self._waiting.pop(holder, None)
+        self._small.pop(holder, None)
+        self._large.pop(holder, None)
         if self.favoured is holder:
             self.favoured = None
             self._wake()
@@ -178,8 +185,9 @@ class MemoryBudget:
             self._seen.lose_favour()
 
     def _wake(self) -> None:
-        while self._waiting and (self.used < self.bytes_max or self.favoured is None):
-            holder, _ = self._waiting.popitem(last=False)
-            if self.used >= self.bytes_max:
-                self.favoured = holder
-            holder.go_on_later()
+        for line, limit in ((self._small, self.bytes_max), (self._large, self.large_bytes_max)):
+            while line and (self.used < limit or self.favoured is None):
+                holder, _ = line.popitem(last=False)
+                if self.used >= limit:
+                    self.favoured = holder
+                holder.go_on_later()

@@ -49,8 +49,11 @@ _TOPIC_FIGURES: dict[str, tuple[str, Callable[[TopicCounts], int]]] = {
     "bytesout": ("Bytes of batches in answers to fetches.", lambda counts: counts.bytes_out),
     "totalproducerequests": ("Batches that were sent.", lambda counts: counts.produces),
     "failedproducerequests": ("Batches that were refused.", lambda counts: counts.failed_produces),
-    "totalfetchrequests": ("Partitions in fetches.", lambda counts: counts.fetches),
-    "failedfetchrequests": ("Partitions in fetches that got an error.", lambda counts: counts.failed_fetches),
+    "totalfetchrequests": ("Partitions in answers to fetches.", lambda counts: counts.fetches),
+    "failedfetchrequests": (
+        "Partitions in answers to fetches with an error.",
+        lambda counts: counts.failed_fetches,
+    ),
 }
 
 

@@ -68,7 +68,7 @@ class Sockets:
         clock: Clock | None = None,
     ) -> None:
         self.loop, self.limits, self.answer = loop, limits, answer
-        self.budget = MemoryBudget(limits.memory_bytes_max)
+        self.budget = MemoryBudget(limits.memory_bytes_max, limits.request_bytes_max)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.now = loop.time()
         self.connections: set[Connection] = set()

@@ -44,6 +44,7 @@ DIFFERENT_DEFAULTS = {
     "log.cleaner.io.buffer.size": "windows are decoded as a whole",
     "listeners": "loopback only",
     "queued.max.request.bytes": "bounded",
+    "socket.listen.backlog.size": "many may come while one thread answers",
     "socket.receive.buffer.bytes": "the system's",
     "socket.send.buffer.bytes": "the system's",
 }

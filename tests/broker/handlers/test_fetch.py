@@ -195,7 +195,7 @@ def test_a_directory_that_goes_offline(tmp_path: Path) -> None:
         assert refused(broker, request_of(0, max_wait_ms=WAIT_MS)) == 56
 
 
-# Sessions: there are none
+# Without sessions (those with: test_fetch_sessions.py)
 
 
 @pytest.mark.parametrize(("session", "epoch"), [(0, 1), (5, 3), (0, -2)])
@@ -205,10 +205,10 @@ def test_a_session_is_unknown(broker: ServedBroker, session: int, epoch: int) ->
     assert broker.call(fetch, request, 12) == FetchResponse(error_code=70)
 
 
-@pytest.mark.parametrize(("session", "epoch"), [(0, 0), (0, -1), (5, 0), (5, -1)])
-def test_a_session_is_not_begun(broker: ServedBroker, session: int, epoch: int) -> None:
+@pytest.mark.parametrize("session", [0, 5])
+def test_a_session_is_not_begun(broker: ServedBroker, session: int) -> None:
     broker.log("t", records=1)
-    (data,) = fetched(broker, request_of(0, session_id=session, session_epoch=epoch))
+    (data,) = fetched(broker, request_of(0, session_id=session, session_epoch=-1))
     assert size(data) > 0
 
 

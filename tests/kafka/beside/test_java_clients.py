@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from siltstone.broker.sessions import FetchedPartitions, FetchSessions
+from tests.support.broker_twin.ours import bootstrap_of, our_broker
 from tests.support.broker_twin.pair import Pair
 from tests.support.kafka.jars import HERE, java_command, kafka_libs, libs_of
 
@@ -15,6 +19,8 @@ pytestmark = pytest.mark.kafka
 SECONDS = 120
 COUNT = 40
 """Records of each of the ten producers."""
+PARTITIONS, ROUNDS = 300, 9
+"""More than are read at one time in the thread of the sockets."""
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 START_MS = 1_600_000_000_000
 
@@ -34,6 +40,26 @@ def test_java_client(version: str, pair: Pair) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines() == list(expected())
+
+
+def test_one_consumer_of_many_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads in one fetch session, which is all that it has and which it closes."""
+    sizes, begin = list[int](), FetchSessions.begin
+
+    def note(sessions: FetchSessions, partitions: FetchedPartitions, **options: Any) -> int:
+        sizes.append(len(partitions))
+        return begin(sessions, partitions, **options)
+
+    monkeypatch.setattr(FetchSessions, "begin", note)
+    with our_broker(tmp_path / "logs") as server:
+        arguments = (bootstrap_of(server), "many", str(PARTITIONS), str(ROUNDS))
+        command = java_command(str(HERE / "ManyPartitions.java"), *arguments)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        total = PARTITIONS // 3 * ROUNDS
+        assert done.stdout.splitlines() == [f"read {total} of {total}"]
+        assert sizes == [PARTITIONS]
+        assert len(server.broker.fetch_sessions) == 0
 
 
 def expected() -> Iterator[str]:

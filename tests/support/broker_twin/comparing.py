@@ -1,7 +1,7 @@
 """Two brokers' answers field by field, after what must differ has been taken out of them.
 
 Taken out: ids of topics (their names take their place), the cluster's id, ports, the paths and the disk's
-bytes of log directories, producer ids that a broker gives, times of an append, the texts of errors (that
+bytes of log directories, the ids of producers and sessions, times of an append, the texts of errors (that
 there is one is compared), and the order of lists whose entries have a name or a number.
 """
 
@@ -121,6 +121,8 @@ def _plain(name: str, value: Any, ids: Mapping[bytes, str]) -> Any:
         return "a text" if value else "no text"
     if name == "producer_id":
         return "an id" if value >= 0 else value
+    if name == "session_id":
+        return "a session" if value > 0 else value
     if name == "port":
         return "a port" if value > 0 else value
     if name in ("total_bytes", "usable_bytes"):

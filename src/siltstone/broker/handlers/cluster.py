@@ -1,13 +1,113 @@
-"""ListPartitionReassignments 0: there is one broker, so no partition is on its way to another."""
+"""ElectLeaders 0 to 2, AlterPartitionReassignments 0 to 1, ListPartitionReassignments 0: the one broker leads
+every partition, and none is on its way to another (Kafka's ``ReplicationControlManager``).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from siltstone.broker.answers import Call
+from siltstone.broker.errors import Code, RequestRefusedError, code_of, message_of
 from siltstone.broker.store import Broker
+from siltstone.broker.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from siltstone.broker.wire.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+    TopicPartitions,
+)
 from siltstone.broker.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+
+_ELECTION_TYPES = (0, 1)
+"""Of the preferred replica, and of any."""
+
+
+async def elect_leaders(broker: Broker, request: ElectLeadersRequest, call: Call) -> ElectLeadersResponse:
+    """Needed nowhere."""
+    return await broker.in_pool(_elect_leaders, broker, request)
+
+
+def _elect_leaders(broker: Broker, request: ElectLeadersRequest) -> ElectLeadersResponse:
+    topics, kind = request.topic_partitions, request.election_type
+    if topics is None and kind in _ELECTION_TYPES:
+        # As in Kafka: all topics, with the partitions that need an election.
+        topics = tuple(TopicPartitions(topic=name) for name in broker.manager.topics.names())
+    return ElectLeadersResponse(
+        error_code=Code.INVALID_REQUEST if kind not in _ELECTION_TYPES and topics != () else Code.NONE,
+        replica_election_results=tuple(
+            ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=tuple(
+                    _elected(broker, kind, topic.topic, number) for number in topic.partitions
+                ),
+            )
+            for topic in topics or ()
+        ),
+    )
+
+
+def _elected(broker: Broker, kind: int, topic: str, number: int) -> PartitionResult:
+    try:
+        if kind not in _ELECTION_TYPES:
+            raise RequestRefusedError(Code.INVALID_REQUEST, f"there is no election of type {kind}")
+        broker.log_of(topic, number)
+        raise RequestRefusedError(Code.ELECTION_NOT_NEEDED, "the only replica leads")
+    except Exception as error:
+        return PartitionResult(
+            partition_id=number, error_code=code_of(error), error_message=message_of(error)
+        )
+
+
+async def alter_partition_reassignments(
+    broker: Broker, request: AlterPartitionReassignmentsRequest, call: Call
+) -> AlterPartitionReassignmentsResponse:
+    """To this broker, where they are, and nowhere else."""
+    return await broker.in_pool(_alter_reassignments, broker, request)
+
+
+def _alter_reassignments(
+    broker: Broker, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse:
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_message=None,
+        responses=tuple(
+            ReassignableTopicResponse(
+                name=topic.name,
+                partitions=tuple(
+                    _reassigned(broker, topic.name, each.partition_index, each.replicas)
+                    for each in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        ),
+    )
+
+
+def _reassigned(
+    broker: Broker, topic: str, number: int, replicas: Sequence[int] | None
+) -> ReassignablePartitionResponse:
+    try:
+        broker.log_of(topic, number)
+        if replicas is None:
+            raise RequestRefusedError(Code.NO_REASSIGNMENT_IN_PROGRESS, "the partition is not being moved")
+        if tuple(replicas) != (broker.node_id,):
+            reason = f"the only broker is {broker.node_id}"
+            raise RequestRefusedError(Code.INVALID_REPLICA_ASSIGNMENT, reason)
+        return ReassignablePartitionResponse(partition_index=number, error_message=None)
+    except Exception as error:
+        return ReassignablePartitionResponse(
+            partition_index=number, error_code=code_of(error), error_message=message_of(error)
+        )
 
 
 def list_partition_reassignments(

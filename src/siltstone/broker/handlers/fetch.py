@@ -1,28 +1,36 @@
 """Fetch, versions 4 to 18: batches for consumers, straight from the logs' files (Kafka's ``KafkaApis``,
-``ReplicaManager.fetchMessages``, ``DelayedFetch``).
+``ReplicaManager.fetchMessages``, ``DelayedFetch``, ``FetchContext``).
 
 ::
 
-    read ─► max_wait 0, an error of a log, no known partition, or min_bytes there? ─► answer
-            else wait until logs have min_bytes, or for max_wait ─► read again ─► answer
+    all partitions that are named, or those of a session (``sessions``) that are not quiet
+        ─► read ─► max_wait 0, an error of a log, no known partition, or min_bytes there? ─► answer
+                   else wait until logs have min_bytes, or for max_wait ─► read again ─► answer
+    answer in a session: only what is new to the client
 
 The records of an answer are slices of files, which the connection hands to the kernel; nothing is read or
 copied here but the few bytes that a search looks at. The first partition that has records gives a whole
 batch, whatever the limits; later ones what is left of ``max_bytes``, possibly a cut batch, as in Kafka.
-
-Without sessions (KIP-227): every answer has session id 0, which tells a client that there is none, so it asks
-for all its partitions each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Sequence
+from itertools import groupby
+from typing import NamedTuple
 
 from siltstone.base.errors import OffsetOutOfRangeError
 from siltstone.base.files import FileSlice
 from siltstone.broker.answers import Call
 from siltstone.broker.errors import Code, RequestRefusedError, code_of
+from siltstone.broker.sessions import (
+    FIRST_EPOCH,
+    LAST_EPOCH,
+    FetchedPartition,
+    FetchSession,
+    has_records,
+    partitions_of,
+)
 from siltstone.broker.store import MANY_PARTITIONS, Broker
 from siltstone.broker.waiting import WaitedLog
 from siltstone.broker.wire.messages.fetch import (
@@ -34,13 +42,12 @@ from siltstone.broker.wire.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, LogView
+from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchPosition, FetchResult, LogView
 from siltstone.log.fetch import read as read_view
 from siltstone.log.indexes import AbortedTransaction as EndedByAbort
 from siltstone.log.partition import PartitionLog
 
 _FIRST_BY_ID = 13
-_FIRST_EPOCH, _LAST_EPOCH = 0, -1
 _UNKNOWN = (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
 """The codes of partitions that are not told at once if others are waited for."""
 
@@ -49,78 +56,104 @@ _NO_DIVERGING_EPOCH = EpochEndOffset()
 
 def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | Awaitable[FetchResponse]:
     """The batches that a client asks for, now or when there are enough."""
-    if request.session_epoch not in (_FIRST_EPOCH, _LAST_EPOCH):
-        return FetchResponse(error_code=Code.FETCH_SESSION_ID_NOT_FOUND)
-    if request.isolation_level not in (0, 1) and call.version >= _FIRST_BY_ID:
+    by_id, session = call.version >= _FIRST_BY_ID, None
+    if request.isolation_level not in (0, 1) and by_id:
         return FetchResponse(error_code=Code.UNKNOWN_SERVER_ERROR)
-    if sum(len(topic.partitions) for topic in request.topics) > MANY_PARTITIONS:
-        return _fetch_in_pool(broker, request, call)
-    reads = _Reads(broker, request, call.version)
-    if reads.waits_for_disk:
+    if request.session_epoch in (FIRST_EPOCH, LAST_EPOCH):
+        broker.fetch_sessions.end(request.session_id)
+    else:
+        try:
+            session = broker.fetch_sessions.go_on(request, by_id=by_id, now=broker.loop.time())
+        except RequestRefusedError as error:
+            return FetchResponse(error_code=error.code)
+    reads = _Reads(broker, request, session, by_id=by_id)
+    if reads.are_many or reads.wait_for_disk():
         return reads.in_pool_or_later()
-    response = reads.read()
-    return response if reads.is_enough else reads.later(response)
+    reads.read()
+    return reads.respond() if reads.is_enough else reads.later()
 
 
-async def _fetch_in_pool(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse:
-    reads = await broker.in_pool(_Reads, broker, request, call.version)
-    return await reads.in_pool_or_later()
+class _Row(NamedTuple):
+    """What was read of a partition, and of which view of its log."""
 
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class _Read:
-    """What is read of one partition: from ``log``, or nothing, because of an error with ``code``. ``view``:
-    the log as it was when it was read last."""
-
-    wanted: FetchPartition
-    log: PartitionLog | None = None
-    code: int = Code.NONE
-    view: LogView | None = None
-    waited: WaitedLog | None = None
+    partition: FetchedPartition
+    data: PartitionData
+    view: LogView | None
 
 
 class _Reads:
-    """The reads of one request. After ``read``, ``is_enough`` says whether its answer is to be sent now."""
+    """The reads of one request. After ``read``, ``is_enough`` says whether its answer is to be sent now.
 
-    def __init__(self, broker: Broker, request: FetchRequest, version: int) -> None:
-        self._broker, self._request = broker, request
+    ``_all``: the partitions in the order of the answer; ``_chosen``: those that are read, the others are
+    quiet. ``_rows``: what was read of them.
+    """
+
+    def __init__(
+        self, broker: Broker, request: FetchRequest, session: FetchSession | None, *, by_id: bool
+    ) -> None:
+        self._broker, self._request, self._session, self._by_id = broker, request, session, by_id
+        self._partitions = partitions_of(request, by_id=by_id) if session is None else session.partitions
         self._is_committed = request.isolation_level != 0
         self._isolation = READ_COMMITTED if self._is_committed else READ_UNCOMMITTED
         self._max_bytes = min(request.max_bytes, broker.config.integer("fetch.max.bytes"))
-        self._topics = [
-            # Of a partition that is listed twice the later entry counts.
-            [self._find(name, wanted) for wanted in {row.partition: row for row in topic.partitions}.values()]
-            for topic in request.topics
-            for name in [topic.topic if version < _FIRST_BY_ID else broker.topic_of_id(topic.topic_id)]
-        ]
+        self._all = list(self._partitions.values())
+        self._rows: list[_Row] = []
         self.is_enough = False
+        self._choose()
 
-    def _find(self, name: str | None, wanted: FetchPartition) -> _Read:
-        """The log of a partition, or why it is not read."""
+    def _choose(self) -> None:
+        is_refused = self._request.isolation_level not in (0, 1) or self._is_from_follower
+        self._chosen = [each for each in self._all if is_refused or not each.is_quiet]
+
+    @property
+    def are_many(self) -> bool:
+        """Would the reads take over a millisecond?"""
+        return len(self._chosen) > MANY_PARTITIONS
+
+    @property
+    def _is_from_follower(self) -> bool:
+        return self._request.replica_id >= 0 or self._request.replica_state.replica_id >= 0
+
+    def _find(self, partition: FetchedPartition) -> None:
+        """Find the log of a partition, or why it is not read."""
+        log = partition.log
         try:
             if self._request.isolation_level not in (0, 1):
                 raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, "no such isolation level")
-            if name is None:
-                raise RequestRefusedError(Code.UNKNOWN_TOPIC_ID, "no topic has this id")
-            if self._request.replica_id >= 0 or self._request.replica_state.replica_id >= 0:
+            if log is None or not log.is_open:
+                log = self._find_anew(partition)
+            if self._is_from_follower:
                 raise RequestRefusedError(Code.NOT_LEADER_OR_FOLLOWER, "this broker has no followers")
-            log = self._broker.log_of(name, wanted.partition)
             # Any negative epoch is none here, as in Kafka; ListOffsets takes only -1 for none.
-            refuse_other_epoch(log, max(wanted.current_leader_epoch, -1))
-            return _Read(wanted=wanted, log=log)
+            refuse_other_epoch(log, max(partition.wanted.current_leader_epoch, -1))
+            partition.log, partition.code = log, Code.NONE
         except Exception as error:  # one partition's error is not the others'
-            return _Read(wanted=wanted, code=code_of(error))
+            partition.log, partition.code = None, code_of(error)
 
-    @property
-    def _all(self) -> Iterator[_Read]:
-        return (read for topic in self._topics for read in topic)
+    def _find_anew(self, partition: FetchedPartition) -> PartitionLog:
+        """A log by its topic's name. A session that names topics by their ids keeps the names that were found
+        first, so it is told when a topic of this name is another one."""
+        partition.place, broker = None, self._broker
+        if partition.topic is not None:
+            return broker.log_of(partition.topic, partition.wanted.partition)
+        if partition.name is None:
+            partition.name = broker.topic_of_id(partition.topic_id)
+        if partition.name is None:
+            raise RequestRefusedError(Code.UNKNOWN_TOPIC_ID, "no topic has this id")
+        log = broker.log_of(partition.name, partition.wanted.partition)
+        if broker.id_of_topic(partition.name) != partition.topic_id:
+            raise RequestRefusedError(Code.INCONSISTENT_TOPIC_ID, "the topic has another id now")
+        return log
 
-    @property
-    def waits_for_disk(self) -> bool:
-        """Does one of the reads begin below its log's active segment, or look for aborted transactions? Older
-        segments may not be in memory any more, the newest one nearly always is; a transaction index is read
-        as a whole."""
-        return any(read.log is not None and self._waits_for_disk(read.log, read.wanted) for read in self._all)
+    def wait_for_disk(self) -> bool:
+        """Find the logs. Does one of the reads begin below its log's active segment, or look for aborted
+        transactions? Older segments may not be in memory any more, the newest one nearly always is; a
+        transaction index is read as a whole."""
+        for partition in self._chosen:
+            self._find(partition)
+        return any(
+            each.log is not None and self._waits_for_disk(each.log, each.wanted) for each in self._chosen
+        )
 
     def _waits_for_disk(self, log: PartitionLog, wanted: FetchPartition) -> bool:
         active = log.view.segments[-1]
@@ -128,45 +161,66 @@ class _Reads:
             return True
         return self._is_committed and active.transaction_index_size > 0
 
-    def read(self) -> FetchResponse:
-        """Read all partitions, each what is left of ``max_bytes``."""
+    def read(self) -> None:
+        """Read the chosen partitions, each what is left of ``max_bytes``."""
         left, size_read, has_error = self._max_bytes, 0, False
-        responses = []
-        for topic, reads in zip(self._request.topics, self._topics, strict=True):
-            if not reads:
-                continue
-            answers = []
-            for read in reads:
-                answer, size = self._read_one(read, left, is_first=size_read == 0)
-                answers.append(answer)
-                size_read += size
-                left = max(left - size, 0)
-                # A diverging epoch is told at once, too. Unknown partitions do not end the wait for others.
-                is_told = answer.error_code not in _UNKNOWN or answer.diverging_epoch.epoch >= 0
-                has_error = has_error or is_told
-            responses.append(
-                FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=tuple(answers))
-            )
+        self._rows = []
+        for partition in self._chosen:
+            row = self._read_one(partition, left, is_first=size_read == 0)
+            self._rows.append(row)
+            size = len(row.data.records or b"")
+            size_read += size
+            left = max(left - size, 0)
+            # A diverging epoch is told at once, too. Unknown partitions do not end the wait for others.
+            is_told = row.data.error_code not in _UNKNOWN or row.data.diverging_epoch.epoch >= 0
+            has_error = has_error or is_told
+        has_logs = len(self._chosen) < len(self._all) or any(each.log is not None for each in self._chosen)
         self.is_enough = (
             has_error
-            or all(read.log is None for read in self._all)
+            or not has_logs
             or self._request.max_wait_ms <= 0
             or size_read >= min(self._request.min_bytes, self._max_bytes)
         )
+
+    def respond(self) -> FetchResponse:
+        """The answer of what was read; a session notes that the client knows it. In the loop's thread."""
+        session, rows, number = self._session, self._rows, 0
+        if session is not None:
+            number = session.number
+            if not session.is_after(self._request.session_epoch):
+                # Another request of the session has come while this one waited.
+                return FetchResponse(error_code=Code.INVALID_FETCH_SESSION_EPOCH, session_id=number)
+            rows = [row for row in rows if row.partition.tell(row.data, row.view)]
+            for row in rows:
+                if has_records(row.data):
+                    session.move_to_end(row.partition)
+        elif self._request.session_epoch == FIRST_EPOCH:
+            number = self._begin_session()
         # As in Kafka. In older versions the answer has no place for it.
         code = Code.NONE if self._request.isolation_level in (0, 1) else Code.UNKNOWN_SERVER_ERROR
-        return FetchResponse(error_code=code, responses=tuple(responses))
+        return FetchResponse(error_code=code, session_id=number, responses=_by_topic(rows))
 
-    def _read_one(self, read: _Read, left: int, *, is_first: bool) -> tuple[PartitionData, int]:
-        """(the answer of one partition, the bytes of its records)."""
-        log, wanted = read.log, read.wanted
+    def _begin_session(self) -> int:
+        for row in self._rows:
+            row.partition.tell(row.data, row.view)
+        broker = self._broker
+        return broker.fetch_sessions.begin(
+            self._partitions,
+            by_id=self._by_id,
+            slots=broker.config.integer("max.incremental.fetch.session.cache.slots"),
+            now=broker.loop.time(),
+        )
+
+    def _read_one(self, partition: FetchedPartition, left: int, *, is_first: bool) -> _Row:
+        """Read one partition, up to ``left`` bytes."""
+        log, wanted = partition.log, partition.wanted
         if log is None:
-            return _failed(wanted, read.code), 0
-        view = read.view = log.view
+            return _Row(partition, _failed(wanted, partition.code), None)
+        view = partition.view = log.view
         try:
             diverging = _diverging_epoch(log, wanted)
             if diverging is not None:
-                return self._answer(wanted, view, diverging_epoch=diverging), 0
+                return _Row(partition, self._answer(wanted, view, diverging_epoch=diverging), view)
             if (max_bytes := min(wanted.partition_max_bytes, left)) < 0:
                 raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, f"{max_bytes} is no number of bytes")
             fetched = read_view(
@@ -175,14 +229,14 @@ class _Reads:
                 max_bytes,
                 isolation=self._isolation,
                 min_one_batch=is_first,
-                resume_at=None if read.waited is None else read.waited.position,
+                resume_at=partition.place_of_offset,
             )
         except Exception as error:
-            return _failed(wanted, code_of(error)), 0
+            return _Row(partition, _failed(wanted, code_of(error)), view)
+        partition.place = _place_after(fetched) or partition.place
         # A part of one batch, which no client could use, is left out.
         records = fetched.slice if fetched.size >= fetched.first_batch_size else None
-        answer = self._answer(wanted, view, records=records, aborted=fetched.aborted)
-        return answer, 0 if records is None else records.size
+        return _Row(partition, self._answer(wanted, view, records=records, aborted=fetched.aborted), view)
 
     def _answer(
         self,
@@ -211,28 +265,64 @@ class _Reads:
 
     async def in_pool_or_later(self) -> FetchResponse:
         """Read in the pool, and wait if that is not enough."""
-        response = await self._broker.in_pool(self.read)
-        return response if self.is_enough else await self.later(response)
+        await self._broker.in_pool(self._find_and_read)
+        return self.respond() if self.is_enough else await self.later()
 
-    async def later(self, response: FetchResponse) -> FetchResponse:
-        """Wait until there are enough bytes or the time is over, then read again; ``response`` is what there
-        was before, and is the answer if no log has moved."""
-        waited = list[WaitedLog]()
-        for read in self._all:
-            if read.log is not None:
-                read.waited = WaitedLog(
-                    log=read.log,
-                    offset=read.wanted.fetch_offset,
-                    max_bytes=read.wanted.partition_max_bytes,
+    def _find_and_read(self) -> None:
+        for partition in self._chosen:
+            self._find(partition)
+        self.read()
+
+    async def later(self) -> FetchResponse:
+        """Wait until there are enough bytes or the time is over, then read again if a log has moved."""
+        waited = [
+            (
+                each,
+                WaitedLog(
+                    log=log,
+                    offset=each.wanted.fetch_offset,
+                    max_bytes=each.wanted.partition_max_bytes,
                     isolation=self._isolation,
-                )
-                waited.append(read.waited)
+                    position=each.place_of_offset,
+                ),
+            )
+            for each in self._all
+            # Another request of the session may find it missing meanwhile, in another thread.
+            if (log := each.log) is not None
+        ]
         min_bytes = min(self._request.min_bytes, self._max_bytes)
-        await self._broker.waiting.until_bytes(waited, min_bytes, self._request.max_wait_ms)
-        if all(read.log is None or read.log.view is read.view for read in self._all):
-            return response
-        is_slow = len(waited) > MANY_PARTITIONS or self.waits_for_disk
-        return await self._broker.in_pool(self.read) if is_slow else self.read()
+        logs = [parked for _, parked in waited]
+        await self._broker.waiting.until_bytes(logs, min_bytes, self._request.max_wait_ms)
+        for partition, parked in waited:
+            partition.place = parked.position or partition.place
+        if any(parked.log.view is not partition.view for partition, parked in waited):
+            self._choose()
+            if self.are_many or self.wait_for_disk():
+                await self._broker.in_pool(self._find_and_read)
+            else:
+                self.read()
+        return self.respond()
+
+
+def _by_topic(rows: Sequence[_Row]) -> tuple[FetchableTopicResponse, ...]:
+    """What was read of partitions; those of one topic that follow each other are together."""
+    topics = groupby(rows, key=lambda row: (row.partition.topic, row.partition.topic_id))
+    return tuple(
+        FetchableTopicResponse(
+            topic=name or "", topic_id=topic_id, partitions=tuple(row.data for row in found)
+        )
+        for (name, topic_id), found in topics
+    )
+
+
+def _place_after(fetched: FetchResult) -> FetchPosition | None:
+    """Where the log goes on behind a read that came to its end; else the next read has to search."""
+    view, found, segment = fetched.view, fetched.slice, fetched.segment
+    if found is None or segment is None or segment is not view.segments[-1]:
+        return None
+    if found.position + found.size < view.active_size:
+        return None
+    return FetchPosition(segment, view.active_size, view.log_end_offset)
 
 
 def refuse_other_epoch(log: PartitionLog, epoch: int) -> None:

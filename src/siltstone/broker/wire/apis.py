@@ -59,7 +59,9 @@ APIS: dict[int, Api] = {
         Api(33, "AlterConfigs", 0, 2, 2),
         Api(35, "DescribeLogDirs", 1, 5, 2),
         Api(37, "CreatePartitions", 0, 3, 2),
+        Api(43, "ElectLeaders", 0, 2, 2),
         Api(44, "IncrementalAlterConfigs", 0, 1, 1),
+        Api(45, "AlterPartitionReassignments", 0, 1, 0),
         Api(46, "ListPartitionReassignments", 0, 0, 0),
         Api(60, "DescribeCluster", 0, 2, 0),
         Api(74, "ListConfigResources", 0, 1, 0),
@@ -81,7 +83,9 @@ DESCRIBE_CONFIGS = 32
 ALTER_CONFIGS = 33
 DESCRIBE_LOG_DIRS = 35
 CREATE_PARTITIONS = 37
+ELECT_LEADERS = 43
 INCREMENTAL_ALTER_CONFIGS = 44
+ALTER_PARTITION_REASSIGNMENTS = 45
 LIST_PARTITION_REASSIGNMENTS = 46
 DESCRIBE_CLUSTER = 60
 LIST_CONFIG_RESOURCES = 74

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tests.support.broker_twin import side
-from tests.support.broker_twin.scenes import configs, frames, produce, reading, topics
+from tests.support.broker_twin.scenes import configs, frames, produce, reading, sessions, topics
 from tests.support.broker_twin.scenes.scene import Scene
 
 GARBAGE = Scene(name="garbage", key=side.API_VERSIONS, versions=range(0, 1), run=frames.garbage)
+SESSIONS = Scene(name="fetch_sessions", key=side.FETCH, versions=range(7, 19), run=sessions.fetch_sessions)
 APIS = (
     Scene(name="api_versions", key=side.API_VERSIONS, versions=range(0, 5), run=frames.api_versions),
     Scene(name="metadata", key=side.METADATA, versions=range(0, 14), run=topics.metadata),
@@ -26,6 +27,13 @@ APIS = (
         key=side.DESCRIBE_TOPIC_PARTITIONS,
         versions=range(0, 1),
         run=topics.describe_topic_partitions,
+    ),
+    Scene(name="elect_leaders", key=side.ELECT_LEADERS, versions=range(0, 3), run=topics.elect_leaders),
+    Scene(
+        name="alter_partition_reassignments",
+        key=side.ALTER_PARTITION_REASSIGNMENTS,
+        versions=range(0, 2),
+        run=topics.alter_partition_reassignments,
     ),
     Scene(
         name="list_partition_reassignments",

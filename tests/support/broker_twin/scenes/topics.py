@@ -6,11 +6,13 @@ from typing import Any
 
 from tests.support.broker_twin.scenes.scene import NO_SUCH_ID, NODE, ZERO_ID
 from tests.support.broker_twin.side import (
+    ALTER_PARTITION_REASSIGNMENTS,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
     DELETE_TOPICS,
     DESCRIBE_CLUSTER,
     DESCRIBE_TOPIC_PARTITIONS,
+    ELECT_LEADERS,
     LIST_PARTITION_REASSIGNMENTS,
     METADATA,
     Side,
@@ -240,6 +242,69 @@ def describe_topic_partitions(side: Side, versions: range) -> None:
     ask("from a negative one", cursor={"topic_name": "described-a", "partition_index": -1})
     ask("from a topic between", cursor={"topic_name": "described-aa", "partition_index": 0})
     ask("from a topic behind", cursor={"topic_name": "described-z", "partition_index": 0})
+
+
+def elect_leaders(side: Side, versions: range) -> None:
+    """Of the preferred replica, of any, of all partitions; of none that exists."""
+    side.create("elected", 2)
+    for version in versions:
+        for kind in (0, 1, 2, -1) if version else (0,):
+            for what, topic, partitions in (
+                ("known", "elected", [0, 1]),
+                ("twice", "elected", [1, 1]),
+                ("unknown partition", "elected", [5, -1]),
+                ("no partitions", "elected", []),
+                ("unknown topic", "elected-none", [0]),
+                ("bad name", "a/b", [0]),
+                ("no name", "", [0]),
+            ):
+                asked = [{"topic": topic, "partitions": partitions}]
+                _elect(side, f"{what}, {kind}", version, topic_partitions=asked, election_type=kind)
+            _elect(side, f"no topics, {kind}", version, topic_partitions=[], election_type=kind)
+            asked = {"timeout": 5000, "topic_partitions": None, "election_type": kind}
+            answer = side.quietly(ELECT_LEADERS, version, **asked)
+            own = [each for each in answer["replica_election_results"] if each["topic"] == "elected"]
+            side.keep(f"all, {kind} v{version}", {**answer, "replica_election_results": own})
+
+
+def _elect(side: Side, what: str, version: int, **asked: Any) -> None:
+    side.ask(what, ELECT_LEADERS, version, timeout=5000, **asked)
+
+
+def alter_partition_reassignments(side: Side, versions: range) -> None:
+    """To this broker, to others, back."""
+    side.create("moved", 2)
+    for version in versions:
+        for what, topic, number, replicas in (
+            ("here", "moved", 0, [NODE]),
+            ("back", "moved", 0, None),
+            ("to none", "moved", 0, []),
+            ("twice here", "moved", 0, [NODE, NODE]),
+            ("to another", "moved", 0, [NODE + 8]),
+            ("to both", "moved", 0, [NODE, NODE + 8]),
+            ("to a negative one", "moved", 0, [-1]),
+            ("unknown partition", "moved", 5, [NODE]),
+            ("unknown partition, back", "moved", 5, None),
+            ("negative partition", "moved", -1, [NODE]),
+            ("unknown topic", "moved-none", 0, [NODE]),
+            ("bad name", "a/b", 0, [NODE]),
+            ("no name", "", 0, [NODE]),
+        ):
+            asked = [{"name": topic, "partitions": [{"partition_index": number, "replicas": replicas}]}]
+            _move(side, what, version, topics=asked)
+            if version:
+                _move(side, f"{what}, factor", version, topics=asked, allow_replication_factor_change=False)
+        several = [
+            {"partition_index": number, "replicas": replicas}
+            for number, replicas in ((0, [NODE]), (1, None), (0, [7]))
+        ]
+        _move(side, "several", version, topics=[{"name": "moved", "partitions": several}])
+        _move(side, "no partitions", version, topics=[{"name": "moved", "partitions": []}])
+        _move(side, "no topics", version, topics=[])
+
+
+def _move(side: Side, what: str, version: int, **asked: Any) -> None:
+    side.ask(what, ALTER_PARTITION_REASSIGNMENTS, version, timeout=5000, **asked)
 
 
 def list_partition_reassignments(side: Side, versions: range) -> None:

@@ -1,0 +1,56 @@
+"""Requests and answers of AlterPartitionReassignments. Made by ``scripts/wire_messages.py``."""
+
+from typing import Annotated, ClassVar
+
+from siltstone.broker.wire.fields import Field, Message
+
+
+class ReassignablePartition(Message, frozen=True):
+    """``partitions`` of ReassignableTopic."""
+
+    partition_index: Annotated[int, Field("int32", 0)] = 0
+    replicas: Annotated[tuple[int, ...] | None, Field("int32", 0, nullable=0, is_array=True)] = None
+
+
+class ReassignableTopic(Message, frozen=True):
+    """``topics`` of AlterPartitionReassignmentsRequest."""
+
+    name: Annotated[str, Field("string", 0)] = ""
+    partitions: Annotated[tuple[ReassignablePartition, ...], Field("struct", 0, is_array=True)] = ()
+
+
+class AlterPartitionReassignmentsRequest(Message, frozen=True):
+    """Versions 0-1."""
+
+    FIRST_FLEXIBLE: ClassVar[int] = 0
+
+    timeout_ms: Annotated[int, Field("int32", 0)] = 60000
+    allow_replication_factor_change: Annotated[bool, Field("bool", 1)] = True
+    topics: Annotated[tuple[ReassignableTopic, ...], Field("struct", 0, is_array=True)] = ()
+
+
+class ReassignablePartitionResponse(Message, frozen=True):
+    """``partitions`` of ReassignableTopicResponse."""
+
+    partition_index: Annotated[int, Field("int32", 0)] = 0
+    error_code: Annotated[int, Field("int16", 0)] = 0
+    error_message: Annotated[str | None, Field("string", 0, nullable=0)] = ""
+
+
+class ReassignableTopicResponse(Message, frozen=True):
+    """``responses`` of AlterPartitionReassignmentsResponse."""
+
+    name: Annotated[str, Field("string", 0)] = ""
+    partitions: Annotated[tuple[ReassignablePartitionResponse, ...], Field("struct", 0, is_array=True)] = ()
+
+
+class AlterPartitionReassignmentsResponse(Message, frozen=True):
+    """Versions 0-1."""
+
+    FIRST_FLEXIBLE: ClassVar[int] = 0
+
+    throttle_time_ms: Annotated[int, Field("int32", 0)] = 0
+    allow_replication_factor_change: Annotated[bool, Field("bool", 1)] = True
+    error_code: Annotated[int, Field("int16", 0)] = 0
+    error_message: Annotated[str | None, Field("string", 0, nullable=0)] = ""
+    responses: Annotated[tuple[ReassignableTopicResponse, ...], Field("struct", 0, is_array=True)] = ()
