@@ -70,7 +70,7 @@ WALL_CLOCKS = {
 STOPWATCHES = {
     f"time.{name}{unit}" for name in ("monotonic", "perf_counter", "process_time") for unit in ("", "_ns")
 }
-STOPWATCH_ROOMS = {"cli", "web", "commands", "spark", "runtime", "compaction"}
+STOPWATCH_ROOMS = {"cli", "web", "broker", "commands", "spark", "runtime", "compaction"}
 
 CODE_FROM_DATA_MODULES = {"cPickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 CODE_FROM_DATA_CALLS = {"eval", "exec", "compile", "__import__"}

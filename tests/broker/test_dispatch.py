@@ -10,6 +10,7 @@ import pytest
 
 from siltstone.base.errors import InvalidTopicError
 from siltstone.broker.answers import CLOSE, NO_ANSWER, Call, ConnectionInfo, RefusedFrameError, Unanswered
+from siltstone.broker.counts import Counts
 from siltstone.broker.dispatch import HANDLERS, Dispatcher, Handler
 from siltstone.broker.wire.apis import (
     API_VERSIONS,
@@ -29,10 +30,17 @@ INFO = ConnectionInfo(number=7, listener=LISTENER, peer="192.0.2.1")
 REQUEST = InitProducerIdRequest(transactional_id=None)
 
 
+class Counting:
+    """What dispatch needs of a broker, beside what handlers do."""
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+
+
 def dispatch(handler: Handler, request: Message = REQUEST, version: int = 5, **header: Any) -> bytes:
     """The bytes that answer a request, its length checked and left out."""
     handlers = {INIT_PRODUCER_ID: handler, LIST_OFFSETS: handler}
-    dispatcher = Dispatcher(None, handlers)  # type: ignore[arg-type]
+    dispatcher = Dispatcher(Counting(), handlers)  # type: ignore[arg-type]
     answer = dispatcher.answer(bytearray(request_frame(request, version, **header)[4:]), INFO)
     if not isinstance(answer, list):
         answer = asyncio.run(answer)  # type: ignore[arg-type]
@@ -103,7 +111,7 @@ def test_no_answer_is_sent_where_none_is_wanted() -> None:
 
 
 def answer(frame: bytes) -> list[Any] | Awaitable[list[Any]]:
-    return Dispatcher(None, {INIT_PRODUCER_ID: _never}).answer(bytearray(frame), INFO)  # type: ignore[arg-type]
+    return Dispatcher(Counting(), {INIT_PRODUCER_ID: _never}).answer(bytearray(frame), INFO)  # type: ignore[arg-type]
 
 
 def _never(broker: object, request: Message, call: Call) -> Message:
@@ -131,7 +139,7 @@ def test_what_cannot_be_read_or_is_not_here_closes_the_connection(frame: bytes, 
 
 def test_bytes_behind_a_body_are_ignored() -> None:
     handler = lambda broker, request, call: InitProducerIdResponse(producer_id=9)  # noqa: E731
-    dispatcher = Dispatcher(None, {INIT_PRODUCER_ID: handler})  # type: ignore[arg-type]
+    dispatcher = Dispatcher(Counting(), {INIT_PRODUCER_ID: handler})  # type: ignore[arg-type]
     pieces = dispatcher.answer(bytearray(request_frame(REQUEST, 5)[4:] + b"more"), INFO)
     assert isinstance(pieces, list)
     assert read_response(REQUEST, 5, b"".join(map(bytes, pieces))[4:]).producer_id == 9  # type: ignore[arg-type]

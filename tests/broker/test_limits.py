@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import pytest
 
 from siltstone.base.config import Config, parse_server_properties
 from siltstone.base.errors import UsageError
 from siltstone.broker.limits import FAVOUR_SECONDS, Limits, MemoryBudget, raise_descriptor_limit
+from siltstone.broker.wire.codec import ELEMENTS_MAX
+from siltstone.broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.broker.test_connection import PRODUCE, Later, echo, frame
 from tests.support.turned_loop import TurnedLoop
+from tests.support.wire_client import WireClient
 
 KIB = 1 << 10
 
@@ -156,6 +160,51 @@ def test_memory_that_is_given_back_lets_all_go_on() -> None:
     budget.hold(-20)
     assert [one.turns for one in holders] == [1, 1, 1]
     assert not budget.waiting
+
+
+def test_readers_that_take_nothing_leave_memory_for_others_and_are_dropped() -> None:
+    answer_bytes = 2 << 20  # more than a socket takes
+    with TurnedLoop(echo, memory_bytes_max=3 << 20, stalled_seconds=60.0) as turned:
+        budget, raw = turned.sockets.budget, frame(b"x" * answer_bytes)
+        slow = [turned.connect() for _ in range(6)]
+        for peer in slow:
+            peer.send(raw)
+            assert budget.used <= budget.bytes_max + 2 * answer_bytes
+        honest = turned.connect()
+        honest.send(frame(b"honest"))
+        answers, seconds = honest.receive(), 0.0
+        for _ in range(2 * len(slow) + 2):
+            seconds += FAVOUR_SECONDS + 1  # one that was favoured and takes nothing is dropped
+            turned.sweep(seconds)
+            answers += honest.receive()
+            assert budget.used <= budget.bytes_max + 2 * answer_bytes
+        assert answers == frame(b"honest")
+        assert len(turned.sockets.connections) < len(slow)
+        turned.sweep(seconds + 601)  # half frames, for which there is room by now, are idle peers'
+        assert not turned.sockets.connections
+        assert budget.used == 0
+
+
+def test_a_peer_that_stops_within_a_frame_is_idle() -> None:
+    with TurnedLoop(echo, idle_seconds=600.0) as turned:
+        peers = [turned.connect() for _ in range(2)]
+        peers[0].send(half(1 << 20, 100))
+        peers[1].send(b"\0\0")
+        turned.sweep(599)
+        assert not any(peer.is_closed for peer in peers)
+        turned.sweep(601)
+        assert all(peer.is_closed for peer in peers)
+        assert turned.sockets.budget.used == 0
+
+
+def test_a_request_with_too_many_elements_closes_its_connection_only(
+    connect: Callable[[], WireClient],
+) -> None:
+    names = (MetadataRequestTopic(name=""),) * (ELEMENTS_MAX + 1)
+    hostile, other = connect(), connect()
+    hostile.send(MetadataRequest(topics=names), 9)
+    assert hostile.is_closed()
+    assert other.ask(MetadataRequest(topics=()), 9).topics == ()
 
 
 def test_a_request_that_waits_with_favour_loses_it() -> None:

@@ -33,6 +33,8 @@ PAGES = {
     "savings": "/ui/cleaner/savings",
     "broker": "/ui/broker",
     "broker-setting": "/ui/broker?name=log.cleaner.threads",
+    "clients": "/ui/clients",
+    "requests": "/ui/clients/requests",
     "directories": "/ui/directories",
     "directory": "/ui/directories/0?sort=bytes&descending=true",
     "groups": "/ui/groups",

@@ -17,6 +17,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from siltstone import web
+from siltstone.commands.clients import NO_BROKER
 from siltstone.commands.latest_keys import LatestViews
 from siltstone.commands.served import Served, ServeOptions
 from siltstone.commands.watch import STATES
@@ -31,6 +32,7 @@ from tests.web.conftest import client_of
 LISTS = (
     "/ui/topics /ui/cleaner /ui/cleaner/runs /ui/cleaner/uncleanable /ui/cleaner/savings /ui/broker "
     "/ui/directories /ui/directories/0 /ui/groups /ui/transactions /ui/changes /ui/jobs /ui/api "
+    "/ui/clients /ui/clients/requests "
     "/ui/topics/users/history"
 ).split()
 PAGES = [*LISTS, "/ui/", "/ui/help", "/ui/new-topic", "/ui/selected?topic=users&action=clean"]
@@ -102,6 +104,13 @@ def test_every_page_of_a_real_brokers_directories_is_shown_and_changes_no_byte(
         checked(answer.text)
         assert "look mode: nothing is changed" in answer.text
     assert {path: path.stat().st_mtime_ns for root in served.paths for path in root.rglob("*")} == before
+
+
+def test_without_a_broker_the_lists_of_its_clients_say_so(looking: tuple[Served, TestClient]) -> None:
+    _, client = looking
+    assert all(NO_BROKER in client.get(f"/ui/clients{tab}").text for tab in ("", "/requests"))
+    assert client.get("/api/v1/broker/connections").json()["total"] == 0
+    assert client.get("/api/v1/broker/requests").json() == {"requests": []}
 
 
 def test_a_page_that_has_not_changed_is_not_sent_again(looking: tuple[Served, TestClient]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
+
+import msgspec
 
 from siltstone.base.files import FileSlice
 
@@ -22,6 +24,8 @@ class Unanswered(enum.Enum):
     CLOSED = "no answer is sent, and the connection is closed"
 
 
+CLIENT_ID_MAX = 256
+"""Characters of a client's id that are kept; it may have 32,767."""
 NO_ANSWER: Final[Literal[Unanswered.SILENT]] = Unanswered.SILENT
 CLOSE: Final[Literal[Unanswered.CLOSED]] = Unanswered.CLOSED
 
@@ -40,18 +44,40 @@ class ListenerAddress:
     port: int
 
 
+@dataclass(slots=True, eq=False)
+class Activity:
+    """What a connection has asked so far, for those who look at it. Written in the loop's thread alone.
+
+    ``client_id``: the last request's, at most ``CLIENT_ID_MAX`` characters; ``api_key``: the last request's,
+    -1 before the first one; ``asked_at``: when that one was complete, by ``time.perf_counter``. Bytes are
+    those of frames with their lengths, in and out.
+    """
+
+    client_id: str | None = None
+    api_key: int = -1
+    asked_at: float = 0.0
+    requests: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionInfo:
-    """A connection: ``number`` is unique in this process, ``peer`` the address it comes from."""
+    """A connection: ``number`` is unique in this process, ``peer`` the address it comes from, ``since_ms``
+    when it was accepted."""
 
     number: int
     listener: ListenerAddress
     peer: str
+    since_ms: int = 0
+    activity: Activity = field(default_factory=Activity, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """A request beside its message: what its header says, and where it came from."""
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """A request beside its message: what its header says, and where it came from.
+
+    One is made for each request, which takes a frozen dataclass half a microsecond longer.
+    """
 
     api_key: int
     version: int

@@ -24,7 +24,7 @@ import select
 import socket
 import struct
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Container
 from itertools import islice
 from typing import Protocol
 
@@ -43,6 +43,8 @@ _TOGETHER_BYTES = 256 << 10
 _TURN_BYTES, _TURN_REQUESTS = 4 << 20, 100
 """When a connection has sent so many bytes, or was answered so many requests, it is another one's turn."""
 _VECTORS_MAX = 64
+IDLE, RECEIVING, WAITING, RUNNING, PARKED, SENDING = "idle receiving waiting running parked sending".split()
+"""What a connection does: see ``Connection.state``."""
 _PREFIX, _KEY = struct.Struct(">i"), struct.Struct(">h")
 _EMPTY = memoryview(b"")
 _logger = logging.getLogger("siltstone.broker")
@@ -110,6 +112,18 @@ class Connection:
         if self._waits_its_turn:
             return False
         return now - self._active_at > limits.idle_seconds
+
+    def state(self, parked: Container[object]) -> str:
+        """What it does, for people; in any thread. ``parked``: the tasks that wait for records. WAITING is
+        for its turn, or for memory."""
+        task = self._task
+        if task is not None:
+            return PARKED if task in parked else RUNNING
+        if self._out:
+            return SENDING
+        if self._waits_its_turn:
+            return WAITING
+        return IDLE if self._frame is None else RECEIVING
 
     def _has_hung_up(self) -> bool:
         """Has the peer sent its end, behind bytes that were not read yet?"""
@@ -306,6 +320,7 @@ class Connection:
             pass
         except OSError:
             self.close()
+        self.info.activity.bytes_out += sent
         if self._is_answered and not self._out:
             self._is_answered = False
             self._around.budget.leave(self)

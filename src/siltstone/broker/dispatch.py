@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import logging
 import struct
+import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from siltstone.broker.answers import (
+    CLIENT_ID_MAX,
     CLOSE,
     NO_ANSWER,
     Call,
@@ -25,6 +27,7 @@ from siltstone.broker.answers import (
     RefusedFrameError,
     Unanswered,
 )
+from siltstone.broker.counts import ApiCounts, codes_in
 from siltstone.broker.errors import Code, code_of
 from siltstone.broker.handlers import (
     cluster,
@@ -45,6 +48,7 @@ from siltstone.broker.wire.apis import API_VERSIONS, APIS, Api
 from siltstone.broker.wire.codec import MalformedRequestError
 from siltstone.broker.wire.fields import Message
 from siltstone.broker.wire.headers import RequestHeader, read_header, response_header
+from siltstone.broker.wire.messages.fetch import FetchResponse
 
 Handler: TypeAlias = Callable[[Broker, Any, Call], "Message | Unanswered | Awaitable[Message | Unanswered]"]
 """Answers one API. It runs in the loop's thread: one that is slow is a coroutine, and awaits
@@ -77,88 +81,130 @@ _PREFIX = struct.Struct(">i")
 _logger = logging.getLogger("siltstone.broker")
 
 
+class _Route(NamedTuple):
+    """What answers an API, and counts its requests. ``note``: takes from an answer what else is counted."""
+
+    api: Api
+    handler: Handler
+    counts: ApiCounts
+    note: Callable[[Any], None] | None
+
+
 class Dispatcher:
-    """Answers frames with the handlers of a broker."""
+    """Answers frames with the handlers of a broker, and counts them in ``broker.counts``."""
 
     def __init__(self, broker: Broker, handlers: Mapping[int, Handler] = HANDLERS) -> None:
-        self._broker = broker
-        self._handlers: dict[int, Handler] = {
-            **handlers,
-            API_VERSIONS: versions.announcing([*handlers, API_VERSIONS]),
+        self._broker, self._counts = broker, broker.counts
+        answered = {**handlers, API_VERSIONS: versions.announcing([*handlers, API_VERSIONS])}
+        self._routes = {
+            key: _Route(APIS[key], handler, self._counts.of_api[key], self._noting(key))
+            for key, handler in answered.items()
         }
+
+    def _noting(self, key: int) -> Callable[[Any], None] | None:
+        """See ``_Route.note``. Handlers of Produce count by themselves: with acks 0 there is no answer."""
+        if key == apis.PRODUCE:
+            return None
+        if key == apis.FETCH:
+            return self._note_fetched
+        return lambda answer: self._counts.refused(key, codes_in(answer))
+
+    def _note_fetched(self, answer: FetchResponse) -> None:
+        counts = self._counts
+        counts.refused(apis.FETCH, (answer.error_code,))
+        for topic in answer.responses:
+            name = topic.topic or self._broker.topic_of_id(topic.topic_id)
+            # A name that only got errors may be no topic's.
+            is_known = name in counts.of_topic or any(not row.error_code for row in topic.partitions)
+            counts.fetched(name if is_known else None, topic)
 
     def answer(self, frame: bytearray, connection: ConnectionInfo) -> list[Piece] | Awaitable[list[Piece]]:
         """The pieces of the answer to a frame, at once or later; none where no answer is wanted.
 
         Raises RefusedFrameError where the connection is to be closed instead.
         """
-        data = memoryview(frame)
+        data, size = memoryview(frame), len(frame)
         try:
             header = read_header(data)
-            api = self._api(header)
-            if not api.has(header.api_version):
-                return _pieces(api, 0, header.correlation_id, versions.unsupported())
-            request = codec.read(api.request, header.api_version, data, header.body)
+            route = self._route(header)
+            api = route.api
+            is_known = api.has(header.api_version)
+            request = codec.read(api.request, header.api_version, data, header.body) if is_known else None
         except MalformedRequestError as error:
             raise RefusedFrameError(str(error)) from error
+        activity, client_id = connection.activity, header.client_id
+        activity.asked_at, activity.api_key = time.perf_counter(), api.key
+        activity.requests += 1
+        activity.bytes_in += size + _PREFIX.size
+        if client_id != activity.client_id:
+            activity.client_id = None if client_id is None else client_id[:CLIENT_ID_MAX]
         call = Call(
             api_key=header.api_key,
             version=header.api_version,
             correlation_id=header.correlation_id,
-            client_id=header.client_id,
+            client_id=client_id,
             connection=connection,
         )
+        if request is None:
+            return self._pieces(route, call, size, 0, versions.unsupported())
         try:
-            answer = self._handlers[header.api_key](self._broker, request, call)
+            answer = route.handler(self._broker, request, call)
         except Exception as error:
-            return _answer(api, call, _failure(api, call, error))
+            answer = self._failure(route, call, error)
         if isinstance(answer, (Message, Unanswered)):
-            return _answer(api, call, answer)
-        return _answer_later(api, call, answer)
+            return self._answer(route, call, size, answer)
+        return self._answer_later(route, call, size, answer)
 
-    def _api(self, header: RequestHeader) -> Api:
-        """The API of a request. Raises RefusedFrameError if it, or its version, is not here."""
+    def _route(self, header: RequestHeader) -> _Route:
+        """What answers a request. Raises RefusedFrameError if its API, or its version, is not here."""
         key, version = header.api_key, header.api_version
-        if key not in self._handlers:
+        route = self._routes.get(key)
+        if route is None:
             raise RefusedFrameError(f"API {key} is not one of this broker's")
-        api = APIS[key]
-        if not api.has(version) and key != API_VERSIONS:
-            raise RefusedFrameError(f"{api.name} has no version {version} here")
-        return api
+        if not route.api.has(version) and key != API_VERSIONS:
+            raise RefusedFrameError(f"{route.api.name} has no version {version} here")
+        return route
 
+    async def _answer_later(
+        self, route: _Route, call: Call, size: int, later: Awaitable[Message | Unanswered]
+    ) -> list[Piece]:
+        try:
+            answer = await later
+        except Exception as error:
+            answer = self._failure(route, call, error)
+        return self._answer(route, call, size, answer)
 
-async def _answer_later(api: Api, call: Call, later: Awaitable[Message | Unanswered]) -> list[Piece]:
-    try:
-        answer = await later
-    except Exception as error:
-        answer = _failure(api, call, error)
-    return _answer(api, call, answer)
+    def _answer(self, route: _Route, call: Call, size: int, answer: Message | Unanswered) -> list[Piece]:
+        """The pieces of an answer to a frame of ``size`` bytes."""
+        if isinstance(answer, Message):
+            return self._pieces(route, call, size, call.version, answer)
+        route.counts.answered(size, 0, time.perf_counter() - call.connection.activity.asked_at)
+        if answer is CLOSE:
+            raise RefusedFrameError(f"{route.api.name} failed, and its answer has no place for that")
+        assert answer is NO_ANSWER
+        return []
 
+    def _failure(self, route: _Route, call: Call, error: Exception) -> Message | Unanswered:
+        """The answer where a handler has failed: with the error's code, if there is a place for it in the
+        message as a whole."""
+        api, code = route.api, code_of(error)
+        if code == Code.UNKNOWN_SERVER_ERROR:
+            who = f"{call.client_id!r:.256} at {call.connection.peer}"
+            _logger.error("%s version %d of %s failed", api.name, call.version, who)
+        if "error_code" not in api.response.__struct_fields__:
+            self._counts.refused(api.key, (code,))
+            return CLOSE
+        return api.response(error_code=code)
 
-def _answer(api: Api, call: Call, answer: Message | Unanswered) -> list[Piece]:
-    if isinstance(answer, Message):
-        return _pieces(api, call.version, call.correlation_id, answer)
-    if answer is CLOSE:
-        raise RefusedFrameError(f"{api.name} failed, and its answer has no place for that")
-    assert answer is NO_ANSWER
-    return []
-
-
-def _failure(api: Api, call: Call, error: Exception) -> Message | Unanswered:
-    """The answer where a handler has failed: with the error's code, if there is a place for it in the message
-    as a whole."""
-    code = code_of(error)
-    if code == Code.UNKNOWN_SERVER_ERROR:
-        who = f"{call.client_id!r:.256} at {call.connection.peer}"
-        _logger.error("%s version %d of %s failed", api.name, call.version, who)
-    if "error_code" not in api.response.__struct_fields__:
-        return CLOSE
-    return api.response(error_code=code)
-
-
-def _pieces(api: Api, version: int, correlation_id: int, message: Message) -> list[Piece]:
-    head = response_header(api.key, version, correlation_id)
-    pieces = codec.write(message, version)
-    size = len(head) + sum(map(len, pieces))
-    pieces[0] = _PREFIX.pack(size) + head + pieces[0]  # type: ignore[operator]
-    return pieces  # type: ignore[return-value]
+    def _pieces(
+        self, route: _Route, call: Call, frame_bytes: int, version: int, message: Message
+    ) -> list[Piece]:
+        head = response_header(route.api.key, version, call.correlation_id)
+        pieces = codec.write(message, version)
+        size = len(head) + sum(map(len, pieces))
+        pieces[0] = _PREFIX.pack(size) + head + pieces[0]  # type: ignore[operator]
+        if route.note is not None:
+            route.note(message)
+        seconds = time.perf_counter() - call.connection.activity.asked_at
+        route.counts.answered(frame_bytes, size, seconds)
+        return pieces  # type: ignore[return-value]

@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
+from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.closing import Closing
 from siltstone.base.errors import SiltstoneError
 from siltstone.broker.answers import ConnectionInfo, ListenerAddress, Pieces
@@ -29,6 +30,7 @@ from siltstone.broker.connection import SCRATCH_BYTES, Connection
 from siltstone.broker.dispatch import HANDLERS, Dispatcher, Handler
 from siltstone.broker.limits import Limits, MemoryBudget
 from siltstone.broker.listeners import BrokerListener
+from siltstone.broker.measuring import BrokerClients
 from siltstone.broker.store import Broker
 from siltstone.commands.served import Served
 
@@ -55,16 +57,24 @@ class Sockets:
     """The connections of an event loop; everything runs in its thread.
 
     ``answer``: answers a frame. ``connections``: those that are open. ``refused``: how many were closed
-    because their address had too many.
+    because their address had too many; ``accepted_by``: how many were not, by listener.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits, answer: AnswerFrame) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: Limits,
+        answer: AnswerFrame,
+        clock: Clock | None = None,
+    ) -> None:
         self.loop, self.limits, self.answer = loop, limits, answer
         self.budget = MemoryBudget(limits.memory_bytes_max, limits.request_bytes_max)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.now = loop.time()
         self.connections: set[Connection] = set()
         self.refused = self.accepted = 0
+        self.accepted_by: Counter[str] = Counter()
+        self._clock = clock or SystemClock()
         self._of_address: Counter[str] = Counter()
         self._listeners: Sequence[BoundListener] = ()
         self._is_accepting = False
@@ -157,8 +167,11 @@ class Sockets:
             return
         peer.setblocking(False)
         self.accepted += 1
+        self.accepted_by[listener.name] += 1
         self._of_address[address] += 1
-        info = ConnectionInfo(number=self.accepted, listener=listener, peer=address)
+        info = ConnectionInfo(
+            number=self.accepted, listener=listener, peer=address, since_ms=self._clock.now_ms()
+        )
         connection = Connection(peer, info, self)
         self.connections.add(connection)
         connection.start()
@@ -195,15 +208,18 @@ class BrokerServer(Closing):
             self.stop()
             raise
         self.addresses = [listener.address for listener in self._listeners]
-        self.sockets = Sockets(self._loop, self.limits, Dispatcher(self.broker, handlers).answer)
+        answer = Dispatcher(self.broker, handlers).answer
+        self.sockets = Sockets(self._loop, self.limits, answer, served.clock)
 
     def start(self) -> None:
         """Answer requests from now on, in a thread of its own."""
         self._thread = threading.Thread(target=self._run, name="siltstone-kafka", daemon=True)
         self._thread.start()
+        self.broker.served.clients = BrokerClients(self.broker, self.sockets)
 
     def stop(self) -> None:
         """Accept nothing more, answer the requests that run, parked fetches with what there is, and end."""
+        self.broker.served.clients = None
         if self._thread is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop_asked.set)
             self._thread.join()

@@ -22,6 +22,7 @@ from siltstone.base.codec_table import CODECS
 from siltstone.base.config import Config, LogConfig
 from siltstone.base.errors import StorageError
 from siltstone.base.records.scan import scan_headers
+from siltstone.broker.counts import Counts
 from siltstone.broker.producer_ids import ProducerIds
 from siltstone.broker.sessions import FetchSessions
 from siltstone.broker.waiting import WaitingFetches
@@ -54,14 +55,14 @@ def load_kernels() -> None:
 class Broker(Closing):
     """One broker. ``manager``: the open logs; ``config``: the broker's settings now; ``node_id`` and
     ``cluster_id``: those in ``meta.properties``; ``waiting`` and ``fetch_sessions``: the parked fetches and
-    the sessions of clients, for the loop's thread only.
+    the sessions of clients, for the loop's thread only; ``counts``: what was asked and moved.
     """
 
     def __init__(self, served: Served, loop: AbstractEventLoop) -> None:
         """A broker over open directories. Raises NotAllowedError in look mode."""
         self.served, self.manager, self.loop = served, served.opened(), loop
         self.clock: Clock = served.clock
-        self.waiting = WaitingFetches(loop)
+        self.waiting, self.counts = WaitingFetches(loop), Counts()
         self.fetch_sessions = FetchSessions()
         self._producer_ids = ProducerIds(self.manager)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="siltstone-broker")

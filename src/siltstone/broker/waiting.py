@@ -83,16 +83,21 @@ class _ParkedFetch:
 
 
 class WaitingFetches:
-    """The parked fetches of a broker. ``parked``: how many there are."""
+    """The parked fetches of a broker. ``tasks``: those that wait; any thread may look for one."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.parked = 0
+        self.tasks: set[asyncio.Task[object] | None] = set()
         self._by_log: dict[PartitionLog, dict[WaitedLog, _ParkedFetch]] = {}
         self._moved: set[PartitionLog] = set()
         self._marking = threading.Lock()
         self._is_woken = self._is_closed = False
         self._loop_thread = 0
+
+    @property
+    def parked(self) -> int:
+        """How many fetches wait."""
+        return len(self.tasks)
 
     async def until_bytes(self, logs: Sequence[WaitedLog], min_bytes: int, max_wait_ms: int) -> None:
         """Return when the logs have ``min_bytes`` together, one of them is to be looked at for another
@@ -100,7 +105,8 @@ class WaitingFetches:
         self._loop_thread = threading.get_ident()
         fetch = _ParkedFetch(woken=self.loop.create_future(), missing=min_bytes)
         timer = self.loop.call_later(max_wait_ms / 1000, fetch.wake)
-        self.parked += 1
+        task = asyncio.current_task()
+        self.tasks.add(task)
         for waited in logs:
             self._by_log.setdefault(waited.log, {})[waited] = fetch
             waited.log.when_moved = self._mark
@@ -112,7 +118,7 @@ class WaitingFetches:
                 await fetch.woken
         finally:
             timer.cancel()
-            self.parked -= 1
+            self.tasks.discard(task)
             for waited in logs:
                 self._forget(waited)
 

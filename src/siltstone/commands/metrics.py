@@ -23,16 +23,19 @@ _TOTAL, _END = "_total", b"# EOF\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A gauge of many logs: ``values[n]`` has the labels ``labels[n]``, such as ``{topic="users"}``."""
+    """A metric of many logs: ``values[n]`` has the labels ``labels[n]``, such as ``{topic="users"}``, or "".
+    A name that ends in ``_total`` is a counter's, as of a ``Sample``."""
 
     name: str
     help: str
     labels: Sequence[str]
     values: Sequence[float]
 
-    def lines(self) -> Iterator[bytes]:
-        """Its text, ``CHUNK_LINES`` lines at a time: the same in both formats."""
-        yield f"# HELP {self.name} {self.help}\n# TYPE {self.name} {GAUGE}\n".encode()
+    def lines(self, *, is_openmetrics: bool = False) -> Iterator[bytes]:
+        """Its text, ``CHUNK_LINES`` lines at a time. OpenMetrics names a counter without ``_total``."""
+        kind = COUNTER if self.name.endswith(_TOTAL) else GAUGE
+        name = self.name.removesuffix(_TOTAL) if is_openmetrics else self.name
+        yield f"# HELP {name} {self.help}\n# TYPE {name} {kind}\n".encode()
         for start in range(0, len(self.labels), CHUNK_LINES):
             end = start + CHUNK_LINES
             rows = zip(self.labels[start:end], self.values[start:end], strict=True)
@@ -51,7 +54,7 @@ def metrics_page(
     else:
         yield openmetrics_text(samples).removesuffix(_END)
     for one in series:
-        yield from one.lines()
+        yield from one.lines(is_openmetrics=is_openmetrics)
     if is_openmetrics:
         yield _END
 

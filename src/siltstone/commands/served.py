@@ -46,6 +46,7 @@ from siltstone.runtime.manager import LogManager
 from siltstone.runtime.topics import TopicDescription
 
 if TYPE_CHECKING:
+    from siltstone.commands.clients import Clients
     from siltstone.runtime.compactions import Compactions
     from siltstone.runtime.log_cleaner import LogCleaner
 
@@ -119,7 +120,8 @@ def refuse_missing(options: ServeOptions) -> list[Path]:
 
 class Served(Closing):
     """The directories of a server. ``manager``, ``cleaner``, ``compactions`` and ``changes`` are None in look
-    mode; ``config``: the settings of ``server.properties``."""
+    mode; ``config``: the settings of ``server.properties``; ``clients``: what the broker tells of its
+    clients, None without one."""
 
     def __init__(self, options: ServeOptions, clock: Clock | None = None) -> None:
         """Open or look. Raises UsageError, DirectoryLockedError, DirectoryRefusedError, SiltstoneError,
@@ -130,6 +132,7 @@ class Served(Closing):
         self.cleaner: LogCleaner | None = None
         self.compactions: Compactions | None = None
         self.changes: ChangeLog | None = None
+        self.clients: Clients | None = None
         self.restart_asked = threading.Event()
         self.counter, self.histories = SegmentCounter(), Histories()
         self._totals = RecordTotals(self.counter, self._open_log)

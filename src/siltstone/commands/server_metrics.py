@@ -42,7 +42,7 @@ _LOG_HELP = {
 
 
 def server_samples(served: Served) -> list[Sample]:
-    """What is measured of a server now, without its logs."""
+    """What is measured of a server now, without its logs and the topics of its broker."""
     manager, catalogue = served.manager, served.catalogue
     samples = _directory_samples(catalogue) if manager is None else manager.samples(with_logs=False)
     samples += samples_of({"siltstone_build_info": 1}, _HELP, version=siltstone.__version__)
@@ -56,7 +56,7 @@ def server_samples(served: Served) -> list[Sample]:
     for outcome in (DONE, FAILED, INTERRUPTED):
         count = 0 if served.changes is None else served.changes.setting_changes[outcome]
         samples += samples_of({"siltstone_setting_changes_total": count}, _HELP, outcome=outcome)
-    return samples
+    return samples if served.clients is None else samples + served.clients.samples()
 
 
 def _directory_samples(catalogue: Catalogue) -> list[Sample]:
@@ -72,11 +72,13 @@ def _directory_samples(catalogue: Catalogue) -> list[Sample]:
 
 def log_series(served: Served, *, all_partitions: bool = False) -> list[Series]:
     """The gauges of the logs: of each partition, or of each topic where there are more than
-    ``PARTITIONS_MAX``, unless ``all_partitions``. What is not known has no value."""
+    ``PARTITIONS_MAX``, unless ``all_partitions``. What is not known has no value. And what the broker counts
+    by topic."""
     catalogue = served.catalogue
     by_partition = all_partitions or len(catalogue.watched) <= PARTITIONS_MAX
     series = [] if served.manager is None else _open_log_series(served.manager, by_partition=by_partition)
-    return series + _catalogue_series(catalogue, by_partition=by_partition)
+    series += _catalogue_series(catalogue, by_partition=by_partition)
+    return series if served.clients is None else series + served.clients.topic_series()
 
 
 def _open_log_series(manager: LogManager, *, by_partition: bool) -> list[Series]:
@@ -86,7 +88,7 @@ def _open_log_series(manager: LogManager, *, by_partition: bool) -> list[Series]
         if log.offline is not None:
             continue
         where, figures = log.topic_partition, log_figures(log)
-        labels = _of_partition(where.topic, where.partition) if by_partition else _of_topic(where.topic)
+        labels = _of_partition(where.topic, where.partition) if by_partition else topic_label(where.topic)
         row = sums.setdefault(labels, [0] * len(figures))
         for column, value in enumerate(figures):
             row[column] += value
@@ -106,7 +108,7 @@ def _catalogue_series(catalogue: Catalogue, *, by_partition: bool) -> list[Serie
         column: Callable[[str], npt.NDArray[Any]] = columns.__getitem__
         worst, is_read = column, columns["is_read"]
     else:
-        labels = list(map(_of_topic, catalogue.names))
+        labels = list(map(topic_label, catalogue.names))
         column, worst = catalogue.topic_sums, catalogue.topic_maxima
         is_read = catalogue.topic_maxima("is_read")
     records = column("records")
@@ -132,7 +134,8 @@ def _of_partition(topic: str, partition: int) -> str:
     return f'{{partition="{partition}",topic="{_escaped(topic)}"}}'
 
 
-def _of_topic(topic: str) -> str:
+def topic_label(topic: str) -> str:
+    """The labels of a topic's series."""
     return f'{{topic="{_escaped(topic)}"}}'
 
 

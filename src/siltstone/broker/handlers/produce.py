@@ -41,6 +41,7 @@ from siltstone.base.records.layout import (
 from siltstone.broker.answers import CLOSE, NO_ANSWER, Call, Unanswered
 from siltstone.broker.errors import Code, RequestRefusedError, code_of, message_of
 from siltstone.broker.store import MANY_PARTITIONS, Broker
+from siltstone.broker.wire.apis import PRODUCE
 from siltstone.broker.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
@@ -111,6 +112,7 @@ class _Appends:
             self.answers.append(answers)
             for row, data in enumerate(topic.partition_data):
                 if refused is not None:
+                    self._broker.counts.not_appended(None, PRODUCE, refused.code)
                     answers.append(_failed(data.index, refused))
                     continue
                 answers.append(self._try(name, topic_row, row, data))
@@ -147,7 +149,7 @@ class _Appends:
                 self._late_logs.add(log)
                 self.late.append((topic_row, row, log, batch))
                 return None
-            return _appended(data.index, result, log)
+            return self._appended(data.index, result, log, batch)
         except Exception as error:  # one partition's error is not the others'
             return self._failed(data.index, error, log, data.records)
 
@@ -189,7 +191,7 @@ class _Appends:
         for topic_row, row, log, batch in self.late:
             index = self._request.topic_data[topic_row].partition_data[row].index
             try:
-                answer = _appended(index, log.append(batch), log)
+                answer = self._appended(index, log.append(batch), log, batch)
             except Exception as error:
                 answer = self._failed(index, error, log, batch)
             self.answers[topic_row][row] = answer
@@ -199,7 +201,22 @@ class _Appends:
     ) -> PartitionProduceResponse:
         if log is not None:
             self._broker.note_failure(log)
-        return _failed(index, error, log, batch)
+        answer = _failed(index, error, log, batch)
+        topic = None if log is None else log.topic_partition.topic
+        self._broker.counts.not_appended(topic, PRODUCE, answer.error_code)
+        return answer
+
+    def _appended(
+        self, index: int, result: AppendResult, log: PartitionLog, batch: Batch
+    ) -> PartitionProduceResponse:
+        messages = result.last_offset - result.first_offset + 1
+        self._broker.counts.appended(log.topic_partition.topic, messages, len(batch))
+        return PartitionProduceResponse(
+            index=index,
+            base_offset=result.first_offset,
+            log_append_time_ms=result.log_append_ms,
+            log_start_offset=log.view.log_start_offset,
+        )
 
     def answer(self) -> Answer:
         """The answer, once all is appended or refused."""
@@ -219,15 +236,6 @@ def _of_topic(
 ) -> TopicProduceResponse:
     found = tuple(answer for answer in answers if answer is not None)
     return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=found)
-
-
-def _appended(index: int, result: AppendResult, log: PartitionLog) -> PartitionProduceResponse:
-    return PartitionProduceResponse(
-        index=index,
-        base_offset=result.first_offset,
-        log_append_time_ms=result.log_append_ms,
-        log_start_offset=log.view.log_start_offset,
-    )
 
 
 def _failed(

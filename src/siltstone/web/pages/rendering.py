@@ -34,6 +34,7 @@ NAVIGATION = (
     ("topics", "Topics", "/ui/topics"),
     ("cleaner", "Cleaner", "/ui/cleaner"),
     ("broker", "Broker", "/ui/broker"),
+    ("clients", "Clients", "/ui/clients"),
     ("directories", "Directories", "/ui/directories"),
     ("groups", "Groups", "/ui/groups"),
     ("transactions", "Transactions", "/ui/transactions"),

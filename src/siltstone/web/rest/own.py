@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from siltstone.commands import console
+from siltstone.commands import clients, console
 from siltstone.commands.administration import topic_etag
 from siltstone.commands.browsing import browse, one_record, raw_value
 from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, dirtiest, list_topics
@@ -222,6 +222,24 @@ def broker_configs(served: Here, everything: bool = False) -> Document:
     """The broker's settings with their sources."""
     settings = settings_of_broker(served.broker_settings(), everything=everything)
     return {"settings": [_setting(setting) for setting in settings]}
+
+
+@router.get("/broker/connections", dependencies=[VIEWER])
+def broker_connections(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
+    """The broker's open connections, the oldest first."""
+    found = clients.connections(served)
+    end = start + count
+    return {
+        "connections": [connection.to_json() for connection in found[start:end]],
+        "total": len(found),
+        "next_start": end if end < len(found) else None,
+    }
+
+
+@router.get("/broker/requests", dependencies=[VIEWER])
+def broker_requests(served: Here) -> Document:
+    """What the broker was asked since its start, by API."""
+    return {"requests": [row.to_json() for row in clients.requests(served)]}
 
 
 @router.get("/groups", dependencies=[VIEWER, READING])

@@ -1,0 +1,206 @@
+"""What a broker shows of its connections, requests and memory: ``commands.clients`` over ``Sockets`` and
+``Counts``. Names are those of Kafka's MBeans, as the usual rules of the JMX exporter spell them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING
+
+from siltstone.base.errors import LogError
+from siltstone.broker.connection import IDLE, RECEIVING, Connection
+from siltstone.broker.counts import BOUNDS_MS, ApiCounts, TopicCounts
+from siltstone.broker.errors import Code
+from siltstone.broker.store import Broker
+from siltstone.broker.wire.apis import APIS
+from siltstone.commands.clients import ApiRequests, ClientConnection
+from siltstone.commands.metrics import Sample, Series
+from siltstone.commands.server_metrics import topic_label
+from siltstone.runtime.metrics import samples_of
+
+if TYPE_CHECKING:
+    from siltstone.broker.server import Sockets
+
+_API, _TOPIC, _SOCKETS = (
+    "kafka_network_requestmetrics_",
+    "kafka_server_brokertopicmetrics_",
+    "kafka_server_socket_server_metrics_",
+)
+_HELP = {
+    f"{_API}requests_total": "Requests by API.",
+    f"{_API}requestbytes_total": "Bytes of requests by API.",
+    f"{_API}responsebytes_total": "Bytes of answers by API; records in them, too.",
+    f"{_API}totaltimems": "Milliseconds from a whole request to its answer, by API; waits are in it.",
+    f"{_API}errors_total": "Errors in answers by API and Kafka's name, of whole requests and of their parts.",
+    f"{_SOCKETS}connection_count": "Open connections by listener.",
+    f"{_SOCKETS}connection_creation_total": "Accepted connections by listener.",
+    "siltstone_broker_refused_connections_total": "Connections that were closed: their address had too many.",
+    "kafka_server_delayedoperationpurgatory_purgatorysize": "Parked requests.",
+    "kafka_network_socketserver_memorypoolused": "Bytes of requests and unsent answers.",
+    "kafka_network_socketserver_memorypoolavailable": "Bytes that requests and answers may still take.",
+    "siltstone_broker_memory_waiting_connections": "Connections that wait for memory.",
+}
+_TOPIC_FIGURES: dict[str, tuple[str, Callable[[TopicCounts], int]]] = {
+    "messagesin": ("Records that were appended.", lambda counts: counts.messages_in),
+    "bytesin": ("Bytes of batches that were appended.", lambda counts: counts.bytes_in),
+    "bytesout": ("Bytes of batches in answers to fetches.", lambda counts: counts.bytes_out),
+    "totalproducerequests": ("Batches that were sent.", lambda counts: counts.produces),
+    "failedproducerequests": ("Batches that were refused.", lambda counts: counts.failed_produces),
+    "totalfetchrequests": ("Partitions in answers to fetches.", lambda counts: counts.fetches),
+    "failedfetchrequests": (
+        "Partitions in answers to fetches with an error.",
+        lambda counts: counts.failed_fetches,
+    ),
+}
+
+
+METRICS = {**_HELP, **{f"{_TOPIC}{name}_total": meaning for name, (meaning, _) in _TOPIC_FIGURES.items()}}
+"""All metrics of a broker: what each is, by name."""
+
+
+class BrokerClients:
+    """See ``commands.clients.Clients``. It reads what the loop's thread writes, and changes nothing of it."""
+
+    def __init__(self, broker: Broker, sockets: Sockets) -> None:
+        self._broker, self._sockets = broker, sockets
+
+    # For people
+
+    def connections(self) -> list[ClientConnection]:
+        """The open connections, the oldest first."""
+        # A copy is made at once; the loop's thread may change the set meanwhile.
+        found = sorted(self._sockets.connections.copy(), key=lambda one: one.info.number)
+        now, parked = time.perf_counter(), self._broker.waiting.tasks
+        return [_shown(one, one.state(parked), now) for one in found]
+
+    def requests(self) -> list[ApiRequests]:
+        """The APIs that were asked, by name."""
+        errors = defaultdict[int, dict[str, int]](dict)
+        for (key, code), count in self._errors():
+            errors[key][_code_name(code)] = count
+        return [
+            ApiRequests(
+                api=APIS[key].name,
+                requests=counts.count,
+                errors=errors[key],
+                request_bytes=counts.request_bytes,
+                response_bytes=counts.response_bytes,
+                p50_ms=counts.quantile_ms(0.5),
+                p95_ms=counts.quantile_ms(0.95),
+                p99_ms=counts.quantile_ms(0.99),
+            )
+            for key, counts in self._asked()
+        ]
+
+    def _asked(self) -> list[tuple[int, ApiCounts]]:
+        """(key, counts) of the APIs that were asked, by name."""
+        of_api = self._broker.counts.of_api
+        return sorted(
+            ((key, counts) for key, counts in of_api.items() if counts.count),
+            key=lambda pair: APIS[pair[0]].name,
+        )
+
+    def _errors(self) -> list[tuple[tuple[int, int], int]]:
+        return sorted(self._broker.counts.errors.copy().items())
+
+    # For programs
+
+    def samples(self) -> list[Sample]:
+        """Requests, connections and memory."""
+        samples = list[Sample]()
+        for key, counts in self._asked():
+            name = APIS[key].name
+            values = {
+                f"{_API}requests_total": counts.count,
+                f"{_API}requestbytes_total": counts.request_bytes,
+                f"{_API}responsebytes_total": counts.response_bytes,
+            }
+            samples += samples_of(values, _HELP, request=name)
+            samples.append(_times(name, counts))
+        for (key, code), count in self._errors():
+            value = {f"{_API}errors_total": count}
+            samples += samples_of(value, _HELP, request=APIS[key].name, error=_code_name(code))
+        return samples + self._socket_samples()
+
+    def _socket_samples(self) -> list[Sample]:
+        sockets, budget, samples = self._sockets, self._sockets.budget, list[Sample]()
+        is_open = Counter(connection.info.listener.name for connection in sockets.connections.copy())
+        for listener in sorted(sockets.accepted_by.copy()):
+            values = {
+                f"{_SOCKETS}connection_count": is_open[listener],
+                f"{_SOCKETS}connection_creation_total": sockets.accepted_by[listener],
+            }
+            samples += samples_of(values, _HELP, listener=listener)
+        parked = {"kafka_server_delayedoperationpurgatory_purgatorysize": self._broker.waiting.parked}
+        samples += samples_of(parked, _HELP, delayedOperation="Fetch")
+        values = {
+            "siltstone_broker_refused_connections_total": sockets.refused,
+            "kafka_network_socketserver_memorypoolused": budget.used,
+            "kafka_network_socketserver_memorypoolavailable": max(budget.bytes_max - budget.used, 0),
+            "siltstone_broker_memory_waiting_connections": budget.waiting,
+        }
+        return samples + samples_of(values, _HELP)
+
+    def topic_series(self) -> list[Series]:
+        """What is counted of all topics, without a label, and of each that still exists."""
+        counts, manager = self._broker.counts, self._broker.manager
+        counts.forget_all_but(manager.topics.names())
+        topics = sorted(counts.of_topic.copy().items())
+        rows = [counts.of_all, *(of_topic for _, of_topic in topics)]
+        labels = ["", *(topic_label(name) for name, _ in topics)]
+        return [
+            Series(
+                name=f"{_TOPIC}{name}_total",
+                help=meaning,
+                labels=labels,
+                values=[figure(row) for row in rows],
+            )
+            for name, (meaning, figure) in _TOPIC_FIGURES.items()
+        ]
+
+
+def _shown(connection: Connection, state: str, now: float) -> ClientConnection:
+    info, activity = connection.info, connection.info.activity
+    api = APIS.get(activity.api_key)
+    return ClientConnection(
+        number=info.number,
+        client_id=activity.client_id,
+        address=info.peer,
+        listener=info.listener.name,
+        since_ms=info.since_ms,
+        requests=activity.requests,
+        bytes_in=activity.bytes_in,
+        bytes_out=activity.bytes_out,
+        api=None if api is None else api.name,
+        state=state,
+        for_ms=0 if state in (IDLE, RECEIVING) else max(int((now - activity.asked_at) * 1000), 0),
+    )
+
+
+def _times(name: str, counts: ApiCounts) -> Sample:
+    total, buckets = 0, list[tuple[float, int]]()
+    for bound, count in zip((*BOUNDS_MS, math.inf), counts.buckets, strict=True):
+        total += count
+        buckets.append((float(bound), total))
+    metric, milliseconds = f"{_API}totaltimems", 1000 * counts.seconds
+    return Sample(
+        name=metric,
+        value=milliseconds,
+        help=_HELP[metric],
+        labels={"request": name},
+        buckets=tuple(buckets),
+    )
+
+
+@cache
+def _names_of_codes() -> dict[int, str]:
+    """Kafka's names: of the codes that handlers give, and of those of a log's errors."""
+    of_logs = {kind.error_code: kind.code for kind in LogError.__subclasses__()}
+    return of_logs | {code.value: code.name for code in Code}
+
+
+def _code_name(code: int) -> str:
+    return _names_of_codes().get(code, str(code))

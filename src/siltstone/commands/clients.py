@@ -1,0 +1,94 @@
+"""What a server's broker tells of its clients: who is connected, what they ask, what it measures.
+
+The broker fills this, as ``Served.clients``; the console, REST and ``/metrics`` read it. A server without a
+broker has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from siltstone.commands.metrics import Sample, Series
+from siltstone.commands.served import Served
+
+NO_BROKER = "this server has no broker: it only looks, or was started with --kafka-listen none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConnection:
+    """A connection. ``number``: unique since the start; ``client_id``: the last request's, shortened;
+    ``api``: of the last request; ``state``: what becomes of it, ``idle`` when it is answered and sent, else
+    ``running``, ``parked`` (a fetch that waits for records), ``sending``, ``waiting`` (for its turn, or for
+    memory); ``for_ms``: since when, 0 if it is idle. Bytes are those of frames."""
+
+    number: int
+    client_id: str | None
+    address: str
+    listener: str
+    since_ms: int
+    requests: int
+    bytes_in: int
+    bytes_out: int
+    api: str | None
+    state: str
+    for_ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As REST has it."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiRequests:
+    """The requests of one API since the start. ``errors``: codes other than 0 in answers, of whole requests
+    and of their parts, by Kafka's name; times are of answered requests, estimated between bounds."""
+
+    api: str
+    requests: int
+    errors: dict[str, int]
+    request_bytes: int
+    response_bytes: int
+    p50_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+
+    @property
+    def error_count(self) -> int:
+        """How many errors there were."""
+        return sum(self.errors.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """As REST has it."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class Clients(Protocol):
+    """The broker's side. In any thread."""
+
+    def connections(self) -> list[ClientConnection]:
+        """The open connections, the oldest first."""
+        ...
+
+    def requests(self) -> list[ApiRequests]:
+        """The APIs that were asked, by name."""
+        ...
+
+    def samples(self) -> list[Sample]:
+        """What is measured, but for topics."""
+        ...
+
+    def topic_series(self) -> list[Series]:
+        """What is counted of all topics, and of each."""
+        ...
+
+
+def connections(served: Served) -> Sequence[ClientConnection]:
+    """The open connections of a server's broker; none without one."""
+    return [] if served.clients is None else served.clients.connections()
+
+
+def requests(served: Served) -> Sequence[ApiRequests]:
+    """The requests that a server's broker was asked, by API; none without one."""
+    return [] if served.clients is None else served.clients.requests()
