@@ -105,7 +105,7 @@ class WaitingFetches:
         self._loop_thread = threading.get_ident()
         fetch = _ParkedFetch(woken=self.loop.create_future(), missing=min_bytes)
         timer = self.loop.call_later(max_wait_ms / 1000, fetch.wake)
-        task = asyncio.current_task()
+        task = asyncio.current_task(self.loop)
         self.tasks.add(task)
         for waited in logs:
             self._by_log.setdefault(waited.log, {})[waited] = fetch

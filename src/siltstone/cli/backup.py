@@ -121,7 +121,12 @@ def restore(
         result = backups.restore(source, target, at=at, dry_run=dry_run, progress=show)
     if json_:
         output.write_json(result.to_json())
-        return 0
+    else:
+        _show_restored(result)
+    return 0
+
+
+def _show_restored(result: backups.RestoreResult) -> None:
     verb = "would restore" if result.dry_run else "restored"
     output.write_lines(
         f"{verb} backup {result.backup_id} of {_time(result.time_ms)}: "
@@ -130,7 +135,6 @@ def restore(
     )
     if result.needs_recovery:
         output.note("the first start on it recovers the logs, as after a crash")
-    return 0
 
 
 def _list(source: Path, *, json_: bool) -> int:

@@ -101,20 +101,24 @@ def clean(
         watches = watch or interval is not None
         _refuse_with_fleet(bool(directories or dir_), flags, all_topics=all_topics, watch=watches)
         return _clean_fleet(flags, fleet, shown)
-    without = "pass --fleet, or leave it out"
-    output.refuse_if(fleet.brokers_at_once is not None, "--brokers-at-once is only for --fleet", without)
+    output.refuse_if(
+        fleet.brokers_at_once is not None, "--brokers-at-once is only for --fleet", "pass --fleet"
+    )
     request = replace(flags, directories=output.named_directories(directories, dir_))
     if watch:
         return watch_logs(request, interval, json=shown.json)
     output.refuse_if(interval is not None, "--interval is only for --watch", "pass --watch, or no --interval")
     began = time.monotonic()
     outcome = _clean(request, all_topics=all_topics, quiet=shown.quiet or shown.json)
-    if outcome is None:
-        return 1
+    return 1 if outcome is None else _say(request, outcome, time.monotonic() - began, shown)
+
+
+def _say(request: CleanFlags, outcome: cleaning.CleanOutcome, seconds: float, shown: Shown) -> int:
+    """Show what was cleaned; the exit status."""
     if shown.json:
         output.write_json(_document(request, outcome))
     else:
-        _show(request, outcome, time.monotonic() - began, verbose=shown.verbose, quiet=shown.quiet)
+        _show(request, outcome, seconds, verbose=shown.verbose, quiet=shown.quiet)
     return _exit_status(outcome)
 
 
