@@ -139,7 +139,9 @@ class BrokerClients:
         values = {
             "siltstone_broker_refused_connections_total": sockets.refused,
             "kafka_network_socketserver_memorypoolused": budget.used,
-            "kafka_network_socketserver_memorypoolavailable": max(budget.bytes_max - budget.used, 0),
+            "kafka_network_socketserver_memorypoolavailable": max(
+                sockets.limits.memory_bytes_max - budget.used, 0
+            ),
             "siltstone_broker_memory_waiting_connections": budget.waiting,
         }
         return samples + samples_of(values, _HELP)
