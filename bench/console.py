@@ -47,6 +47,7 @@ from rich.table import Table
 from bench.catalogue import make_directory
 from bench.partition_log import Figure, append, batch_of, open_log
 from bench.readers import POLL_SECONDS, Counts, Readers
+from siltstone.commands import disk_contents, transactions
 from siltstone.commands.catalogue import Listing, list_topics
 from siltstone.commands.cluster import cluster_identity
 from siltstone.commands.explain_page import counted
@@ -65,6 +66,7 @@ MORE = (
     "/ui/topics?count=500",
     "/ui/cleaner?count=500&sort=waits_for",
     "/ui/cleaner?count=500&contains=topic-9",
+    "/ui/directories/0?count=500&sort=topic&contains=topic-9",
     "/api/v1/topics?count=500",
     "/api/v1/cleaner/queue?count=500",
     "/v3/clusters/{cluster}/topics?page_size=50",
@@ -214,6 +216,9 @@ def measure_pages(options: argparse.Namespace) -> dict[str, object]:
         topic = served.catalogue.names[options.topics // 2]
         cluster = cluster_identity(served).cluster_id
         paths = paths_of(site._app, topic, cluster)  # type: ignore[attr-defined]
+        disk_contents.last_look(served, 0)
+        transactions.last_look(served)
+        served.looks.wait("transactions")  # the later of both: pages show all rows
         times = asyncio.run(timed_pages(site, paths, options.repeat))
     return {"pages": [page.to_json() for page in times]}
 

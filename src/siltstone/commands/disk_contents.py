@@ -28,7 +28,7 @@ from siltstone.base import files
 from siltstone.base.errors import UsageError
 from siltstone.commands import console
 from siltstone.commands.listing import LongList
-from siltstone.commands.looks import BackgroundLook, Report, no_report
+from siltstone.commands.looks import LastLook, Report, no_report
 from siltstone.commands.served import Served
 from siltstone.log import names
 from siltstone.log.names import parse_partition, parse_segment_file
@@ -122,7 +122,7 @@ def path_of(served: Served, number: int) -> Path:
     return Path(paths[number])
 
 
-def last_look(served: Served, number: int) -> BackgroundLook[DirectoryContents]:
+def last_look(served: Served, number: int) -> LastLook[DirectoryContents]:
     """A directory as the last look has found it; see ``looks``. Raises UsageError for a number that there is
     not."""
     path = path_of(served, number)

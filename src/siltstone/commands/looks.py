@@ -3,7 +3,7 @@ kept.
 
 ::
 
-    request ─► ``Looks.of`` ─► ``Look``: what the last one has found, and when; how far one is that runs
+    request ─► ``Looks.of`` ─► ``LastLook``: what the last one has found, and when; how far one is that runs
                     └ none yet, or too old ─► the one thread that looks: one look at a time
 
 Nobody looks unless somebody asks: the next look is made for a request, ``AGAIN_MS`` after the end of the last
@@ -38,7 +38,7 @@ def no_report(done: int, total: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackgroundLook(Generic[Found]):
+class LastLook(Generic[Found]):
     """``found``: by the last look that has succeeded, which began ``at_ms``; both None before. ``error``: why
     the last one failed. ``is_running``: one runs, or waits; it has come to ``done`` of ``total`` logs.
     ``ended_ms``: when the last one has ended; the next begins ``pause_ms`` later."""
@@ -80,15 +80,15 @@ class Looks(Closing):
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock, self._is_closed = clock, threading.Lock(), False
-        self._looks = dict[str, BackgroundLook[Any]]()
+        self._looks = dict[str, LastLook[Any]]()
         self._futures = dict[str, Future[None]]()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-look")
 
-    def of(self, name: str, look: Callable[[Report], Found]) -> BackgroundLook[Found]:
+    def of(self, name: str, look: Callable[[Report], Found]) -> LastLook[Found]:
         """What is known by the last look of this name. ``look`` makes the next one, where it is time; it may
         raise SiltstoneError and OSError."""
         with self._lock:
-            kept = self._looks.setdefault(name, BackgroundLook())
+            kept = self._looks.setdefault(name, LastLook())
             is_due = kept.is_due(self._clock.now_ms()) and not self._is_closed
             if is_due:
                 self._looks[name] = replace(kept, is_running=True, done=0, total=0)

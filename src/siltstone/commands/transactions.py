@@ -23,7 +23,7 @@ from siltstone.commands.browsing import Budget
 from siltstone.commands.circumstances import open_transactions as first_offsets
 from siltstone.commands.cluster import all_partitions
 from siltstone.commands.explain_page import counted
-from siltstone.commands.looks import BackgroundLook, Report, no_report
+from siltstone.commands.looks import LastLook, Report, no_report
 from siltstone.commands.served import Served
 from siltstone.compaction.latest import latest_records
 from siltstone.log import fetch
@@ -72,7 +72,7 @@ class OpenTransactions:
     notes: Sequence[str] = ()
 
 
-def last_look(served: Served) -> BackgroundLook[OpenTransactions]:
+def last_look(served: Served) -> LastLook[OpenTransactions]:
     """The open transactions as the last look has found them; see ``looks``."""
     return served.looks.of("transactions", lambda report: open_transactions(served, report))
 
