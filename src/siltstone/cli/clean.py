@@ -109,12 +109,17 @@ def clean(
     output.refuse_if(interval is not None, "--interval is only for --watch", "pass --watch, or no --interval")
     began = time.monotonic()
     outcome = _clean(request, all_topics=all_topics, quiet=shown.quiet or shown.json)
-    if outcome is None:
-        return 1
+    return 1 if outcome is None else _write(request, outcome, time.monotonic() - began, shown)
+
+
+def _write(
+    request: cleaning.CleanRequest, outcome: cleaning.CleanOutcome, seconds: float, shown: Shown
+) -> int:
+    """Print what was done; the exit status."""
     if shown.json:
         output.write_json(_document(request, outcome))
     else:
-        _show(request, outcome, time.monotonic() - began, verbose=shown.verbose, quiet=shown.quiet)
+        _show(request, outcome, seconds, verbose=shown.verbose, quiet=shown.quiet)
     return _exit_status(outcome)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from siltstone.base.errors import UsageError
 from siltstone.commands.engines import use_stores
@@ -51,12 +51,7 @@ def export(
     reading raises; nothing has changed then.
     """
     use_stores(storage_options)
-    rows: RowKeywords = {
-        "offsets": arguments.pop("offsets", None),
-        "timestamps": arguments.pop("timestamps", None),
-        "partitions": arguments.pop("partitions", None),
-        "keys": arguments.pop("keys", None),
-    }
+    rows = cast(RowKeywords, {name: arguments.pop(name, None) for name in RowKeywords.__annotations__})
     options = read_options(path, topic, arguments.pop("as_of", None), rows, arguments).with_decoders(decode)
     if format in ("delta", "iceberg"):
         table = _open_lake(Path(target).absolute(), format)

@@ -122,7 +122,8 @@ def configure(options: Mapping[str, str]) -> None:
             reason = "an option of object stores has a name that none of them knows"
             raise UsageError(reason, advice=f"names begin with aws_, google_ or azure_, or are {_ALLOW_HTTP}")
         if not value.isprintable():  # obstore panics, since no header may have it
-            raise UsageError(f"the option {name} of object stores has a control character")
+            reason = f"the option {name} of object stores has a control character"
+            raise UsageError(reason, advice="pass the value without line breaks and the like")
     if any(_options.get(name) != value for name, value in lowered.items()):
         _options.update(lowered)
         _store.cache_clear()
