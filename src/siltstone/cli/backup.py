@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from siltstone.base.errors import UsageError
 from siltstone.cli import output
 from siltstone.commands import backup as backups
 from siltstone.commands.explain_page import counted, size_text
@@ -92,8 +93,7 @@ def restore(
 ) -> int:
     """Restore log directories from a backup: siltstone restore s3://BUCKET/PREFIX NEW.
 
-    Every chunk is checked. The directory appears when it is complete; several log directories become folders
-    of it.
+    Every chunk is checked. NEW appears when it is complete; several log directories become folders of it.
 
     Parameters
     ----------
@@ -115,8 +115,7 @@ def restore(
     if list_:
         return _list(source, json_=json_)
     if target is None:
-        output.refuse_if(True, "no directory", "pass a new directory, or --list")
-        return 2
+        raise UsageError("no directory", advice="pass a new directory, or --list")
     with output.progress_bars() as show:
         result = backups.restore(source, target, at=at, dry_run=dry_run, progress=show)
     if json_:

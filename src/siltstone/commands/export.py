@@ -46,13 +46,12 @@ def export(
     records, ``view="latest"`` has a row for each key, in ``buckets`` for each partition. ``compression``:
     "snappy", "none", "zstd", "lz4" or "gzip". ``decode``: as in ``st.read``. ``spark``: the ``SparkSession``
     whose tasks write, on storage that its executors share; without one, this process does, on all cores.
-    ``storage_options``: of the object store that ``path`` is in. The other arguments are those of
-    ``st.read``. Raises UsageError, EngineError, TableChangedError, and what reading raises; nothing has
-    changed then.
+    ``storage_options``: of the object store that ``path`` is in. The
+    other arguments are those of ``st.read``. Raises UsageError, EngineError, TableChangedError, and what
+    reading raises; nothing has changed then.
     """
     use_stores(storage_options)
-    names = ("offsets", "timestamps", "partitions", "keys")
-    rows = cast(RowKeywords, {name: arguments.pop(name, None) for name in names})
+    rows = cast(RowKeywords, {name: arguments.pop(name, None) for name in RowKeywords.__annotations__})
     options = read_options(path, topic, arguments.pop("as_of", None), rows, arguments).with_decoders(decode)
     if format in ("delta", "iceberg"):
         table = _open_lake(Path(target).absolute(), format)

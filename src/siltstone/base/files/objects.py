@@ -123,7 +123,7 @@ def configure(options: Mapping[str, str]) -> None:
             raise UsageError(reason, advice=f"names begin with aws_, google_ or azure_, or are {_ALLOW_HTTP}")
         if not value.isprintable():  # obstore panics, since no header may have it
             reason = f"the option {name} of object stores has a control character"
-            raise UsageError(reason, advice="check where it was copied from")
+            raise UsageError(reason, advice="pass the value without line breaks and the like")
     if any(_options.get(name) != value for name, value in lowered.items()):
         _options.update(lowered)
         _store.cache_clear()
