@@ -19,7 +19,7 @@ from siltstone.cli import output
 from siltstone.cli.watch import watch_logs
 from siltstone.commands import clean as cleaning
 from siltstone.commands.engines import log_bytes
-from siltstone.commands.explain_page import size_text
+from siltstone.commands.explain_page import counted, size_text
 from siltstone.commands.fleet import FleetOptions
 from siltstone.compaction.inplace.expiry import would_change
 from siltstone.compaction.inplace.planning import LogState, PlanOptions
@@ -194,7 +194,7 @@ def _confirm(states: Sequence[LogState], options: PlanOptions, *, rolls: bool) -
         return
     for topic in sorted({state.topic_partition.topic for state in changed}):
         of_topic = [state for state in changed if state.topic_partition.topic == topic]
-        output.note(f"{topic}: {output.counted(len(of_topic), 'log')}, {size_text(log_bytes(of_topic))}")
+        output.note(f"{topic}: {counted(len(of_topic), 'log')}, {size_text(log_bytes(of_topic))}")
     others = len(selected) - len(changed)
     unchanged = f" ({others:,} of {len(selected):,} compacted logs need no cleaning)" if others else ""
     sys.stderr.write(f"siltstone: clean {_logs_text(changed)} in place{unchanged}? [y/N] ")
@@ -206,8 +206,8 @@ def _confirm(states: Sequence[LogState], options: PlanOptions, *, rolls: bool) -
 def _logs_text(states: Sequence[LogState]) -> str:
     """``4 logs of 2 topics, 1.2 MB``."""
     topics = {state.topic_partition.topic for state in states}
-    logs, size = output.counted(len(states), "log"), size_text(log_bytes(states))
-    return f"{logs} of {output.counted(len(topics), 'topic')}, {size}"
+    logs, size = counted(len(states), "log"), size_text(log_bytes(states))
+    return f"{logs} of {counted(len(topics), 'topic')}, {size}"
 
 
 def _document(request: cleaning.CleanRequest, outcome: cleaning.CleanOutcome) -> dict[str, object]:
@@ -310,14 +310,14 @@ def _summary(request: cleaning.CleanRequest, outcome: cleaning.CleanOutcome) -> 
     """``12 of 14 logs cleaned: 480 kB → 210 kB, 3,400 records removed; in-process``."""
     cleaned = [result for result in outcome.results if result.status == CLEANED]
     verb = "would be cleaned" if request.dry_run else "cleaned"
-    of_all = f"of {output.counted(len(outcome.results), 'log')} {verb}"
+    of_all = f"of {counted(len(outcome.results), 'log')} {verb}"
     engine = "" if outcome.engine is None else f"; {outcome.engine}"
     if not cleaned:
         return f"none {of_all}{engine}"
     before, after = (sum(getattr(log, name) for log in cleaned) for name in ("bytes_before", "bytes_after"))
     removed = sum(sum(log.discarded.counts.values()) for log in cleaned)
     sizes = f"{size_text(before)} → {size_text(after)}"
-    return f"{len(cleaned):,} {of_all}: {sizes}, {output.counted(removed, 'record')} removed{engine}"
+    return f"{len(cleaned):,} {of_all}: {sizes}, {counted(removed, 'record')} removed{engine}"
 
 
 def _settings(results: Sequence[LogResult]) -> Iterator[tuple[str, object]]:
@@ -371,6 +371,6 @@ def undo(
     else:
         verb = "would be restored" if dry_run else "restored"
         for path, names in restored.items():
-            text = f"{output.counted(len(names), 'segment')} {verb}" if names else "nothing to undo"
+            text = f"{counted(len(names), 'segment')} {verb}" if names else "nothing to undo"
             output.write_lines(f"{path}: {text}")
     return 0
