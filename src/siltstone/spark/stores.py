@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from siltstone.base import files
-from siltstone.spark.internals import running_session
+from siltstone.spark.internals import java_context, running_session
 
 _KEYS = {
     "aws_access_key_id": "fs.s3a.access.key",
@@ -40,8 +39,7 @@ def lend(session: SparkSession | None = None) -> None:
     if session is None:
         return
     with contextlib.suppress(Py4JError, PySparkException, AttributeError, OSError):  # Java is gone, or remote
-        context: Any = session.sparkContext
-        files.configure(lent_options(context._jsc.hadoopConfiguration().get))
+        files.configure(lent_options(java_context(session).hadoopConfiguration().get))
 
 
 def lent_options(setting: Callable[[str], str | None]) -> dict[str, str]:
