@@ -12,7 +12,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from siltstone.broker.wire.apis import APIS, PRODUCE, Api
+from siltstone.broker.wire.api import Api
+from siltstone.broker.wire.apis import APIS, PRODUCE
 from siltstone.broker.wire.fields import Message
 from siltstone.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from siltstone.broker.wire.messages.list_offsets import (

@@ -8,7 +8,8 @@ from typing import Any
 
 from siltstone.broker.answers import ListenerAddress
 from siltstone.broker.wire import codec
-from siltstone.broker.wire.apis import API_VERSIONS, APIS, Api
+from siltstone.broker.wire.api import Api
+from siltstone.broker.wire.apis import API_VERSIONS, APIS
 from siltstone.broker.wire.fields import Message
 
 _BY_NAME = {api.name: api for api in APIS.values()}

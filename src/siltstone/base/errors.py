@@ -68,6 +68,11 @@ _STORE = re.compile(r"^(s3a?|gs|abfss?|az):/(?!/)")
 """The start of an object's path in a ``Path``, which has one slash only."""
 
 
+def shown_path(path: str | os.PathLike[str]) -> str:
+    """A path for people: that of an object store with both slashes after its scheme."""
+    return _STORE.sub(r"\1://", os.fspath(path))
+
+
 class SiltstoneError(Exception):
     """The root of all errors. ``str()`` is one line: ``path: byte POSITION: reason; advice``, without the
     parts that are None.
@@ -97,7 +102,7 @@ class SiltstoneError(Exception):
     ) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.path = None if path is None else _STORE.sub(r"\1://", os.fspath(path))
+        self.path = None if path is None else shown_path(path)
         self.position = position
         self.advice = self.usual_advice if advice is None else advice
 

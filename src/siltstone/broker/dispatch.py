@@ -44,7 +44,8 @@ from siltstone.broker.handlers import (
 )
 from siltstone.broker.store import Broker
 from siltstone.broker.wire import apis, codec
-from siltstone.broker.wire.apis import API_VERSIONS, APIS, Api
+from siltstone.broker.wire.api import Api
+from siltstone.broker.wire.apis import API_VERSIONS, APIS
 from siltstone.broker.wire.codec import MalformedRequestError
 from siltstone.broker.wire.fields import Message
 from siltstone.broker.wire.headers import RequestHeader, read_header, response_header

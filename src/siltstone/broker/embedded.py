@@ -28,7 +28,7 @@ from siltstone.broker.dispatch import HANDLERS
 from siltstone.broker.faults import Faults, InjectedFault, code_named
 from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.server import BrokerServer
-from siltstone.commands.library import cleaner_in_process
+from siltstone.commands.library import clean_open_logs
 from siltstone.commands.served import Served, ServeOptions
 from siltstone.log.partition import PartitionLog
 from siltstone.log.read_only import TopicLogs
@@ -110,11 +110,7 @@ class EmbeddedBroker(Closing):
     def compact(self, topic: str | Sequence[str] = ()) -> list[LogResult]:
         """Compact a topic now, or all, with their active segments and whatever the dirty ratio. Raises
         CompactionFailedError, UnknownTopicError, UsageError for a topic that is not compacted."""
-        cleaner = cleaner_in_process(self._served.opened())
-        try:
-            results = cleaner.clean_now((topic,) if isinstance(topic, str) else topic)
-        finally:
-            cleaner.close(abort=False)
+        results = clean_open_logs(self._served.opened(), topic)
         for result in results:
             if result.status in ("failed", "uncleanable"):
                 raise CompactionFailedError(

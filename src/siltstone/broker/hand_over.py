@@ -158,6 +158,10 @@ class _Plan:
 
     def _identity(self) -> tuple[int, str]:
         properties = [directory.properties() for directory in self._directories]
+        self._directory_ids = {
+            directory.path: found.get("directory.id")
+            for directory, found in zip(self._directories, properties, strict=True)
+        }
         node, cluster = node_id_of(self._directories), next((p.get("cluster.id") for p in properties), None)
         missing = [
             d.path for d, p in zip(self._directories, properties, strict=True) if not p.get("cluster.id")
@@ -257,13 +261,12 @@ class _Plan:
 
     def _partition_record(self, topic: TopicDescription, number: int) -> bytes:
         path = self._snapshot.partitions[TopicPartition(topic.name, number)]
-        directory = next(found for found in self._directories if found.path == path.parent)
         return encode_partition(
             number,
             self._id_of(topic),
             broker=self._node,
             leader_epoch=LeaderEpochs(path).latest_epoch or 0,
-            directory_id=directory.properties().get("directory.id"),
+            directory_id=self._directory_ids[path.parent],
         )
 
     def write(self, now_ms: int) -> None:

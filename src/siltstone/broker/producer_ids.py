@@ -15,7 +15,6 @@ If a copy is damaged, blocks may have been given that no log shows. So the next 
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import threading
@@ -25,6 +24,7 @@ import msgspec
 
 from siltstone.base import files
 from siltstone.base.errors import CorruptFileError, StorageError
+from siltstone.log.partition import DISK_FULL_ERRORS
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.served_directory import NO_DIRECTORY, OPEN_AGAIN
 
@@ -37,7 +37,6 @@ _SKIPPED = 1 << 40
 """How many ids are skipped if a file is damaged: a broker that gives a million blocks a day needs three years
 for them."""
 _FILE_BYTES_MAX = 1 << 16
-_DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 _logger = logging.getLogger("siltstone")
 
 
@@ -110,7 +109,7 @@ class ProducerIds:
             try:
                 files.replace(served.path / BROKER_FILE, content)
             except OSError as error:
-                if error.errno in _DISK_FULL_ERRORS:
+                if error.errno in DISK_FULL_ERRORS:
                     reason = f"no producer id can be given: {error.strerror}"
                     raise StorageError(reason, path=served.path, advice="free space") from error
                 served.go_offline(error)

@@ -26,6 +26,7 @@ from siltstone.broker.counts import Counts
 from siltstone.broker.producer_ids import ProducerIds
 from siltstone.broker.sessions import FetchSessions
 from siltstone.broker.waiting import WaitingFetches
+from siltstone.broker.wire.fields import ZERO_ID
 from siltstone.commands.served import Served
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
@@ -39,7 +40,6 @@ THREADS = 4
 """Threads for what waits or takes long; kernels and system calls let them run beside the loop's."""
 MANY_PARTITIONS = 200
 """A request about more partitions takes over a millisecond, so it is answered in the pool."""
-ZERO_ID = bytes(16)
 Result = TypeVar("Result")
 
 

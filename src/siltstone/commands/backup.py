@@ -308,17 +308,30 @@ class _Backup:
 
     def back_up(self, root: Path) -> BackedUpDirectory:
         """Put what is new of a log directory."""
-        names = _files_below(root, self.passed_over)
-        self._total = sum(status.size for status in names[1].values())
-        top = [name for name in names[1] if "/" not in name and not self._is_left_out(name)]
-        found = [self._file(root, name, names[1][name]) for name in sorted(top)]
-        folders = sorted({name for name in names[0] if "/" not in name})
-        listed: list[str] = []
-        for folder in folders:
-            inner, below = self._folder(root, folder, names[1])
-            found += inner
+        folders, statuses = _files_below(root, self.passed_over)
+        self._total = sum(status.size for status in statuses.values())
+        if not self._request.is_live:
+            return BackedUpDirectory(
+                path=str(root), folders=tuple(folders), files=self._files(root, statuses)
+            )
+        top = {name: status for name, status in statuses.items() if "/" not in name}
+        listed, found = list[str](), list(self._files(root, top))
+        for folder in (name for name in folders if "/" not in name):
+            below, inner = self._live_folder(root, folder)
             listed += below
+            found += inner
         return BackedUpDirectory(path=str(root), folders=tuple(listed), files=tuple(found))
+
+    def _files(
+        self, root: Path, statuses: Mapping[str, files.FileStat], prefix: str = ""
+    ) -> tuple[BackedUpFile, ...]:
+        """The files of a listing, without those that are left out. ``prefix``: where it begins in
+        ``root``."""
+        return tuple(
+            self._file(root, f"{prefix}{name}", status)
+            for name, status in sorted(statuses.items())
+            if not self._is_left_out(name)
+        )
 
     def _is_left_out(self, name: str) -> bool:
         base = name.rpartition("/")[2]
@@ -326,30 +339,18 @@ class _Backup:
             return True
         return self._request.is_live and base == CLEAN_SHUTDOWN
 
-    def _folder(
-        self, root: Path, folder: str, status_by_name: Mapping[str, files.FileStat]
-    ) -> tuple[list[BackedUpFile], list[str]]:
-        """The files of a folder, and the folders in it with itself. While a broker goes on, until nothing but
-        the last segment has changed."""
-        if not self._request.is_live:
-            mine = {name: status for name, status in status_by_name.items() if name.startswith(f"{folder}/")}
-            found = [
-                self._file(root, name, mine[name]) for name in sorted(mine) if not self._is_left_out(name)
-            ]
-            return found, _folders_of(folder, root)
+    def _live_folder(self, root: Path, folder: str) -> tuple[list[str], tuple[BackedUpFile, ...]]:
+        """(the folder with those in it, their files), at a moment at which nothing but the last segment has
+        changed."""
         for _ in range(LIVE_ATTEMPTS):
             with contextlib.suppress(FileNotFoundError, SourceChangedError):
-                before = _files_below(root / folder, [])[1]
-                copied = [
-                    self._file(root, f"{folder}/{name}", status)
-                    for name, status in sorted(before.items())
-                    if not self._is_left_out(name)
-                ]
-                after = _files_below(root / folder, [])[1]
+                below, before = _files_below(root / folder, [])
+                copied = self._files(root, before, f"{folder}/")
+                _, after = _files_below(root / folder, [])
                 if _is_same_moment(before, after):
-                    return copied, _folders_of(folder, root)
+                    return [folder, *(f"{folder}/{name}" for name in below)], copied
             if not files.is_directory(root / folder):
-                return [], []  # the topic was deleted
+                return [], ()  # the topic was deleted
         raise SourceChangedError(
             f"its files have changed {LIVE_ATTEMPTS} times while they were copied",
             path=root / folder,
@@ -437,11 +438,6 @@ def _files_below(
         else:
             passed_over.append(f"{root / name}: a {status.kind}")
     return folders, found
-
-
-def _folders_of(folder: str, root: Path) -> list[str]:
-    inner, _ = _files_below(root / folder, [])
-    return [folder, *(f"{folder}/{name}" for name in inner)]
 
 
 def _is_same_moment(before: Mapping[str, files.FileStat], after: Mapping[str, files.FileStat]) -> bool:

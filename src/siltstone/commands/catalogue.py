@@ -36,7 +36,6 @@ from siltstone.base.closing import Closing
 from siltstone.base.collector import collector_paused
 from siltstone.base.config import Config
 from siltstone.base.errors import SiltstoneError, UnknownTopicError, UsageError
-from siltstone.commands.directories import INTERNAL_TOPICS
 from siltstone.commands.watch import (
     SKIPPED,
     STATES,
@@ -46,7 +45,7 @@ from siltstone.commands.watch import (
     WatchedTopic,
     WatchSnapshot,
 )
-from siltstone.log.names import TopicPartition
+from siltstone.log.names import INTERNAL_TOPICS, TopicPartition
 
 PAGE_ROWS, PAGE_MAX = 50, 500
 FACTS_SECONDS = 0.25

@@ -49,8 +49,6 @@ from siltstone.runtime.topics import (
     registry_files,
 )
 
-INTERNAL_TOPICS = ("__consumer_offsets", "__share_group_state", "__transaction_state")
-"""Topics of the broker itself."""
 LIST_TOPICS = "siltstone topics --list shows the topics, --describe their partitions"
 NOT_HERE = "is in none of these directories"
 """The failure of a partition that a topic has and the directories do not."""

@@ -188,11 +188,7 @@ class OpenLogs(LogManager):
         What the high watermark, open transactions and ``min.compaction.lag.ms`` hold back stays. Returns a
         result for each log. Raises UnknownTopicError, UsageError for a topic that is not compacted.
         """
-        cleaner = cleaner_in_process(self)
-        try:
-            return cleaner.clean_now((topic,) if isinstance(topic, str) else topic)
-        finally:
-            cleaner.close(abort=False)
+        return clean_open_logs(self, topic)
 
 
 @overload
@@ -286,6 +282,15 @@ def cleaner_with(
     from siltstone.spark.embedded import cleaner_on_spark
 
     return cleaner_on_spark(manager, spark_conf=spark_conf)
+
+
+def clean_open_logs(manager: LogManager, topic: str | Sequence[str] = ()) -> list[LogResult]:
+    """Clean compacted topics of open logs now; see ``OpenLogs.clean``."""
+    cleaner = cleaner_in_process(manager)
+    try:
+        return cleaner.clean_now((topic,) if isinstance(topic, str) else topic)
+    finally:
+        cleaner.close(abort=False)
 
 
 def cleaner_in_process(manager: LogManager) -> LogCleaner:

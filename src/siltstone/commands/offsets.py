@@ -21,11 +21,12 @@ from siltstone.base.errors import (
     SiltstoneError,
     UnknownTopicError,
     UsageError,
+    shown_path,
 )
-from siltstone.commands.directories import INTERNAL_TOPICS, LIST_TOPICS, BrokerDirectories, Snapshot
+from siltstone.commands.directories import LIST_TOPICS, BrokerDirectories, Snapshot
 from siltstone.commands.topics import matching_topics
 from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
-from siltstone.log.names import CLUSTER_METADATA, TopicPartition
+from siltstone.log.names import CLUSTER_METADATA, INTERNAL_TOPICS, TopicPartition
 from siltstone.log.segments import list_segments
 from siltstone.runtime.manager import refuse_compacted_only
 from siltstone.runtime.topics import TopicDescription
@@ -242,7 +243,7 @@ def describe_log_dirs(directories: BrokerDirectories, topics: Collection[str] = 
     """
     log_dirs, broker = [], 0
     for path in directories.paths:
-        entry: dict[str, Any] = {"logDir": files.shown(files.absolute(path)), "error": None, "partitions": []}
+        entry: dict[str, Any] = {"logDir": shown_path(files.absolute(path)), "error": None, "partitions": []}
         try:
             snapshot = Snapshot([path], directories.broker_config())
             entry["partitions"] = [

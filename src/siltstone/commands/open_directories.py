@@ -15,10 +15,10 @@ from siltstone.base.config import Config
 from siltstone.base.errors import PolicyViolationError
 from siltstone.commands.changes import Actor, ChangeInProgress, ChangeLog
 from siltstone.commands.circumstances import HELD_BY_LEDGER, OPEN_TRANSACTION, WITHIN_MIN_LAG, Circumstances
-from siltstone.commands.directories import INTERNAL_TOPICS, BrokerDirectories
+from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.library import EngineName, cleaner_with
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, LogResult, failures
-from siltstone.log.names import CLUSTER_METADATA, TopicPartition
+from siltstone.log.names import CLUSTER_METADATA, INTERNAL_TOPICS, TopicPartition
 from siltstone.runtime.log_cleaner import LogCleaner
 from siltstone.runtime.manager import LogManager
 

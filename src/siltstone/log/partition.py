@@ -221,7 +221,7 @@ class AppendResult(NamedTuple):
     trailing_bytes: int = 0
 
 
-_DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 """After one of these, a failed write is undone and the log stays online."""
 TRY_APPEND_BYTES_MAX = 256 << 10
 """``try_append`` takes no batch that has more bytes, or that decompresses to more. So many take about 100 µs;
@@ -472,7 +472,7 @@ class PartitionLog(ReadableLog):
                 self._epochs.assign(epoch, validated.first_offset)
             active.append(validated)
         except OSError as error:
-            if error.errno not in _DISK_FULL_ERRORS:
+            if error.errno not in DISK_FULL_ERRORS:
                 raise
             raise StorageError(
                 f"{error.strerror}; the batches of this call were not appended",

@@ -16,7 +16,8 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
 from siltstone.broker.wire import codec
-from siltstone.broker.wire.apis import API_VERSIONS, APIS, Api
+from siltstone.broker.wire.api import Api
+from siltstone.broker.wire.apis import API_VERSIONS, APIS
 from siltstone.broker.wire.fields import Message
 from siltstone.broker.wire.headers import read_header, response_header
 

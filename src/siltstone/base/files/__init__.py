@@ -65,7 +65,6 @@ from siltstone.base.files.objects import is_object as is_object
 from siltstone.base.files.objects import objects_below as objects_below
 from siltstone.base.files.objects import put_new as put_new
 from siltstone.base.files.objects import put_own as put_own
-from siltstone.base.files.objects import shown as shown
 from siltstone.base.files.opening import DIRECTORY as DIRECTORY
 from siltstone.base.files.opening import FILE as FILE
 from siltstone.base.files.opening import (

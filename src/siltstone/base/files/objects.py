@@ -101,11 +101,6 @@ def place_of(path: str | os.PathLike[str]) -> Place:
     return Place(form["scheme"], form["bucket"], (form["key"] or "").strip("/"))
 
 
-def shown(path: str | os.PathLike[str]) -> str:
-    """A path for people: with both slashes after the scheme."""
-    return str(place_of(path)) if is_object(path) else os.fspath(path)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
     """Options of stores, by obstore's names; its ``repr`` has none of them."""

@@ -346,15 +346,17 @@ def _frame(api_key: int, version: int, *parts: bytes) -> bytes:
 
 def _text(text: str) -> bytes:
     data = text.encode("utf-8", "surrogateescape")
-    return _varint(len(data) + 1) + data
+    return unsigned_varint(len(data) + 1) + data
 
 
-def _varint(value: int) -> bytes:
+def unsigned_varint(value: int) -> bytes:
+    """A number as an unsigned varint."""
     found = bytearray()
     while value > 0x7F:
         found.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes(found) + bytes((value,))
+    found.append(value)
+    return bytes(found)
 
 
 def _id(text: str) -> bytes:

@@ -23,6 +23,7 @@ from itertools import groupby
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from siltstone.base.errors import LogError
+from siltstone.base.records.metadata import unsigned_varint
 from siltstone.broker.wire.fields import Field, Message, Piece
 
 ELEMENTS_MAX = 100_000
@@ -167,14 +168,7 @@ _SHORT_VARINTS = tuple(bytes([value]) for value in range(0x80))
 
 def varint(value: int) -> bytes:
     """An unsigned varint."""
-    if value < 0x80:
-        return _SHORT_VARINTS[value]
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
+    return _SHORT_VARINTS[value] if value < 0x80 else unsigned_varint(value)
 
 
 def skip_tags(data: memoryview, position: int) -> int:
