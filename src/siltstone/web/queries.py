@@ -2,28 +2,55 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from siltstone.commands.browsing import PAGE_RECORDS, PAGE_RECORDS_MAX, RecordQuery
 from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, Listing
 from siltstone.commands.decoding import Decoding, check_decoding
+
+_DIGITS = re.compile(r"-?[0-9]{1,25}")
+_TRUTHS = {"true": True, "false": False}
+
+
+def _number(value: object) -> object:
+    if isinstance(value, str) and not _DIGITS.fullmatch(value):
+        raise ValueError("it is a whole number, in digits")
+    return value
+
+
+def _truth(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if value.lower() not in _TRUTHS:
+        raise ValueError("it is true or false")
+    return _TRUTHS[value.lower()]
+
+
+DIGITS = BeforeValidator(_number)
+"""For a number with bounds in a path or a query, after them. pydantic alone would take ``7.0``, ``1_000`` and
+`` 7``."""
+IntText = Annotated[int, DIGITS]
+"""A whole number in a path or a query."""
+BoolText = Annotated[bool, BeforeValidator(_truth)]
+"""``true`` or ``false`` in a query (also as Python writes them); pydantic alone takes ``1`` and ``yes``."""
 
 
 class TopicParameters(BaseModel):
     """Which topics of the list, in which order."""
 
     sort: str = "name"
-    descending: bool = False
+    descending: BoolText = False
     contains: str = ""
     policy: str = ""
     state: str = ""
-    internal: bool = True
-    start: int = Field(default=0, ge=0)
-    count: int = Field(default=PAGE_ROWS, ge=1, le=PAGE_MAX)
+    internal: BoolText = True
+    start: IntText = Field(default=0, ge=0)
+    count: IntText = Field(default=PAGE_ROWS, ge=1, le=PAGE_MAX)
 
     def listing(self) -> Listing:
         """As the catalogue takes it."""
@@ -53,16 +80,16 @@ class DecodingParameters(BaseModel):
 class _ChosenRecords(DecodingParameters):
     """Which records of a topic; see ``commands.browsing.RecordQuery``. Keys and texts are UTF-8."""
 
-    partition: list[Annotated[int, Field(ge=0)]] | None = None
-    offset: int | None = None
-    from_ms: int | None = None
+    partition: list[Annotated[int, Field(ge=0), DIGITS]] | None = None
+    offset: IntText | None = None
+    from_ms: IntText | None = None
     key: str | None = None
     key_contains: str | None = None
     value_contains: str | None = None
-    tombstones: bool = False
+    tombstones: BoolText = False
     view: str = "log"
     isolation: str = "read_uncommitted"
-    limit: int = Field(default=PAGE_RECORDS, ge=1, le=PAGE_RECORDS_MAX)
+    limit: IntText = Field(default=PAGE_RECORDS, ge=1, le=PAGE_RECORDS_MAX)
     cursor: str | None = None
 
     def query(self) -> RecordQuery:
@@ -87,8 +114,8 @@ class _ChosenRecords(DecodingParameters):
 class RecordParameters(_ChosenRecords):
     """A page of records."""
 
-    until_ms: int | None = None
-    last: int | None = None
+    until_ms: IntText | None = None
+    last: IntText | None = None
 
     def query(self) -> RecordQuery:
         """As browsing takes it. Raises UsageError."""
@@ -100,7 +127,7 @@ class StreamParameters(_ChosenRecords):
     records."""
 
     model_config = ConfigDict(extra="forbid")
-    wait: bool = True
+    wait: BoolText = True
 
     def query(self) -> RecordQuery:
         """As browsing takes it. Raises UsageError."""

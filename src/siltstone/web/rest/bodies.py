@@ -25,6 +25,16 @@ NO_WORDS = BeforeValidator(_refuse_words)
 them."""
 Whole = Annotated[int, NO_WORDS]
 """A whole number in a body. pydantic alone would take ``true`` for 1, ``"7"`` for 7; 7.0 is one in JSON."""
+
+
+def _refuse_numbers(value: object) -> object:
+    if not isinstance(value, str) or "-" not in value[1:]:
+        raise ValueError("it is a date and a time as in ISO 8601, such as 2026-11-21T14:00:00Z")
+    return value
+
+
+DATE_AND_TIME = BeforeValidator(_refuse_numbers)
+"""For a time in a body: pydantic alone would take a number, and a text of digits, for seconds since 1970."""
 Flag = StrictBool
 """``true`` or ``false`` in a body, and not 1 or ``"yes"``."""
 

@@ -21,13 +21,20 @@ from siltstone.web import limits
 from siltstone.web.guards import READER, VIEWER
 from siltstone.web.here import Here, Latest
 from siltstone.web.limits import READING
-from siltstone.web.queries import DecodingParameters, RecordParameters, TopicParameters
+from siltstone.web.queries import (
+    DIGITS,
+    BoolText,
+    DecodingParameters,
+    IntText,
+    RecordParameters,
+    TopicParameters,
+)
 from siltstone.web.rest.bodies import JSON_ONLY, Body
 
 router = APIRouter(prefix="/api/v1", tags=["Siltstone"])
 Document = dict[str, Any]
-Count = Annotated[int, Query(ge=1, le=PAGE_MAX)]
-Start = Annotated[int, Query(ge=0)]
+Count = Annotated[int, Query(ge=1, le=PAGE_MAX), DIGITS]
+Start = Annotated[int, Query(ge=0), DIGITS]
 
 
 class Listed(Protocol):
@@ -119,7 +126,7 @@ def _setting(setting: Any) -> Document:
 
 @router.get("/topics/{topic}/partitions/{partition}/segments", dependencies=[VIEWER, READING])
 def segments(
-    served: Here, topic: str, partition: int, start: Start = 0, count: Count = PAGE_ROWS
+    served: Here, topic: str, partition: IntText, start: Start = 0, count: Count = PAGE_ROWS
 ) -> Document:
     """A page of the segments of a partition, its marks, and why it is not cleaned."""
     found = console.partition_segments(served, topic, partition)
@@ -149,7 +156,11 @@ def preview_configs(served: Here, topic: str, change: SettingsToPreview) -> Docu
 
 @router.get("/topics/{topic}/partitions/{partition}/records/{offset}", dependencies=[READER, READING])
 def record(
-    served: Here, topic: str, partition: int, offset: int, asked: Annotated[DecodingParameters, Query()]
+    served: Here,
+    topic: str,
+    partition: IntText,
+    offset: IntText,
+    asked: Annotated[DecodingParameters, Query()],
 ) -> Document:
     """One record."""
     of_keys, of_values = asked.decodings()
@@ -164,7 +175,7 @@ def record(
     response_class=Response,
     responses={200: {"content": {"application/octet-stream": {}}}, 204: {"description": "A null value"}},
 )
-def value(served: Here, topic: str, partition: int, offset: int) -> Response:
+def value(served: Here, topic: str, partition: IntText, offset: IntText) -> Response:
     """A record's value as bytes, to be saved; 204 for none."""
     data = raw_value(console.browsed_topic(served, topic), partition, offset)
     if data is None:
@@ -177,10 +188,10 @@ def value(served: Here, topic: str, partition: int, offset: int) -> Response:
 def why(
     served: Here,
     topic: str,
-    partition: int,
-    offset: int,
-    search_from: Annotated[int | None, Query(ge=0)] = None,
-    superseded_by: Annotated[int | None, Query(ge=0)] = None,
+    partition: IntText,
+    offset: IntText,
+    search_from: Annotated[int | None, Query(ge=0), DIGITS] = None,
+    superseded_by: Annotated[int | None, Query(ge=0), DIGITS] = None,
 ) -> Document:
     """Why a record is still here, and what changes that. For an answer ``searching`` ask again, with its
     ``next_offset`` as ``search_from`` and its ``superseded_by``."""
@@ -218,7 +229,7 @@ def savings(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Documen
 
 
 @router.get("/configs", dependencies=[VIEWER])
-def broker_configs(served: Here, everything: bool = False) -> Document:
+def broker_configs(served: Here, everything: BoolText = False) -> Document:
     """The broker's settings with their sources."""
     settings = settings_of_broker(served.broker_settings(), everything=everything)
     return {"settings": [_setting(setting) for setting in settings]}

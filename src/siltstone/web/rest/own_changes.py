@@ -20,6 +20,7 @@ from siltstone.commands.explaining import explain_topic
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, EDITOR, READER
 from siltstone.web.here import By, Here
+from siltstone.web.queries import IntText
 from siltstone.web.rest.bodies import JSON_ONLY, Body, Flag, Whole
 
 router = APIRouter(prefix="/api/v1", tags=["Siltstone"], dependencies=[JSON_ONLY])
@@ -52,10 +53,10 @@ class CleaningOrder(Body):
 
 
 class EmptyingOrder(Body):
-    """``tombstones``: one for each key; ``truncate``: the log begins at its end, and nobody is told."""
+    """``tombstones``: one for each key; ``truncate``: the log begins at its end, without tombstones."""
 
     mode: Literal["tombstones", "truncate"]
-    dry_run: bool = False
+    dry_run: Flag = False
 
 
 class KeyErasure(Body):
@@ -64,7 +65,7 @@ class KeyErasure(Body):
     key: str | None = None
     keys: tuple[str, ...] = ()
     key_format: Literal["utf8", "hex", "base64"] = "utf8"
-    dry_run: bool = False
+    dry_run: Flag = False
 
 
 @router.post("/topics:alter", dependencies=[EDITOR])
@@ -101,7 +102,7 @@ def clean(served: Here, by: By, topic: str, request: CleaningOrder | None = None
 class ExplainOrder(Body):
     """``partitions``: empty for all."""
 
-    partitions: tuple[int, ...] = ()
+    partitions: tuple[Whole, ...] = ()
 
 
 @router.post("/topics/{topic}:explain", dependencies=[READER], status_code=202)
@@ -126,19 +127,19 @@ def erase_key(served: Here, by: By, topic: str, order: KeyErasure) -> Document:
 
 
 @router.post("/topics/{topic}/partitions/{partition}:retry-cleaning", dependencies=[EDITOR], status_code=204)
-def retry_cleaning(served: Here, by: By, topic: str, partition: int) -> None:
+def retry_cleaning(served: Here, by: By, topic: str, partition: IntText) -> None:
     """Let the cleaner try an uncleanable partition again."""
     administration.retry_cleaning(served, by, partition_named(served, topic, partition))
 
 
 @router.post("/topics/{topic}/partitions/{partition}:pause", dependencies=[EDITOR], status_code=204)
-def pause(served: Here, by: By, topic: str, partition: int) -> None:
+def pause(served: Here, by: By, topic: str, partition: IntText) -> None:
     """Let the cleaner leave a partition alone."""
     administration.pause_cleaning(served, by, partition_named(served, topic, partition))
 
 
 @router.post("/topics/{topic}/partitions/{partition}:resume", dependencies=[EDITOR], status_code=204)
-def resume(served: Here, by: By, topic: str, partition: int) -> None:
+def resume(served: Here, by: By, topic: str, partition: IntText) -> None:
     """End the pause of a partition."""
     administration.resume_cleaning(served, by, partition_named(served, topic, partition))
 

@@ -16,6 +16,7 @@ from siltstone.commands import administration, pulsar
 from siltstone.commands.cluster import partitions_of
 from siltstone.web.guards import EDITOR, VIEWER
 from siltstone.web.here import By, Here
+from siltstone.web.queries import BoolText
 from siltstone.web.rest.bodies import JSON_ONLY, NO_WORDS
 
 router = APIRouter(prefix="/admin/v2", tags=["Pulsar"], dependencies=[JSON_ONLY])
@@ -68,7 +69,7 @@ def compaction_status(served: Here, name: Topic) -> Document:
 
 
 @router.get(f"{TOPIC}/compactionThreshold", dependencies=[VIEWER], response_model=int, responses={204: {}})
-def threshold(served: Here, name: Topic, applied: bool = False) -> Response:
+def threshold(served: Here, name: Topic, applied: BoolText = False) -> Response:
     """The topic's own threshold in bytes, 204 without one; with ``applied`` the one that is used."""
     return _number(pulsar.threshold(served, name, applied=applied))
 

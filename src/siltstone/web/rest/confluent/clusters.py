@@ -7,6 +7,7 @@ from starlette.responses import JSONResponse, Response
 
 from siltstone.commands.cluster import all_partitions
 from siltstone.web.guards import ADMIN, VIEWER
+from siltstone.web.queries import IntText
 from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
     Cluster,
@@ -73,7 +74,7 @@ def list_brokers(cluster: In, page: Page) -> Document:
 
 
 @router.get(f"{CLUSTER_PATH}/brokers/{{broker_id}}", dependencies=[VIEWER], response_model=Resource)
-def get_broker(cluster: In, broker_id: int) -> Document:
+def get_broker(cluster: In, broker_id: IntText) -> Document:
     """This broker."""
     refuse_other_broker(cluster, broker_id)
     return _broker_document(cluster)
@@ -84,7 +85,7 @@ def get_broker(cluster: In, broker_id: int) -> Document:
     dependencies=[VIEWER],
     response_model=ResourceList,
 )
-def list_partition_replicas(cluster: In, broker_id: int, page: Page) -> Document:
+def list_partition_replicas(cluster: In, broker_id: IntText, page: Page) -> Document:
     """The partitions that this broker has."""
     refuse_other_broker(cluster, broker_id)
     partitions = all_partitions(cluster.served)

@@ -21,6 +21,7 @@ from siltstone.commands.broker_settings import alter_broker
 from siltstone.commands.changes import Actor
 from siltstone.web.guards import ADMIN, EDITOR, VIEWER
 from siltstone.web.here import By
+from siltstone.web.queries import IntText
 from siltstone.web.rest.bodies import Body, Flag
 from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
@@ -222,7 +223,7 @@ def _alter_broker(
 
 
 @router.get(BROKER_CONFIGS, dependencies=[VIEWER], response_model=ResourceList)
-def list_broker_configs(cluster: In, broker_id: int, page: Page) -> Response:
+def list_broker_configs(cluster: In, broker_id: IntText, page: Page) -> Response:
     """All settings of the broker."""
     refuse_other_broker(cluster, broker_id)
     entries, parts = clusters.broker_entries(cluster.served), ["brokers", broker_id, "configs"]
@@ -232,7 +233,7 @@ def list_broker_configs(cluster: In, broker_id: int, page: Page) -> Response:
 
 @router.post(f"{BROKER_CONFIGS}:alter", dependencies=[ADMIN], **_WAITS)
 def alter_broker_configs(
-    cluster: In, by: By, broker_id: int, new: Alterations, if_match: IfMatch = None
+    cluster: In, by: By, broker_id: IntText, new: Alterations, if_match: IfMatch = None
 ) -> Response:
     """Set and remove settings of the broker, all or none."""
     refuse_other_broker(cluster, broker_id)
@@ -240,7 +241,7 @@ def alter_broker_configs(
 
 
 @router.get(f"{BROKER_CONFIGS}/{{name}}", dependencies=[VIEWER], response_model=Resource)
-def get_broker_config(cluster: In, broker_id: int, name: str) -> Response:
+def get_broker_config(cluster: In, broker_id: IntText, name: str) -> Response:
     """One setting of the broker."""
     refuse_other_broker(cluster, broker_id)
     _refuse_unknown(find_broker_key, name)
@@ -249,7 +250,7 @@ def get_broker_config(cluster: In, broker_id: int, name: str) -> Response:
 
 @router.put(f"{BROKER_CONFIGS}/{{name}}", dependencies=[ADMIN], **_WAITS)
 def set_broker_config(
-    cluster: In, by: By, broker_id: int, name: str, new: NewValue, if_match: IfMatch = None
+    cluster: In, by: By, broker_id: IntText, name: str, new: NewValue, if_match: IfMatch = None
 ) -> Response:
     """Set one setting of the broker."""
     refuse_other_broker(cluster, broker_id)
@@ -257,7 +258,9 @@ def set_broker_config(
 
 
 @router.delete(f"{BROKER_CONFIGS}/{{name}}", dependencies=[ADMIN], **_WAITS)
-def reset_broker_config(cluster: In, by: By, broker_id: int, name: str, if_match: IfMatch = None) -> Response:
+def reset_broker_config(
+    cluster: In, by: By, broker_id: IntText, name: str, if_match: IfMatch = None
+) -> Response:
     """Remove a setting from the broker's file."""
     refuse_other_broker(cluster, broker_id)
     return reset_cluster_config(cluster, by, name, if_match)

@@ -9,6 +9,7 @@ from siltstone.commands import console
 from siltstone.commands.groups import ConsumerGroup, GroupOffset, Member
 from siltstone.web.guards import VIEWER
 from siltstone.web.limits import READING
+from siltstone.web.queries import IntText
 from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
     Cluster,
@@ -171,7 +172,7 @@ def list_lags(cluster: In, consumer_group_id: str, page: Page) -> Document:
 
 
 @router.get(LAG, dependencies=[VIEWER, READING], response_model=Resource)
-def get_lag(cluster: In, consumer_group_id: str, topic_name: str, partition_id: int) -> Document:
+def get_lag(cluster: In, consumer_group_id: str, topic_name: str, partition_id: IntText) -> Document:
     """The lag of a group in one partition."""
     group = _group(cluster, consumer_group_id)
     for offset in group.offsets:

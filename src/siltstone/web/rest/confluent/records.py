@@ -24,7 +24,7 @@ from siltstone.commands.sending import Receipt, SentRecord, send_records
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN
 from siltstone.web.here import By
-from siltstone.web.rest.bodies import NO_WORDS, Body, Whole
+from siltstone.web.rest.bodies import DATE_AND_TIME, NO_WORDS, Body, Whole
 from siltstone.web.rest.confluent.shapes import Cluster, Document, In
 from siltstone.web.rest.confluent.topics import TOPIC
 
@@ -59,7 +59,7 @@ class ProduceRequest(Body):
     headers: tuple[RecordHeader, ...] = ()
     key: Data | None = None
     value: Data | None = None
-    timestamp: AwareDatetime | None = None
+    timestamp: Annotated[AwareDatetime, DATE_AND_TIME] | None = None
     original_size: Whole | None = None
 
 

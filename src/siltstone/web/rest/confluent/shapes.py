@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from siltstone.commands.cluster import cluster_identity
 from siltstone.commands.served import Served
 from siltstone.web.here import Here
+from siltstone.web.queries import DIGITS
 
 Document = dict[str, Any]
 Key = str | int | list[str | int]
@@ -87,7 +88,8 @@ class Paging:
 
 
 def _paging(
-    page_size: Annotated[int | None, Query(ge=1, le=PAGE_SIZE_MAX)] = None, page_token: str | None = None
+    page_size: Annotated[int | None, Query(ge=1, le=PAGE_SIZE_MAX), DIGITS] = None,
+    page_token: str | None = None,
 ) -> Paging:
     return Paging(size=page_size, token=page_token)
 

@@ -15,6 +15,7 @@ from siltstone.commands import cluster as clusters
 from siltstone.commands.catalogue import is_internal
 from siltstone.web.guards import ADMIN, VIEWER
 from siltstone.web.here import By
+from siltstone.web.queries import IntText
 from siltstone.web.rest.bodies import NO_WORDS, Body, Flag, Whole
 from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
@@ -188,14 +189,14 @@ def list_reassignments(cluster: In, topic_name: str, page: Page) -> Document:
 
 
 @router.get(PARTITION, dependencies=[VIEWER], response_model=Resource)
-def get_partition(cluster: In, topic_name: str, partition_id: int) -> Document:
+def get_partition(cluster: In, topic_name: str, partition_id: IntText) -> Document:
     """One partition."""
     clusters.partition_named(cluster.served, topic_name, partition_id)
     return _partition_document(cluster, topic_name, partition_id)
 
 
 @router.get(f"{PARTITION}/offset", dependencies=[VIEWER], response_model=Resource)
-def get_offset(cluster: In, topic_name: str, partition_id: int) -> Document:
+def get_offset(cluster: In, topic_name: str, partition_id: IntText) -> Document:
     """Where a partition begins and ends for a consumer."""
     found = clusters.offsets_of(cluster.served, topic_name, partition_id)
     return cluster.resource(
@@ -211,7 +212,7 @@ def get_offset(cluster: In, topic_name: str, partition_id: int) -> Document:
 
 
 @router.get(f"{PARTITION}/replicas", dependencies=[VIEWER], response_model=ResourceList)
-def list_replicas(cluster: In, topic_name: str, partition_id: int, page: Page) -> Document:
+def list_replicas(cluster: In, topic_name: str, partition_id: IntText, page: Page) -> Document:
     """The brokers that have a partition."""
     clusters.partition_named(cluster.served, topic_name, partition_id)
     found = clusters.replicas_of(cluster.served, cluster.broker_id, topic_name, partition_id)
@@ -221,7 +222,7 @@ def list_replicas(cluster: In, topic_name: str, partition_id: int, page: Page) -
 
 
 @router.get(f"{PARTITION}/replicas/{{broker_id}}", dependencies=[VIEWER], response_model=Resource)
-def get_replica(cluster: In, topic_name: str, partition_id: int, broker_id: int) -> Document:
+def get_replica(cluster: In, topic_name: str, partition_id: IntText, broker_id: IntText) -> Document:
     """One replica."""
     clusters.partition_named(cluster.served, topic_name, partition_id)
     if (
@@ -233,7 +234,7 @@ def get_replica(cluster: In, topic_name: str, partition_id: int, broker_id: int)
 
 
 @router.get(f"{PARTITION}/reassignment", dependencies=[VIEWER], response_model=Resource)
-def get_reassignment(cluster: In, topic_name: str, partition_id: int) -> Document:
+def get_reassignment(cluster: In, topic_name: str, partition_id: IntText) -> Document:
     """The reassignment of a partition: no replica comes or goes here."""
     clusters.partition_named(cluster.served, topic_name, partition_id)
     at = ("topics", topic_name, "partitions", partition_id)
