@@ -216,9 +216,9 @@ def measure_pages(options: argparse.Namespace) -> dict[str, object]:
         topic = served.catalogue.names[options.topics // 2]
         cluster = cluster_identity(served).cluster_id
         paths = paths_of(site._app, topic, cluster)  # type: ignore[attr-defined]
-        disk_contents.last_look(served, 0)
-        transactions.last_look(served)
-        served.looks.wait("transactions")  # the later of both: pages show all rows
+        disk_contents.last_scan(served, 0)
+        transactions.last_scan(served)
+        served.scans.wait("transactions")  # the later of both: pages show all rows
         times = asyncio.run(timed_pages(site, paths, options.repeat))
     return {"pages": [page.to_json() for page in times]}
 

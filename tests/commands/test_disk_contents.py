@@ -9,7 +9,7 @@ import pytest
 
 from siltstone.base import files
 from siltstone.base.errors import UsageError
-from siltstone.commands.disk_contents import contents_of, last_look
+from siltstone.commands.disk_contents import contents_of, last_scan
 from siltstone.commands.listing import ListQuery
 from siltstone.commands.served import Served, ServeOptions
 
@@ -72,7 +72,7 @@ def test_logs_are_sorted_and_filtered(served: Served) -> None:
 @pytest.mark.parametrize("number", [-1, 1])
 def test_a_directory_that_there_is_not_is_refused(served: Served, number: int) -> None:
     with pytest.raises(UsageError, match="there is no directory"):
-        last_look(served, number)
+        last_scan(served, number)
 
 
 def test_a_directory_that_is_gone_is_an_error_and_no_crash(tmp_path: Path, served: Served) -> None:
@@ -81,7 +81,7 @@ def test_a_directory_that_is_gone_is_an_error_and_no_crash(tmp_path: Path, serve
     with Served(options) as looking:
         looking.cataloguer.refresh()
         (tmp_path / "logs").rename(tmp_path / "elsewhere")
-        last_look(looking, 0)
-        looking.looks.wait(f"directory {tmp_path / 'logs'}")
-        look = last_look(looking, 0)
-        assert look.found is None and look.error is not None and "No such file" in look.error
+        last_scan(looking, 0)
+        looking.scans.wait(f"directory {tmp_path / 'logs'}")
+        scan = last_scan(looking, 0)
+        assert scan.found is None and scan.error is not None and "No such file" in scan.error

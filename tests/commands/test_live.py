@@ -21,7 +21,7 @@ from siltstone.base.errors import (
 from siltstone.base.files.locking import Lock
 from siltstone.base.files.opening import Operation, observe
 from siltstone.commands import live
-from siltstone.commands.live import LiveSetting, LiveTopic, Look, Restored
+from siltstone.commands.live import LiveSetting, LiveTopic, ReadBack, Restored
 
 DEFAULTS = {
     "cleanup.policy": "delete",
@@ -45,7 +45,7 @@ class FakeAdmin:
     own: dict[str, str] = field(default_factory=lambda: dict(OWN))
     topic_id: str | None = "first"
     cluster: str = "cluster"
-    looks: list[Look] = field(default_factory=lambda: [DIRTY, CLEAN])
+    read_backs: list[ReadBack] = field(default_factory=lambda: [DIRTY, CLEAN])
     fails_at: int = -1
     fails_after: bool = False
     failure: BaseException = field(default_factory=Killed)
@@ -83,14 +83,14 @@ class FakeAdmin:
                 self.own[key] = value
         self._called("alter", done=True)
 
-    def look(self, name: str, partition: int) -> Look:
-        self._called("look")
-        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+    def read_back(self, name: str, partition: int) -> ReadBack:
+        self._called("read_back")
+        return self.read_backs.pop(0) if len(self.read_backs) > 1 else self.read_backs[0]
 
 
-DIRTY = Look(start=0, end=10, records=10, superseded=6)
-CLEAN = Look(start=0, end=10, records=4, superseded=0)
-REST = Look(start=0, end=10, records=5, superseded=1)
+DIRTY = ReadBack(start=0, end=10, records=10, superseded=6)
+CLEAN = ReadBack(start=0, end=10, records=4, superseded=0)
+REST = ReadBack(start=0, end=10, records=5, superseded=1)
 
 
 @dataclass
@@ -212,7 +212,7 @@ def test_a_run_that_is_killed_at_any_change_of_a_file(journal: Path) -> None:
 
 def test_an_error_while_waiting_restores(journal: Path) -> None:
     for number, name in enumerate(calls_of_a_run(journal)):
-        if name != "look":
+        if name != "read_back":
             continue
         admin = FakeAdmin(fails_at=number, failure=BrokerUnreachableError("no answer"))
         with pytest.raises(BrokerUnreachableError):
@@ -323,12 +323,12 @@ def test_refused_topics(journal: Path) -> None:
 
 
 def test_what_stays_in_the_active_segment_settles(journal: Path) -> None:
-    result = run(FakeAdmin(looks=[DIRTY, REST]), journal)
+    result = run(FakeAdmin(read_backs=[DIRTY, REST]), journal)
     assert [(each.status, each.after) for each in result.partitions] == [(live.SETTLED, REST)]
 
 
 def test_the_time_is_over(journal: Path) -> None:
-    admin = FakeAdmin(looks=[DIRTY])
+    admin = FakeAdmin(read_backs=[DIRTY])
     assert [each.status for each in run(admin, journal, timeout=100).partitions] == [live.TIMED_OUT]
     assert admin.own == OWN
 
@@ -351,4 +351,4 @@ def test_the_checkpoint_is_waited_for(journal: Path, tmp_path: Path) -> None:
         (live.CLEANED, 70, 70)
     ]
     assert 20 <= time.now < 22
-    assert "look" not in admin.calls
+    assert "read_back" not in admin.calls

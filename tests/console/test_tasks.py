@@ -158,7 +158,7 @@ def test_10_a_topic_is_emptied_in_three_clicks_and_its_typed_name(
     keep(visitor.browser, axe, "emptied")
     assert [record.value for record in open_server[1].opened()[USERS]] == [None, None]
     for path, words in (
-        ("users/empty?mode=truncate", "nobody is told"),
+        ("users/empty?mode=truncate", "no reader learns of it"),
         ("plain/empty", "a tombstone removes nothing"),
     ):
         visitor.browser.get(f"{visitor.url}/ui/topics/{path}")
@@ -206,7 +206,7 @@ def test_what_went_wrong_is_told_without_a_barrier(visitor: Visitor, open_server
     served.opened().topics.alter("plain", {"segment.ms": "1000"})
     pages = {
         "jobs": ("/ui/jobs", "the work was not possible"),
-        "paused": ("/ui/cleaner", "somebody has paused it"),
+        "paused": ("/ui/cleaner", "a user has paused it"),
         "engine-lost": ("/ui/", "engine lost"),
         "broker-refused": ("/ui/broker?name=log.cleaner.threads&value=many", "log.cleaner.threads"),
         "offline": ("/ui/directories", "the disk failed"),

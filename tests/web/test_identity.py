@@ -30,11 +30,11 @@ def test_a_password_and_a_token_are_known() -> None:
     for _ in range(2):  # the second time from memory
         user = identity.user_of(_basic("ada", "s:ecret"), "10.0.0.1")
         assert (user.name, user.role, user.address) == ("ada", Role.EDITOR, "10.0.0.1")
-    assert identity.user_of(_basic("ada", "wrong"), "").role is Role.NOBODY
-    assert identity.user_of(_basic("eve", "s:ecret"), "").role is Role.NOBODY
+    assert identity.user_of(_basic("ada", "wrong"), "").role is Role.NONE
+    assert identity.user_of(_basic("eve", "s:ecret"), "").role is Role.NONE
     assert identity.user_of({"authorization": "Bearer t0ken"}, "").role is Role.READER
-    assert identity.user_of({"authorization": "Bearer other"}, "").role is Role.NOBODY
-    assert identity.user_of({}, "").role is Role.NOBODY
+    assert identity.user_of({"authorization": "Bearer other"}, "").role is Role.NONE
+    assert identity.user_of({}, "").role is Role.NONE
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def test_only_a_trusted_proxy_says_who_asks() -> None:
     }
     user = identity.user_of(headers, "10.0.0.7")
     assert (user.name, user.role, user.address) == ("ada", Role.ADMIN, "8.8.8.8")
-    assert identity.user_of(headers, "10.0.1.7").role is Role.NOBODY
-    assert identity.user_of(headers, "testclient").role is Role.NOBODY
-    assert identity.user_of({**headers, "x-forwarded-groups": "x"}, "10.0.0.7").role is Role.NOBODY
-    assert identity.user_of({"x-forwarded-groups": "ops"}, "10.0.0.7").role is Role.NOBODY
+    assert identity.user_of(headers, "10.0.1.7").role is Role.NONE
+    assert identity.user_of(headers, "testclient").role is Role.NONE
+    assert identity.user_of({**headers, "x-forwarded-groups": "x"}, "10.0.0.7").role is Role.NONE
+    assert identity.user_of({"x-forwarded-groups": "ops"}, "10.0.0.7").role is Role.NONE
 
 
 @pytest.mark.parametrize(

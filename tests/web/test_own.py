@@ -212,28 +212,32 @@ def test_lists_have_pages(
         assert client.get(f"/api/v1/{path}?{wrong}").status_code == 400
 
 
-def looked_for_transactions(client: TestClient, served: Served, query: str = "") -> dict[str, Any]:
-    """What a look that begins now finds."""
-    served.looks.forget("transactions")
+def scanned_transactions(client: TestClient, served: Served, query: str = "") -> dict[str, Any]:
+    """What a scan that begins now finds."""
+    served.scans.forget("transactions")
     client.get("/api/v1/transactions")
-    served.looks.wait("transactions")
+    served.scans.wait("transactions")
     return dict(client.get(f"/api/v1/transactions{query}").json())
 
 
 def test_open_transactions(client: TestClient, served: Served) -> None:
-    none = looked_for_transactions(client, served)
-    assert none["at_ms"] is not None and (none["error"], none["looking"]) == (None, None)
+    none = scanned_transactions(client, served)
+    assert none["at_ms"] is not None and (none["error"], none["scanning"], none["looking"]) == (
+        None,
+        None,
+        None,
+    )
     assert (none["transactions"], none["total"], none["next_start"], none["notes"]) == ([], 0, None, [])
     shape = NewBatchHeader(producer_id=7, producer_epoch=3, base_sequence=0, transactional=True)
     append(served.opened()["users", 1], [NewRecord(key=b"k", value=b"v")], shape=shape)
-    (found,) = looked_for_transactions(client, served)["transactions"]
+    (found,) = scanned_transactions(client, served)["transactions"]
     assert (found["topic"], found["partition"], found["producer_id"], found["first_offset"]) == (
         "users",
         1,
         7,
         0,
     )
-    assert looked_for_transactions(client, served, "?start=1")["transactions"] == []
+    assert scanned_transactions(client, served, "?start=1")["transactions"] == []
     for query in ("start=users-1", "start=-1", "count=0"):
         assert client.get(f"/api/v1/transactions?{query}").status_code == 400, query
 

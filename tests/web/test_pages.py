@@ -362,7 +362,7 @@ def test_a_topic_is_made_changed_and_deleted(served: Served, client: TestClient)
             "broker",
             {"name": "log.cleaner.threads", "value": "2", "tag": '"old"'},
             412,
-            "Somebody has changed",
+            "Another user has changed",
         ),
         ("topics/users/configuration", {"name": "segment.ms", "value": "soon"}, 400, "segment.ms"),
         (
@@ -773,9 +773,9 @@ def test_a_log_is_paused_resumed_and_cleaned_from_the_queue(
 ) -> None:
     served.cataloguer.refresh()
     client.post("/ui/topics/users/partitions/0/pause")
-    assert "somebody has paused it" in client.get("/ui/cleaner").text
+    assert "a user has paused it" in client.get("/ui/cleaner").text
     client.post("/ui/topics/users/partitions/0/resume")
-    assert "somebody has paused it" not in client.get("/ui/cleaner").text
+    assert "a user has paused it" not in client.get("/ui/cleaner").text
     assert client.post("/ui/topics/users/partitions/0/clean").status_code == 200
     wait_for(lambda: served.jobs.all()[0].has_ended)
     assert client.post("/ui/topics/users/partitions/9/pause").status_code == 404

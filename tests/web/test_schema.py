@@ -1,7 +1,7 @@
 """Requests that schemathesis makes from ``/openapi.json``: no failure of the server, and every answer is as
 the document says.
 
-Each family of the API × who asks: nobody who has logged in, each role, and everybody of a server that only
+Each family of the API × who asks: a client without a login, each role, and any client of a server that only
 looks. Each operation gets requests that fit the document and such that do not, with names of its own making
 and with those of things that are there.
 """
@@ -45,7 +45,7 @@ _USERS = "\n".join(f"{name}:{name}:sha256${hashlib.sha256(name.encode()).hexdige
 
 
 class Asking:
-    """Somebody who sends requests to a family of a site's API, and the document of the site."""
+    """A client that sends requests to a family of a site's API, and the document of the site."""
 
     def __init__(self, served: Served, who: str, family: str) -> None:
         identity = Identity() if who == "look" else Identity(auth="basic", users=Users(_USERS, "users"))
@@ -161,7 +161,7 @@ class Asking:
 
 @pytest.mark.random
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("who", ["nobody", *ROLES, "look"])
+@pytest.mark.parametrize("who", ["anonymous", *ROLES, "look"])
 def test_answers_are_as_the_document_says(
     served: Served, open_served: Callable[..., Served], family: str, who: str
 ) -> None:

@@ -33,7 +33,7 @@ WRONG_IN_BODY: dict[str, tuple[object, ...]] = {
     "object": (True, 7, "x", []),
 }
 WRONG_IN_TEXT = {
-    "integer": ("7.0", "true", "1_0", "1e1", "+7", " 7", "7 ", "0x7", "\u0667", "", "[7]"),
+    "integer": ("7.5", "true", "1_0", "1e1", "7.", "+7", " 7", "7 ", "0x7", "\u0667", "", "[7]"),
     "boolean": ("1", "0", "yes", "on", "t", "truth", " true", ""),
 }
 """In a path or a query. A parameter of the path cannot be empty."""

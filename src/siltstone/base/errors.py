@@ -27,7 +27,7 @@
     ├── CompactionInProgressError  a second side-by-side compaction while one runs
     ├── BusyError                a server does as much as it may at one time
     ├── UnknownJobError          there is no such job, or no longer
-    ├── JobCancelledError        somebody has cancelled the job
+    ├── JobCancelledError        the job was cancelled
     ├── ChangedMeanwhileError    what was to be changed is no longer what the caller has seen
     ├── NotAllowedError          the user's role does not allow it, or the server changes nothing
     ├── CleaningAbortedError     the cleaning of a log was aborted: nothing more is swapped
@@ -279,7 +279,7 @@ class UnknownJobError(SiltstoneError, code="UNKNOWN_JOB", advice="list the jobs"
 
 
 class JobCancelledError(SiltstoneError, code="JOB_CANCELLED"):
-    """Somebody has cancelled the job."""
+    """The job was cancelled."""
 
 
 class ChangedMeanwhileError(

@@ -139,7 +139,7 @@ class Connection:
             self._around.budget.leave(self)
 
     def close(self) -> None:
-        """Close at once; a request that runs goes on without anybody to answer to, unless it waits."""
+        """Close at once; a request that runs goes on unanswered, one that waits is cancelled."""
         if self.is_closed:
             return
         self.is_closed, around = True, self._around

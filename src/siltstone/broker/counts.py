@@ -7,7 +7,7 @@
     handlers ─► TopicCounts     of a topic and of all: records, bytes, failures          any thread
 
 A topic has counts from its first append or fetch on, if there is such a topic: so their number is bounded by
-that of the topics. Whoever reads them may be in any thread: the numbers of one line may be of two requests.
+that of the topics. Any thread may read them: the numbers of one line may be of two requests.
 """
 
 from __future__ import annotations

@@ -81,6 +81,6 @@ def message_of(error: Exception) -> str | None:
 
 
 def advice_of(error: Exception) -> str | None:
-    """The same with what to do, for whoever changes settings or topics."""
+    """The same with what to do, for a user who changes settings or topics."""
     message, advice = message_of(error), error.advice if isinstance(error, SiltstoneError) else None
     return f"{message}; {advice}" if message and advice else message

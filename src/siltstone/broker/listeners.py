@@ -97,7 +97,7 @@ def listeners_of(config: Config, texts: Sequence[str] = ()) -> list[BrokerListen
         return []
     if config["authorizer.class.name"]:
         raise UsageError(
-            "there are no ACLs here yet: everybody who connects may do everything",
+            "there are no ACLs here yet: every client that connects may do everything",
             path="authorizer.class.name",
             advice="leave it out, and listen only where those reach the broker who may use it",
         )

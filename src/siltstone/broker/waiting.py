@@ -138,7 +138,7 @@ class WaitingFetches:
             self._is_woken = True
         # An append in the loop's own thread need not wake it, which would be a system call.
         is_own = threading.get_ident() == self._loop_thread
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no fetch waits any more
             (self.loop.call_soon if is_own else self.loop.call_soon_threadsafe)(self._count_moved)
 
     def _count_moved(self) -> None:

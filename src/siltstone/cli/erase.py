@@ -192,7 +192,7 @@ class EmptyFlags(output.TopicFlags):
     ----------
     mode
         tombstones: one for each key, so that readers learn of it; truncate: the logs begin at their ends, and
-        nobody is told.
+        no reader learns of it.
     server_properties
         The broker's server.properties, for defaults.
     engine
@@ -296,7 +296,7 @@ def _on_standard_error(line: str) -> None:
 
 
 def _refuse_unasked(is_answered: bool, what: str) -> None:
-    """Raises UsageError off a terminal, where nobody can be asked."""
+    """Raises UsageError off a terminal, where no question can be asked."""
     output.refuse_if(
         not is_answered and not (sys.stdin.isatty() and sys.stderr.isatty()),
         f"{what}, and there is no terminal to ask on",

@@ -64,8 +64,8 @@ def compact(*, flags: CompactFlags = CompactFlags(), json_: output.Json = False)
     """Compact a topic of a running Kafka now, and wait for it.
 
     Sets temporary settings of the topic by the broker's admin API, waits for its log cleaner, and restores
-    the settings whatever happens. Appends nothing: what is in an active segment stays, until somebody
-    appends. Exit status 1 if there was still something to clean when the time was over.
+    the settings whatever happens. Appends nothing: what is in an active segment stays, until a
+    client appends. Exit status 1 if there was still something to clean when the time was over.
 
     Parameters
     ----------

@@ -121,7 +121,7 @@ def _refuse_before_opening(options: ServeOptions, flags: ServeFlags) -> None:
 
 
 def _serve_until_restart(options: ServeOptions, flags: ServeFlags) -> bool:
-    """Serve until somebody asks for a restart. Raises KeyboardInterrupt after a signal."""
+    """Serve until a restart is asked for. Raises KeyboardInterrupt after a signal."""
     from siltstone.broker.listeners import listeners_of
     from siltstone.broker.server import BrokerServer
     from siltstone.commands.served import Served

@@ -42,7 +42,7 @@ _AUDIT_ADVICE = "free space or repair the directory: no change is made that cann
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """Who asks for a change: the user's name (``-`` where nobody logs in; a Kafka client's id, which it
+    """Who asks for a change: the user's name (``-`` without authentication; a Kafka client's id, which it
     chooses itself), the address, and the way (``http``, ``cli`` or ``kafka``)."""
 
     user: str = LOCAL_USER

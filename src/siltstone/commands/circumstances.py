@@ -50,7 +50,7 @@ class Circumstances:
     """A log, and what bears on its cleaning at ``now_ms``.
 
     ``checkpoint``: its entry in the cleaner checkpoint, None without one; ``uncleanable``: why the cleaner
-    skips it; ``is_paused``: the cleaner leaves it alone until somebody resumes it; ``is_being_cleaned``;
+    skips it; ``is_paused``: the cleaner leaves it alone until it is resumed; ``is_being_cleaned``;
     ``place``: in the queue of logs that are due, from 1 on, None if it is not known; ``skipped``: another
     reason why it is not cleaned, such as tiered storage, "" without one.
     """

@@ -47,7 +47,7 @@ def queue(served: Served) -> LongList[QueueRow]:
 
     def waits_for(place: int) -> str:
         log = logs[order[place]]
-        return "somebody has paused it" if log.topic_partition in paused else log.reason
+        return "a user has paused it" if log.topic_partition in paused else log.reason
 
     def make(place: int) -> QueueRow:
         row = catalogue.partition(int(order[place]))

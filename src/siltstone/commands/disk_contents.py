@@ -9,7 +9,7 @@ logs.
     DIR/users-0/.compacted/                        compacted ledgers
     DIR/users-0.8b3f…-delete/                      a deleted topic, until file.delete.delay.ms has passed
 
-Nothing is locked or changed. To look at all logs takes time, so it is done in the background (``looks``).
+Nothing is locked or changed. Reading all logs takes time, so it is done in the background (``scans``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from siltstone.base import files
 from siltstone.base.errors import UsageError
 from siltstone.commands import console
 from siltstone.commands.listing import LongList
-from siltstone.commands.looks import LastLook, Report, no_report
+from siltstone.commands.scans import LastScan, Report, no_report
 from siltstone.commands.served import Served
 from siltstone.log import names
 from siltstone.log.names import parse_partition, parse_segment_file
@@ -91,7 +91,7 @@ class DirectoryContents:
 
     @property
     def used_bytes(self) -> int | None:
-        """Bytes of its file system that are not free, whoever uses them."""
+        """Bytes of its file system that are not free, whatever uses them."""
         known = self.total_bytes is not None and self.free_bytes is not None
         return (self.total_bytes or 0) - (self.free_bytes or 0) if known else None
 
@@ -122,11 +122,11 @@ def path_of(served: Served, number: int) -> Path:
     return Path(paths[number])
 
 
-def last_look(served: Served, number: int) -> LastLook[DirectoryContents]:
-    """A directory as the last look has found it; see ``looks``. Raises UsageError for a number that there is
+def last_scan(served: Served, number: int) -> LastScan[DirectoryContents]:
+    """A directory as the last scan has found it; see ``scans``. Raises UsageError for a number that there is
     not."""
     path = path_of(served, number)
-    return served.looks.of(f"directory {path}", lambda report: contents_of(served, path, report))
+    return served.scans.of(f"directory {path}", lambda report: contents_of(served, path, report))
 
 
 def contents_of(served: Served, path: Path, report: Report = no_report) -> DirectoryContents:
@@ -158,7 +158,7 @@ def _keys_of(logs: Sequence[LogOnDisk]) -> Mapping[str, npt.NDArray[np.int64]]:
 
 
 def outline(served: Served, path: Path) -> DirectoryContents:
-    """What is known of a directory without a look at its logs."""
+    """What is known of a directory without reading its logs."""
     free = None
     with contextlib.suppress(OSError):
         free = files.free_space(path)

@@ -4,10 +4,10 @@ do not.
 ::
 
     tombstones   a tombstone for each key that has a value ─► roll, clean: the values go now, the tombstones
-                 after delete.retention.ms. Whoever keeps a table of the topic learns of each deletion.
-    truncate     log start := end, segments removed. Nobody learns of it: a reader that is behind continues at
+                 after delete.retention.ms. Consumers that keep a table of the topic learn of each deletion.
+    truncate     log start := end, segments removed. No consumer learns of it: one that is behind continues at
                  the end, and a table keeps what it has. Kafka refuses this for cleanup.policy=compact
-                 (POLICY_VIOLATION), so that nobody does it without knowing that; here it is a mode to choose.
+                 (POLICY_VIOLATION), so that it is not done unknowingly; here it is a mode to choose.
 
 ``tombstones`` is for compacted topics. Either can be interrupted, and run again.
 """
@@ -177,8 +177,8 @@ def _notes(mode: str, logs: Sequence[ReadableLog]) -> list[str]:
     notes = []
     if mode == TRUNCATE:
         notes.append(
-            "nobody is told: readers that are behind go on at the end, and tables made of the topic keep "
-            "what they have; the mode tombstones tells them"
+            "no reader learns of it: those that are behind go on at the end, and tables made of the topic "
+            "keep what they have; the mode tombstones tells them"
         )
     with_ledger = [
         str(log.topic_partition) for log in logs if LedgerStore(log.directory).cursor() is not None

@@ -15,7 +15,7 @@ after the search that it tells of; the search happens while no cleaning or compa
 (``files_at_rest``).
 
 Neither the key nor a value goes into the audit log, a job or a result. A receipt has SHA-256(salt ‖ key) with
-a random salt, which it has, too: whoever knows the key can prove that it is meant, but there is no table in
+a random salt, which it has, too: who knows the key can prove that it is meant, but there is no table in
 which hashes of keys could be looked up, and the receipts of two topics do not show that they are of the same
 key. (A key that can be guessed, such as a number, can still be tried.)
 """

@@ -46,7 +46,7 @@ REASON_WORDS = {
     ),
     "expired": ("record in a segment that retention took", "records in segments that retention took"),
 }
-"""Why one record goes, and why several, for somebody who does not know the words."""
+"""Why one record goes, and why several, for a reader who does not know the words."""
 
 
 def removal_words(removed: Mapping[str, int]) -> str:
@@ -94,7 +94,7 @@ def explain_topic(served: Served, user: str, topic: str, partitions: Sequence[in
 
 
 def last_explanation(served: Served, topic: str) -> BackgroundJob | None:
-    """The newest dry run of a topic, which may still run; None if nobody asked for one."""
+    """The newest dry run of a topic, which may still run; None if there was none."""
     jobs = (job for job in served.jobs.all() if (job.kind, job.target) == (EXPLAIN, topic))
     return next(jobs, None)
 

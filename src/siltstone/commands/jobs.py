@@ -144,7 +144,7 @@ class Jobs(Closing):
                 self._jobs[job_id] = replace(self._jobs[job_id], **values)  # type: ignore[arg-type]
 
     def is_cancelled(self, job_id: str) -> bool:
-        """Has somebody cancelled it?"""
+        """Was it cancelled?"""
         return job_id in self._cancelled
 
     def get(self, job_id: str) -> BackgroundJob:

@@ -6,11 +6,11 @@
          └──────────── after a crash: ``restore``, which each next run does first ─────────┘
 
 The topic gets nothing but settings: no record is ever appended to it, so its active segment closes only when
-somebody else appends (Kafka's ``LogConfig.maximumTimestampDelta`` is looked at by an append). What is in the
+a client appends (Kafka's ``LogConfig.maximumTimestampDelta`` is checked by an append). What is in the
 active segment is not compacted, which is a normal outcome. ``delete.retention.ms`` is never changed.
 
 The broker cannot change a setting on condition of its value (KIP-339 has no such operation), so a value that
-somebody sets between our last look and our restoring of it, some milliseconds, is lost.
+another client sets between our last reading of it and our restoring of it, some milliseconds, is lost.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class LiveTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ReadBack:
     """What a read-back of a partition found: its offsets from ``start`` to ``end``, the ``records`` there,
     and of these the number ``superseded`` by a later record of the same key."""
 
@@ -106,7 +106,7 @@ class Admin(Protocol):
         """Change own settings, all or none; None deletes one. No other setting changes (KIP-339)."""
         ...
 
-    def look(self, name: str, partition: int) -> Look:
+    def read_back(self, name: str, partition: int) -> ReadBack:
         """Read a partition to its last stable offset."""
         ...
 
@@ -150,8 +150,8 @@ class PartitionResult:
     status: str
     cleaned_to: int | None = None
     active_from: int | None = None
-    before: Look | None = None
-    after: Look | None = None
+    before: ReadBack | None = None
+    after: ReadBack | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """How to wait: at most ``timeout`` seconds, with a look each ``interval``; ``log_dirs`` of the broker,
+    """How to wait: at most ``timeout`` seconds, with a check each ``interval``; ``log_dirs`` of the broker,
     where they can be read."""
 
     timeout: float
@@ -218,8 +218,8 @@ def locked(journal: Path) -> Iterator[None]:
 def restore(admin: Admin, journal: Path) -> Restored | None:
     """Put back what a run left, and remove its journal; None if it left nothing. Call it ``locked``.
 
-    Whoever deleted the topic has deleted our settings, too. A value that is neither ours nor the old one is
-    somebody's, and stays. One that looks like the old one is written all the same: a broker may answer with
+    A topic that was deleted has lost our settings, too. A value that is neither ours nor the old one was set
+    by another client, and stays. One that is the old one is written all the same: a broker may answer with
     what it knew before our change. Raises CorruptFileError, DirectoryRefusedError, BrokerRefusedError,
     OSError.
     """
@@ -366,7 +366,7 @@ class _Partitions:
 
     def __init__(self, admin: Admin, topic: str, partitions: Sequence[int], waiting: Waiting) -> None:
         self._admin, self._topic, self._waiting = admin, topic, waiting
-        self._results = {number: self._look(number, None) for number in partitions}
+        self._results = {number: self._read_back(number, None) for number in partitions}
         self._changed_at: dict[int, float] = {}
 
     def results(self) -> tuple[PartitionResult, ...]:
@@ -374,7 +374,7 @@ class _Partitions:
         return tuple(self._results.values())
 
     def wait(self) -> None:
-        """Look until no partition has anything left to clean, or the time is over."""
+        """Check until no partition has anything left to clean, or the time is over."""
         waiting = self._waiting
         start, interval = waiting.stopwatch(), waiting.interval
         while (waited := waiting.stopwatch() - start) < waiting.timeout:
@@ -385,21 +385,21 @@ class _Partitions:
             began = waiting.stopwatch()
             for number, result in self._results.items():
                 if result.status == TIMED_OUT or result.active_from is not None:
-                    self._results[number] = self._settled(self._look(number, result), result)
+                    self._results[number] = self._settled(self._read_back(number, result), result)
             # Reading a large partition again and again would cost the broker more than its cleaning.
             interval = max(waiting.interval, 2 * (waiting.stopwatch() - began))
 
-    def _look(self, number: int, earlier: PartitionResult | None) -> PartitionResult:
+    def _read_back(self, number: int, earlier: PartitionResult | None) -> PartitionResult:
         for log_dir in self._waiting.log_dirs:
             directory = log_dir / f"{self._topic}-{number}"
             if files.is_directory(directory):
                 return self._from_files(log_dir, directory, number)
-        look = self._admin.look(self._topic, number)
+        found = self._admin.read_back(self._topic, number)
         return PartitionResult(
             partition=number,
-            status=TIMED_OUT if look.superseded else CLEANED,
-            before=look if earlier is None else earlier.before,
-            after=look,
+            status=TIMED_OUT if found.superseded else CLEANED,
+            before=found if earlier is None else earlier.before,
+            after=found,
         )
 
     def _from_files(self, log_dir: Path, directory: Path, number: int) -> PartitionResult:

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from siltstone.base.errors import BrokerRefusedError, BrokerUnreachableError, SiltstoneError
-from siltstone.commands.live import LiveSetting, LiveTopic, Look
+from siltstone.commands.live import LiveSetting, LiveTopic, ReadBack
 
 _SECONDS = 30.0
 """How long an answer may take."""
@@ -83,7 +83,7 @@ class KafkaAdmin:
             (future,) = self._client.incremental_alter_configs([resource], request_timeout=_SECONDS).values()
             _answer(future)
 
-    def look(self, name: str, partition: int) -> Look:
+    def read_back(self, name: str, partition: int) -> ReadBack:
         """Read a partition to its last stable offset. It takes 16 bytes of memory a key, and Python's set."""
         fixed = {
             "group.id": "siltstone-compact",  # required; nothing is committed
@@ -99,7 +99,7 @@ class KafkaAdmin:
                 consumer.close()
 
 
-def _read(consumer: Consumer, name: str, partition: int) -> Look:
+def _read(consumer: Consumer, name: str, partition: int) -> ReadBack:
     start, end = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=_SECONDS)
     keys: set[bytes] = set()
     records = keyed = 0
@@ -117,9 +117,9 @@ def _read(consumer: Consumer, name: str, partition: int) -> Look:
             if error is not None:
                 if error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
-                return Look(start=start, end=end, records=records, superseded=keyed - len(keys))
+                return ReadBack(start=start, end=end, records=records, superseded=keyed - len(keys))
             if (message.offset() or 0) >= end:  # appended since
-                return Look(start=start, end=end, records=records, superseded=keyed - len(keys))
+                return ReadBack(start=start, end=end, records=records, superseded=keyed - len(keys))
             records += 1
             key = message.key()
             if key is not None:

@@ -35,9 +35,9 @@ from siltstone.commands.directories import Snapshot
 from siltstone.commands.engines import has_session
 from siltstone.commands.jobs import Jobs
 from siltstone.commands.library import EngineName, start_cleaner
-from siltstone.commands.looks import Looks
 from siltstone.commands.policies import LogOptions, read_server_properties, read_text
 from siltstone.commands.savings import Histories, saved_by_topic
+from siltstone.commands.scans import Scans
 from siltstone.commands.watch import Watch, WatchedLog
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
@@ -103,7 +103,7 @@ def refuse_missing(options: ServeOptions) -> list[Path]:
     """The directories that are missing and may be made: those that ``log.dirs`` names in the broker's
     ``server.properties``, or all with ``creates``.
 
-    A broker makes the directories of its ``log.dirs``, which stand in a file. A path that somebody types may
+    A broker makes the directories of its ``log.dirs``, which stand in a file. A path that is typed may
     be mistyped: then a new, empty broker would take the place of the one that was meant. Raises
     NotALogDirectoryError for a directory that may not be made, UsageError for a bad file.
     """
@@ -155,7 +155,7 @@ class Served(Closing):
                 self._watch.list_again()
             self.cataloguer = stack.enter_context(Cataloguer(self._watch, self.clock, facts=self.facts))
             self.jobs = stack.enter_context(Jobs(self.clock))
-            self.looks = stack.enter_context(Looks(self.clock))
+            self.scans = stack.enter_context(Scans(self.clock))
             self._stack = stack.pop_all()
 
     def _open(self, stack: contextlib.ExitStack) -> None:

@@ -77,7 +77,7 @@ _TEXT_MAX = 2 * (_HEAD.size + POSITIONS_MAX * _ENTRY.size)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamEvent:
     """``records``; ``gap``: records were deleted before they were read; ``heartbeat``: nothing for a while;
-    ``end``: the topic was deleted, the reader stopped, or there is no more and nobody waits.
+    ``end``: the topic was deleted, the reader stopped, or there is no more and the reader does not wait.
 
     ``position``: to go on after this event; None before the first one, and for more than ``POSITIONS_MAX``
     partitions. ``left``: offsets that are left to read; a slow reader sees there how far it is behind.
@@ -174,7 +174,7 @@ async def follow_shown(
             pause, quiet_since, was_at_end = _SHORTEST_PAUSE, time.monotonic(), False
         yield shown(stream.event("end", reason="the reader was stopped"))
     finally:
-        # A read that a thread is still at is not waited for here: whoever followed may be gone.
+        # A read that a thread is still at is not waited for here: the reader may be gone.
         run(None, stream.close)
 
 

@@ -7,7 +7,7 @@
               ``held_bytes``
 
 A log has its producers' states: an open one in memory, one that is only read from its newest snapshot and the
-batches after it. Looking at all of them takes time, so it is done in the background (``looks``). The
+batches after it. Reading all of them takes time, so it is done in the background (``scans``). The
 transactional id of a producer is in ``__transaction_state`` alone. What Kafka's ``kafka-transactions.sh
 find-hanging`` finds is here a transaction whose ``began_ms`` is long ago.
 """
@@ -23,7 +23,7 @@ from siltstone.commands.browsing import Budget
 from siltstone.commands.circumstances import open_transactions as first_offsets
 from siltstone.commands.cluster import all_partitions
 from siltstone.commands.explain_page import counted
-from siltstone.commands.looks import LastLook, Report, no_report
+from siltstone.commands.scans import LastScan, Report, no_report
 from siltstone.commands.served import Served
 from siltstone.compaction.latest import latest_records
 from siltstone.log import fetch
@@ -72,9 +72,9 @@ class OpenTransactions:
     notes: Sequence[str] = ()
 
 
-def last_look(served: Served) -> LastLook[OpenTransactions]:
-    """The open transactions as the last look has found them; see ``looks``."""
-    return served.looks.of("transactions", lambda report: open_transactions(served, report))
+def last_scan(served: Served) -> LastScan[OpenTransactions]:
+    """The open transactions as the last scan has found them; see ``scans``."""
+    return served.scans.of("transactions", lambda report: open_transactions(served, report))
 
 
 def open_transactions(served: Served, report: Report = no_report) -> OpenTransactions:

@@ -31,7 +31,7 @@ BODY_MAX = 1 << 20
 """Bytes of a request's body; records have a bound of their own."""
 RECORDS_BODY_MAX = 64 << 20
 OPEN_PATHS = ("/healthz", "/readyz")
-"""Answered to anybody, so that a probe needs no password."""
+"""Answered without authentication, so that a probe needs no password."""
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -157,7 +157,7 @@ class Guards:
         scope.setdefault("state", {})["user"] = user
         if scope["path"] in OPEN_PATHS and scope["method"] in SAFE_METHODS:
             return None
-        if user.role is Role.NOBODY:
+        if user.role is Role.NONE:
             return 401, 40101, "log in"
         if scope["method"] in SAFE_METHODS:
             return None

@@ -2,7 +2,7 @@
 
 ::
 
-    siltstone.http.auth=none     everybody on this machine is an administrator
+    siltstone.http.auth=none     every user of this machine is an administrator
     siltstone.http.auth=basic    a file of users: a line ``name:role:scrypt$N$r$p$salt$hash`` each, salt and
                                  hash in base64; ``Authorization: Basic …``. A script's token is a line
                                  ``name:role:sha256$hex`` for ``Authorization: Bearer …``
@@ -35,7 +35,7 @@ REMEMBERED_MAX = 256
 class Role(enum.IntEnum):
     """What a user may do; each role may also do what the roles below it may."""
 
-    NOBODY = 0
+    NONE = 0
     VIEWER = 1
     READER = 2
     EDITOR = 3
@@ -44,7 +44,7 @@ class Role(enum.IntEnum):
     @classmethod
     def of(cls, word: str, source: str) -> Role:
         """The role of this name. Raises UsageError."""
-        found = {role.name.lower(): role for role in cls if role is not cls.NOBODY}.get(word.strip().lower())
+        found = {role.name.lower(): role for role in cls if role is not cls.NONE}.get(word.strip().lower())
         if found is None:
             advice = "write viewer, reader, editor or admin"
             raise UsageError(f"there is no role {word[:64]!r}", path=source, advice=advice)
@@ -53,7 +53,7 @@ class Role(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """Who asks: ``name`` ("-" where nobody logs in), the role, and the address that the request came from."""
+    """Who asks: ``name`` ("-" without authentication), the role, and the address of the request."""
 
     name: str
     role: Role
@@ -118,7 +118,7 @@ class Users:
         return *numbers, base64.b64decode(salt, validate=True), base64.b64decode(digest, validate=True)
 
     def with_password(self, name: str, password: str) -> Role:
-        """The role of a user with this password, else NOBODY; takes as long for a user who does not exist."""
+        """The role of a user with this password, else NONE; takes as long for a user who does not exist."""
         asked = hmac.digest(self._key, f"{name}\0{password}".encode("utf-8", "surrogateescape"), "sha256")
         with self._lock:
             if asked in self._right:
@@ -127,7 +127,7 @@ class Users:
         n, r, p, salt, digest = self._parts(self._decoy if entry is None else entry.secret)
         is_right = hmac.compare_digest(_scrypt(password, salt, n, r, p), digest)
         if entry is None or not is_right:
-            return Role.NOBODY
+            return Role.NONE
         with self._lock:
             if len(self._right) >= REMEMBERED_MAX:
                 self._right.clear()
@@ -135,9 +135,9 @@ class Users:
         return entry.role
 
     def with_token(self, token: str) -> tuple[str, Role]:
-        """The name and the role of a token, else NOBODY."""
+        """The name and the role of a token, else NONE."""
         asked = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
-        return self._tokens.get(asked, ("-", Role.NOBODY))
+        return self._tokens.get(asked, ("-", Role.NONE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,23 +164,23 @@ class Identity:
         if scheme.lower() == "bearer":
             return self.users.with_token(given.strip())
         if scheme.lower() != "basic":
-            return "-", Role.NOBODY
+            return "-", Role.NONE
         try:
             name, colon, password = base64.b64decode(given, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
-            return "-", Role.NOBODY
-        role = self.users.with_password(name, password) if colon and len(password) <= 1024 else Role.NOBODY
+            return "-", Role.NONE
+        role = self.users.with_password(name, password) if colon and len(password) <= 1024 else Role.NONE
         return (name if role else "-"), role
 
     def _by_proxy(self, headers: Mapping[str, str], address: str) -> User:
-        nobody = User(name="-", role=Role.NOBODY, address=address)
+        anonymous = User(name="-", role=Role.NONE, address=address)
         name = headers.get("x-forwarded-user", "").strip()
         if not name or not self.is_trusted(address):
-            return nobody
+            return anonymous
         groups = (group.strip() for group in headers.get("x-forwarded-groups", "").split(","))
         roles = [role for group in groups if (role := (self.role_of_group or {}).get(group)) is not None]
         forwarded = headers.get("x-forwarded-for", "").split(",")[-1].strip()
-        return User(name=name[:256], role=max(roles, default=Role.NOBODY), address=forwarded or address)
+        return User(name=name[:256], role=max(roles, default=Role.NONE), address=forwarded or address)
 
     def is_trusted(self, address: str) -> bool:
         """Is this the address of a trusted proxy?"""

@@ -13,7 +13,7 @@ from siltstone.commands.browsing import PAGE_RECORDS, PAGE_RECORDS_MAX, RecordQu
 from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, Listing
 from siltstone.commands.decoding import Decoding, check_decoding
 
-_DIGITS = re.compile(r"-?[0-9]{1,25}")
+_DIGITS = re.compile(r"-?[0-9]{1,25}(\.0{1,25})?")
 _TRUTHS = {"true": True, "false": False}
 
 
@@ -32,8 +32,8 @@ def _truth(value: object) -> object:
 
 
 DIGITS = BeforeValidator(_number)
-"""For a number with bounds in a path or a query, after them. pydantic alone would take ``7.0``, ``1_000`` and
-`` 7``."""
+"""For a number with bounds in a path or a query, after them. pydantic alone would take ``1_000`` and `` 7``.
+``7.0`` is 7, as in JSON."""
 IntText = Annotated[int, DIGITS]
 """A whole number in a path or a query."""
 BoolText = Annotated[bool, BeforeValidator(_truth)]

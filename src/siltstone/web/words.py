@@ -1,4 +1,4 @@
-"""The words of the console in plain English, for somebody who has never seen Kafka: the page *Help* lists
+"""The words of the console in plain English, for a reader who has never seen Kafka: the page *Help* lists
 them, and pages link a word to its row there. Kafka's words stay; here they are explained. What the words mean
 exactly is in docs/glossary.md.
 """
@@ -41,10 +41,10 @@ WORDS: Mapping[str, str] = {
     "cleaner checkpoint": "Where the broker notes the first dirty offset of each log.",
     "first uncleanable": "The offset at which the next cleaning will end: what is above may not be "
     "cleaned yet, most often because it is in the active segment. Nothing is wrong with it.",
-    "uncleanable": "Of a log: the cleaner has found damage, and leaves the log alone until somebody has "
+    "uncleanable": "Of a log: the cleaner has found damage, and leaves the log alone until a user has "
     "looked. Of a segment: it may not be cleaned yet.",
     "log start": "The first offset that is still readable: what was below has been removed by retention, "
-    "or because somebody asked for it.",
+    "or because a user asked for it.",
     "recopy": "Bytes that a cleaning has written, as a share of those that it has read: 10 % means that "
     "nine tenths went.",
     "dry run": "A cleaning that only computes what would go, and changes nothing.",

@@ -46,7 +46,7 @@ from siltstone.log.names import INTERNAL_TOPICS, TopicPartition
 from siltstone.runtime.topic_names import refuse_bad_name
 
 CLUSTER_OPERATIONS, TOPIC_OPERATIONS = 8096, 3576
-"""What anybody may do without an authorizer: bits of Kafka's ``AclOperation``, measured on a 4.3."""
+"""What every client may do without an authorizer: bits of Kafka's ``AclOperation``, measured on a 4.3."""
 NOT_ASKED = -(1 << 31)
 """The operations in an answer to a client that has not asked for them."""
 PARTITIONS_MAX = 2000

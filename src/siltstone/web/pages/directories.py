@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from siltstone.commands import console
 from siltstone.commands.console import DirectoryRow
-from siltstone.commands.disk_contents import LogOnDisk, last_look, outline, path_of, paths_of
+from siltstone.commands.disk_contents import LogOnDisk, last_scan, outline, path_of, paths_of
 from siltstone.commands.listing import Column
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
@@ -62,10 +62,10 @@ def directories(request: Request, served: Here, asked: Asked) -> Response:
 @router.get("/{number}", dependencies=[VIEWER])
 def directory(request: Request, served: Here, number: int, asked: Asked) -> Response:
     """What one directory is full of: its logs, the largest first, and what is left over."""
-    look = last_look(served, number)
-    contents = look.found or outline(served, path_of(served, number))
+    scan = last_scan(served, number)
+    contents = scan.found or outline(served, path_of(served, number))
     if asked.format:
-        look.result()  # a download is whole
+        scan.result()  # a download is whole
     return list_page(
         request,
         served,
@@ -74,7 +74,7 @@ def directory(request: Request, served: Here, number: int, asked: Asked) -> Resp
         LOGS,
         contents.rows,
         asked,
-        look=look,
+        scan=scan,
         contents=contents,
         left_overs=contents.left_overs[:LEFT_OVERS_SHOWN],
     )

@@ -17,7 +17,7 @@ from siltstone.commands.groups import ConsumerGroup, GroupOffset
 from siltstone.commands.jobs import BackgroundJob
 from siltstone.commands.listing import Column
 from siltstone.commands.open_directories import AGAIN
-from siltstone.commands.transactions import OpenTransaction, OpenTransactions, last_look
+from siltstone.commands.transactions import OpenTransaction, OpenTransactions, last_scan
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
 from siltstone.web.limits import READING
@@ -132,8 +132,8 @@ def groups(request: Request, served: Here, asked: Asked) -> Response:
 @router.get("/transactions", dependencies=[VIEWER])
 def transactions(request: Request, served: Here, asked: Asked) -> Response:
     """Open transactions, and the logs that they keep from being cleaned."""
-    look = last_look(served)
-    found = look.result() if asked.format else look.found or OpenTransactions()  # a download is whole
+    scan = last_scan(served)
+    found = scan.result() if asked.format else scan.found or OpenTransactions()  # a download is whole
     return list_page(
         request,
         served,
@@ -143,8 +143,8 @@ def transactions(request: Request, served: Here, asked: Asked) -> Response:
         found.transactions,
         asked,
         notes=found.notes,
-        look=look,
-        poll_seconds=2 if look.is_first else 5,
+        scan=scan,
+        poll_seconds=2 if scan.is_first else 5,
     )
 
 

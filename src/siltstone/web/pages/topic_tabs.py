@@ -141,7 +141,7 @@ def configuration(
     is_conflict: Annotated[bool, Depends(lambda: False)] = False,
 ) -> Response:
     """The topic's settings, its own first, and a form for one of them. With ``value``: what that change would
-    do. ``is_conflict``: somebody has changed the settings since the form was read."""
+    do. ``is_conflict``: another user has changed the settings since the form was read."""
     previewed = None
     try:
         key = find_topic_key(asked.name)

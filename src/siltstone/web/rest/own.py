@@ -16,7 +16,7 @@ from siltstone.commands.browsing import browse, one_record, raw_value
 from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, dirtiest, list_topics
 from siltstone.commands.catalogue import uncleanable as uncleanable_logs
 from siltstone.commands.topics import settings_of_broker, settings_of_topic
-from siltstone.commands.transactions import OpenTransactions, last_look
+from siltstone.commands.transactions import OpenTransactions, last_scan
 from siltstone.web import limits
 from siltstone.web.guards import READER, VIEWER
 from siltstone.web.here import Here, Latest
@@ -262,12 +262,12 @@ def groups(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document
 
 @router.get("/transactions", dependencies=[VIEWER])
 def transactions(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
-    """The open transactions as the last look at all logs has found them: that began ``at_ms``, null before
-    the first has ended; ``looking``: how far one is that runs now."""
-    look = last_look(served)
-    found = look.found or OpenTransactions()
+    """The open transactions as the last scan of all logs has found them: it began ``at_ms``, null before
+    the first has ended; ``scanning``: how far one is that runs now (``looking``: its earlier name)."""
+    scan = last_scan(served)
+    found = scan.found or OpenTransactions()
     return {
-        **look.to_json(),
+        **scan.to_json(),
         **_page_of("transactions", found.transactions, start, count),
         "notes": list(found.notes),
     }

@@ -1,7 +1,7 @@
 "use strict";
 // What pages do beyond links and forms. Without script everything else works. No inline script, no eval.
 const ROWS_MAX = 500;
-// A list that polls stays as it is while somebody ticks rows or writes in it, and while nobody sees it.
+// A list that polls stays as it is while a user ticks rows or writes in it, and while its tab is hidden.
 let lastAnswer = new Date();
 document.addEventListener("htmx:before:request", (event) => {
   const live = event.target.id === "live" ? event.target : null;

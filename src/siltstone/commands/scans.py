@@ -1,13 +1,13 @@
-"""Looks at all logs, which take longer than a request may: each is made in the background and its last result
-kept.
+"""Scans of all logs, which take longer than a request may: each runs in the background, and its last result
+is kept.
 
 ::
 
-    request ─► ``Looks.of`` ─► ``LastLook``: what the last one has found, and when; how far one is that runs
-                    └ none yet, or too old ─► the one thread that looks: one look at a time
+    request ─► ``Scans.of`` ─► ``LastScan``: what the last one has found, and when; how far a running one is
+                    └ none yet, or too old ─► the one thread that scans: one scan at a time
 
-Nobody looks unless somebody asks: the next look is made for a request, ``AGAIN_MS`` after the end of the last
-one and ten times as long as that took.
+A scan is only made for a request: the next one begins at the first request that comes ``AGAIN_MS`` after the
+end of the last one and ten times as long as that took.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from siltstone.base.errors import BusyError, JobCancelledError, SiltstoneError
 
 AGAIN_MS = 5_000
 FIRST_SECONDS = 0.03
-"""How long a request waits for a first look: that at a few logs ends within it."""
+"""How long a request waits for a first scan: that of a few logs ends within it."""
 Found = TypeVar("Found")
 Report = Callable[[int, int], None]
-"""Called with how many logs were looked at, and of how many; raises JobCancelledError to end the look."""
+"""Called with how many logs were read, and of how many; raises JobCancelledError to end the scan."""
 _logger = logging.getLogger("siltstone")
 
 
 def no_report(done: int, total: int) -> None:
-    """A ``Report`` that nobody reads."""
+    """A ``Report`` that is ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastLook(Generic[Found]):
-    """``found``: by the last look that has succeeded, which began ``at_ms``; both None before. ``error``: why
+class LastScan(Generic[Found]):
+    """``found``: by the last scan that has succeeded, which began ``at_ms``; both None before. ``error``: why
     the last one failed. ``is_running``: one runs, or waits; it has come to ``done`` of ``total`` logs.
     ``ended_ms``: when the last one has ended; the next begins ``pause_ms`` later."""
 
@@ -70,34 +70,35 @@ class LastLook(Generic[Found]):
         raise BusyError(reason, advice="try again in a moment")
 
     def to_json(self) -> dict[str, object]:
-        """What the REST interface says beside the rows."""
+        """What the REST API says beside the rows. ``looking``: the earlier name of ``scanning``, kept until
+        the first release, since scripts read it."""
         running = {"logs_done": self.done, "logs_total": self.total} if self.is_running else None
-        return {"at_ms": self.at_ms, "error": self.error, "looking": running}
+        return {"at_ms": self.at_ms, "error": self.error, "scanning": running, "looking": running}
 
 
-class Looks(Closing):
-    """The looks of a server, by name. Safe in several threads."""
+class Scans(Closing):
+    """The scans of a server, by name. Safe in several threads."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock, self._is_closed = clock, threading.Lock(), False
-        self._looks = dict[str, LastLook[Any]]()
+        self._scans = dict[str, LastScan[Any]]()
         self._futures = dict[str, Future[None]]()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-look")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-scan")
 
-    def of(self, name: str, look: Callable[[Report], Found]) -> LastLook[Found]:
-        """What is known by the last look of this name. ``look`` makes the next one, where it is time; it may
+    def of(self, name: str, scan: Callable[[Report], Found]) -> LastScan[Found]:
+        """What is known by the last scan of this name. ``scan`` makes the next one, where it is time; it may
         raise SiltstoneError and OSError."""
         with self._lock:
-            kept = self._looks.setdefault(name, LastLook())
+            kept = self._scans.setdefault(name, LastScan())
             is_due = kept.is_due(self._clock.now_ms()) and not self._is_closed
             if is_due:
-                self._looks[name] = replace(kept, is_running=True, done=0, total=0)
-                self._futures[name] = self._pool.submit(self._run, name, look)
+                self._scans[name] = replace(kept, is_running=True, done=0, total=0)
+                self._futures[name] = self._pool.submit(self._run, name, scan)
         if kept.is_first and is_due:
             self.wait(name, FIRST_SECONDS)
-        return self._looks[name]
+        return self._scans[name]
 
-    def _run(self, name: str, look: Callable[[Report], object]) -> None:
+    def _run(self, name: str, scan: Callable[[Report], object]) -> None:
         def report(done: int, total: int) -> None:
             if self._is_closed:
                 raise JobCancelledError("the server is being stopped")
@@ -105,11 +106,11 @@ class Looks(Closing):
 
         began_ms, values = self._clock.now_ms(), dict[str, object]()
         try:
-            values = {"found": look(report), "at_ms": began_ms, "error": None}
+            values = {"found": scan(report), "at_ms": began_ms, "error": None}
         except (SiltstoneError, OSError) as error:
             values = {"error": str(error)}
         except Exception as error:
-            _logger.exception("The look %s failed", name)
+            _logger.exception("The scan %s failed", name)
             values = {"error": f"{type(error).__name__}: {error}"}
         ended_ms = self._clock.now_ms()
         pause_ms = AGAIN_MS + 10 * max(ended_ms - began_ms, 0)
@@ -117,20 +118,20 @@ class Looks(Closing):
 
     def _change(self, name: str, **values: object) -> None:
         with self._lock:
-            self._looks[name] = replace(self._looks[name], **values)  # type: ignore[arg-type]
+            self._scans[name] = replace(self._scans[name], **values)  # type: ignore[arg-type]
 
     def wait(self, name: str, timeout: float | None = None) -> None:
-        """Return when the look that runs has ended, or after ``timeout`` seconds."""
+        """Return when the scan that runs has ended, or after ``timeout`` seconds."""
         if name in self._futures:
             concurrent.futures.wait([self._futures[name]], timeout)
 
     def forget(self, name: str) -> None:
-        """Let the next request look again, once the look that runs has ended."""
+        """Let the next request scan again, once the scan that runs has ended."""
         self.wait(name)
         with self._lock:
-            self._looks.pop(name, None)
+            self._scans.pop(name, None)
 
     def close(self) -> None:
-        """End the look that runs at its next report."""
+        """End the scan that runs at its next report."""
         self._is_closed = True
         self._pool.shutdown(wait=True, cancel_futures=True)

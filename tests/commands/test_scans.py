@@ -1,4 +1,4 @@
-"""Looks that are made in the background: what a request gets, and when the next one begins."""
+"""Scans in the background: what a request gets, and when the next one begins."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from siltstone.base.clock import ManualClock
 from siltstone.base.errors import BusyError, UsageError
-from siltstone.commands import looks
-from siltstone.commands.looks import AGAIN_MS, Looks, Report
+from siltstone.commands import scans
+from siltstone.commands.scans import AGAIN_MS, Report, Scans
 
 
 @pytest.fixture
@@ -19,14 +19,14 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def kept(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Looks]:
-    monkeypatch.setattr(looks, "FIRST_SECONDS", 0)
-    with Looks(clock) as kept:
+def kept(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scans]:
+    monkeypatch.setattr(scans, "FIRST_SECONDS", 0)
+    with Scans(clock) as kept:
         yield kept
 
 
 class Held:
-    """A look that goes on when ``go`` is set, and has told how far it is before."""
+    """A scan that goes on when ``go`` is set, and has told how far it is before."""
 
     def __init__(self) -> None:
         self.go, self.told, self.count = threading.Event(), threading.Event(), 0
@@ -40,24 +40,25 @@ class Held:
         return self.count
 
 
-def test_a_request_is_answered_at_once_with_what_is_known(kept: Looks, clock: ManualClock) -> None:
+def test_a_request_is_answered_at_once_with_what_is_known(kept: Scans, clock: ManualClock) -> None:
     held = Held()
     assert kept.of("a", held).is_first and held.told.wait(20)
-    look = kept.of("a", held)
-    assert look.is_first and (look.done, look.total) == (3, 7)
-    assert look.to_json() == {
+    scan = kept.of("a", held)
+    assert scan.is_first and (scan.done, scan.total) == (3, 7)
+    assert scan.to_json() == {
         "at_ms": None,
         "error": None,
-        "looking": {"logs_done": 3, "logs_total": 7},
+        "scanning": {"logs_done": 3, "logs_total": 7},
+        "looking": {"logs_done": 3, "logs_total": 7},  # the earlier name
     }
     with pytest.raises(BusyError, match="being found: 3 of 7 logs"):
-        look.result()
+        scan.result()
     clock.advance(300)
     held.go.set()
     kept.wait("a")
-    look = kept.of("a", held)
-    assert (look.result(), look.at_ms, look.is_running) == (1, 1_000_000, False)
-    # The next look begins after five seconds and ten times as long as the last one took.
+    scan = kept.of("a", held)
+    assert (scan.result(), scan.at_ms, scan.is_running) == (1, 1_000_000, False)
+    # The next scan begins after five seconds and ten times as long as the last one took.
     clock.advance(AGAIN_MS + 3_000 - 1)
     assert not kept.of("a", held).is_running
     clock.advance(1)
@@ -65,14 +66,14 @@ def test_a_request_is_answered_at_once_with_what_is_known(kept: Looks, clock: Ma
     held.told.clear()
     kept.of("a", held)
     assert held.told.wait(20)
-    look = kept.of("a", held)
-    assert look.is_running and look.result() == 1  # what is known stays until there is more
+    scan = kept.of("a", held)
+    assert scan.is_running and scan.result() == 1  # what is known stays until there is more
     held.go.set()
     kept.wait("a")
     assert kept.of("a", held).result() == 2
 
 
-def test_one_look_is_made_at_a_time(kept: Looks) -> None:
+def test_one_scan_is_made_at_a_time(kept: Scans) -> None:
     first, second = Held(), Held()
     kept.of("a", first)
     kept.of("b", second)
@@ -86,8 +87,8 @@ def test_one_look_is_made_at_a_time(kept: Looks) -> None:
 @pytest.mark.parametrize(
     "error", [UsageError("it is damaged"), OSError("it is damaged"), ValueError("it is damaged")]
 )
-def test_a_look_that_fails_says_why_and_keeps_what_was_known(
-    kept: Looks, clock: ManualClock, error: Exception
+def test_a_scan_that_fails_says_why_and_keeps_what_was_known(
+    kept: Scans, clock: ManualClock, error: Exception
 ) -> None:
     def fail(report: Report) -> int:
         raise error
@@ -97,23 +98,23 @@ def test_a_look_that_fails_says_why_and_keeps_what_was_known(
     clock.advance(AGAIN_MS)
     kept.of("a", fail)
     kept.wait("a")
-    look = kept.of("a", fail)
-    assert look.found == 5 and look.error is not None and "it is damaged" in look.error
+    scan = kept.of("a", fail)
+    assert scan.found == 5 and scan.error is not None and "it is damaged" in scan.error
     kept.of("b", fail)
     kept.wait("b")
-    look = kept.of("b", fail)
-    assert not look.is_first and not look.is_running
+    scan = kept.of("b", fail)
+    assert not scan.is_first and not scan.is_running
     with pytest.raises(BusyError, match="it is damaged"):
-        look.result()
-    clock.advance(-1_000)  # a clock that was set back does not put the next look off
+        scan.result()
+    clock.advance(-1_000)  # a clock that was set back does not put the next scan off
     assert kept.of("b", lambda report: 6).is_running
     kept.wait("b")
     assert kept.of("b", fail).result() == 6
 
 
-def test_closing_ends_a_look_at_its_next_report(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looks, "FIRST_SECONDS", 0)
-    kept, held = Looks(clock), Held()
+def test_closing_ends_a_scan_at_its_next_report(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scans, "FIRST_SECONDS", 0)
+    kept, held = Scans(clock), Held()
     kept.of("a", held)
     assert held.told.wait(20)
     kept._is_closed = True  # as ``close`` does before it waits
