@@ -11,10 +11,11 @@
 
 Each section has a process of its own. Times of requests are the server's: the site is asked in its event
 loop, without a socket. ``live`` goes over loopback, its readers in a process of their own
-(``bench.readers``). Its windows and those of ``lock`` alternate; on a busy machine they need to be many, and
-to come first (as root ``nice -n -18 python -m bench.console --only live --rounds 20``). Beside each time of
-the others stands that of the processor, which holds on a busy machine, too. Directories are made in
-``--folder`` and kept there, so that a second run is quicker.
+(``bench.readers``). Its windows and those of ``lock`` alternate. ``live`` has two windows without readers in
+each round: the ratio of these two (*null*) is what the machine alone makes of a ratio. On a busy machine the
+windows need to be many, and to come first (as root ``nice -n -18 python -m bench.console --only live --rounds
+20``). Beside each time of the others stands that of the processor, which holds on a busy machine, too.
+Directories are made in ``--folder`` and kept there, so that a second run is quicker.
 """
 
 from __future__ import annotations
@@ -382,6 +383,10 @@ class _Beating:
         return beat.late
 
 
+_Windows = tuple[list[float], list[float]]
+"""Seconds of each append of two windows: a ratio is that of the second to the first."""
+
+
 def append_for(served: Served, seconds: float) -> list[float]:
     """Seconds that each append to the topic took, at a pace."""
     return append_to(served.opened()["load", 0], seconds)
@@ -401,11 +406,11 @@ def append_to(log: PartitionLog, seconds: float) -> list[float]:
 
 
 def measure_live(options: argparse.Namespace) -> dict[str, object]:
-    """Appends in windows that alternate, without readers and with them; then how long the event loop
-    waits."""
+    """Appends in windows that alternate, without readers, with them and without them; then how long the
+    event loop waits."""
     folder = options.folder / "live"
     shutil.rmtree(folder, ignore_errors=True)
-    pairs, got = list[tuple[list[float], list[float]]](), list[Counts]()
+    pairs, nulls, got = list[_Windows](), list[_Windows](), list[Counts]()
     with Served(ServeOptions(paths=(folder,), engine="process", creates=True)) as served:
         served.opened().topics.create("load", 1, {"cleanup.policy": "compact"})
         for number in range(100):
@@ -418,10 +423,11 @@ def measure_live(options: argparse.Namespace) -> dict[str, object]:
         readers = Readers(server.urls[0], options.tabs, options.tails)
         _window(served, readers, options.seconds)
         for _ in range(options.rounds):
-            append_for(served, SETTLE_SECONDS)
-            alone = append_for(served, options.seconds)
+            alone = _quiet_window(served, options.seconds)
             busy, counts = _window(served, readers, options.seconds)
-            pairs.append((alone, busy))
+            again = _quiet_window(served, options.seconds)
+            pairs += [(alone, busy), (again, busy)]
+            nulls.append((alone, again))
             got.append(counts)
         waits = {"alone": beating.waits(lambda: append_for(served, POLL_SECONDS))}
         waits["loaded"] = beating.waits(lambda: _window(served, readers, POLL_SECONDS))
@@ -432,7 +438,13 @@ def measure_live(options: argparse.Namespace) -> dict[str, object]:
     shutil.rmtree(folder, ignore_errors=True)
     totals = {name: sum(counts[name] for counts in got) for name in got[0]}
     share = {name: value / totals["seconds"] for name, value in totals.items() if name != "seconds"}
-    return {"figures": _live_figures(pairs, waits, stopped), "clients by second": share}
+    return {"figures": _live_figures(pairs, nulls, waits, stopped), "clients by second": share}
+
+
+def _quiet_window(served: Served, seconds: float) -> list[float]:
+    """Appends without readers, once what these have left behind is over."""
+    append_for(served, SETTLE_SECONDS)
+    return append_for(served, seconds)
 
 
 def _window(served: Served, readers: Readers, seconds: float) -> tuple[list[float], Counts]:
@@ -443,7 +455,7 @@ def _window(served: Served, readers: Readers, seconds: float) -> tuple[list[floa
     return took, readers.stop()
 
 
-def _ratio_rows(what: str, pairs: Sequence[tuple[list[float], list[float]]], goal: str) -> Iterator[Figure]:
+def _ratio_rows(what: str, pairs: Sequence[_Windows], goal: str, second: str = "loaded") -> Iterator[Figure]:
     """Of the windows of a pair, median of the ratios of their percentiles, and between which values half of
     these ratios are; milliseconds are those of all windows together."""
     for percent in (50, 99, 99.9):
@@ -455,9 +467,10 @@ def _ratio_rows(what: str, pairs: Sequence[tuple[list[float], list[float]]], goa
         low, high = np.percentile(ratios, [25, 75])
         together = (np.concatenate(windows) for windows in zip(*pairs, strict=True))
         alone, busy = (1e3 * float(np.percentile(windows, percent)) for windows in together)
-        yield Figure(name=f"{what}, p{percent:g}, alone", value=alone, unit="ms")
+        if second == "loaded":
+            yield Figure(name=f"{what}, p{percent:g}, alone", value=alone, unit="ms")
         yield Figure(
-            name=f"{what}, p{percent:g}, loaded (half of the ratios: {low:.2f} to {high:.2f})",
+            name=f"{what}, p{percent:g}, {second} (half of the ratios: {low:.2f} to {high:.2f})",
             value=busy,
             unit="ms",
             ratio=statistics.median(ratios),
@@ -466,9 +479,13 @@ def _ratio_rows(what: str, pairs: Sequence[tuple[list[float], list[float]]], goa
 
 
 def _live_figures(
-    pairs: Sequence[tuple[list[float], list[float]]], waits: dict[str, list[float]], stopped: float
+    pairs: Sequence[_Windows],
+    nulls: Sequence[_Windows],
+    waits: dict[str, list[float]],
+    stopped: float,
 ) -> dict[str, object]:
     rows = list(_ratio_rows(f"append of {APPEND_BYTES} B", pairs, "at most 1.05"))
+    rows += _ratio_rows(f"append of {APPEND_BYTES} B", nulls, "", "null: without readers, twice")
     for name, late in waits.items():
         p99 = 1e3 * float(np.percentile(late, 99))
         goal = "under 50" if name != "alone" else ""

@@ -63,13 +63,15 @@ _MEMBER_STATE_STABLE = 0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """A member of a group, and the partitions that are ``assigned`` to it. ``instance_id``: the
-    ``group.instance.id`` of a static member, None for others."""
+    ``group.instance.id`` of a static member, None for others. ``uses_classic``: of a group of the consumer
+    protocol, a member that still speaks the classic one."""
 
     member_id: str
     client_id: str
     host: str
     instance_id: str | None
     assigned: tuple[TopicPartition, ...]
+    uses_classic: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,4 +387,5 @@ def _consumer_member(member_id: str, records: _Records, topic_names: _TopicNames
         host=metadata["clientHost"] or "",
         instance_id=metadata["instanceId"],
         assigned=tuple(sorted(assigned)),
+        uses_classic=metadata.get("classicMemberMetadata") is not None,
     )

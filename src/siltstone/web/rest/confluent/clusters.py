@@ -47,6 +47,7 @@ def cluster_document(cluster: Cluster) -> Document:
         "KafkaCluster",
         controller=cluster.link("brokers", cluster.broker_id),
         broker_configs=cluster.link("broker-configs"),
+        partition_reassignments=cluster.link("topics", "-", "partitions", "-", "reassignment"),
         **links,
     )
 

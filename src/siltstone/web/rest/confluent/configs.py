@@ -222,6 +222,14 @@ def _alter_broker(
     return JSONResponse({"restart_pending": pending}) if pending else Response(status_code=204)
 
 
+@router.get(f"{CLUSTER_PATH}/brokers/-/configs", dependencies=[VIEWER], response_model=ResourceList)
+def list_all_broker_configs(cluster: In, page: Page) -> Response:
+    """All settings of all brokers: there is this one."""
+    entries, parts = clusters.broker_entries(cluster.served), ["brokers", "-", "configs"]
+    make = partial(_broker_document, cluster)
+    return _tagged(cluster, _listing(cluster, "KafkaBrokerConfigList", parts, entries, make, page))
+
+
 @router.get(BROKER_CONFIGS, dependencies=[VIEWER], response_model=ResourceList)
 def list_broker_configs(cluster: In, broker_id: IntText, page: Page) -> Response:
     """All settings of the broker."""

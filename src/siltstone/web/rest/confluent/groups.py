@@ -45,6 +45,7 @@ def _group_document(cluster: Cluster, group: ConsumerGroup) -> Document:
         partition_assignor=group.protocol or "",
         state=group.state.upper().replace(" ", "_"),
         type=group.type.upper(),
+        is_mixed_consumer_group=any(member.uses_classic for member in group.members),
         coordinator=cluster.link("brokers", cluster.broker_id),
         consumers=cluster.link(*at, "consumers"),
         lag_summary=cluster.link(*at, "lag-summary"),
@@ -132,6 +133,23 @@ def list_assignments(cluster: In, consumer_group_id: str, consumer_id: str, page
         return _assignment_document(cluster, consumer_group_id, consumer_id, *key)
 
     return cluster.listing("KafkaConsumerAssignmentList", named, keys, document, page)
+
+
+@router.get(
+    f"{CONSUMER}/assignments/{{topic_name}}/partitions/{{partition_id}}",
+    dependencies=[VIEWER, READING],
+    response_model=Resource,
+)
+def get_assignment(
+    cluster: In, consumer_group_id: str, consumer_id: str, topic_name: str, partition_id: IntText
+) -> Document:
+    """One partition that a member has."""
+    assigned = _member(cluster, consumer_group_id, consumer_id).assigned
+    if (topic_name, partition_id) not in {(each.topic, each.partition) for each in assigned}:
+        raise HTTPException(
+            404, f"the consumer has nothing of {topic_name[:256]!r}, partition {partition_id}"
+        )
+    return _assignment_document(cluster, consumer_group_id, consumer_id, topic_name, partition_id)
 
 
 def _lag_document(cluster: Cluster, group: ConsumerGroup, offset: GroupOffset) -> Document:

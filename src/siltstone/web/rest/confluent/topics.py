@@ -180,6 +180,13 @@ def list_partitions(cluster: In, topic_name: str, page: Page) -> Document:
     )
 
 
+@router.get(f"{TOPICS}/-/partitions/-/reassignment", dependencies=[VIEWER], response_model=ResourceList)
+def list_all_reassignments(cluster: In, page: Page) -> Document:
+    """The partitions of all topics whose replicas come or go: none here."""
+    parts = ["topics", "-", "partitions", "-", "reassignment"]
+    return cluster.listing("KafkaReassignmentList", parts, [], dict, page)
+
+
 @router.get(f"{TOPIC}/partitions/-/reassignment", dependencies=[VIEWER], response_model=ResourceList)
 def list_reassignments(cluster: In, topic_name: str, page: Page) -> Document:
     """The partitions whose replicas come or go: none here."""
@@ -197,13 +204,16 @@ def get_partition(cluster: In, topic_name: str, partition_id: IntText) -> Docume
 
 @router.get(f"{PARTITION}/offset", dependencies=[VIEWER], response_model=Resource)
 def get_offset(cluster: In, topic_name: str, partition_id: IntText) -> Document:
-    """Where a partition begins and ends for a consumer."""
+    """Where a partition begins and ends for a consumer. ``earliest_offset`` and ``latest_offset`` are
+    Confluent's; they are ``beginning_offset`` and ``end_offset``, as which this server had them first."""
     found = clusters.offsets_of(cluster.served, topic_name, partition_id)
     return cluster.resource(
-        "KafkaPartitionOffset",
+        "KafkaPartitionWithOffsets",
         *("topics", topic_name, "partitions", partition_id, "offset"),
         topic_name=topic_name,
         partition_id=partition_id,
+        earliest_offset=found.beginning,
+        latest_offset=found.end,
         beginning_offset=found.beginning,
         end_offset=found.end,
         last_stable_offset=found.last_stable,
