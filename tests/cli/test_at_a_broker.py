@@ -74,6 +74,18 @@ def test_a_brokers_settings_change_at_run_time(run: Command, address: str) -> No
     assert done.lines[0] == "Default configs for brokers in the cluster are:"
 
 
+def test_log_dirs_of_certain_brokers(run: Command, address: str) -> None:
+    flags = ("--describe", "--bootstrap-server", address)
+    (broker,) = run("log-dirs", *flags, "--broker-list", "0").document["brokers"]
+    assert broker["broker"] == 0
+    for numbers, said in (
+        ("0,9", "there is no broker 9; pass some of 0"),
+        ("0,x", "a word that is no number"),
+    ):
+        done = run("log-dirs", *flags, "--broker-list", numbers)
+        assert (done.status, done.out, said in done.err) == (main.USAGE, b"", True)
+
+
 @pytest.mark.parametrize("command", sorted(set(main.COMMANDS) - main.AT_A_BROKER))
 def test_what_works_on_files_says_so_in_one_line(run: Command, command: str) -> None:
     for arguments in (["--bootstrap-server", "there:1"], ["--bootstrap-server=there:1", "DIR"]):
@@ -91,6 +103,7 @@ def test_what_works_on_files_says_so_in_one_line(run: Command, command: str) -> 
     "consume -t t --high-watermark end",
     "produce -t t --server-properties FILE",
     "topics --list --dir DIR",
+    "log-dirs --describe --dir DIR",
 ])  # fmt: skip
 def test_what_only_directories_have_is_refused(run: Command, address: str, line: str) -> None:
     done = run(*line.split(), "--bootstrap-server", address)
@@ -128,3 +141,14 @@ def test_a_reader_goes_on_and_says_what_ends_it_has_reached(run: Command, addres
                 break
     assert sum(count for count, _ in seen) == 7
     assert [offset for count, offset in seen if not count] == [4, 8]
+
+
+def test_the_page_says_of_each_command_whether_it_asks_a_broker() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "broker.md").read_text("utf-8")
+    section = page.partition("## Commands at a running broker")[2].partition("\n## ")[0]
+    said = {
+        command: answer.startswith("yes")
+        for names, answer in re.findall(r"^\| (`.*?) \| (yes|no)", section, flags=re.MULTILINE)
+        for command in re.findall(r"`([\w-]+)`", names)
+    }
+    assert said == {command: command in main.AT_A_BROKER for command in main.COMMANDS}

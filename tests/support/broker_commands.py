@@ -39,6 +39,9 @@ SCRIPT = (
     "get-offsets --topic-partitions users:1-3,plain",
     "get-offsets --topic plain --time 9000000000000",
     "get-offsets --topic nope",
+    "log-dirs --describe --topic-list users,plain",
+    "log-dirs --describe --topic-list nope",
+    "log-dirs",
     "topics --describe",
     "topics --describe --topic nope",
     "topics --alter --topic plain --partitions 3",
@@ -87,6 +90,7 @@ def alike(out: bytes) -> str:
     text = re.sub(r'"topic_id": "[\w-]{22}"', '"topic_id": ID', text)
     text = re.sub(r"TopicId: [\w-]{22}", "TopicId: ID", text)
     text = re.sub(r'"broker": \d+', '"broker": NUMBER', text)
+    text = re.sub(r'"logDir": "[^"]*"', '"logDir": PATH', text)
     return re.sub(r'"ts": \d{13}', '"ts": NOW', text)
 
 

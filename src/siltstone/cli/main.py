@@ -55,7 +55,7 @@ COMMANDS = {
 """Each command with its line of help; the module of a command is loaded only when it is used."""
 BROKER_FLAG = "--bootstrap-server"
 AT_A_BROKER = frozenset(
-    ("compact", "configs", "consume", "delete-records", "get-offsets", "groups", "produce", "topics")
+    "compact configs consume delete-records get-offsets groups log-dirs produce topics".split()
 )
 """The commands that also ask a running broker, by Kafka's protocol."""
 _MODULES = (

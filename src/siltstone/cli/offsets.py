@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from siltstone.base.errors import UsageError
 from siltstone.cli import output
@@ -87,13 +87,48 @@ def get_offsets(
     return 1 if failures else 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class LogDirsFlags(output.DirFlags, output.ServerFlags):
+    """The flags of ``siltstone log-dirs``.
+
+    Parameters
+    ----------
+    describe
+        Show the directories: the only action, which must be named, as in Kafka.
+    topic_list
+        Only these topics, separated by commas.
+    broker_list
+        With --bootstrap-server: only these brokers, by their numbers, separated by commas.
+    """
+
+    describe: bool = False
+    topic_list: str | None = None
+    broker_list: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        """What is shown. Raises SiltstoneError."""
+        config, topics = self.client_properties(), _words(self.topic_list)
+        if self.bootstrap_server is None:
+            is_alone = self.broker_list is not None
+            output.refuse_if(is_alone, "--broker-list is only for --bootstrap-server", "leave it out")
+            return commands.describe_log_dirs(self.broker_directories(), topics)
+        from siltstone.broker.remote_log_dirs import describe_log_dirs
+
+        numbers = _words(self.broker_list)
+        is_wrong = not all(word.isascii() and word.isdigit() for word in numbers)
+        output.refuse_if(is_wrong, "--broker-list has a word that is no number", "pass numbers, as in 0,1")
+        return describe_log_dirs(self.bootstrap_server, config, topics, list(map(int, numbers)))
+
+
+def _words(text: str | None) -> list[str]:
+    return [word.strip() for word in (text or "").split(",") if word.strip()]
+
+
 def log_dirs(
     directories: output.Directories = (),
     /,
     *,
-    flags: output.DirFlags = output.DirFlags(),
-    describe: bool = False,
-    topic_list: str | None = None,
+    flags: LogDirsFlags = LogDirsFlags(),
     json_: output.Json = False,
 ) -> int:
     """Show the partitions of each log directory with their sizes, as kafka-log-dirs --describe does.
@@ -105,20 +140,15 @@ def log_dirs(
     ----------
     directories
         The log directories, also as --dir.
-    describe
-        Show the directories: the only action, which must be named, as in Kafka.
-    topic_list
-        Only these topics, separated by commas.
     json_
         No effect: the output is JSON without it, too.
     """
     flags = flags.at(directories)
-    output.refuse_if(not describe, "no action", "pass --describe")
-    topics = [name.strip() for name in (topic_list or "").split(",") if name.strip()]
-    document = commands.describe_log_dirs(flags.broker_directories(), topics)
+    output.refuse_if(not flags.describe, "no action", "pass --describe")
+    document = flags.document()
     output.write_lines(json.dumps(document))
-    (broker,) = document["brokers"]
-    return 1 if any(directory["error"] for directory in broker["logDirs"]) else 0
+    log_dirs = [directory for broker in document["brokers"] for directory in broker["logDirs"]]
+    return 1 if any(directory["error"] for directory in log_dirs) else 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ import json
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
@@ -356,17 +356,25 @@ class ServerFlags:
 
     def remote(self) -> "RemoteBroker | None":
         """The running broker; None if the command works on directories. Raises UsageError for both."""
+        config = self.client_properties()
+        if self.bootstrap_server is None:
+            return None
+        from siltstone.commands.remote import RemoteBroker
+
+        return RemoteBroker(self.bootstrap_server, config)
+
+    def client_properties(self) -> Mapping[str, str]:
+        """The properties of --command-config. Raises UsageError for one without a broker, and for a broker
+        and directories."""
         if self.bootstrap_server is None:
             is_alone = self.command_config is not None
             refuse_if(is_alone, "--command-config is only for --bootstrap-server", "leave it out")
-            return None
+            return {}
         has_directory = bool(getattr(self, "dir", ()))
         refuse_if(has_directory, "a directory and --bootstrap-server", "pass one of them")
-        from siltstone.commands.remote import RemoteBroker
         from siltstone.log.checkpoints import read_properties
 
-        config = read_properties(self.command_config) if self.command_config else {}
-        return RemoteBroker(self.bootstrap_server, config)
+        return read_properties(self.command_config) if self.command_config else {}
 
     def refuse_at_a_broker(self, *names: str) -> None:
         """Raises UsageError for flags that only directories have a meaning for."""

@@ -232,7 +232,8 @@ def _new_start(snapshot: Snapshot, topic_partition: TopicPartition, offset: int)
 
 # The partitions of each log directory, in the form of Kafka's ``DescribeLogDirs`` (``LogDirsCommand``).
 
-_STORAGE_ERROR = "org.apache.kafka.common.errors.KafkaStorageException"
+STORAGE_ERROR = "org.apache.kafka.common.errors.KafkaStorageException"
+"""Kafka's name of the error that a log directory has."""
 
 
 def describe_log_dirs(directories: BrokerDirectories, topics: Collection[str] = ()) -> dict[str, Any]:
@@ -260,6 +261,6 @@ def describe_log_dirs(directories: BrokerDirectories, topics: Collection[str] = 
             ]
             broker = broker or snapshot.broker_id
         except (SiltstoneError, OSError) as error:
-            entry["error"] = f"{_STORAGE_ERROR}: {error}"
+            entry["error"] = f"{STORAGE_ERROR}: {error}"
         log_dirs.append(entry)
     return {"version": 1, "brokers": [{"broker": broker, "logDirs": log_dirs}]}
