@@ -21,9 +21,11 @@ from siltstone.base.errors import (
     SourceChangedError,
     UsageError,
 )
+from siltstone.base.files import backups as stored
+from siltstone.base.files.backups import restore_points
 from siltstone.cli.main import run
 from siltstone.commands import backup as backups
-from siltstone.commands.backup import BackupRequest, BackupResult, backup, restore, restore_points
+from siltstone.commands.backup import BackupRequest, BackupResult, backup, restore
 
 DAY_MS = 86_400_000
 NOW_MS = 1_900_000_000_000
@@ -53,7 +55,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backups, "CHUNK_BYTES", 4_096)
+    monkeypatch.setattr(stored, "CHUNK_BYTES", 4_096)
 
 
 def contents(root: Path) -> dict[str, tuple[bytes, int]]:
@@ -143,7 +145,7 @@ def test_several_directories_become_folders(
 def test_an_interrupted_backup_is_no_restore_point_and_is_taken_over(
     logs: Path, target: Path, store: Any, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    put, count = files.put_new, 0
+    put, count = stored.put_new, 0
 
     def failing(path: Path, data: bytes) -> bool:
         nonlocal count
@@ -153,8 +155,8 @@ def test_an_interrupted_backup_is_no_restore_point_and_is_taken_over(
         return put(path, data)
 
     with monkeypatch.context() as patched:
-        patched.setattr(files, "put_new", failing)
-        patched.setattr(files, "delete_objects", lambda paths: None)  # the process has died
+        patched.setattr(stored, "put_new", failing)
+        patched.setattr(stored, "delete_objects", lambda paths: None)  # the process has died
         with pytest.raises(KeyboardInterrupt):
             made(target, clock, logs)
     assert restore_points(target) == []
@@ -169,19 +171,19 @@ def test_an_interrupted_backup_is_no_restore_point_and_is_taken_over(
 def test_two_backups_do_not_write_at_one_time(
     logs: Path, target: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put, errors = files.put_own, list[BusyError]()
+    put, errors = stored.put_own, list[BusyError]()
 
     def putting(path: Path, data: bytes) -> bool:
         if path.name != "writer.json":
             with monkeypatch.context() as inner:
-                inner.setattr(files, "put_own", put)
+                inner.setattr(stored, "put_own", put)
                 with pytest.raises(BusyError) as caught:
                     made(target, clock, logs, is_live=True)
                 errors.append(caught.value)
         return put(path, data)
 
     with monkeypatch.context() as patched:
-        patched.setattr(files, "put_own", putting)
+        patched.setattr(stored, "put_own", putting)
         made(target, clock, logs)
     assert len(errors) == 1
     assert len(restore_points(target)) == 1
@@ -246,7 +248,7 @@ def test_a_live_directory_is_backed_up_and_recovers(
 def test_a_partition_that_a_cleaning_changes_meanwhile_is_copied_again(
     logs: Path, target: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    put, cleanings = files.put_new, 0
+    put, cleanings = stored.put_new, 0
     with st.open(logs, mode="a") as opened:
 
         def putting(path: Path, data: bytes) -> bool:
@@ -257,8 +259,8 @@ def test_a_partition_that_a_cleaning_changes_meanwhile_is_copied_again(
                 opened.clean("users")
             return put(path, data)
 
-        monkeypatch.setattr(files, "put_new", putting)
-        monkeypatch.setattr(backups, "THREADS", 1)
+        monkeypatch.setattr(stored, "put_new", putting)
+        monkeypatch.setattr(stored, "THREADS", 1)
         made(target, clock, logs, is_live=True)
     assert cleanings == 2
     restore(target, tmp_path / "restored")

@@ -12,8 +12,9 @@ import pytest
 import siltstone as st
 from siltstone.base import files
 from siltstone.base.files import objects
+from siltstone.base.files.backups import restore_points
 from siltstone.cli.main import run
-from siltstone.commands.backup import BackupRequest, backup, restore, restore_points
+from siltstone.commands.backup import BackupRequest, backup, restore
 from tests.support.objects.faulty import (
     BUSY,
     CUT,

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from siltstone.base.errors import UsageError
+from siltstone.base.files.backups import restore_points
 from siltstone.cli import output
 from siltstone.commands import backup as backups
 from siltstone.commands.explain_page import counted, size_text
@@ -137,7 +138,7 @@ def _show_restored(result: backups.RestoreResult) -> None:
 
 
 def _list(source: Path, *, json_: bool) -> int:
-    points = backups.restore_points(source)
+    points = restore_points(source)
     rows = [
         {
             "backup_id": point.backup_id,

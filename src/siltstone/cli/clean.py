@@ -13,7 +13,7 @@ from pathlib import Path
 from cyclopts import Parameter
 
 from siltstone.base.config import ConfigSource
-from siltstone.base.errors import UsageError
+from siltstone.base.errors import UsageError, shown_path
 from siltstone.cli import fleet as fleets
 from siltstone.cli import output
 from siltstone.cli.watch import watch_logs
@@ -220,7 +220,7 @@ def _document(request: cleaning.CleanRequest, outcome: cleaning.CleanOutcome) ->
         "notes": outcome.notes,
         "report_error": outcome.report_error,
         "kept_originals": outcome.kept,
-        "out": outcome.out,
+        "out": None if outcome.out is None else shown_path(outcome.out),
     }
 
 
@@ -296,7 +296,8 @@ def _copy_text(outcome: cleaning.CleanOutcome) -> str:
     if outcome.out is None:
         return ""
     is_cleaned = any(result.status == CLEANED for result in outcome.results)
-    return f"; the {'cleaned copy' if is_cleaned else 'copy, with all logs as they were,'} is {outcome.out}"
+    what = "cleaned copy" if is_cleaned else "copy, with all logs as they were,"
+    return f"; the {what} is {shown_path(outcome.out)}"
 
 
 def _reasons(results: Iterable[LogResult]) -> Iterator[tuple[tuple[str, str], object]]:

@@ -1,16 +1,10 @@
 """Backups of log directories in an object store: ``siltstone backup``, ``siltstone restore``.
 
-::
-
-    PREFIX/chunks/ab/abcd…        up to CHUNK_BYTES of a file, named by their SHA-256; never written again
-    PREFIX/backups/ID.json        a restore point: all files with their sizes, times, modes and chunks
-    PREFIX/writer.json            who writes now; created only if there is none (If-None-Match)
-
-A file is cut into chunks of equal size, so a segment that has grown since the last backup adds its new
-chunks, and a segment that a cleaning has written anew under its old name adds what is new in it. A file whose
-size, time and inode are those of the last backup is not read again, unless it was written just before that
-one. The restore point is written last: it is complete, or not there. A restore checks every chunk against its
-name.
+The format is that of ``base.files.backups``. A file is cut into chunks of equal size, so a segment that has
+grown since the last backup adds its new chunks, and a segment that a cleaning has written anew under its old
+name adds what is new in it. A file whose size, time and inode are those of the last backup is not read again,
+unless it was written just before that one. The restore point is written last: it is complete, or not there. A
+restore checks every chunk against its name.
 
 A directory is locked, and was stopped in order, or not: a restore leaves it as it was, and a start recovers
 it. With ``is_live`` a broker goes on meanwhile: each partition is copied until its list of files was the same
@@ -22,36 +16,41 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
-import re
-import secrets
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
-
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.errors import (
-    BusyError,
     CheckFailedError,
-    CorruptFileError,
     DirectoryRefusedError,
     SourceChangedError,
     UsageError,
 )
+from siltstone.base.files import backups as stored
+from siltstone.base.files.backups import (
+    THREADS,
+    BackedUpDirectory,
+    BackedUpFile,
+    ChunkWriter,
+    RestorePoint,
+    chunk_path,
+    new_id,
+    only_writer,
+    point_path,
+    put_point,
+    refuse_no_store,
+    restore_points,
+)
 from siltstone.log.directory import open_directories
 from siltstone.log.names import CLEAN_SHUTDOWN, LOCK, parse_partition
 
-CHUNK_BYTES = 16 << 20
-THREADS = 8
 LIVE_ATTEMPTS = 5
 """How often a partition is copied while a broker changes its files."""
-_BACKUPS, _CHUNKS, _WRITER = "backups", "chunks", "writer.json"
 _PASSING = (".deleted", ".cleaned")
 """Files that the next start would remove: they are left out."""
 _GRACE_MS = 24 * 3_600_000
@@ -59,49 +58,8 @@ _GRACE_MS = 24 * 3_600_000
 _SAME_TICK_MS = 2_000
 """A file that was written so shortly before a backup is read again: its time may be the same although its
 bytes are others."""
-_CHUNK_NAME = re.compile(r"[0-9a-f]{64}")
 Progress = Callable[[str, int, int], None]
 """Called with what is done, bytes done, bytes in all."""
-
-
-class BackedUpFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a restore point. ``name``: from its log directory on; ``chunks``: their SHA-256 in order."""
-
-    name: str
-    size: int
-    modified_ns: int
-    inode: int
-    mode: int
-    chunks: tuple[str, ...]
-
-
-class BackedUpDirectory(msgspec.Struct, frozen=True, kw_only=True):
-    """A log directory of a restore point. ``folders``: also those without files."""
-
-    path: str
-    folders: tuple[str, ...]
-    files: tuple[BackedUpFile, ...]
-
-
-class RestorePoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
-    """A backup: what ``backups/ID.json`` has. ``is_live``: a broker went on meanwhile."""
-
-    backup_id: str
-    time_ms: int
-    host: str
-    is_live: bool
-    chunk_bytes: int
-    directories: tuple[BackedUpDirectory, ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return sum(file.size for directory in self.directories for file in directory.files)
-
-    @property
-    def chunks(self) -> set[str]:
-        """The names of all chunks."""
-        return {chunk for directory in self.directories for file in directory.files for chunk in file.chunks}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,32 +118,6 @@ def no_progress(what: str, done: int, total: int) -> None:
 # Restore points
 
 
-def restore_points(target: Path) -> list[RestorePoint]:
-    """The restore points of a store, the oldest first. Raises CorruptFileError, OSError."""
-    _refuse_no_store(target)
-    try:
-        listed = files.entries(target / _BACKUPS)
-    except FileNotFoundError:
-        return []
-    points = [_read_point(target / _BACKUPS / entry.name) for entry in listed if entry.is_file]
-    return sorted(points, key=lambda point: (point.time_ms, point.backup_id))
-
-
-def _read_point(path: Path) -> RestorePoint:
-    try:
-        point = msgspec.json.decode(files.read_bytes(path), type=RestorePoint)
-    except (ValueError, RecursionError) as error:
-        reason = f"it is not a restore point: {error}"
-        raise CorruptFileError(str(path), 0, reason, advice="remove it, or use an earlier one") from None
-    for directory in point.directories:
-        for name in (*directory.folders, *(file.name for file in directory.files)):
-            if name.startswith("/") or ".." in Path(name).parts or not name:
-                raise CorruptFileError(str(path), 0, f"a file's name leads out of its directory: {name!r}")
-    if not all(map(_CHUNK_NAME.fullmatch, point.chunks)):
-        raise CorruptFileError(str(path), 0, "a chunk's name is no SHA-256")
-    return point
-
-
 def chosen(points: Sequence[RestorePoint], at: str | None) -> RestorePoint:
     """The restore point of an id, or the newest one at a time (ISO 8601, UTC) or before it; None: the newest.
     Raises UsageError."""
@@ -209,12 +141,6 @@ def chosen(points: Sequence[RestorePoint], at: str | None) -> RestorePoint:
     return before[-1]
 
 
-def _refuse_no_store(target: Path) -> None:
-    if not files.is_object(target):
-        advice = "pass s3://BUCKET/PREFIX, gs://… or abfs://…"
-        raise UsageError("is no address of an object store", path=str(target), advice=advice)
-
-
 # Backup
 
 
@@ -227,13 +153,13 @@ def backup(
     NotALogDirectoryError, SourceChangedError if a live broker changes a partition again and again,
     CorruptFileError, OSError.
     """
-    _refuse_no_store(request.target)
+    refuse_no_store(request.target)
     if request.keep is not None and request.keep < 1:
         raise UsageError(f"--keep {request.keep}: is below 1", advice="pass 1 or more")
     clock = clock or SystemClock()
     with contextlib.ExitStack() as stack:
         if not request.dry_run:
-            stack.enter_context(_writing(request, clock))
+            stack.enter_context(only_writer(request.target, clock.now_ms(), takes_over=request.takes_over))
         lock = not request.is_live and not request.dry_run
         opened = open_directories(request.directories, lock=lock)
         for directory in opened:
@@ -243,50 +169,19 @@ def backup(
         directories = tuple(work.back_up(directory.path) for directory in opened)
         now_ms = clock.now_ms()
         point = RestorePoint(
-            backup_id=_new_id(points, now_ms),
+            backup_id=new_id(points, now_ms),
             time_ms=now_ms,
             host=socket.gethostname(),
             is_live=request.is_live,
-            chunk_bytes=CHUNK_BYTES,
+            chunk_bytes=stored.CHUNK_BYTES,
             directories=directories,
         )
         pruned: list[str] = []
         if not request.dry_run:
-            path = request.target / _BACKUPS / f"{point.backup_id}.json"
-            if not files.put_own(path, msgspec.json.encode(point)):
-                raise BusyError("another backup has just been made", advice="try again")
+            put_point(request.target, point)
             if request.keep is not None:
                 pruned = _prune(request.target, [*points, point], request.keep, now_ms)
         return work.result(point, pruned)
-
-
-def _new_id(points: Sequence[RestorePoint], now_ms: int) -> str:
-    """A name of the time, in UTC, that no other restore point has."""
-    name = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
-    taken = {point.backup_id for point in points}
-    number = 1
-    while (found := name if number == 1 else f"{name}-{number}") in taken:
-        number += 1
-    return found
-
-
-@contextlib.contextmanager
-def _writing(request: BackupRequest, clock: Clock) -> Iterator[None]:
-    """Be the only one that writes there. Raises BusyError."""
-    path = request.target / _WRITER
-    note = {"host": socket.gethostname(), "since_ms": clock.now_ms(), "run": secrets.token_hex(8)}
-    if request.takes_over:
-        files.delete_objects([path])
-    if not files.put_own(path, json.dumps(note).encode()):
-        who = bytes(files.read_bytes(path)).decode("utf-8", "replace")[:200]
-        raise BusyError(
-            f"another backup writes there, or was interrupted: {who}",
-            advice="wait for its end; if it has died, pass --take-over",
-        )
-    try:
-        yield
-    finally:
-        files.delete_objects([path])
 
 
 class _Backup:
@@ -294,16 +189,17 @@ class _Backup:
 
     def __init__(self, request: BackupRequest, points: Sequence[RestorePoint], progress: Progress) -> None:
         self._request, self._progress = request, progress
-        self._known = {chunk for point in points for chunk in point.chunks}
+        known = {chunk for point in points for chunk in point.chunks}
+        self._writer = ChunkWriter(request.target, known, dry_run=request.dry_run)
         self._before = {
             (directory.path, file.name): file
             for point in points
             for directory in point.directories
             for file in directory.files
-            if point.chunk_bytes == CHUNK_BYTES
+            if point.chunk_bytes == stored.CHUNK_BYTES
             and file.modified_ns // 1_000_000 < point.time_ms - _SAME_TICK_MS
         }
-        self.new_chunks = self.new_bytes = self.read_bytes = self._done = 0
+        self._done = 0
         self.passed_over: list[str] = []
 
     def back_up(self, root: Path) -> BackedUpDirectory:
@@ -367,7 +263,8 @@ class _Backup:
         if as_before and before is not None and status.modified_ns:
             chunks: tuple[str, ...] = before.chunks
         else:
-            chunks = self._put(root / name, status.size)
+            with files.Reader(root / name) as reader:
+                chunks = self._writer.put_file(reader, status.size)
         self._done += status.size
         self._progress("backup", self._done, self._total)
         return BackedUpFile(
@@ -379,46 +276,19 @@ class _Backup:
             chunks=chunks,
         )
 
-    def _put(self, path: Path, size: int) -> tuple[str, ...]:
-        """The chunks of the first ``size`` bytes of a file, put where they are new."""
-        starts = range(0, size, CHUNK_BYTES)
-        with files.Reader(path) as reader, ThreadPoolExecutor(min(THREADS, max(len(starts), 1))) as pool:
-            # No more chunks than threads are in memory.
-            return tuple(
-                pool.map(lambda start: self._put_chunk(reader, start, min(CHUNK_BYTES, size - start)), starts)
-            )
-
-    def _put_chunk(self, reader: files.Reader, start: int, size: int) -> str:
-        data = reader.read(start, size)
-        if len(data) != size:
-            raise SourceChangedError("it was truncated while it was read", path=reader.path)
-        name = hashlib.sha256(data).hexdigest()
-        self.read_bytes += size
-        if name not in self._known:
-            self._known.add(name)
-            self.new_chunks += 1
-            self.new_bytes += size
-            if not self._request.dry_run:
-                files.put_new(_chunk_path(self._request.target, name), data)
-        return name
-
     def result(self, point: RestorePoint, pruned: Sequence[str]) -> BackupResult:
         """What was done."""
         return BackupResult(
             backup_id=point.backup_id,
             files=sum(len(directory.files) for directory in point.directories),
             bytes=point.size,
-            new_chunks=self.new_chunks,
-            new_bytes=self.new_bytes,
-            read_bytes=self.read_bytes,
+            new_chunks=self._writer.new_chunks,
+            new_bytes=self._writer.new_bytes,
+            read_bytes=self._writer.read_bytes,
             passed_over=self.passed_over,
             pruned=pruned,
             dry_run=self._request.dry_run,
         )
-
-
-def _chunk_path(target: Path, name: str) -> Path:
-    return target / _CHUNKS / name[:2] / name
 
 
 def _files_below(
@@ -459,11 +329,11 @@ def _is_same_moment(before: Mapping[str, files.FileStat], after: Mapping[str, fi
 def _prune(target: Path, points: Sequence[RestorePoint], keep: int, now_ms: int) -> list[str]:
     """Remove all but the newest restore points, then the chunks that none has and that are not new."""
     old, kept = points[:-keep], points[-keep:]
-    files.delete_objects([target / _BACKUPS / f"{point.backup_id}.json" for point in old])
+    files.delete_objects([point_path(target, point.backup_id) for point in old])
     needed = {chunk for point in kept for chunk in point.chunks}
     unused = [
-        target / _CHUNKS / name
-        for name, status in files.objects_below(target / _CHUNKS)
+        target / stored.CHUNKS / name
+        for name, status in files.objects_below(target / stored.CHUNKS)
         if name.rpartition("/")[2] not in needed and now_ms - status.modified_ns // 1_000_000 > _GRACE_MS
     ]
     for start in range(0, len(unused), 1_000):
@@ -518,12 +388,7 @@ def restore(
 
 def _places(point: RestorePoint, target: Path) -> list[Path]:
     """Where each log directory is restored."""
-    if len(point.directories) == 1:
-        return [target]
-    names = [Path(directory.path).name for directory in point.directories]
-    if len(set(names)) < len(names) or not {"", ".", ".."}.isdisjoint(names):
-        names = [f"{number}-{name.strip('.')}" for number, name in enumerate(names)]
-    return [target / name for name in names]
+    return [target / name for name in point.directory_names]
 
 
 def _restore_into(
@@ -550,9 +415,9 @@ _EARLIER = "restore an earlier backup"
 
 def _restore_file(source: Path, path: Path, file: BackedUpFile) -> None:
     def chunk(name: str) -> bytes:
-        where = _chunk_path(source, name)
+        where = chunk_path(source, name)
         try:
-            data = files.read_bytes(where, CHUNK_BYTES + 1)
+            data = files.read_bytes(where, stored.CHUNK_BYTES + 1)
         except FileNotFoundError:
             raise CheckFailedError("a chunk is missing", path=where, advice=_EARLIER) from None
         if hashlib.sha256(data).hexdigest() != name:

@@ -28,6 +28,7 @@ from siltstone.base import files, interruption
 from siltstone.base.clock import Clock, SystemClock, resolve_now_ms, time_text
 from siltstone.base.config import LogConfig, parse_assignments
 from siltstone.base.errors import CorruptFileError, SiltstoneError, UsageError
+from siltstone.base.files.backups import BACKUPS, CHUNKS, WRITER
 from siltstone.commands.directories import locked_directories, refuse_unclean
 from siltstone.commands.engines import cleanable_bytes, start_java
 from siltstone.commands.explain_page import counted
@@ -45,6 +46,7 @@ from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import CleanedCopy, Destination, DryRun, InPlace
 from siltstone.compaction.inplace.originals import Originals, read_run, refuse_other_file_system, undo_logs
 from siltstone.compaction.inplace.planning import LogState, PlanOptions
+from siltstone.compaction.inplace.stored_copy import StoredCopy, stored_target
 from siltstone.compaction.ledger.compactor import CompactionEngine, InProcessCompactionEngine
 from siltstone.compaction.report import (
     CLEANED,
@@ -189,7 +191,9 @@ class CleanRequest(CleaningOptions):
     in_place
         Swap the cleaned segments in.
     out
-        Write a cleaned copy of DIR to this new directory instead.
+        Write a cleaned copy of DIR to this new directory instead, or to a prefix of an object store.
+    take_over
+        Write to a bucket although another run seems to: after one that has died.
     keep_originals
         Keep hard links of all replaced files below this directory; restore them with: siltstone undo.
     max_extra_bytes
@@ -207,6 +211,7 @@ class CleanRequest(CleaningOptions):
 
     in_place: bool = False
     out: Path | None = None
+    take_over: bool = False
     keep_originals: Path | None = None
     max_extra_bytes: int | None = None
     stop_after: float | None = None
@@ -303,8 +308,8 @@ def clean(
         if confirm is not None:
             confirm(states, request.plan_options(now_ms))
         originals = None if request.keep_originals is None else request.keep_originals.absolute() / run
-        destination = _destination(request, run, originals, directories, states)
-        audit = _Audit(request=request, run=run, started_ms=started, now_ms=now_ms, states=states)
+        destination, out = _destination(request, run, originals, directories, states, stack, started)
+        audit = _Audit(request=request, run=run, started_ms=started, now_ms=now_ms, states=states, out=out)
         _roll(states if request.roll else (), clock)
         make_engine = engine or _engine_for(request, states)
         engine_of_run = functools.cache(lambda: make_engine(request, progress))
@@ -359,7 +364,7 @@ def _outcome(
         passed_over=passed_over,
         notes=list(policies.notes),
         kept=originals if originals is not None and files.exists(originals) else None,
-        out=None if audit.request.dry_run or audit.request.out is None else audit.request.out.absolute(),
+        out=audit.out,
         engine=engine,
         report_error=audit.write(results),
     )
@@ -414,13 +419,28 @@ def _destination(
     originals: Path | None,
     directories: Sequence[LogDirectory],
     states: Sequence[LogState],
-) -> Destination:
-    """The destination that the request names. ``originals``: the folder KEEP/RUN, None without
-    ``--keep-originals``."""
+    stack: contextlib.ExitStack,
+    started_ms: int,
+) -> tuple[Destination, Path | None]:
+    """(the destination that the request names, the path of the copy that it makes). ``originals``: the folder
+    KEEP/RUN, None without ``--keep-originals``. ``stack``: closes what the destination holds."""
+    if request.out is not None and files.is_object(request.out):
+        if request.dry_run:
+            return DryRun(), None
+        target = stack.enter_context(
+            stored_target(request.out, started_ms, parent=request.spill_dir, takes_over=request.take_over)
+        )
+        return StoredCopy(run, directories[0], target), files.stored_path(target.path, target.backup_id)
     if request.out is not None:
         copy = CleanedCopy(run, directories[0], request.out.absolute())
         copy.refuse_too_little_space()
-        return DryRun(copy) if request.dry_run else copy
+        return (DryRun(copy), None) if request.dry_run else (copy, request.out.absolute())
+    return _in_place(request, run, originals, states), None
+
+
+def _in_place(
+    request: CleanRequest, run: str, originals: Path | None, states: Sequence[LogState]
+) -> Destination:
     in_place = InPlace(run, None if originals is None else Originals(originals))
     if request.dry_run:
         # A dry run that names no destination checks only the space that was named.
@@ -471,6 +491,10 @@ def refuse_contradictions(request: CleanRequest) -> None:
     if request.stop_after is not None and not request.stop_after >= 0:
         reason = f"--stop-after {request.stop_after:g} is negative"
         raise UsageError(reason, advice="pass minutes, from 0 on")
+    if request.take_over and (request.out is None or not files.is_object(request.out)):
+        raise UsageError(
+            "--take-over is for buckets", advice="pass --out s3://BUCKET/PREFIX, or leave it out"
+        )
     if request.roll and (request.dry_run or not request.in_place):
         raise UsageError("--roll changes the logs", advice="pass --in-place, and no --dry-run")
 
@@ -480,12 +504,34 @@ def _refuse_outputs(request: CleanRequest) -> None:
     if request.out is not None and len(request.directories) != 1:
         advice = "pass --in-place for several log directories, or clean one after the other"
         raise UsageError("--out takes one DIR", advice=advice)
+    if request.report is not None and files.is_object(request.report):
+        reason = "--report: is a path of an object store"
+        raise UsageError(reason, path=request.report, advice="pass a new file of a disk")
+    if request.out is not None and files.is_object(request.out):
+        _refuse_other_objects(request.out)
     for flag, path in (("--out", request.out), ("--report", request.report)):
+        if path is not None and files.is_object(path):
+            continue
         if path is not None and files.exists(path):
             raise UsageError(f"{flag}: the path already exists", path=path, advice="pass a new path")
         if path is not None and not files.is_directory(path.absolute().parent):
             reason = f"{flag}: {path.absolute().parent} is not a directory"
             raise UsageError(reason, path=path, advice="create it, or pass another path")
+
+
+def _refuse_other_objects(out: Path) -> None:
+    """Raises UsageError for a prefix of a store that has anything but restore points, OSError."""
+    advice = "pass a prefix that has nothing yet, or only copies and backups"
+    if files.is_in_restore_point(out):
+        raise UsageError("--out: the path is within a restore point", path=out, advice=advice)
+    try:
+        listed = files.entries(out)
+    except FileNotFoundError:
+        return
+    others = [entry.name for entry in listed if entry.name not in (BACKUPS, CHUNKS, WRITER)]
+    if others:
+        reason = f"--out: the prefix has other objects, such as {others[0]}"
+        raise UsageError(reason, path=out, advice=advice)
 
 
 def _refuse_directories(request: CleanRequest, directories: list[LogDirectory]) -> None:
@@ -504,6 +550,12 @@ def refuse_outputs_inside(request: CleanRequest, directories: Mapping[tuple[int,
     keys."""
     outputs = {"--out": request.out, "--keep-originals": request.keep_originals, "--report": request.report}
     for flag, path in outputs.items():
+        if path is not None and files.is_object(path):
+            inside = [other for other in directories.values() if _is_in_bucket(path, other)]
+            if inside:
+                reason = f"{flag}: the path is inside {inside[0]}"
+                raise UsageError(reason, path=path, advice="pass another path")
+            continue
         above = [] if path is None else [parent for parent in path.resolve().parents if files.exists(parent)]
         for place in [files.stat(parent).device_and_inode for parent in above]:
             if place in directories:
@@ -511,16 +563,25 @@ def refuse_outputs_inside(request: CleanRequest, directories: Mapping[tuple[int,
                 raise UsageError(reason, path=path, advice="pass another path")
 
 
+def _is_in_bucket(path: Path, directory: Path) -> bool:
+    """Is an object's path inside a directory of objects? That of a restore point has only its own."""
+    if not files.is_object(directory) or files.is_in_restore_point(directory):
+        return False
+    return files.is_below(path, directory)
+
+
 @dataclass(slots=True, kw_only=True)
 class _Audit:
     """The audit of a run, made before the logs are changed; nothing is written without ``--report``.
-    ``partitions``: the directories that the run may change; ``before``: the fingerprints of their files."""
+    ``partitions``: the directories that the run may change; ``before``: the fingerprints of their files.
+    ``out``: the path of the copy, None without one."""
 
     request: CleanRequest
     run: str
     started_ms: int
     now_ms: int
     states: Sequence[LogState]
+    out: Path | None = None
     partitions: list[Path] = field(init=False)
     before: Fingerprints = field(init=False)
 
@@ -535,7 +596,7 @@ class _Audit:
         ``error``: why the run failed as a whole; there are no results then. No OSError is raised: the logs
         are cleaned, and the caller must still get their results.
         """
-        path, out = self.request.report, self.request.out
+        path, out = self.request.report, self.out
         if path is None:
             return None
         try:
@@ -544,7 +605,7 @@ class _Audit:
             user = str(os.getuid())
         after = self.partitions
         if out is not None:
-            after = [out.absolute() / partition.name for partition in self.partitions]
+            after = [out / partition.name for partition in self.partitions]
         options = {name: getattr(self.request, name) for name in CleanRequest.__dataclass_fields__}
         document = {
             "run": self.run,

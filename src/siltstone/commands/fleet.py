@@ -349,7 +349,7 @@ class Fleet:
         if report is not None and files.exists(report):
             raise UsageError("--report: the path already exists", path=report, advice="pass a new path")
         for flag, path in (("--out", self._request.out), ("--report", report)):
-            if path is not None and BROKER not in str(path):
+            if path is not None and BROKER not in str(path) and not files.is_object(path):
                 parent = path.absolute().parent
                 if not files.is_directory(parent):
                     reason = f"{flag}: {parent} is not a directory"
@@ -416,7 +416,7 @@ class Fleet:
             if broker.error is not None:
                 raise broker.error
             request = self._request_of(broker)
-            if request.out is not None and files.exists(request.out):
+            if request.out is not None and _is_there(request.out):
                 return self._skipped(broker, f"{request.out}: {COPIED_BEFORE}"), outcome
             result.now_ms = request.now_ms
             outcome = cleaning.clean(
@@ -459,7 +459,7 @@ class Fleet:
         """The broker's copy, in a folder that is made for it. A dry run makes none: it asks for the space of
         the nearest one."""
         out = _own_path(self._request.out, broker)
-        if out is None or files.is_directory(out.parent):
+        if out is None or files.is_object(out) or files.is_directory(out.parent):
             return out
         if self._request.dry_run:
             above = next(folder for folder in out.absolute().parents if files.is_directory(folder))
@@ -517,6 +517,11 @@ def _own_path(path: Path | None, broker: FleetBroker) -> Path | None:
     if path is None or BROKER in str(path):
         return None if path is None else _with_name(path, broker)
     return path / broker.name
+
+
+def _is_there(out: Path) -> bool:
+    """Is a broker's copy there? In a store an interrupted run leaves objects that are none yet."""
+    return files.newest_stored(out) != out if files.is_object(out) else files.exists(out)
 
 
 def _spark_engines(request: CleanRequest, at_once: int) -> SharedEngines:

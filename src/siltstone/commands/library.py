@@ -78,6 +78,7 @@ class CleanKeywords(LogKeywords, total=False):
     drop_keyless: bool
     in_place: bool
     out: OnePath
+    take_over: bool
     keep_originals: OnePath
     max_extra_bytes: int
     stop_after: float

@@ -379,13 +379,14 @@ def open_directories(
 
 
 def resolve_directory(path: Path) -> Path:
-    """The path of a directory without symbolic links.
+    """The path of a directory without symbolic links; of a prefix of a store that has restore points, the
+    newest of them as a directory.
 
     Raises NotALogDirectoryError for a symbolic link among a log directory's partitions. A broker follows such
     a link, but its lock is in the link's directory, and this process would lock the target's.
     """
     if files.is_object(path):
-        return path
+        return files.newest_stored(path)
     path = path.absolute()
     if files.is_link(path) and parse_partition(path.name) is not None and _has_broker_files(path.parent):
         raise NotALogDirectoryError(
@@ -425,7 +426,7 @@ def refuse_objects(path: Path) -> None:
         raise DirectoryRefusedError(
             "objects of a store are only read",
             path=path,
-            advice="clean them with --out into a copy, or copy them to a disk",
+            advice="clean them with --out into a copy, on a disk or in a bucket, or copy them to a disk",
         )
 
 

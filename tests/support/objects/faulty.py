@@ -21,6 +21,10 @@ SILENT = "silent"
 """Sends nothing, until the proxy ends."""
 LOST = "lost"
 """Does what it is asked, and closes the connection without an answer."""
+CHANGED = "changed"
+"""Changes a byte of what is sent, as a network card with bad memory does."""
+DEAD = "dead"
+"""Closes the connection, and does nothing."""
 KEY, DENIED = "InvalidAccessKeyId", "AccessDenied"
 """Answers 403, of this code."""
 
@@ -39,6 +43,8 @@ class FaultyProxy(ThreadingHTTPServer):
         self.words: tuple[str, ...] = ()
         self.forever = False
         self.met = 0
+        self.recorded: list[tuple[str, dict[str, str]]] | None = None
+        self.lives: int | None = None
         self.end = threading.Event()
         self._lock = threading.Lock()
 
@@ -47,9 +53,32 @@ class FaultyProxy(ThreadingHTTPServer):
         with self._lock:
             self.faults, self.words, self.forever, self.met = list(faults), words, forever, 0
 
+    def die_after(self, requests: int) -> None:
+        """Do nothing any more after so many requests, as if the client's process had been killed."""
+        with self._lock:
+            self.lives = requests
+
+    def live(self) -> None:
+        """Do again what is asked."""
+        with self._lock:
+            self.lives = None
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[list[tuple[str, dict[str, str]]]]:
+        """The requests of the block: (method with path, headers by lower-case names)."""
+        self.recorded = found = list[tuple[str, dict[str, str]]]()
+        try:
+            yield found
+        finally:
+            self.recorded = None
+
     def next_fault(self, request: str) -> str | None:
         """What becomes of this request."""
         with self._lock:
+            if self.lives is not None:
+                self.lives -= 1
+                if self.lives < 0:
+                    return DEAD
             if not self.faults or not all(word in request for word in self.words):
                 return None
             self.met += 1
@@ -66,7 +95,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
-        fault = self.server.next_fault(f"{self.command} {self.path}")
+        request = f"{self.command} {self.path}"
+        if self.server.recorded is not None:
+            self.server.recorded.append(
+                (request, {name.lower(): text for name, text in self.headers.items()})
+            )
+        fault = self.server.next_fault(request)
+        if fault == DEAD:
+            return self._close()
+        if fault == CHANGED:
+            body = bytes([body[0] ^ 1]) + body[1:]
         if fault == BUSY:
             return self._send(503, b"<Error><Code>SlowDown</Code></Error>", {})
         if fault in (KEY, DENIED):

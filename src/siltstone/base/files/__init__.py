@@ -47,21 +47,15 @@ from siltstone.base.files.locking import Flock as Flock
 from siltstone.base.files.locking import Lock as Lock
 from siltstone.base.files.locking import is_locked as is_locked
 from siltstone.base.files.locking import lock_holder as lock_holder
-from siltstone.base.files.objects import (
-    ObjectStatus,
-    Windows,
-    has_keys,
-    head,
-    list_keys,
-    place_of,
-    read_whole,
-)
+from siltstone.base.files.objects import ObjectStatus, Windows, place_of
 from siltstone.base.files.objects import StoreOptions as StoreOptions
 from siltstone.base.files.objects import configure as configure
 from siltstone.base.files.objects import configured as configured
 from siltstone.base.files.objects import delete_objects as delete_objects
 from siltstone.base.files.objects import forget_options as forget_options
+from siltstone.base.files.objects import is_below as is_below
 from siltstone.base.files.objects import is_object as is_object
+from siltstone.base.files.objects import is_same_store as is_same_store
 from siltstone.base.files.objects import objects_below as objects_below
 from siltstone.base.files.objects import put_new as put_new
 from siltstone.base.files.objects import put_own as put_own
@@ -86,6 +80,11 @@ from siltstone.base.files.opening import LINK as LINK
 from siltstone.base.files.opening import Operation as Operation
 from siltstone.base.files.opening import observe as observe
 from siltstone.base.files.opening import unlink as unlink
+from siltstone.base.files.stored_directories import has_keys, head, list_keys, open_windows, read_whole
+from siltstone.base.files.stored_directories import is_in_restore_point as is_in_restore_point
+from siltstone.base.files.stored_directories import newest_stored as newest_stored
+from siltstone.base.files.stored_directories import stored_chunks as stored_chunks
+from siltstone.base.files.stored_directories import stored_path as stored_path
 
 # Writeback and the page cache. A large file is written back to disk while more of it is written, so that the
 # sync has little left to do. Pages that are not read again are dropped from memory. Both are hints to the
@@ -436,7 +435,7 @@ class Reader(OpenFile):
         self.path = os.fspath(path)
         self.windows: Windows | None = None
         if is_object(path):
-            self.windows = Windows(path)
+            self.windows = open_windows(path)
             self.stat = _stat_of_object(self.windows.status)
             return
         self.descriptor = open_regular(path)

@@ -53,6 +53,8 @@ _Answer = TypeVar("_Answer")
 _FORM = re.compile(r"(?P<scheme>s3|s3a|gs|abfs|abfss|az):/+(?P<bucket>[^/]+)(?:/+(?P<key>.*))?\Z", re.DOTALL)
 _STORE_SCHEME = {"s3a": "s3"}
 _options: dict[str, str] = {}
+when_forgotten: list[Callable[[], None]] = []
+"""Called when other options hold: what was read with the old ones is forgotten."""
 _PREFIXES = {"s3": "aws_", "gs": "google_", "abfs": "azure_", "abfss": "azure_", "az": "azure_"}
 """What the names of a store's options begin with."""
 _ALLOW_HTTP = "allow_http"
@@ -121,7 +123,7 @@ def configure(options: Mapping[str, str]) -> None:
             raise UsageError(reason, advice="pass the value without line breaks and the like")
     if any(_options.get(name) != value for name, value in lowered.items()):
         _options.update(lowered)
-        _store.cache_clear()
+        _forget_stores()
 
 
 def configured() -> StoreOptions:
@@ -132,7 +134,13 @@ def configured() -> StoreOptions:
 def forget_options() -> None:
     """Have no options again."""
     _options.clear()
+    _forget_stores()
+
+
+def _forget_stores() -> None:
     _store.cache_clear()
+    for forget in when_forgotten:
+        forget()
 
 
 @cache
@@ -291,6 +299,20 @@ def read_whole(path: str | os.PathLike[str], limit: int | None = None) -> memory
     return data
 
 
+def read_range(path: str | os.PathLike[str], start: int, end: int, size: int) -> memoryview:
+    """The bytes from ``start`` to ``end`` of an object that has ``size`` bytes and is never written again.
+    Raises OSError."""
+    place = place_of(path)
+    options = {} if (start, end) == (0, size) else {"options": {"range": (start, end)}}
+    with _as_os_error(str(place)):
+        found = _of(place).get(place.key, **options)
+        data = memoryview(found.bytes())
+    if found.meta["size"] != size:
+        raise OSError(errno.EIO, f"it has {found.meta['size']} bytes instead of {size}", str(place))
+    _require(data, end - start, place)
+    return data
+
+
 def _require(data: memoryview, size: int, place: Place) -> None:
     """Raises OSError for an answer that is not whole."""
     if len(data) != size:
@@ -317,11 +339,14 @@ class Windows:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Raises OSError."""
         self._place = place_of(path)
-        self._start = 0
-        self.status, self._data = _first_piece(self._place)
-        self._next: tuple[int, Future[memoryview]] | None = None
-        self._reads_on_at = 0
         self.requests = 1
+        self._begin(*_first_piece(self._place))
+
+    def _begin(self, status: ObjectStatus, data: memoryview) -> None:
+        """Begin with the first bytes."""
+        self.status, self._data = status, data
+        self._start = self._reads_on_at = 0
+        self._next: tuple[int, Future[memoryview]] | None = None
 
     def read_into(self, buffer: np.ndarray[Any, Any], position: int) -> int:
         """Fill ``buffer`` from ``position``; returns the bytes read, fewer only at the end. Raises
@@ -353,10 +378,14 @@ class Windows:
             self._data = coming.result()
         else:
             length = max(wanted, WINDOW_BYTES if reads_on else PIECE_BYTES)
-            self._start, self._data = at, self._get(at, min(at + length, size))
+            self._start, self._data = at, self._get(at, self._end(at, length))
         end = self._start + len(self._data)
         if reads_on and end < size and self._next is None:
-            self._next = end, _threads(os.getpid()).submit(self._get, end, min(end + WINDOW_BYTES, size))
+            self._next = end, _threads(os.getpid()).submit(self._get, end, self._end(end, WINDOW_BYTES))
+
+    def _end(self, start: int, length: int) -> int:
+        """Where the window that begins at ``start`` ends."""
+        return min(start + length, self.status.size)
 
     def _get(self, start: int, end: int) -> memoryview:
         self.requests += 1
@@ -380,17 +409,26 @@ class Windows:
 
 def put_new(path: str | os.PathLike[str], data: bytes | memoryview) -> bool:
     """Put an object unless there is one of its key (``If-None-Match: *``); returns whether it was put, and
-    False also where the answer to a put got lost that was done (``put_own``). Raises OSError."""
+    False also where the answer to a put got lost that was done (``put_own``). What the store has is compared
+    with ``data``, and removed if it is not the same. Raises OSError."""
     place = place_of(path)
 
-    def put() -> None:
+    def put() -> str | None:
         with _as_os_error(str(place)):
-            _of(place).put(place.key, bytes(data), mode="create", use_multipart=False)
+            done = _of(place).put(place.key, bytes(data), mode="create", use_multipart=False)
+            tag: str | None = done["e_tag"]
+            return tag
 
     try:
-        _whole(put)
+        etag = _whole(put)
     except FileExistsError:
         return False
+    # The ETag is the MD5 where the store does not encrypt with keys of its own: then nothing is read back.
+    is_same = (etag or "").strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest()
+    if not is_same and read_whole(path) != data:
+        with contextlib.suppress(OSError):
+            delete_objects([path])
+        raise OSError(errno.EIO, "the store has other bytes than those that were put", str(place))
     return True
 
 
@@ -398,6 +436,33 @@ def put_own(path: str | os.PathLike[str], data: bytes) -> bool:
     """``put_new`` of bytes that nobody else puts; returns whether the object has them, whatever became of the
     answers. Raises OSError."""
     return put_new(path, data) or read_whole(path) == data
+
+
+def copy_object(source: str | os.PathLike[str], target: str | os.PathLike[str], size: int) -> None:
+    """Let the store copy an object of ``size`` bytes within a bucket. Raises FileNotFoundError, OSError, also
+    if the copy has another size."""
+    before, after = place_of(source), place_of(target)
+
+    def copy() -> None:
+        with _as_os_error(str(before)):
+            _of(before).copy(before.key, after.key)
+
+    _whole(copy)
+    copied = head(target).size
+    if copied != size:
+        raise OSError(errno.EIO, f"the store's copy has {copied} of {size} bytes", str(after))
+
+
+def is_same_store(path: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    """Are both in one bucket of one store?"""
+    places = (place_of(path), place_of(other))
+    return len({(_STORE_SCHEME.get(place.scheme, place.scheme), place.bucket) for place in places}) == 1
+
+
+def is_below(path: str | os.PathLike[str], directory: str | os.PathLike[str]) -> bool:
+    """Is an object's path the directory's, or below it?"""
+    inner, outer = place_of(path), place_of(directory)
+    return is_same_store(path, directory) and f"{inner.key}/".startswith(outer.prefix)
 
 
 def delete_objects(paths: Sequence[str | os.PathLike[str]]) -> None:

@@ -375,24 +375,44 @@ class CleanedCopy(Destination):
 
     def abort_log(self, planned: PlannedLog) -> None:
         """Remove what was staged; ``commit_run`` copies the originals."""
-        if files.exists(self._folder(planned.state)):
-            files.remove_tree(self._folder(planned.state))
+        self._remove_folder(self._folder(planned.state))
 
     def commit_run(self) -> dict[Path, str]:
         """Copy everything else, write the checkpoint, and give the copy its name."""
         excluded: dict[Path, str] = {}
-        files.make_directory(self._partial_copy, parents=True)
-        files.copy_attributes(self._source.path, self._partial_copy)
+        self._make_folder(self._source.path, self._partial_copy)
         for name in self._names_to_copy():
             try:
                 self._copy(self._source.path / name, self._partial_copy / name)
             except UnsafeFileError as error:
                 excluded[self._source.path / name] = f"left out of the copy: {error}"
         self._write_checkpoint(excluded)
+        self._publish()
+        return excluded
+
+    def _make_folder(self, source: Path, target: Path) -> None:
+        """Make a folder of the copy, like the ``source``'s."""
+        files.make_directory(target, parents=True)
+        files.copy_attributes(source, target)
+
+    def _copy_file(self, source: Path, target: Path) -> None:
+        """Copy a file that the cleaning left as it is."""
+        files.copy(source, target)
+
+    def _sync_folder(self, target: Path) -> None:
+        """Make the names in a folder of the copy durable."""
+        files.sync_directory(target)
+
+    def _remove_folder(self, target: Path) -> None:
+        """Remove what was written of a partition."""
+        if files.exists(target):
+            files.remove_tree(target)
+
+    def _publish(self) -> None:
+        """Give the copy, which is complete, its name."""
         files.sync_directory(self._partial_copy)
         files.rename(self._partial_copy, self._target)
         files.sync_directory(self._target.parent)
-        return excluded
 
     def abort_run(self) -> None:
         """Remove the incomplete copy."""
@@ -405,12 +425,11 @@ class CleanedCopy(Destination):
         status = files.stat(source, follow=False)
         if status.kind != files.DIRECTORY:
             require_kind(source, status, files.FILE)
-            return files.copy(source, target)
+            return self._copy_file(source, target)
         try:
             refuse_unsafe_files(source)
         except UnsafeFileError:
-            if files.exists(target):
-                files.remove_tree(target)
+            self._remove_folder(target)
             raise
         return self._copy_partition(source, target)
 
@@ -418,8 +437,7 @@ class CleanedCopy(Destination):
         """Copy a partition's files, but not those of segments that were replaced, have expired or had been
         deleted before. A producer snapshot at the base offset of a new segment is copied: it has the
         producers at that offset."""
-        files.make_directory(target)
-        files.copy_attributes(source, target)
+        self._make_folder(source, target)
         topic_partition = names.parse_partition(source.name)
         not_copied, new_bases = self._bases_not_copied[topic_partition], self._new_bases[topic_partition]
         removed = removed_at_startup(source)
@@ -431,8 +449,8 @@ class CleanedCopy(Destination):
             )
             is_copied = entry.name not in removed and (is_snapshot_of_new or not is_left_out)
             if entry.is_file and is_copied:
-                files.copy(source / entry.name, target / entry.name)
-        files.sync_directory(target)
+                self._copy_file(source / entry.name, target / entry.name)
+        self._sync_folder(target)
 
     def _names_to_copy(self) -> list[str]:
         """The names of the files and folders to copy: all but the lock, symbolic links, and the cleaner
