@@ -46,7 +46,7 @@ adversary: setup ## attack logs for an hour (SILTSTONE_ADVERSARY_SECONDS), or do
 test-kafka: setup ## run the tests against a real Kafka broker (needs Maven and a JDK)
 	$(BIN)/python -m pytest tests/kafka --numprocesses 2 $(SPREAD) $(PYTEST_ARGS)
 
-test-console: setup ## run the console in a browser and the alert rules in promtool (needs Chromium and Prometheus)
+test-console: setup ## run the console in a browser, pictures in build/screens, and the alert rules in promtool (needs Chromium and Prometheus)
 	@bash scripts/ensure-console-tools.sh
 	$(BIN)/python -m pytest tests/console $(PYTEST_ARGS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,10 @@ axe.run(document, {resultTypes: ["violations"]}).then(found => done(found.violat
 """
 LOOKS = (("light", 1400), ("dark", 360))
 """The looks that each state of a page is checked in: both themes, both widths."""
-SCREENS = Path("build/screens")
-"""Where screenshots are kept, to be looked at."""
+OTHER_LOOKS = (("light", 360), ("dark", 1400))
+"""Those of which pictures are kept besides, of each page once."""
+SCREENS = Path(os.environ.get("SILTSTONE_SCREENS", "build/screens"))
+"""Where screenshots are kept, to be looked at: PAGE-THEME-WIDTH.png."""
 
 
 def look(browser: webdriver.Chrome, theme: str, width: int) -> None:
@@ -42,14 +45,17 @@ def violations(browser: webdriver.Chrome, axe: str) -> Any:
     return browser.execute_async_script(RUN_AXE)
 
 
-def keep(browser: webdriver.Chrome, axe: str, name: str) -> None:
+def keep(browser: webdriver.Chrome, axe: str, name: str, *, others: bool = False) -> None:
     """The page, as it stands, has no barrier in any of the looks and is no wider than the window; pictures of
-    it are kept."""
+    it are kept, with ``others`` in both widths of both themes."""
     for theme, width in LOOKS:
         look(browser, theme, width)
         assert violations(browser, axe) == [], (name, theme, width)
         wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert browser.execute_script(wide) <= 0, f"{name} is wider than {width} px"
+        browser.save_screenshot(str(SCREENS / f"{name}-{theme}-{width}.png"))
+    for theme, width in OTHER_LOOKS if others else ():
+        look(browser, theme, width)
         browser.save_screenshot(str(SCREENS / f"{name}-{theme}-{width}.png"))
     look(browser, *LOOKS[0])
 
@@ -74,7 +80,7 @@ def text_of(browser: webdriver.Chrome) -> str:
 
 
 class Visitor:
-    """Somebody at the overview, whose clicks are counted. Typing is not."""
+    """A user at the overview, whose clicks are counted. Typing is not."""
 
     def __init__(self, browser: webdriver.Chrome, url: str) -> None:
         self.browser, self.url, self.clicks = browser, url, 0

@@ -49,6 +49,8 @@ def browser() -> Iterator[webdriver.Chrome]:
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
     driver.set_page_load_timeout(60)
     SCREENS.mkdir(parents=True, exist_ok=True)
+    for picture in SCREENS.glob("*.png"):  # of an earlier run
+        picture.unlink()
     look(driver, *LOOKS[0])
     yield driver
     driver.quit()

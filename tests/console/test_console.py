@@ -3,10 +3,14 @@ on any page, two widths, light and dark, script off."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
-from tests.console.browsing import button, keep, text_of, until
+from siltstone.commands.served import Served, ServeOptions
+from tests.console.browsing import SCREENS, button, keep, text_of, until
+from tests.console.conftest import running
 
 PAGES = {
     "overview": "/ui/",
@@ -61,7 +65,10 @@ def test_no_page_has_a_barrier_or_breaks_its_policy(
         browser.get(looking + path)
         messages = [entry["message"] for entry in browser.get_log("browser")]
         assert all(name in REFUSED and REFUSED[name] in message for message in messages), (name, messages)
-        keep(browser, axe, name)
+        keep(browser, axe, name, others=True)
+    pictures = {path.stem for path in SCREENS.glob("*.png")}
+    looks = [f"{theme}-{width}" for theme in ("light", "dark") for width in (360, 1400)]
+    assert {f"{name}-{look}" for name in PAGES for look in looks} <= pictures
 
 
 def test_pages_of_what_is_not_there_have_no_barrier(
@@ -92,6 +99,22 @@ def test_a_dry_run_in_look_mode(browser: webdriver.Chrome, looking: str, axe: st
     until(browser, lambda: "Groups of segments" in text_of(browser))
     keep(browser, axe, "dry-run-of-a-broker")
     assert not browser.get_log("browser")
+
+
+def test_a_server_that_is_gone_is_told_on_the_page(
+    browser: webdriver.Chrome, tmp_path: Path, axe: str
+) -> None:
+    poll = "document.getElementById('live').dispatchEvent(new CustomEvent('every'))"
+    with Served(ServeOptions(paths=(tmp_path / "logs",), engine="process")) as served:
+        for url in running(served):
+            browser.get(f"{url}/ui/topics")
+            told = browser.find_element(By.ID, "connection")
+            assert told.text == ""
+    browser.execute_script(poll)
+    until(browser, lambda: told.text.startswith("Not connected since "))
+    assert "what is shown is older" in told.text and "New topic" in text_of(browser)
+    keep(browser, axe, "server-gone")
+    browser.get_log("browser")  # of the request that failed
 
 
 def test_pages_work_without_script(browser: webdriver.Chrome, looking: str) -> None:

@@ -101,6 +101,11 @@ def test_answers_that_are_no_json_are_described_as_such(document: dict[str, Any]
     }
 
 
+def test_descriptions_are_markdown_and_no_sphinx(document: dict[str, Any]) -> None:
+    texts = [operation["description"] for _, _, operation in operations(document)]
+    assert all(texts) and not any("``" in text for text in texts)
+
+
 def filled(path: str, value: str) -> str:
     return re.sub(r"\{[^}]*\}", value, path)
 

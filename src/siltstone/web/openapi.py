@@ -64,6 +64,8 @@ def _described(app: FastAPI) -> Document:
     for path, item in paths.items():
         for method, operation in item.items():
             _describe_errors(path, method, operation)
+            # Docstrings are written for Sphinx, descriptions are Markdown.
+            operation["description"] = operation.get("description", "").replace("``", "`")
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)

@@ -179,7 +179,7 @@ def jobs(request: Request, served: Here, asked: Asked) -> Response:
 def api(request: Request, served: Here, asked: Asked) -> Response:
     """The operations of the REST APIs, from the document that describes them."""
     rows = [
-        Operation(method.upper(), path, operation.get("description") or operation.get("summary", ""))
+        Operation(method.upper(), path, operation["description"].replace("`", ""))
         for path, item in description_of(request.app)["paths"].items()
         for method, operation in item.items()
     ]

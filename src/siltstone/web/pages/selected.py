@@ -137,7 +137,7 @@ def _shown(
         left=len(asked.topic) - len(chosen),
         key=find_topic_key(asked.name),
         names=[key.name for key in TOPIC_KEYS if key.is_used],
-        deleting=asked.action == "delete" or asked.name in DELETES,
+        deleting=asked.action == "delete" or (asked.action == "settings" and asked.name in DELETES),
         confirmation=confirmation(len(chosen)),
         done=is_done,
         same=() if is_done else _same(request, served, asked),
