@@ -143,6 +143,8 @@ def test_a_topic_is_created_with_its_place_and_tag(ask: Ask, served: Served, roo
         ({"topic_name": "users"}, 40002, "users"),
         ({"topic_name": "a/b"}, 40002, "a/b"),
         ({"topic_name": "t", "partitions_count": 0}, 40002, "partitions"),
+        ({"topic_name": "t", "partitions_count": 10_001}, 40002, "10,001 new partitions are too many"),
+        ({"topic_name": "t", "partitions_count": 2147483647.0}, 40002, "too many"),
         ({"topic_name": "t", "replication_factor": 3}, 40002, "one broker"),
         ({"topic_name": "t", "configs": [{"name": "nonsense", "value": "1"}]}, 40002, "nonsense"),
         ({"topic_name": "t", "configs": [{"name": "retention.ms", "value": "x"}]}, 40002, "retention.ms"),
@@ -162,6 +164,7 @@ def test_partitions_are_added_and_a_topic_deleted_as_it_was_read(ask: Ask, serve
     grown = ask("PATCH", "topics/users", json={"partitions_count": 3}, headers={"If-Match": tag})
     assert grown.json()["partitions_count"] == 3
     refused(ask("PATCH", "topics/users", json={"partitions_count": 1}), 400, 40002)
+    refused(ask("PATCH", "topics/users", json={"partitions_count": 10_004}), 400, 40002, "10,001 new")
     refused(ask("PATCH", "topics/none", json={"partitions_count": 1}), 404, 40403)
     refused(ask("DELETE", "topics/users", headers={"If-Match": '"x"'}), 412, 412)
     assert ask("DELETE", "topics/users", headers={"If-Match": tag}).status_code == 204

@@ -342,6 +342,8 @@ def test_a_topic_is_made_changed_and_deleted(served: Served, client: TestClient)
         ("new-topic", {"name": "users"}, 400, "already exists"),
         ("new-topic", {"name": "../up"}, 400, "topic"),
         ("new-topic", {"name": "new", "partitions": "-1"}, 400, "is no number"),
+        ("new-topic", {"name": "new", "partitions": "999999999"}, 400, "too many for one request"),
+        ("topics/users/partitions", {"count": "999999999"}, 400, "too many for one request"),
         ("new-topic", {"name": "new", "partitions": "²"}, 400, "is no number"),
         ("new-topic", {"name": "new", "more": "no.such=1"}, 400, "no.such"),
         ("new-topic", {"name": "new", "policy": "shred"}, 400, "shred"),

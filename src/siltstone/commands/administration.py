@@ -16,7 +16,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from siltstone.base.errors import ChangedMeanwhileError, UnknownTopicError
+from siltstone.base.errors import ChangedMeanwhileError, InvalidPartitionsError, UnknownTopicError
 from siltstone.commands import emptying, erasing
 from siltstone.commands.changes import Actor
 from siltstone.commands.erasing import ErasureRequest
@@ -64,6 +64,19 @@ def _changing(served: Served) -> Iterator[LogManager]:
     served.cataloguer.refresh_soon()
 
 
+NEW_PARTITIONS_MAX = 10_000
+"""The most partitions that one request creates, as in Kafka (``MAX_RECORDS_PER_USER_OP``)."""
+
+
+def _refuse_too_many(name: str, new: int) -> None:
+    """Raises InvalidPartitionsError for more than ``NEW_PARTITIONS_MAX`` partitions at once."""
+    if new > NEW_PARTITIONS_MAX:
+        raise InvalidPartitionsError(
+            f"topic {name!r}: {new:,} new partitions are too many for one request",
+            advice=f"create at most {NEW_PARTITIONS_MAX:,}, then add others",
+        )
+
+
 def create_topic(
     served: Served,
     actor: Actor,
@@ -77,6 +90,7 @@ def create_topic(
     with _changing(served) as manager:
         count = manager.config.integer("num.partitions") if partitions is None else partitions
         refuse_new_topic(name, manager.topics.names(), count, config, manager.config)
+        _refuse_too_many(name, count)
         if validate_only:
             return TopicChange(topic=name, status="created", partitions=count, config=config)
         after = {"partitions": count, "config": dict(config)}
@@ -99,6 +113,7 @@ def add_partitions(
         refuse_other_tag(if_match, topic_etag(served, name), name)
         before = len(manager.topics.partitions_of(name))
         refuse_fewer_partitions(name, before, count)
+        _refuse_too_many(name, count - before)
         if not validate_only:
             counts = {"partitions": before}, {"partitions": count}
             changes = served.opened_changes()

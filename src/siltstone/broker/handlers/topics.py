@@ -49,8 +49,8 @@ from siltstone.commands.changes import LOCAL_USER, Actor
 from siltstone.log.names import CLUSTER_METADATA
 from siltstone.runtime.topic_names import id_bytes, new_id
 
-PARTITIONS_MAX = 10_000
-"""The most partitions that one request creates (``MAX_RECORDS_PER_USER_OP``)."""
+PARTITIONS_MAX = administration.NEW_PARTITIONS_MAX
+"""The most partitions that one request creates, of all of its topics together."""
 WAY = "kafka"
 """How a change came, in the audit log."""
 CLIENT_ID_MAX = 256
