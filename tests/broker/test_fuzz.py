@@ -125,7 +125,7 @@ class Target:
         self.turned.sweep(self._seconds)
         assert len(sockets.connections) == 1
         assert sockets.budget.used == 0
-        assert self.broker.waiting.parked == 0
+        assert self.broker.purgatory.parked == 0
         return tried
 
     def _send(self, peer: Peer, frame: bytes, chance: random.Random) -> None:

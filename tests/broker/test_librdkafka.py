@@ -107,8 +107,8 @@ def test_a_consumer_at_the_end_gets_what_comes(server: BrokerServer, topic: str)
     log.append(sent())
     consumer = consumer_of(server, fetch_wait_max_ms=20_000)
     consumer.assign([kafka.TopicPartition(topic, 0, 1)])
-    waiting, until = server.broker.waiting, time.monotonic() + SECONDS
-    while not waiting.parked and time.monotonic() < until:
+    purgatory, until = server.broker.purgatory, time.monotonic() + SECONDS
+    while not purgatory.parked and time.monotonic() < until:
         assert consumer.consume(1, 0.02) == []
     log.append(sent(2))
     messages = consumer.consume(2, SECONDS)

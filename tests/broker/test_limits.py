@@ -9,7 +9,7 @@ import pytest
 
 from siltstone.base.config import Config, parse_server_properties
 from siltstone.base.errors import UsageError
-from siltstone.broker.limits import FAVOUR_SECONDS, Limits, MemoryBudget, raise_descriptor_limit
+from siltstone.broker.limits import EXEMPT_SECONDS, Limits, MemoryBudget, raise_descriptor_limit
 from siltstone.broker.wire.codec import ELEMENTS_MAX
 from siltstone.broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.broker.test_connection import PRODUCE, Later, echo, frame
@@ -98,7 +98,7 @@ def test_half_read_frames_cannot_hold_all_memory() -> None:
         assert budget.waiting
         seconds = 0.0
         for _ in range(2 * len(hogs) + 2):
-            seconds += FAVOUR_SECONDS + 1
+            seconds += EXEMPT_SECONDS + 1
             turned.sweep(seconds)
             assert budget.used <= budget.bytes_max
             sent += honest.send(large[sent:])
@@ -107,7 +107,7 @@ def test_half_read_frames_cannot_hold_all_memory() -> None:
             peer.socket.close()
         turned.turn()
         assert budget.used == 0
-        assert budget.favoured is None
+        assert budget.exempt is None
         assert not budget.waiting
 
 
@@ -130,31 +130,31 @@ class Waiting:
     def __init__(self) -> None:
         self.turns = self.lost = 0
 
-    def go_on_later(self) -> None:
+    def proceed_later(self) -> None:
         self.turns += 1
 
-    def lose_favour(self) -> None:
+    def end_exemption(self) -> None:
         self.lost += 1
 
 
-def test_favour_goes_along_the_line_and_past_those_who_have_left() -> None:
+def test_the_exemption_goes_along_the_queue_and_past_those_who_have_left() -> None:
     budget, (first, gone, last) = MemoryBudget(60, 20), (Waiting() for _ in range(3))
     budget.hold(150)
-    assert [budget.may_go_on(one) for one in (first, gone, last)] == [False, False, False]
-    assert budget.favoured is first
-    assert budget.may_go_on(first)
+    assert [budget.may_take(one) for one in (first, gone, last)] == [False, False, False]
+    assert budget.exempt is first
+    assert budget.may_take(first)
     assert [one.turns for one in (first, gone, last)] == [1, 0, 0]
     budget.leave(gone)
     budget.leave(first)
-    assert budget.favoured is last
+    assert budget.exempt is last
     assert [one.turns for one in (first, gone, last)] == [1, 0, 1]
 
 
-def test_memory_that_is_given_back_lets_all_go_on() -> None:
+def test_memory_that_is_returned_lets_all_proceed() -> None:
     budget, holders = MemoryBudget(60, 20), [Waiting() for _ in range(3)]
     budget.hold(150)
     for one in holders:
-        budget.may_go_on(one)
+        budget.may_take(one)
     budget.hold(-40)
     assert budget.waiting == 2
     budget.hold(-20)
@@ -174,7 +174,7 @@ def test_readers_that_take_nothing_leave_memory_for_others_and_are_dropped() -> 
         honest.send(frame(b"honest"))
         answers, seconds = honest.receive(), 0.0
         for _ in range(2 * len(slow) + 2):
-            seconds += FAVOUR_SECONDS + 1  # one that was favoured and takes nothing is dropped
+            seconds += EXEMPT_SECONDS + 1  # one that was exempt and takes nothing is dropped
             turned.sweep(seconds)
             answers += honest.receive()
             assert budget.used <= budget.bytes_max + 2 * answer_bytes
@@ -207,7 +207,7 @@ def test_a_request_with_too_many_elements_closes_its_connection_only(
     assert other.ask(MetadataRequest(topics=()), 9).topics == ()
 
 
-def test_a_request_that_waits_with_favour_loses_it() -> None:
+def test_a_parked_request_loses_its_exemption() -> None:
     later = Later()
     with TurnedLoop(later, memory_bytes_max=5 * KIB, request_bytes_max=20 * KIB) as turned:
         peers = [turned.connect() for _ in range(5)]
@@ -215,9 +215,9 @@ def test_a_request_that_waits_with_favour_loses_it() -> None:
             peer.send(frame(b"p" * 19 * KIB))
         for peer in peers[3:]:
             peer.send(frame(b"small"))
-        assert len(later.asked) == 3  # the third is favoured
+        assert len(later.asked) == 3  # the third is exempt
         for number in range(1, 8):
-            turned.sweep(number * (FAVOUR_SECONDS + 1))
+            turned.sweep(number * (EXEMPT_SECONDS + 1))
         assert len(later.asked) == 5
         assert not any(peer.is_closed for peer in peers)
 
@@ -225,6 +225,6 @@ def test_a_request_that_waits_with_favour_loses_it() -> None:
 def test_a_budget_counts_what_is_left() -> None:
     budget = MemoryBudget(60, 20)
     budget.hold(99)
-    assert budget.may_go_on(None)  # type: ignore[arg-type]
+    assert budget.may_take(None)  # type: ignore[arg-type]
     budget.hold(-99)
     assert budget.used == 0

@@ -1,9 +1,17 @@
-"""One broker that speaks Kafka's protocol over the log directories that ``siltstone serve`` has open.
+"""A broker that speaks Kafka's protocol over the log directories that ``siltstone serve`` has open.
 
 ::
 
-    server ─ connection ─ dispatch ─ handlers ─ store ─► commands, LogManager
-      sockets, limits       wire: bytes ◄─► messages
+    here            Kafka's class                        what it does
+    server          SocketServer, Acceptor, Processor    sockets and the event loop
+    connection      KafkaChannel, NetworkReceive         frames in, responses out, in order
+    limits          ConnectionQuotas, MemoryPool         bounds of frames, connections and memory
+    dispatch        KafkaApis.handle                     header and body of a request, to its handler
+    handlers        KafkaApis                            one module for an API or a group of them
+    purgatory       DelayedOperationPurgatory            parked fetches
+    sessions        FetchSession                         incremental fetches
+    store           ReplicaManager, MetadataCache        what handlers use of the open logs
+    wire            RequestHeader, ApiMessage            bytes to messages and back; does no I/O
 
-Only ``server``, ``connection`` and ``waiting`` know the event loop; ``wire`` is pure.
+Only ``server``, ``connection`` and ``purgatory`` use the event loop directly.
 """

@@ -1,19 +1,22 @@
-"""One connection: frames in, answers out, in order, one request at a time.
+"""One connection: requests in, responses out, one at a time and in order (Kafka's ``KafkaChannel`` with its
+``NetworkReceive`` and ``NetworkSend``, muted and unmuted by ``SocketServer.Processor``).
 
 ::
 
     0        4
     | size   | frame: header and body of a request |      size: int32, of the frame alone
 
-    socket ─► scratch (one for all) ─► frame, a bytearray of its own ─► answer ─► pieces ─► sendmsg, sendfile
-              many small frames        a large one grows and is
-              with one system call     received into directly
+    1  receive   small frames: many with one system call, into a buffer that all connections share, then a
+                 copy of each; a large frame: into its own buffer, which grows with the bytes that come
+    2  answer    the frame goes to ``dispatch``: a response at once, or a task
+    3  send      memory with sendmsg, slices of log files with sendfile
+    4  settle    report the memory in use to the budget, and register for reads or writes with the loop
 
-A connection is not read while a complete request waits for the one before it, while an answer waits for a
-slow reader, and while there is no memory. Its requests are answered one after the other: idempotent producers
-rely on that.
+A connection is not read (Kafka: muted) while a response is not sent, while a second request waits for the
+first one's task, and while there is no memory. So its requests are answered one after the other, which
+idempotent producers rely on, and a client that reads nothing cannot pile up requests.
 
-A frame's bytearray belongs to its request alone: Produce writes offsets into it.
+Each frame has a buffer of its own, which no other request shares: Produce writes offsets into it.
 """
 
 from __future__ import annotations
@@ -33,25 +36,27 @@ from siltstone.broker.answers import ConnectionInfo, Piece, Pieces, RefusedFrame
 from siltstone.broker.limits import Limits, MemoryBudget
 
 SCRATCH_BYTES = 128 << 10
-"""Of the buffer that all connections receive small frames in."""
+"""The size of the buffer into which all connections receive small frames."""
 _FIRST_BYTES, _GROWTH = 64 << 10, 4
-"""A frame's bytearray has no more bytes than the first, or than the second times those that have come."""
+"""A frame's buffer has at most ``_FIRST_BYTES``, or ``_GROWTH`` times the bytes that have come."""
 _SHORT_BYTES = 16 << 10
-"""What is received at one time when memory is short: the first bytes of a large frame are in no line yet."""
+"""The most bytes of one receive while memory is short: what it returns was not asked of the budget before."""
 _TOGETHER_BYTES = 256 << 10
-"""Answers to requests that came together are sent together, up to so many bytes."""
+"""Responses to requests that came together are sent together, up to this many bytes."""
 _TURN_BYTES, _TURN_REQUESTS = 4 << 20, 100
-"""When a connection has sent so many bytes, or was answered so many requests, it is another one's turn."""
+"""After this many bytes or requests a connection yields to the others in the loop."""
 _VECTORS_MAX = 64
+"""The most buffers of one ``sendmsg``."""
 IDLE, RECEIVING, WAITING, RUNNING, PARKED, SENDING = "idle receiving waiting running parked sending".split()
-"""What a connection does: see ``Connection.state``."""
+"""The states of a connection: see ``Connection.state``."""
 _PREFIX, _KEY = struct.Struct(">i"), struct.Struct(">h")
 _EMPTY = memoryview(b"")
 _logger = logging.getLogger("siltstone.broker")
 
 
-class Surroundings(Protocol):
-    """What all connections share (``server.Sockets``). ``now``: the loop's time, a second old at most."""
+class SharedState(Protocol):
+    """What all connections share (``server.Sockets``). ``scratch``: the buffer for small frames; ``now``: the
+    loop's time in seconds, as of the last sweep, at most a second ago."""
 
     loop: asyncio.AbstractEventLoop
     limits: Limits
@@ -60,7 +65,7 @@ class Surroundings(Protocol):
     now: float
 
     def answer(self, frame: bytearray, info: ConnectionInfo) -> Pieces | Awaitable[Pieces]:
-        """The answer to a frame, at once or later. Raises RefusedFrameError to close the connection."""
+        """The response to a frame, at once or later. Raises RefusedFrameError to close the connection."""
         ...
 
     def forget(self, connection: Connection) -> None:
@@ -69,17 +74,25 @@ class Surroundings(Protocol):
 
 
 class Connection:
-    """A connected socket. Everything runs in the loop's thread.
+    """A connected socket. Everything but ``state`` runs in the loop's thread.
 
-    ``_data``: bytes that have come and are in no frame yet. ``_frame``: a frame that is not complete or
-    waits, with its ``_size`` and the bytes ``_received`` of it. ``_out``: pieces to send; of the first
-    ``_skip`` bytes are sent. ``_held``: what the budget has counted. ``_is_ending``: no further request is
-    answered. ``_has_eof``: the peer sends nothing more. ``_waits_its_turn``: ``go_on`` will be called.
+    Received: ``_data`` has the bytes that are in no frame yet; ``_frame`` is a frame that is not complete, or
+    is and waits, with its ``_size`` and the bytes ``_received`` of it; ``_has_eof``: the peer has closed its
+    side.
+
+    Answered: ``_task`` is the response that is not ready yet; ``_running_bytes``: the size of its request;
+    ``_is_ending``: no further request is answered; ``_waits_its_turn``: ``proceed`` will be called by the
+    loop or by the budget.
+
+    Sent: ``_out`` has the pieces to send, of the first of which ``_skip`` bytes are sent; ``_out_bytes``:
+    their memory; ``_is_answered``: a response was queued since ``_out`` was empty last.
+
+    ``_held``: the bytes that the budget has counted. ``_active_at``: the loop's time at the last progress.
     """
 
-    def __init__(self, peer: socket.socket, info: ConnectionInfo, around: Surroundings) -> None:
+    def __init__(self, peer: socket.socket, info: ConnectionInfo, shared: SharedState) -> None:
         self.info, self.is_closed = info, False
-        self._socket, self._descriptor, self._around = peer, peer.fileno(), around
+        self._socket, self._descriptor, self._shared = peer, peer.fileno(), shared
         self._data: memoryview = _EMPTY
         self._frame: bytearray | None = None
         self._size = self._received = 0
@@ -88,25 +101,27 @@ class Connection:
         self._out: deque[Piece] = deque()
         self._is_reading = self._is_writing = self._has_eof = self._is_ending = False
         self._waits_its_turn = self._is_answered = False
-        self._active_at = around.now
+        self._active_at = shared.now
 
     def start(self) -> None:
-        """Read from now on."""
+        """Begin to read."""
         self._settle()
 
     def finish(self) -> None:
-        """Read nothing more, finish the request that runs, and close."""
+        """Read nothing more, send the responses to the requests that run, and close."""
         self._is_ending = True
         if not self.is_closed:
             self._settle()
 
     def is_overdue(self, now: float) -> bool:
-        """Has the peer been silent too long, or has it taken nothing of its answer for too long?"""
-        limits = self._around.limits
+        """Should the connection be closed at ``now``, the loop's time: has the peer been silent for
+        ``connections.max.idle.ms``, or read nothing of a response for ``stalled_seconds``?"""
+        limits = self._shared.limits
         if self._out or (self._task is not None and self._has_eof):
             return now - self._active_at > limits.stalled_seconds
         if self._task is not None:
-            # A request may wait for long. Without a read ahead the end of a peer is seen at once.
+            # A request may run for long: that alone is no reason. But if the connection is not read
+            # meanwhile, the loop does not report that the peer has gone, so the socket is asked.
             is_old = now - self._active_at > limits.stalled_seconds
             return is_old and not self._is_reading and self._has_hung_up()
         if self._waits_its_turn:
@@ -114,8 +129,8 @@ class Connection:
         return now - self._active_at > limits.idle_seconds
 
     def state(self, parked: Container[object]) -> str:
-        """What it does, for people; in any thread. ``parked``: the tasks that wait for records. WAITING is
-        for its turn, or for memory."""
+        """One of the states above, for the list of connections; in any thread. ``parked``: the tasks of
+        parked fetches. WAITING: for memory, or for its turn in the loop."""
         task = self._task
         if task is not None:
             return PARKED if task in parked else RUNNING
@@ -126,35 +141,37 @@ class Connection:
         return IDLE if self._frame is None else RECEIVING
 
     def _has_hung_up(self) -> bool:
-        """Has the peer sent its end, behind bytes that were not read yet?"""
+        """Has the peer closed its side, perhaps behind bytes that were not read yet?"""
         poll = select.poll()
         poll.register(self._descriptor, select.POLLRDHUP)
         return bool(poll.poll(0))
 
-    def lose_favour(self) -> None:
-        """It was favoured with memory for too long: let others have it, and close if the peer is to blame."""
+    def end_exemption(self) -> None:
+        """See ``limits.MemoryHolder``. While its request runs, the peer is not to blame: the exemption passes
+        to another connection. Else the peer has stopped within a frame or a response, and is closed."""
         if self._task is None:
             self.close()
         else:
-            self._around.budget.leave(self)
+            self._shared.budget.leave(self)
 
     def close(self) -> None:
-        """Close at once; a request that runs goes on unanswered, one that waits is cancelled."""
+        """Close at once. A request that runs in the pool is carried out, but its response is dropped; a
+        parked fetch is cancelled."""
         if self.is_closed:
             return
-        self.is_closed, around = True, self._around
+        self.is_closed, shared = True, self._shared
         self._watch(reads=False, writes=False)
         self._socket.close()
         if self._task is not None:
-            # Not at once: a coroutine that was made must be begun, to be cancelled without a warning.
-            around.loop.call_soon(self._task.cancel)
+            # In the loop's next round: a coroutine that is cancelled before its first step gives a warning.
+            shared.loop.call_soon(self._task.cancel)
         self._data, self._frame = _EMPTY, None
         self._out.clear()
-        around.budget.hold(-self._held)
-        around.budget.leave(self)
-        around.forget(self)
+        shared.budget.hold(-self._held)
+        shared.budget.leave(self)
+        shared.forget(self)
 
-    # In
+    # Receiving
 
     def _readable(self) -> None:
         try:
@@ -170,28 +187,29 @@ class Connection:
             self.close()
             return
         self._has_eof = not count
-        self.go_on()
+        self.proceed()
 
     def _receive(self) -> int:
-        around, scratch = self._around, self._around.scratch
-        if around.budget.used >= around.budget.large_bytes_max:
+        shared, scratch = self._shared, self._shared.scratch
+        if shared.budget.used >= shared.budget.large_bytes_max:
             scratch = scratch[:_SHORT_BYTES]
         count = self._socket.recv_into(scratch)
-        if self._data:  # a part of a length
+        if self._data:  # one to three bytes of a length
             self._data = memoryview(bytes(self._data) + scratch[:count])
         else:
             self._data = scratch[:count]
         return count
 
-    def go_on_later(self) -> None:
+    def proceed_later(self) -> None:
         """See ``limits.MemoryHolder``."""
-        self._around.loop.call_soon(self.go_on)
+        self._shared.loop.call_soon(self.proceed)
 
-    def go_on(self) -> None:
-        """Send, and answer what is complete, as far as may be done now; then wait for what is missing."""
+    def proceed(self) -> None:
+        """Send and answer as much as is possible now, then settle. The loop calls this when the socket is
+        writable, the budget when there is memory, and a request's task when it is done."""
         if self.is_closed:
             return
-        self._active_at, self._waits_its_turn = self._around.now, False
+        self._active_at, self._waits_its_turn = self._shared.now, False
         try:
             if self._out:
                 self._flush()
@@ -205,19 +223,20 @@ class Connection:
             self.close()
 
     def _answer_some(self) -> None:
-        """Answer frames until something must be waited for, or it is another connection's turn."""
+        """Answer complete frames until one needs a task, none is complete, there is no memory, or the
+        connection has had its turn."""
         answered = 0
         try:
             while self._task is None and (self._frame is not None or len(self._data) >= _PREFIX.size):
                 self._waits_its_turn = answered == _TURN_REQUESTS or self._out_bytes >= _TOGETHER_BYTES
                 if self._waits_its_turn:
-                    self.go_on_later()
+                    self.proceed_later()
                     return
                 frame = self._next_frame()
                 if frame is None:
                     return
                 answered += 1
-                answer = self._around.answer(frame, self.info)
+                answer = self._shared.answer(frame, self.info)
                 if type(answer) is list:
                     self._put(answer)
                 else:
@@ -228,11 +247,12 @@ class Connection:
             self._end("failed", error)
 
     def _next_frame(self) -> bytearray | None:
-        """The next frame if it is complete, and there is memory for it. Raises RefusedFrameError."""
+        """The next frame; None if it is not complete or there is no memory for it: then it is received into
+        a buffer of its own. Raises RefusedFrameError for a length that is not allowed."""
         frame, data = self._frame, self._data
         if frame is None:
             (size,) = _PREFIX.unpack_from(data)
-            self._around.limits.refuse_length(size)
+            self._shared.limits.refuse_length(size)
             end = _PREFIX.size + size
             if len(data) >= end:
                 if not self._has_memory(is_large=False):
@@ -241,7 +261,7 @@ class Connection:
                 return bytearray(data[_PREFIX.size : end])
             if not self._has_memory(is_large=size > _FIRST_BYTES):
                 return None
-            # What is missing goes into the frame itself, not through the scratch buffer.
+            # From now on the socket is received into the frame, not into the shared buffer.
             self._size, self._received = size, len(data) - _PREFIX.size
             self._frame = frame = bytearray(data[_PREFIX.size :])
             self._data = _EMPTY
@@ -255,27 +275,27 @@ class Connection:
         return None
 
     def _has_memory(self, *, is_large: bool) -> bool:
-        budget = self._around.budget
-        # Nearly always there is: the line is only asked where there is not.
-        if budget.used < budget.large_bytes_max or budget.may_go_on(self, is_large=is_large):
+        budget = self._shared.budget
+        # Nearly always there is memory for everything, so the budget's queues are asked only if not.
+        if budget.used < budget.large_bytes_max or budget.may_take(self, is_large=is_large):
             return True
         self._waits_its_turn = True
         return False
 
     def _grow(self, frame: bytearray) -> None:
         if len(frame) >= _KEY.size:
-            self._around.limits.refuse_large(self._size, _KEY.unpack_from(frame)[0])
+            self._shared.limits.refuse_large(self._size, _KEY.unpack_from(frame)[0])
         capacity = min(self._size, max(_GROWTH * len(frame), _FIRST_BYTES))
-        # A new bytearray is zeroed by the kernel, when it is written to; one that is extended takes a hundred
-        # times as long (750 µs for 1 MiB).
+        # A new bytearray takes zeroed pages of the kernel; ``extend`` would write the zeros, which takes a
+        # hundred times as long (750 µs for 1 MiB).
         self._frame = bytearray(capacity)
         self._frame[: len(frame)] = frame
 
-    # Answers
+    # Answering
 
     def _wait_for(self, answer: Awaitable[Pieces], frame_bytes: int) -> None:
         self._running_bytes = frame_bytes
-        self._task = asyncio.ensure_future(answer, loop=self._around.loop)
+        self._task = asyncio.ensure_future(answer, loop=self._shared.loop)
         self._task.add_done_callback(self._answered)
 
     def _answered(self, task: asyncio.Future[Pieces]) -> None:
@@ -289,7 +309,7 @@ class Connection:
             self._end(str(error))
         else:
             self._end("failed", error)
-        self.go_on()
+        self.proceed()
 
     def _put(self, pieces: Pieces) -> None:
         self._is_answered = True
@@ -299,17 +319,17 @@ class Connection:
                 self._out_bytes += _memory(piece)
 
     def _end(self, reason: str, error: BaseException | None = None) -> None:
-        """Answer nothing more; what was answered before is still sent."""
+        """Answer no further request; the responses before are still sent, then the connection is closed."""
         self._is_ending = True
         if error is None:
             _logger.info("%s: the connection is closed: %s", self.info.peer, reason)
         else:
             _logger.error("%s: the connection is closed: a request failed", self.info.peer, exc_info=error)
 
-    # Out
+    # Sending
 
     def _flush(self) -> None:
-        """Send what the peer takes now."""
+        """Send as much as the socket takes now, at most about ``_TURN_BYTES``."""
         sent = 0
         try:
             while self._out and sent < _TURN_BYTES:
@@ -323,14 +343,14 @@ class Connection:
         self.info.activity.bytes_out += sent
         if self._is_answered and not self._out:
             self._is_answered = False
-            self._around.budget.leave(self)
+            self._shared.budget.leave(self)
 
     def _send(self) -> int:
-        """Send once; how many bytes the kernel took. Raises OSError."""
+        """Send once, and return how many bytes the kernel took. Raises OSError."""
         out, first = self._out, self._out[0]
         if isinstance(first, FileSlice):
             count = first.send(self._descriptor, self._skip)
-            if not count:
+            if not count:  # the response's length was sent already, so only closing is left
                 raise OSError("the file was truncated before it was sent")
             return count
         if len(out) == 1:
@@ -338,7 +358,8 @@ class Connection:
         vectors, flags = [memoryview(first)[self._skip :]], 0
         for piece in islice(out, 1, _VECTORS_MAX):
             if isinstance(piece, FileSlice):
-                # The head of an answer waits for its records: one packet, and the reader wakes up once.
+                # The kernel holds the response's header back until its records follow by sendfile. They go in
+                # one packet, so the client wakes once.
                 flags = socket.MSG_MORE
                 break
             vectors.append(memoryview(piece))
@@ -352,29 +373,31 @@ class Connection:
             self._skip -= len(piece)
             self._out_bytes -= _memory(piece)
 
-    # What to wait for
+    # Settling
 
     def _settle(self) -> None:
-        """Close if all is done; else count what is held, and watch the socket for what is missing."""
-        # The end of a peer is only read when no complete request is left.
+        """Close if all is done; else report the memory in use to the budget, and wait for the socket."""
+        # ``_has_eof`` comes from a read, and reads stop while a complete request waits: none is lost here.
         if (self._is_ending or self._has_eof) and self._task is None and not self._out:
             self.close()
             return
-        if self._data and self._data.obj is self._around.scratch.obj:
+        # The next connection overwrites the shared buffer, so what is left of it is copied.
+        if self._data and self._data.obj is self._shared.scratch.obj:
             self._data = memoryview(bytes(self._data))
         frame = self._frame
         held = len(self._data) + self._running_bytes + self._out_bytes + (0 if frame is None else len(frame))
         if held != self._held:
             self._held, difference = held, held - self._held
-            self._around.budget.hold(difference)
+            self._shared.budget.hold(difference)
         reads = not (self._out or self._has_eof or self._is_ending or self._waits_its_turn)
         if reads and self._task is not None:
-            # One request is read ahead. A frame that is full grows when its turn has come.
+            # One request is read ahead of the one that runs, up to the size of its buffer: the buffer grows
+            # only after the response.
             reads = not self._data and (frame is None or self._received < len(frame))
         self._watch(reads=reads, writes=bool(self._out))
 
     def _watch(self, *, reads: bool, writes: bool) -> None:
-        loop = self._around.loop
+        loop = self._shared.loop
         if reads != self._is_reading:
             self._is_reading = reads
             if reads:
@@ -384,11 +407,11 @@ class Connection:
         if writes != self._is_writing:
             self._is_writing = writes
             if writes:
-                loop.add_writer(self._descriptor, self.go_on)
+                loop.add_writer(self._descriptor, self.proceed)
             else:
                 loop.remove_writer(self._descriptor)
 
 
 def _memory(piece: Piece) -> int:
-    """The bytes of memory that a piece takes: a slice of a file takes none."""
+    """The memory that a piece takes, in bytes; a slice of a file takes none."""
     return 0 if isinstance(piece, FileSlice) else len(piece)

@@ -1,12 +1,13 @@
-"""How much the broker's clients may take: the size of a frame, connections, idle time, memory.
+"""Limits on what clients may use: the size of a frame, connections, idle time, memory (Kafka's
+``ConnectionQuotas`` and ``MemoryPool``).
 
 ::
 
-    memory   MemoryBudget: the bytes of requests, as far as they have come, and of unsent answers
-    frames   a length is checked before anything is allocated, and a frame grows with the bytes that come
-    peers    connections in all and of one address; a silent one, and one that takes no answer, is closed
+    frames        a length is checked before memory is allocated, and a frame's buffer grows with its bytes
+    connections   in all, and by address; one is closed that is idle, or that reads nothing of its response
+    memory        MemoryBudget: the received bytes of requests, and the bytes of unsent responses
 
-A peer can only waste what it pays for: a frame that announces 100 MiB takes no more memory than it has sent.
+A client that announces a frame of 100 MiB takes about as much memory as it has sent of it.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ FRAME_BYTES_MIN = 8
 OTHER_FRAME_BYTES_MAX = 8 << 20
 """The largest frame of any request but Produce."""
 STALLED_SECONDS = 60.0
-"""A peer is dropped when none of its answer could be sent for so long."""
-FAVOUR_SECONDS = 10.0
-"""How long a connection may take for a frame and its answer while others wait for memory."""
+"""A connection is closed when its peer has read nothing of a response for this time."""
+EXEMPT_SECONDS = 10.0
+"""How long one connection may be exempt from the memory limit, for a frame and its response, while others
+wait for memory."""
 DESCRIPTORS_SHARE = 2
-"""One of so many descriptors of the process may be a connection: logs must always be able to open files."""
+"""Connections may use one in this many of the process's file descriptors: the rest is left to the logs."""
 
 
 def raise_descriptor_limit() -> None:
-    """Let this process open as many files as it may at most, as Java does: logs and connections soon use up
+    """Raise the soft limit of open files to the hard limit, as Java does: logs and connections soon use up
     the usual 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -46,8 +48,9 @@ def raise_descriptor_limit() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits in effect. ``memory_bytes_max`` bounds the budget, ``connections_of`` has the addresses with
-    a limit of their own."""
+    """The limits in effect. ``memory_bytes_max``: of the memory budget (``queued.max.request.bytes``);
+    ``connections_of``: the limits of single addresses (``max.connections.per.ip.overrides``); buffer sizes of
+    -1: the system's."""
 
     request_bytes_max: int = 100 << 20
     memory_bytes_max: int = 256 << 20
@@ -62,7 +65,7 @@ class Limits:
 
     @classmethod
     def of(cls, config: Config) -> Limits:
-        """Those of ``server.properties``. Raises UsageError."""
+        """The limits that a broker's settings say. Raises UsageError."""
         memory = config.integer("queued.max.request.bytes")
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if descriptors == resource.RLIM_INFINITY:
@@ -80,27 +83,27 @@ class Limits:
         )
 
     def connections_from(self, address: str) -> int:
-        """How many connections an address may have."""
+        """The largest number of connections of an address."""
         return self.connections_of.get(address, self.connections_per_address_max)
 
     def refuse_length(self, size: int) -> None:
-        """Raises RefusedFrameError for a frame's length that is none, or too large."""
+        """Raises RefusedFrameError for a frame length that is too small for a header, or too large."""
         if not FRAME_BYTES_MIN <= size <= self.request_bytes_max:
             raise RefusedFrameError(
-                f"a frame of {size} bytes: not from {FRAME_BYTES_MIN} to {self.request_bytes_max}, the limit "
-                "socket.request.max.bytes"
+                f"a frame of {size} bytes is not between {FRAME_BYTES_MIN} and {self.request_bytes_max} "
+                "(socket.request.max.bytes)"
             )
 
     def refuse_large(self, size: int, api_key: int) -> None:
-        """Raises RefusedFrameError for a frame that only Produce may have."""
+        """Raises RefusedFrameError for a frame that is too large for its API, if that is not Produce."""
         if size > OTHER_FRAME_BYTES_MAX and api_key != PRODUCE:
-            reason = f"a frame of {size} bytes for API {api_key}: over {OTHER_FRAME_BYTES_MAX}"
+            reason = f"a frame of {size} bytes for API {api_key} has over {OTHER_FRAME_BYTES_MAX}"
             raise RefusedFrameError(reason)
 
 
 def _overrides(text: str) -> dict[str, int]:
     """``max.connections.per.ip.overrides``: ``ADDRESS:COUNT`` with commas between them. Raises UsageError."""
-    found = dict[str, int]()
+    counts = dict[str, int]()
     for part in filter(None, (part.strip() for part in text.split(","))):
         address, _, count = part.rpartition(":")
         if not address or not count.isdecimal():
@@ -109,85 +112,93 @@ def _overrides(text: str) -> dict[str, int]:
                 path="max.connections.per.ip.overrides",
                 advice="write ADDRESS:COUNT, with commas between them",
             )
-        found[address] = int(count)
-    return found
+        counts[address] = int(count)
+    return counts
 
 
 class MemoryHolder(Protocol):
-    """Who holds memory of a budget: a connection."""
+    """What takes memory of a budget: a connection."""
 
-    def lose_favour(self) -> None:
-        """It was favoured for ``FAVOUR_SECONDS``, and others wait."""
+    def end_exemption(self) -> None:
+        """Called when it has been exempt for over ``EXEMPT_SECONDS``."""
         ...
 
-    def go_on_later(self) -> None:
-        """There is memory again, or it is this one's turn to take more than there is: go on in the loop's
-        next round."""
+    def proceed_later(self) -> None:
+        """Called when it may take memory: there is some, or it is exempt now. It must not take it within the
+        call, but in the loop's next round."""
         ...
 
 
 class MemoryBudget:
-    """One amount of memory for all connections.
+    """The memory that all connections share (Kafka's ``MemoryPool``, ``queued.max.request.bytes``).
 
-    What a connection holds is counted here. One that wants more when nothing is left waits in line. Large
-    frames that are not complete have a line of their own, and three quarters of the memory; so that they
-    cannot hold it for ever, the first one in line is ``favoured``: it may take more than there is until it
-    has been answered. The server drops one that is favoured for long and makes nothing of it. All else, which
-    is small, has what is left, whatever the favoured one takes; its line is the first to be served.
+    Connections report what they take (``hold``) and ask before they take more (``may_take``). The rules:
 
-    So connections hold at most ``bytes_max``, two frames (one grows when a little memory is left, and one is
-    favoured), and the few bytes of each that were read before it came into a line.
+    1. Small requests and responses may use all of ``bytes_max``; large frames that are still being received,
+       only ``large_bytes_max``, three quarters of the configured memory. So slow senders of large frames
+       cannot keep small requests waiting.
+    2. What may not take memory waits in one of two queues, small or large. Both are served first in, first
+       out, the small one first.
+    3. Unfinished large frames could fill their share for ever, each waiting for memory to grow. So the first
+       of a queue is made ``exempt``: it may exceed the limit until it was answered. There is one at a time.
+    4. A connection that is exempt for over ``EXEMPT_SECONDS`` loses the exemption (``expire``), and is closed
+       if its request is not complete or its response not read. So a client that stops cannot block others.
+
+    So connections take at most the configured memory and two frames: one that grows when a little memory is
+    left, and the exempt one. ``bytes_max`` has room for both, so small requests proceed beside them.
     """
 
     def __init__(self, bytes_max: int, frame_bytes_max: int) -> None:
         self.large_bytes_max = bytes_max * 3 // 4
         self.bytes_max = bytes_max + 2 * frame_bytes_max
         self.used = 0
-        self.favoured: MemoryHolder | None = None
+        self.exempt: MemoryHolder | None = None
         self._small: OrderedDict[MemoryHolder, None] = OrderedDict()
         self._large: OrderedDict[MemoryHolder, None] = OrderedDict()
-        self._seen: MemoryHolder | None = None
-        self._seen_at = 0.0
+        self._last_exempt: MemoryHolder | None = None
+        self._exempt_since = 0.0
 
     @property
     def waiting(self) -> int:
-        """How many connections wait for memory."""
+        """The number of connections that wait for memory."""
         return len(self._small) + len(self._large)
 
-    def may_go_on(self, holder: MemoryHolder, *, is_large: bool = False) -> bool:
-        """May a connection take more memory now, for a large frame that is not complete or for anything else?
-        If not, its ``go_on_later`` is called when it may."""
-        if self.used < (self.large_bytes_max if is_large else self.bytes_max) or self.favoured is holder:
+    def may_take(self, holder: MemoryHolder, *, is_large: bool = False) -> bool:
+        """May a connection take more memory now? ``is_large``: for a large frame that is not complete yet. If
+        not, it is queued, and its ``proceed_later`` is called when it may."""
+        if self.used < (self.large_bytes_max if is_large else self.bytes_max) or self.exempt is holder:
             return True
         (self._large if is_large else self._small)[holder] = None
         self._wake()
         return False
 
     def hold(self, count: int) -> None:
-        """A connection holds ``count`` bytes more; less if that is negative: then others may go on."""
+        """A connection has taken ``count`` bytes more, or returned some if that is negative."""
         self.used += count
         if count < 0:
             self._wake()
 
     def leave(self, holder: MemoryHolder) -> None:
-        """A connection has been answered or is closed: it is not favoured any longer, and does not wait."""
+        """A connection was answered or closed: it is not exempt any longer, and waits in no queue."""
         self._small.pop(holder, None)
         self._large.pop(holder, None)
-        if self.favoured is holder:
-            self.favoured = None
+        if self.exempt is holder:
+            self.exempt = None
             self._wake()
 
     def expire(self, now: float) -> None:
-        """Take the favour from one that has had it since ``FAVOUR_SECONDS`` and longer."""
-        if self.favoured is not self._seen:
-            self._seen, self._seen_at = self.favoured, now
-        elif self._seen is not None and now - self._seen_at > FAVOUR_SECONDS:
-            self._seen.lose_favour()
+        """End an exemption that has lasted for over ``EXEMPT_SECONDS``. Called once a second, with the loop's
+        time, in seconds: an exemption counts from the first call that sees it."""
+        if self.exempt is not self._last_exempt:
+            self._last_exempt, self._exempt_since = self.exempt, now
+        elif self._last_exempt is not None and now - self._exempt_since > EXEMPT_SECONDS:
+            self._last_exempt.end_exemption()
 
     def _wake(self) -> None:
-        for line, limit in ((self._small, self.bytes_max), (self._large, self.large_bytes_max)):
-            while line and (self.used < limit or self.favoured is None):
-                holder, _ = line.popitem(last=False)
+        """Let connections proceed while there is memory, or one as exempt where there is none."""
+        for queue, limit in ((self._small, self.bytes_max), (self._large, self.large_bytes_max)):
+            while queue and (self.used < limit or self.exempt is None):
+                holder, _ = queue.popitem(last=False)
                 if self.used >= limit:
-                    self.favoured = holder
-                holder.go_on_later()
+                    self.exempt = holder
+                holder.proceed_later()

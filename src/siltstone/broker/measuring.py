@@ -73,7 +73,7 @@ class BrokerClients:
         """The open connections, the oldest first."""
         # A copy is made at once; the loop's thread may change the set meanwhile.
         found = sorted(self._sockets.connections.copy(), key=lambda one: one.info.number)
-        now, parked = time.perf_counter(), self._broker.waiting.tasks
+        now, parked = time.perf_counter(), self._broker.purgatory.tasks
         return [_shown(one, one.state(parked), now) for one in found]
 
     def requests(self) -> list[ApiRequests]:
@@ -134,7 +134,7 @@ class BrokerClients:
                 f"{_SOCKETS}connection_creation_total": sockets.accepted_by[listener],
             }
             samples += samples_of(values, _HELP, listener=listener)
-        parked = {"kafka_server_delayedoperationpurgatory_purgatorysize": self._broker.waiting.parked}
+        parked = {"kafka_server_delayedoperationpurgatory_purgatorysize": self._broker.purgatory.parked}
         samples += samples_of(parked, _HELP, delayedOperation="Fetch")
         values = {
             "siltstone_broker_refused_connections_total": sockets.refused,

@@ -35,7 +35,7 @@ from siltstone.broker.store import Broker
 from siltstone.commands.served import Served
 
 AnswerFrame: TypeAlias = Callable[[bytearray, ConnectionInfo], "Pieces | Awaitable[Pieces]"]
-"""See ``connection.Surroundings.answer``."""
+"""See ``connection.SharedState.answer``."""
 STOP_SECONDS = 10.0
 """How long requests may take to be finished when the server stops."""
 _SWEEP_SECONDS = 1.0
@@ -240,7 +240,7 @@ class BrokerServer(Closing):
     async def _serve(self) -> None:
         self.sockets.open(self._listeners)
         await self._stop_asked.wait()
-        self.broker.waiting.close()
+        self.broker.purgatory.close()
         await self.sockets.finish()
         # Tasks of connections that were cut end as cancelled.
         others = asyncio.all_tasks() - {asyncio.current_task()}

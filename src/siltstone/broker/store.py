@@ -1,12 +1,13 @@
-"""``Broker``: what the handlers of requests get of the directories that the server has open.
+"""``Broker``: what request handlers use of the open log directories (the part of Kafka's ``ReplicaManager``
+and ``MetadataCache`` that ``KafkaApis`` sees).
 
 ::
 
-    handler ─► log_of, topic_of_id, …       at once, from caches: in the loop's thread
-            ─► await in_pool(function, …)   whatever waits for a disk or takes long: in the broker's threads
-            ─► await waiting.until_bytes    a fetch that waits
+    handler ─► log_of, topic_of_id, …         in the loop's thread: from memory
+            ─► await in_pool(function, …)     in the broker's thread pool: what reads a disk, or is slow
+            ─► await purgatory.until_bytes    a parked fetch
 
-Changes of topics and settings go through ``commands.administration``, with ``served``.
+Handlers change topics and settings through ``commands.administration``, to which they pass ``served``.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from siltstone.base.errors import StorageError
 from siltstone.base.records.scan import scan_headers
 from siltstone.broker.counts import Counts
 from siltstone.broker.producer_ids import ProducerIds
-from siltstone.broker.sessions import FetchSessions
-from siltstone.broker.waiting import WaitingFetches
+from siltstone.broker.purgatory import FetchPurgatory
+from siltstone.broker.sessions import FetchSessionCache
 from siltstone.broker.wire.fields import ZERO_ID
 from siltstone.commands.served import Served
 from siltstone.log.names import TopicPartition
@@ -37,15 +38,16 @@ if TYPE_CHECKING:
     from siltstone.broker.answers import Call
 
 THREADS = 4
-"""Threads for what waits or takes long; kernels and system calls let them run beside the loop's."""
+"""Threads of the pool (Kafka's ``num.io.threads``). Compiled kernels and system calls release the
+interpreter's lock, so the pool's threads run beside the loop's."""
 MANY_PARTITIONS = 200
-"""A request about more partitions takes over a millisecond, so it is answered in the pool."""
+"""A request with more partitions takes over a millisecond, so the pool answers it."""
 Result = TypeVar("Result")
 
 
 def load_kernels() -> None:
-    """Load the compiled functions of appends and searches. It takes half a second, for which the first
-    request would wait in the loop's thread, and all others with it."""
+    """Load the compiled functions that validate and scan batches, by one call of each for each codec. Loading
+    takes half a second, during which the first request would block the loop's thread."""
     for codec in CODECS:
         batch = batch_of([NewRecord(value=b"value", timestamp=0)], codec.name, 0)
         validated = validate_and_assign(batch, config=LogConfig(), next_offset=0, now_ms=0, leader_epoch=0)
@@ -53,21 +55,23 @@ def load_kernels() -> None:
 
 
 class Broker(Closing):
-    """One broker. ``manager``: the open logs; ``config``: the broker's settings now; ``node_id`` and
-    ``cluster_id``: those in ``meta.properties``; ``waiting`` and ``fetch_sessions``: the parked fetches and
-    the sessions of clients, for the loop's thread only; ``counts``: what was asked and moved.
+    """One broker. ``manager``: the open logs; ``config``: the broker's current settings; ``node_id`` and
+    ``cluster_id``: those in ``meta.properties``; ``purgatory`` and ``fetch_sessions``: the parked fetches and
+    the fetch sessions, for the loop's thread only; ``counts``: the counters of requests and topics.
     """
 
     def __init__(self, served: Served, loop: AbstractEventLoop) -> None:
-        """A broker over open directories. Raises NotAllowedError in look mode."""
+        """A broker over the directories that ``served`` has open. Raises NotAllowedError if it only reads
+        them (``siltstone serve --look``)."""
         self.served, self.manager, self.loop = served, served.opened(), loop
         self.clock: Clock = served.clock
-        self.waiting, self.counts = WaitingFetches(loop), Counts()
-        self.fetch_sessions = FetchSessions()
+        self.purgatory, self.counts = FetchPurgatory(loop), Counts()
+        self.fetch_sessions = FetchSessionCache()
         self._producer_ids = ProducerIds(self.manager)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="siltstone-broker")
         self._pool.submit(load_kernels)
-        self._pool.submit(lambda: self.manager.topics.ids)  # of a Kafka's topics each is in a file
+        # Filled now, not by a request: the id of each topic that a Kafka has made is in a file of its own.
+        self._pool.submit(lambda: self.manager.topics.ids)
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         properties = self.manager.serving()[0].directory.properties()
         self.node_id = int(properties.get("node.id") or properties.get("broker.id") or 0)
@@ -75,16 +79,16 @@ class Broker(Closing):
 
     @property
     def config(self) -> Config:
-        """The broker's settings now."""
+        """The broker's current settings."""
         return self.manager.config
 
     def in_pool(self, function: Callable[..., Result], *arguments: object) -> Future[Result]:
-        """Call a function in one of the broker's threads: await the result, or what it raises."""
+        """Call a function in a thread of the pool. The future has its result, or the error that it raises."""
         return self.loop.run_in_executor(self._pool, function, *arguments)
 
     def log_of(self, topic: str, partition: int) -> PartitionLog:
-        """The log of a partition. In any thread. Raises UnknownTopicError; StorageError if it is not served
-        now."""
+        """The open log of a partition. In any thread. Raises UnknownTopicError for an unknown topic or
+        partition, StorageError if the log is closed or its directory is offline."""
         log = self._logs.get((topic, partition))
         if log is None or not log.is_open:
             self._logs.pop((topic, partition), None)
@@ -96,34 +100,35 @@ class Broker(Closing):
         return log
 
     def note_failure(self, log: PartitionLog) -> None:
-        """A request of a log has failed: if that took it offline, its directory goes offline, too, at once.
-        In any thread."""
+        """Call this after a failed append: if the log went offline by it (its disk failed), its directory is
+        taken offline at once. In any thread."""
         if log.offline is not None:
             self._pool.submit(self.manager.upkeep.take_failed_offline)
 
     def topic_of_id(self, topic_id: bytes) -> str | None:
-        """The name of a topic by the 16 bytes of its id; None if there is none."""
+        """The name of the topic with this id (16 bytes); None if no topic has it."""
         return self.manager.topics.names_by_id.get(topic_id)
 
     def id_of_topic(self, name: str) -> bytes:
-        """The 16 bytes of a topic's id, ``ZERO_ID`` for a topic without an id and for an unknown one."""
+        """The id of a topic (16 bytes); ``ZERO_ID`` for a topic without an id and for an unknown topic."""
         return self.manager.topics.ids.get(name, ZERO_ID)
 
     def host_and_port(self, call: Call) -> tuple[str, int]:
-        """The address that the listener of the call's connection advertises."""
+        """The advertised address of the listener that the request came through."""
         listener = call.connection.listener
         return listener.host, listener.port
 
     def producer_id_at_hand(self) -> int | None:
-        """A new producer id; None if one takes ``next_producer_id``, in the pool."""
+        """A new producer id from the current block; None if the block is used up: then call
+        ``next_producer_id`` in the pool."""
         return self._producer_ids.take_at_hand()
 
     def next_producer_id(self) -> int:
-        """A new producer id, durably given. It may write a file: for any thread but the loop's. Raises
-        StorageError."""
+        """A new producer id, from a new block if need be. It may write files, so it is not for the loop's
+        thread. Raises StorageError."""
         return self._producer_ids.take()
 
     def close(self) -> None:
-        """Answer the parked fetches, and wait for what the threads do."""
-        self.waiting.close()
+        """Wake the parked fetches, and wait until the pool's threads are done."""
+        self.purgatory.close()
         self._pool.shutdown()

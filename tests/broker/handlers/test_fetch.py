@@ -321,7 +321,7 @@ def test_a_fetch_at_the_end_waits_for_max_wait(broker: ServedBroker) -> None:
     (data,) = fetched(broker, request_of(1, max_wait_ms=WAIT_MS))
     assert broker.loop.time() == pytest.approx(WAIT_MS / 1000)
     assert (data.error_code, data.records, data.high_watermark) == (0, b"", 1)
-    assert broker.broker.waiting.parked == 0
+    assert broker.broker.purgatory.parked == 0
     assert log.when_moved is None
 
 
@@ -373,7 +373,7 @@ WAKING: dict[str, tuple[Callable[[ServedBroker, PartitionLog], object], int]] = 
     "a truncation": (lambda _, log: log.truncate_to(0), 1),
     "a deleted topic": (lambda broker, _: broker.manager.topics.delete("t"), 0),
     "a directory offline": (lambda broker, _: broker.manager.directories[0].go_offline("broken"), 0),
-    "a broker that stops": (lambda broker, _: broker.broker.waiting.close(), 0),
+    "a broker that stops": (lambda broker, _: broker.broker.purgatory.close(), 0),
 }
 
 

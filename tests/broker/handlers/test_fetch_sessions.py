@@ -185,7 +185,7 @@ def test_the_older_of_two_requests_at_once(broker: ServedBroker) -> None:
     older, newer = broker.loop.run_until_complete(run())
     assert (older.error_code, older.session_id, older.responses) == (71, number, ())
     assert (newer.error_code, newer.session_id) == (0, number)
-    assert broker.broker.waiting.parked == 0
+    assert broker.broker.purgatory.parked == 0
 
 
 def test_a_session_that_waits(broker: ServedBroker) -> None:

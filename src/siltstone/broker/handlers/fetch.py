@@ -1,16 +1,23 @@
-"""Fetch, versions 4 to 18: batches for consumers, straight from the logs' files (Kafka's ``KafkaApis``,
+"""The handler of Fetch, versions 4 to 18 (Kafka's ``KafkaApis.handleFetchRequest``,
 ``ReplicaManager.fetchMessages``, ``DelayedFetch``, ``FetchContext``).
 
 ::
 
-    all partitions that are named, or those of a session (``sessions``) that are not quiet
-        ─► read ─► max_wait 0, an error of a log, no known partition, or min_bytes there? ─► answer
-                   else wait until logs have min_bytes, or for max_wait ─► read again ─► answer
-    answer in a session: only what is new to the client
+    1  partitions   those of the request; of a session (``broker.sessions``) those that have changed
+    2  logs         each partition's log is found, or the error code of the partition
+    3  read         finds where the batches are: FileSlices, no records
+    4  wait         only if max_wait_ms > 0, some partition has a log, no log has an error, and the reads have
+                    fewer than min_bytes: parked in the purgatory; then steps 1 to 3 again for what moved
+    5  respond      in a session only the partitions with something new for the client
 
-The records of an answer are slices of files, which the connection hands to the kernel; nothing is read or
-copied here but the few bytes that a search looks at. The first partition that has records gives a whole
-batch, whatever the limits; later ones what is left of ``max_bytes``, possibly a cut batch, as in Kafka.
+Records are not read here: a response has slices of the logs' files, which the connection passes to sendfile.
+Only the search for an offset reads an index and a few batch headers.
+
+The first partition that has records returns a whole batch even over the limits (KIP-74); later partitions
+return what is left of ``max_bytes``, which may cut a batch, as in Kafka.
+
+Steps 2 and 3 run in the loop's thread as long as they need no disk (``find_logs_and_check_disk``), else in
+the pool.
 """
 
 from __future__ import annotations
@@ -23,6 +30,7 @@ from siltstone.base.errors import OffsetOutOfRangeError
 from siltstone.base.files import FileSlice
 from siltstone.broker.answers import Call
 from siltstone.broker.errors import Code, RequestRefusedError, code_of
+from siltstone.broker.purgatory import AwaitedLog
 from siltstone.broker.sessions import (
     FIRST_EPOCH,
     LAST_EPOCH,
@@ -32,7 +40,6 @@ from siltstone.broker.sessions import (
     partitions_of,
 )
 from siltstone.broker.store import MANY_PARTITIONS, Broker
-from siltstone.broker.waiting import WaitedLog
 from siltstone.broker.wire.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -48,14 +55,14 @@ from siltstone.log.indexes import AbortedTransaction as EndedByAbort
 from siltstone.log.partition import PartitionLog
 
 _FIRST_BY_ID = 13
-_UNKNOWN = (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
-"""The codes of partitions that are not told at once if others are waited for."""
-
+"""The first version that names topics by id."""
+_CODES_THAT_WAIT = (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
+"""A partition with one of these codes does not end the wait for the others; any other code does."""
 _NO_DIVERGING_EPOCH = EpochEndOffset()
 
 
 def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | Awaitable[FetchResponse]:
-    """The batches that a client asks for, now or when there are enough."""
+    """Answers a Fetch request, at once or when there are ``min_bytes``."""
     by_id, session = call.version >= _FIRST_BY_ID, None
     if request.isolation_level not in (0, 1) and by_id:
         return FetchResponse(error_code=Code.UNKNOWN_SERVER_ERROR)
@@ -63,18 +70,19 @@ def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | 
         broker.fetch_sessions.end(request.session_id)
     else:
         try:
-            session = broker.fetch_sessions.go_on(request, by_id=by_id, now=broker.loop.time())
+            session = broker.fetch_sessions.resume(request, by_id=by_id, now=broker.loop.time())
         except RequestRefusedError as error:
             return FetchResponse(error_code=error.code)
     reads = _Reads(broker, request, session, by_id=by_id)
-    if reads.are_many or reads.wait_for_disk():
-        return reads.in_pool_or_later()
+    if reads.has_many_partitions or reads.find_logs_and_check_disk():
+        return reads.respond_from_pool()
     reads.read()
-    return reads.respond() if reads.is_enough else reads.later()
+    return reads.respond() if reads.is_enough else reads.respond_later()
 
 
-class _Row(NamedTuple):
-    """What was read of a partition, and of which view of its log."""
+class _Read(NamedTuple):
+    """The part of the response for one partition, and the view of the log that it was read from; None if the
+    partition has an error."""
 
     partition: FetchedPartition
     data: PartitionData
@@ -82,10 +90,10 @@ class _Row(NamedTuple):
 
 
 class _Reads:
-    """The reads of one request. After ``read``, ``is_enough`` says whether its answer is to be sent now.
+    """The reads of one request. After ``read``, ``is_enough`` says whether the response is due now.
 
-    ``_all``: the partitions in the order of the answer; ``_chosen``: those that are read, the others are
-    quiet. ``_rows``: what was read of them.
+    ``_all``: the partitions in the order of the response. ``_chosen``: those that are read; the session knows
+    of the others that nothing has changed. ``_rows``: the reads of the chosen partitions.
     """
 
     def __init__(
@@ -97,72 +105,77 @@ class _Reads:
         self._isolation = READ_COMMITTED if self._is_committed else READ_UNCOMMITTED
         self._max_bytes = min(request.max_bytes, broker.config.integer("fetch.max.bytes"))
         self._all = list(self._partitions.values())
-        self._rows: list[_Row] = []
+        self._rows: list[_Read] = []
         self.is_enough = False
         self._choose()
 
     def _choose(self) -> None:
+        """Choose the partitions to read. A request that is refused gets its error for each of them."""
         is_refused = self._request.isolation_level not in (0, 1) or self._is_from_follower
-        self._chosen = [each for each in self._all if is_refused or not each.is_quiet]
+        self._chosen = [one for one in self._all if is_refused or not one.is_unchanged]
 
     @property
-    def are_many(self) -> bool:
-        """Would the reads take over a millisecond?"""
+    def has_many_partitions(self) -> bool:
+        """Are there too many partitions for the loop's thread?"""
         return len(self._chosen) > MANY_PARTITIONS
 
     @property
     def _is_from_follower(self) -> bool:
         return self._request.replica_id >= 0 or self._request.replica_state.replica_id >= 0
 
-    def _find(self, partition: FetchedPartition) -> None:
-        """Find the log of a partition, or why it is not read."""
+    def _set_log(self, partition: FetchedPartition) -> None:
+        """Set the log of a partition, or the code of the error because of which it is not read."""
         log = partition.log
         try:
             if self._request.isolation_level not in (0, 1):
                 raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, "no such isolation level")
             if log is None or not log.is_open:
-                log = self._find_anew(partition)
+                log = self._look_up(partition)
             if self._is_from_follower:
                 raise RequestRefusedError(Code.NOT_LEADER_OR_FOLLOWER, "this broker has no followers")
-            # Any negative epoch is none here, as in Kafka; ListOffsets takes only -1 for none.
-            refuse_other_epoch(log, max(partition.wanted.current_leader_epoch, -1))
+            # As in Kafka, any negative epoch means "unknown" in Fetch; in ListOffsets only -1 does.
+            refuse_other_epoch(log, max(partition.requested.current_leader_epoch, -1))
             partition.log, partition.code = log, Code.NONE
         except Exception as error:  # one partition's error is not the others'
             partition.log, partition.code = None, code_of(error)
 
-    def _find_anew(self, partition: FetchedPartition) -> PartitionLog:
-        """A log by its topic's name. A session that names topics by their ids keeps the names that were found
-        first, so it is told when a topic of this name is another one."""
-        partition.place, broker = None, self._broker
+    def _look_up(self, partition: FetchedPartition) -> PartitionLog:
+        """Look up the log of a partition.
+
+        A session that names topics by id keeps the name that it found first. So when a topic is deleted and
+        created again, the client gets INCONSISTENT_TOPIC_ID, as in Kafka. Raises RequestRefusedError,
+        UnknownTopicError, StorageError.
+        """
+        partition.end_position, broker = None, self._broker
         if partition.topic is not None:
-            return broker.log_of(partition.topic, partition.wanted.partition)
+            return broker.log_of(partition.topic, partition.requested.partition)
         if partition.name is None:
             partition.name = broker.topic_of_id(partition.topic_id)
         if partition.name is None:
             raise RequestRefusedError(Code.UNKNOWN_TOPIC_ID, "no topic has this id")
-        log = broker.log_of(partition.name, partition.wanted.partition)
+        log = broker.log_of(partition.name, partition.requested.partition)
         if broker.id_of_topic(partition.name) != partition.topic_id:
             raise RequestRefusedError(Code.INCONSISTENT_TOPIC_ID, "the topic has another id now")
         return log
 
-    def wait_for_disk(self) -> bool:
-        """Find the logs. Does one of the reads begin below its log's active segment, or look for aborted
-        transactions? Older segments may not be in memory any more, the newest one nearly always is; a
-        transaction index is read as a whole."""
-        for partition in self._chosen:
-            self._find(partition)
-        return any(
-            each.log is not None and self._waits_for_disk(each.log, each.wanted) for each in self._chosen
-        )
+    def find_logs_and_check_disk(self) -> bool:
+        """Find the logs, and return whether a read may wait for a disk.
 
-    def _waits_for_disk(self, log: PartitionLog, wanted: FetchPartition) -> bool:
+        It may if it begins below the active segment: older segments need not be in the page cache, the active
+        one nearly always is. It may, too, if it has to read a transaction index, which is read as a whole.
+        """
+        for partition in self._chosen:
+            self._set_log(partition)
+        return any(one.log is not None and self._needs_disk(one.log, one.requested) for one in self._chosen)
+
+    def _needs_disk(self, log: PartitionLog, requested: FetchPartition) -> bool:
         active = log.view.segments[-1]
-        if wanted.fetch_offset < active.base_offset:
+        if requested.fetch_offset < active.base_offset:
             return True
         return self._is_committed and active.transaction_index_size > 0
 
     def read(self) -> None:
-        """Read the chosen partitions, each what is left of ``max_bytes``."""
+        """Read the chosen partitions in order, each within what is left of ``max_bytes``."""
         left, size_read, has_error = self._max_bytes, 0, False
         self._rows = []
         for partition in self._chosen:
@@ -171,10 +184,11 @@ class _Reads:
             size = len(row.data.records or b"")
             size_read += size
             left = max(left - size, 0)
-            # A diverging epoch is told at once, too. Unknown partitions do not end the wait for others.
-            is_told = row.data.error_code not in _UNKNOWN or row.data.diverging_epoch.epoch >= 0
-            has_error = has_error or is_told
-        has_logs = len(self._chosen) < len(self._all) or any(each.log is not None for each in self._chosen)
+            # As in Kafka: an error or a diverging epoch ends the wait, an unknown partition does not.
+            ends_wait = row.data.error_code not in _CODES_THAT_WAIT or row.data.diverging_epoch.epoch >= 0
+            has_error = has_error or ends_wait
+        # An unchanged partition, which is not among the chosen ones, has a log.
+        has_logs = len(self._chosen) < len(self._all) or any(one.log is not None for one in self._chosen)
         self.is_enough = (
             has_error
             or not has_logs
@@ -183,26 +197,29 @@ class _Reads:
         )
 
     def respond(self) -> FetchResponse:
-        """The answer of what was read; a session notes that the client knows it. In the loop's thread."""
+        """The response with what was read; its session records what the client now knows. In the loop's
+        thread."""
         session, rows, number = self._session, self._rows, 0
         if session is not None:
             number = session.number
             if not session.is_after(self._request.session_epoch):
-                # Another request of the session has come while this one waited.
+                # The client has sent another request of the session, on another connection, meanwhile.
                 return FetchResponse(error_code=Code.INVALID_FETCH_SESSION_EPOCH, session_id=number)
-            rows = [row for row in rows if row.partition.tell(row.data, row.view)]
+            rows = [row for row in rows if row.partition.record_response(row.data, row.view)]
+            # Partitions that had records come last in the next response, so each gets its share of max_bytes.
             for row in rows:
                 if has_records(row.data):
                     session.move_to_end(row.partition)
         elif self._request.session_epoch == FIRST_EPOCH:
             number = self._begin_session()
-        # As in Kafka. In older versions the answer has no place for it.
+        # As in Kafka. Before version 7 the response has no error_code of its own.
         code = Code.NONE if self._request.isolation_level in (0, 1) else Code.UNKNOWN_SERVER_ERROR
         return FetchResponse(error_code=code, session_id=number, responses=_by_topic(rows))
 
     def _begin_session(self) -> int:
+        """Create a session for the partitions: its id, or 0 if there is no room for it."""
         for row in self._rows:
-            row.partition.tell(row.data, row.view)
+            row.partition.record_response(row.data, row.view)
         broker = self._broker
         return broker.fetch_sessions.begin(
             self._partitions,
@@ -211,50 +228,50 @@ class _Reads:
             now=broker.loop.time(),
         )
 
-    def _read_one(self, partition: FetchedPartition, left: int, *, is_first: bool) -> _Row:
-        """Read one partition, up to ``left`` bytes."""
-        log, wanted = partition.log, partition.wanted
+    def _read_one(self, partition: FetchedPartition, left: int, *, is_first: bool) -> _Read:
+        """Read one partition, at most ``left`` bytes; ``is_first``: no partition before had records."""
+        log, requested = partition.log, partition.requested
         if log is None:
-            return _Row(partition, _failed(wanted, partition.code), None)
+            return _Read(partition, _failed(requested, partition.code), None)
         view = partition.view = log.view
         try:
-            diverging = _diverging_epoch(log, wanted)
+            diverging = _diverging_epoch(log, requested)
             if diverging is not None:
-                return _Row(partition, self._answer(wanted, view, diverging_epoch=diverging), view)
-            if (max_bytes := min(wanted.partition_max_bytes, left)) < 0:
-                raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, f"{max_bytes} is no number of bytes")
+                return _Read(partition, self._answer(requested, view, diverging_epoch=diverging), view)
+            if (max_bytes := min(requested.partition_max_bytes, left)) < 0:
+                raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, f"max bytes is negative: {max_bytes}")
             fetched = read_view(
                 view,
-                wanted.fetch_offset,
+                requested.fetch_offset,
                 max_bytes,
                 isolation=self._isolation,
                 min_one_batch=is_first,
-                resume_at=partition.place_of_offset,
+                resume_at=partition.resume_at,
             )
         except Exception as error:
-            return _Row(partition, _failed(wanted, code_of(error)), view)
-        partition.place = _place_after(fetched) or partition.place
-        # A part of one batch, which no client could use, is left out.
+            return _Read(partition, _failed(requested, code_of(error)), view)
+        partition.end_position = _position_after(fetched) or partition.end_position
+        # A slice that is shorter than its first batch is left out: a client could decode nothing of it.
         records = fetched.slice if fetched.size >= fetched.first_batch_size else None
-        return _Row(partition, self._answer(wanted, view, records=records, aborted=fetched.aborted), view)
+        return _Read(partition, self._answer(requested, view, records=records, aborted=fetched.aborted), view)
 
     def _answer(
         self,
-        wanted: FetchPartition,
+        requested: FetchPartition,
         view: LogView,
         *,
         records: FileSlice | None = None,
         aborted: Sequence[EndedByAbort] = (),
         diverging_epoch: EpochEndOffset = _NO_DIVERGING_EPOCH,
     ) -> PartitionData:
-        """``aborted``: told only to those who asked to read committed records; null for others, since some
-        clients would leave out records for it."""
+        """The response for one partition. ``aborted`` is sent to ``read_committed`` fetches only: for others
+        the field is null, since some clients filter aborted records whenever it is set."""
         rows = (
             AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
             for entry in aborted
         )
         return PartitionData(
-            partition_index=wanted.partition,
+            partition_index=requested.partition,
             high_watermark=view.high_watermark,
             last_stable_offset=view.last_stable_offset,
             log_start_offset=view.log_start_offset,
@@ -263,71 +280,74 @@ class _Reads:
             records=records or b"",
         )
 
-    async def in_pool_or_later(self) -> FetchResponse:
-        """Read in the pool, and wait if that is not enough."""
+    async def respond_from_pool(self) -> FetchResponse:
+        """Read in the pool, and wait in the purgatory if that is not enough."""
         await self._broker.in_pool(self._find_and_read)
-        return self.respond() if self.is_enough else await self.later()
+        return self.respond() if self.is_enough else await self.respond_later()
 
     def _find_and_read(self) -> None:
         for partition in self._chosen:
-            self._find(partition)
+            self._set_log(partition)
         self.read()
 
-    async def later(self) -> FetchResponse:
-        """Wait until there are enough bytes or the time is over, then read again if a log has moved."""
-        waited = [
+    async def respond_later(self) -> FetchResponse:
+        """Wait until there are ``min_bytes`` or ``max_wait_ms`` have passed, read again if a log has moved,
+        and respond."""
+        watched = [
             (
-                each,
-                WaitedLog(
+                one,
+                AwaitedLog(
                     log=log,
-                    offset=each.wanted.fetch_offset,
-                    max_bytes=each.wanted.partition_max_bytes,
+                    offset=one.requested.fetch_offset,
+                    max_bytes=one.requested.partition_max_bytes,
                     isolation=self._isolation,
-                    position=each.place_of_offset,
+                    position=one.resume_at,
                 ),
             )
-            for each in self._all
-            # Another request of the session may find it missing meanwhile, in another thread.
-            if (log := each.log) is not None
+            for one in self._all
+            # Bound once: another request of the session may set ``log`` to None meanwhile, in the pool.
+            if (log := one.log) is not None
         ]
         min_bytes = min(self._request.min_bytes, self._max_bytes)
-        logs = [parked for _, parked in waited]
-        await self._broker.waiting.until_bytes(logs, min_bytes, self._request.max_wait_ms)
-        for partition, parked in waited:
-            partition.place = parked.position or partition.place
-        if any(parked.log.view is not partition.view for partition, parked in waited):
+        logs = [one for _, one in watched]
+        await self._broker.purgatory.until_bytes(logs, min_bytes, self._request.max_wait_ms)
+        for partition, one in watched:
+            # A count at the end of the log has found the position of the next batch.
+            partition.end_position = one.position or partition.end_position
+        if any(one.log.view is not partition.view for partition, one in watched):
             self._choose()
-            if self.are_many or self.wait_for_disk():
+            if self.has_many_partitions or self.find_logs_and_check_disk():
                 await self._broker.in_pool(self._find_and_read)
             else:
                 self.read()
         return self.respond()
 
 
-def _by_topic(rows: Sequence[_Row]) -> tuple[FetchableTopicResponse, ...]:
-    """What was read of partitions; those of one topic that follow each other are together."""
+def _by_topic(rows: Sequence[_Read]) -> tuple[FetchableTopicResponse, ...]:
+    """The reads, grouped by topic: consecutive partitions of one topic become one entry."""
     topics = groupby(rows, key=lambda row: (row.partition.topic, row.partition.topic_id))
     return tuple(
         FetchableTopicResponse(
-            topic=name or "", topic_id=topic_id, partitions=tuple(row.data for row in found)
+            topic=name or "", topic_id=topic_id, partitions=tuple(row.data for row in topic_rows)
         )
-        for (name, topic_id), found in topics
+        for (name, topic_id), topic_rows in topics
     )
 
 
-def _place_after(fetched: FetchResult) -> FetchPosition | None:
-    """Where the log goes on behind a read that came to its end; else the next read has to search."""
-    view, found, segment = fetched.view, fetched.slice, fetched.segment
-    if found is None or segment is None or segment is not view.segments[-1]:
+def _position_after(fetched: FetchResult) -> FetchPosition | None:
+    """The position of the next batch of the log after a read up to the log's end; None after another read:
+    then the next one has to search its offset."""
+    view, batches, segment = fetched.view, fetched.slice, fetched.segment
+    if batches is None or segment is None or segment is not view.segments[-1]:
         return None
-    if found.position + found.size < view.active_size:
+    if batches.position + batches.size < view.active_size:
         return None
     return FetchPosition(segment, view.active_size, view.log_end_offset)
 
 
 def refuse_other_epoch(log: PartitionLog, epoch: int) -> None:
-    """Raises RequestRefusedError unless ``epoch``, which a client takes for the log's leader epoch, is that,
-    or -1: unknown."""
+    """Raises RequestRefusedError if the client's leader ``epoch`` is not the log's (KIP-320): FENCED for an
+    older, UNKNOWN for a newer one. -1: the client does not know the epoch."""
     if epoch in (-1, log.leader_epoch):
         return
     is_old = epoch < log.leader_epoch
@@ -335,23 +355,25 @@ def refuse_other_epoch(log: PartitionLog, epoch: int) -> None:
     raise RequestRefusedError(code, f"the log's leader epoch is {log.leader_epoch}, not {epoch}")
 
 
-def _diverging_epoch(log: PartitionLog, wanted: FetchPartition) -> EpochEndOffset | None:
-    """Where the log left what a client has read last, if it did (KIP-595). Raises OffsetOutOfRangeError."""
-    if wanted.last_fetched_epoch < 0:
+def _diverging_epoch(log: PartitionLog, requested: FetchPartition) -> EpochEndOffset | None:
+    """Where the log diverges from what the client has fetched (KIP-595): the largest common epoch and its end
+    offset; None if it does not diverge. Raises OffsetOutOfRangeError."""
+    if requested.last_fetched_epoch < 0:
         return None
-    end = log.end_of_epoch(wanted.last_fetched_epoch)
-    if end is None or wanted.fetch_offset < log.view.log_start_offset:
-        reason = f"offset {wanted.fetch_offset} of epoch {wanted.last_fetched_epoch} is not in the log"
+    end = log.end_of_epoch(requested.last_fetched_epoch)
+    if end is None or requested.fetch_offset < log.view.log_start_offset:
+        reason = f"offset {requested.fetch_offset} of epoch {requested.last_fetched_epoch} is not in the log"
         raise OffsetOutOfRangeError(reason, path=str(log.topic_partition))
-    if end[0] < wanted.last_fetched_epoch or end[1] < wanted.fetch_offset:
+    if end[0] < requested.last_fetched_epoch or end[1] < requested.fetch_offset:
         return EpochEndOffset(epoch=end[0], end_offset=end[1])
     return None
 
 
-def _failed(wanted: FetchPartition, code: int) -> PartitionData:
+def _failed(requested: FetchPartition, code: int) -> PartitionData:
     return PartitionData(
-        partition_index=wanted.partition,
+        partition_index=requested.partition,
         error_code=code,
         high_watermark=-1,
-        aborted_transactions=() if code in _UNKNOWN else None,
+        # Kafka has an empty list for unknown partitions, null for other errors.
+        aborted_transactions=() if code in _CODES_THAT_WAIT else None,
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from siltstone.broker.waiting import WaitedLog, WaitingFetches
+from siltstone.broker.purgatory import AwaitedLog, FetchPurgatory
 from siltstone.log.fetch import READ_UNCOMMITTED
 from siltstone.log.partition import PartitionLog, open_partition
 from tests.support.log.batches import sent
@@ -32,28 +32,28 @@ def log(tmp_path: Path) -> PartitionLog:
     return log
 
 
-def at_end(log: PartitionLog, max_bytes: int = 1 << 20) -> WaitedLog:
-    return WaitedLog(log=log, offset=log.log_end_offset, max_bytes=max_bytes, isolation=READ_UNCOMMITTED)
+def at_end(log: PartitionLog, max_bytes: int = 1 << 20) -> AwaitedLog:
+    return AwaitedLog(log=log, offset=log.log_end_offset, max_bytes=max_bytes, isolation=READ_UNCOMMITTED)
 
 
-def run(loop: asyncio.AbstractEventLoop, steps: Callable[[WaitingFetches], Awaitable[Any]]) -> WaitingFetches:
+def run(loop: asyncio.AbstractEventLoop, steps: Callable[[FetchPurgatory], Awaitable[Any]]) -> FetchPurgatory:
     """Run the steps on the loop; afterwards no fetch is parked."""
-    waiting = WaitingFetches(loop)
+    purgatory = FetchPurgatory(loop)
 
     async def all_steps() -> None:
         async with asyncio.timeout(60):
-            await steps(waiting)
+            await steps(purgatory)
 
     loop.run_until_complete(all_steps())
-    assert waiting.parked == 0
-    return waiting
+    assert purgatory.parked == 0
+    return purgatory
 
 
 async def parked(
-    waiting: WaitingFetches, *logs: WaitedLog, min_bytes: int = 1, max_wait_ms: int = LONG_MS
+    purgatory: FetchPurgatory, *logs: AwaitedLog, min_bytes: int = 1, max_wait_ms: int = LONG_MS
 ) -> asyncio.Task[None]:
     """A fetch that waits now."""
-    task = asyncio.ensure_future(waiting.until_bytes(logs, min_bytes, max_wait_ms))
+    task = asyncio.ensure_future(purgatory.until_bytes(logs, min_bytes, max_wait_ms))
     await asyncio.sleep(0)
     assert not task.done()
     return task
@@ -62,8 +62,8 @@ async def parked(
 def test_an_append_in_another_thread_wakes_the_loop(
     loop: asyncio.AbstractEventLoop, log: PartitionLog
 ) -> None:
-    async def steps(waiting: WaitingFetches) -> None:
-        task = await parked(waiting, at_end(log))
+    async def steps(purgatory: FetchPurgatory) -> None:
+        task = await parked(purgatory, at_end(log))
         await loop.run_in_executor(None, log.append, sent())
         await task
 
@@ -83,15 +83,15 @@ def test_many_appends_wake_the_loop_once(
             log.append(sent())
         monkeypatch.setattr(loop, "call_soon_threadsafe", wake)
 
-    async def steps(waiting: WaitingFetches) -> None:
-        task = await parked(waiting, at_end(log), min_bytes=1 << 20)
+    async def steps(purgatory: FetchPurgatory) -> None:
+        task = await parked(purgatory, at_end(log), min_bytes=1 << 20)
         # In the loop's thread, which cannot count between two appends; but the hook shall not know that.
-        waiting._loop_thread = 0
+        purgatory._loop_thread = 0
         append_some()
         assert len(wakes) == 1
         await asyncio.sleep(0)
         assert not task.done()
-        waiting.close()
+        purgatory.close()
         await task
 
     run(loop, steps)
@@ -100,12 +100,12 @@ def test_many_appends_wake_the_loop_once(
 def test_a_wake_counts_and_reads_nothing(
     loop: asyncio.AbstractEventLoop, log: PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("siltstone.broker.waiting.read", None)
+    monkeypatch.setattr("siltstone.broker.purgatory.read", None)
     waited = at_end(log)
 
-    async def steps(waiting: WaitingFetches) -> None:
+    async def steps(purgatory: FetchPurgatory) -> None:
         one = log.size
-        task = await parked(waiting, waited, min_bytes=3 * one)
+        task = await parked(purgatory, waited, min_bytes=3 * one)
         for number in range(1, 4):
             assert not task.done()
             log.append(sent())
@@ -119,9 +119,12 @@ def test_a_wake_counts_and_reads_nothing(
 def test_fetches_of_one_log_are_woken_each_by_itself(
     loop: asyncio.AbstractEventLoop, log: PartitionLog
 ) -> None:
-    async def steps(waiting: WaitingFetches) -> None:
+    async def steps(purgatory: FetchPurgatory) -> None:
         one = log.size
-        few, many = await parked(waiting, at_end(log)), await parked(waiting, at_end(log), min_bytes=2 * one)
+        few, many = (
+            await parked(purgatory, at_end(log)),
+            await parked(purgatory, at_end(log), min_bytes=2 * one),
+        )
         log.append(sent())
         await few
         assert not many.done()
@@ -138,8 +141,8 @@ def test_a_fetch_counts_no_more_of_a_log_than_it_would_read(
 ) -> None:
     other = open_partition(tmp_path / "topic-1")
 
-    async def steps(waiting: WaitingFetches) -> None:
-        task = await parked(waiting, at_end(log, max_bytes=10), at_end(other, max_bytes=10), min_bytes=20)
+    async def steps(purgatory: FetchPurgatory) -> None:
+        task = await parked(purgatory, at_end(log, max_bytes=10), at_end(other, max_bytes=10), min_bytes=20)
         for _ in range(5):
             log.append(sent())
         await asyncio.sleep(0)
@@ -156,28 +159,28 @@ def test_what_was_appended_before_it_waits_counts(loop: asyncio.AbstractEventLoo
     waited = at_end(log)
     log.append(sent())
 
-    async def steps(waiting: WaitingFetches) -> None:
-        await waiting.until_bytes([waited], 1, LONG_MS)
+    async def steps(purgatory: FetchPurgatory) -> None:
+        await purgatory.until_bytes([waited], 1, LONG_MS)
 
     run(loop, steps)
 
 
 def test_the_time_is_over(loop: asyncio.AbstractEventLoop, log: PartitionLog) -> None:
-    async def steps(waiting: WaitingFetches) -> None:
-        await waiting.until_bytes([at_end(log)], 1, 1)
-        await waiting.until_bytes([], 1, 1)
+    async def steps(purgatory: FetchPurgatory) -> None:
+        await purgatory.until_bytes([at_end(log)], 1, 1)
+        await purgatory.until_bytes([], 1, 1)
 
     run(loop, steps)
     assert log.when_moved is None
 
 
 def test_a_connection_that_is_cut_leaves_nothing(loop: asyncio.AbstractEventLoop, log: PartitionLog) -> None:
-    async def steps(waiting: WaitingFetches) -> None:
-        stays, goes = await parked(waiting, at_end(log)), await parked(waiting, at_end(log))
+    async def steps(purgatory: FetchPurgatory) -> None:
+        stays, goes = await parked(purgatory, at_end(log)), await parked(purgatory, at_end(log))
         goes.cancel()
         with pytest.raises(asyncio.CancelledError):
             await goes
-        assert waiting.parked == 1
+        assert purgatory.parked == 1
         log.append(sent())
         await stays
 
@@ -186,28 +189,28 @@ def test_a_connection_that_is_cut_leaves_nothing(loop: asyncio.AbstractEventLoop
 
 
 def test_a_broker_that_stops_lets_nobody_wait(loop: asyncio.AbstractEventLoop, log: PartitionLog) -> None:
-    async def steps(waiting: WaitingFetches) -> None:
-        tasks = [await parked(waiting, at_end(log)) for _ in range(3)]
-        waiting.close()
+    async def steps(purgatory: FetchPurgatory) -> None:
+        tasks = [await parked(purgatory, at_end(log)) for _ in range(3)]
+        purgatory.close()
         await asyncio.gather(*tasks)
-        await waiting.until_bytes([at_end(log)], 1, LONG_MS)
+        await purgatory.until_bytes([at_end(log)], 1, LONG_MS)
 
     run(loop, steps)
 
 
 def test_an_append_after_the_loop_is_closed(loop: asyncio.AbstractEventLoop, log: PartitionLog) -> None:
-    waiting = WaitingFetches(loop)
-    log.when_moved = waiting._mark
+    purgatory = FetchPurgatory(loop)
+    log.when_moved = purgatory._mark
     loop.close()
     assert log.append(sent()).first_offset == 1
 
 
 def test_a_log_that_is_closed_or_truncated_wakes(loop: asyncio.AbstractEventLoop, log: PartitionLog) -> None:
-    async def steps(waiting: WaitingFetches) -> None:
-        task = await parked(waiting, at_end(log), min_bytes=1 << 30)
+    async def steps(purgatory: FetchPurgatory) -> None:
+        task = await parked(purgatory, at_end(log), min_bytes=1 << 30)
         log.truncate_to(0)
         await task
-        task = await parked(waiting, at_end(log), min_bytes=1 << 30)
+        task = await parked(purgatory, at_end(log), min_bytes=1 << 30)
         log.close()
         await task
 

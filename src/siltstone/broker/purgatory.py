@@ -1,0 +1,178 @@
+"""The fetch purgatory: Fetch requests that are parked until their logs have ``min_bytes`` (Kafka's
+``DelayedFetch`` in a ``DelayedOperationPurgatory``, whose watch list is by partition, as here).
+
+::
+
+    1  Fetch handler           sets the hook ``when_moved`` of each log, then counts the bytes that are there;
+                               enough: the handler responds, else it sleeps
+    2  append, in any thread   calls the hook: it marks the log as moved, and wakes the loop unless it has
+    3  loop                    for each marked log: counts again for the fetches that watch it;
+                               enough: wakes the handler, which reads and responds
+
+The hook is set before the bytes are counted. So an append between the two is counted, called or both, and no
+fetch sleeps beside bytes that would complete it.
+
+Step 3 does not read records. Where the position of the fetch's offset is known, as at the end of a log, the
+count is a subtraction of file sizes, one or two microseconds an append; else the offset is searched in the
+index. A log that no fetch watches has no hook.
+
+Steps 1 and 3 run in the loop's thread. The hook runs in the thread of the append, under the log's lock, so it
+only adds to a set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from siltstone.base.errors import SiltstoneError
+from siltstone.log.fetch import READ_COMMITTED, FetchPosition, LogView, read
+from siltstone.log.partition import PartitionLog
+
+_ENOUGH_BYTES = 1 << 31
+"""More than any ``min_bytes``, an int32: the count of a log whose fetch must be answered in any case."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class AwaitedLog:
+    """One log that a parked fetch watches: it waits for bytes from ``offset`` on, of which at most
+    ``max_bytes`` (the partition's) count.
+
+    ``isolation``: of the fetch; bytes count below the last stable offset or the high watermark.
+    ``position``: the segment and byte of ``offset``; None while it is not known. ``available``: the bytes at
+    the last count.
+    """
+
+    log: PartitionLog
+    offset: int
+    max_bytes: int
+    isolation: str
+    position: FetchPosition | None = None
+    available: int = 0
+
+    def count(self) -> int:
+        """Count the available bytes, and return by how many they differ from the last count.
+
+        A log that is closed or offline, and an offset that is out of range, count as ``_ENOUGH_BYTES``: the
+        fetch has an error to report, so it must be answered now.
+        """
+        before = self.available
+        self.available = self._count(self.log.view) if self.log.is_open else _ENOUGH_BYTES
+        return self.available - before
+
+    def _count(self, view: LogView) -> int:
+        limit = view.last_stable_offset if self.isolation == READ_COMMITTED else view.high_watermark
+        if self.offset == limit:
+            self._note_end(view)
+            return 0
+        # The subtraction holds only up to the end of the active segment's file: for a fetch that may read to
+        # the log end offset, from a position in that segment.
+        start = self.position
+        is_to_end = view.log_start_offset <= self.offset and limit == view.log_end_offset
+        if start is not None and is_to_end and start.segment is view.segments[-1]:
+            return min(view.active_size - start.position, self.max_bytes)
+        try:
+            size = read(view, self.offset, self.max_bytes, isolation=self.isolation).size
+        except (SiltstoneError, OSError):
+            return _ENOUGH_BYTES
+        return min(size, _ENOUGH_BYTES)
+
+    def _note_end(self, view: LogView) -> None:
+        """The fetch is at the log end offset: note the position at which the next batch will begin."""
+        if self.offset == view.log_end_offset:
+            self.position = FetchPosition(view.segments[-1], view.active_size, self.offset)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _DelayedFetch:
+    """A parked fetch. ``missing``: the bytes that it still waits for; ``woken``: done when it may respond."""
+
+    woken: asyncio.Future[None]
+    missing: int
+
+    def wake(self) -> None:
+        if not self.woken.done():
+            self.woken.set_result(None)
+
+
+class FetchPurgatory:
+    """The parked fetches of a broker. ``tasks``: their tasks; any thread may ask whether one is in it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.tasks: set[asyncio.Task[object] | None] = set()
+        self._by_log: dict[PartitionLog, dict[AwaitedLog, _DelayedFetch]] = {}
+        self._moved: set[PartitionLog] = set()
+        self._marking = threading.Lock()
+        self._is_woken = self._is_closed = False
+        self._loop_thread = 0
+
+    @property
+    def parked(self) -> int:
+        """The number of parked fetches (Kafka's ``PurgatorySize``)."""
+        return len(self.tasks)
+
+    async def until_bytes(self, logs: Sequence[AwaitedLog], min_bytes: int, max_wait_ms: int) -> None:
+        """Return when the logs have ``min_bytes`` together, when one of them has an error to report, after
+        ``max_wait_ms``, or when the broker stops. The caller then reads what there is."""
+        self._loop_thread = threading.get_ident()
+        fetch = _DelayedFetch(woken=self.loop.create_future(), missing=min_bytes)
+        timer = self.loop.call_later(max_wait_ms / 1000, fetch.wake)
+        task = asyncio.current_task(self.loop)
+        self.tasks.add(task)
+        for watched in logs:
+            self._by_log.setdefault(watched.log, {})[watched] = fetch
+            watched.log.when_moved = self._mark
+        try:
+            # Only after the hooks are set: an append before is counted here, a later one calls its hook.
+            for watched in logs:
+                fetch.missing -= watched.count()
+            if fetch.missing > 0 and not self._is_closed:
+                await fetch.woken
+        finally:
+            timer.cancel()
+            self.tasks.discard(task)
+            for watched in logs:
+                self._forget(watched)
+
+    def _forget(self, watched: AwaitedLog) -> None:
+        """Watch a log no longer for one fetch; its hook is removed with the last one."""
+        fetches = self._by_log[watched.log]
+        fetches.pop(watched, None)
+        if not fetches:
+            del self._by_log[watched.log]
+            watched.log.when_moved = None
+
+    def _mark(self, log: PartitionLog) -> None:
+        """The hook: in any thread, under the lock of the log."""
+        with self._marking:
+            self._moved.add(log)
+            # One wake serves all logs that move until the loop has run ``_count_moved``.
+            if self._is_woken:
+                return
+            self._is_woken = True
+        # To wake the loop from another thread is a system call; its own thread need not be woken.
+        is_own = threading.get_ident() == self._loop_thread
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no fetch is parked
+            (self.loop.call_soon if is_own else self.loop.call_soon_threadsafe)(self._count_moved)
+
+    def _count_moved(self) -> None:
+        # The flag is cleared before the logs are counted: an append during the count wakes the loop again.
+        with self._marking:
+            moved, self._moved = self._moved, set()
+            self._is_woken = False
+        for log in moved:
+            for watched, fetch in self._by_log.get(log, {}).items():
+                fetch.missing -= watched.count()
+                if fetch.missing <= 0:
+                    fetch.wake()
+
+    def close(self) -> None:
+        """Wake all parked fetches, and park none from now on."""
+        self._is_closed = True
+        for fetches in self._by_log.values():
+            for fetch in fetches.values():
+                fetch.wake()
