@@ -100,5 +100,12 @@ def test_a_broker_for_programs_that_use_a_client(pytester: pytest.Pytester) -> N
             from siltstone.testing import Broker
             with Broker() as broker:
                 assert broker.topics.names() == []
+
+        def test_in_a_process_of_its_own(siltstone_broker_process):
+            siltstone_broker_process.topics.create("orders")
+            siltstone_broker_process.send("orders", b"one")
+            siltstone_broker_process.kill()
+            siltstone_broker_process.start()
+            assert [record.value for record in siltstone_broker_process["orders"]] == [b"one"]
         """,
-    ).assert_outcomes(passed=2)
+    ).assert_outcomes(passed=3)

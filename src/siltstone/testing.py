@@ -18,6 +18,9 @@ flushes, checkpoints).
     def test_the_order_is_sent(siltstone_broker):
         program(bootstrap_servers=siltstone_broker.address)
         assert [record.value for record in siltstone_broker["orders"]] == [b"one"]
+
+``BrokerProcess`` (``siltstone_broker_process``) is the same in a process of its own, which a test may also
+kill, pause and start again.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ import siltstone as st
 
 if TYPE_CHECKING:
     from siltstone.broker.embedded import EmbeddedBroker as Broker
+    from siltstone.broker.separate import BrokerProcess
     from siltstone.compaction.report import LogResult
 
 START_MS = 1_800_000_000_000
@@ -39,12 +43,17 @@ START_MS = 1_800_000_000_000
 
 
 def __getattr__(name: str) -> object:
-    """``Broker``, which is imported when it is used: pytest loads this module in every run."""
-    if name != "Broker":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from siltstone.broker.embedded import EmbeddedBroker
+    """``Broker`` and ``BrokerProcess``, which are imported when they are used: pytest loads this module in
+    every run."""
+    if name == "Broker":
+        from siltstone.broker.embedded import EmbeddedBroker
 
-    return EmbeddedBroker
+        return EmbeddedBroker
+    if name == "BrokerProcess":
+        from siltstone.broker.separate import BrokerProcess
+
+        return BrokerProcess
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @pytest.fixture
@@ -94,4 +103,13 @@ def siltstone_broker() -> Iterator[Broker]:
     from siltstone.broker.embedded import EmbeddedBroker
 
     with EmbeddedBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def siltstone_broker_process() -> Iterator[BrokerProcess]:
+    """The same in a process of its own, which may be killed, paused and started again."""
+    from siltstone.broker.separate import BrokerProcess
+
+    with BrokerProcess() as broker:
         yield broker

@@ -11,24 +11,13 @@ import pytest
 from siltstone.base.errors import UsageError
 from siltstone.broker.embedded import EmbeddedBroker
 from siltstone.broker.wire.apis import APIS
-
-LIMIT_S = 20
+from tests.support.embedded import LIMIT_S, sent
 
 
 @pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker() as broker:
         yield broker
-
-
-def sent(broker: EmbeddedBroker, value: bytes, **settings: object) -> list[object]:
-    """Send a record; the errors that its delivery ended with."""
-    errors: list[object] = []
-    options = {"bootstrap.servers": broker.address, "log_level": 0, "retry.backoff.ms": 10, **settings}
-    producer = ck.Producer(options)  # type: ignore[arg-type]
-    producer.produce("users", value, b"key", callback=lambda error, _: errors.append(error))
-    assert producer.flush(LIMIT_S) == 0
-    return errors
 
 
 def values(broker: EmbeddedBroker) -> list[bytes | None]:

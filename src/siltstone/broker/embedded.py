@@ -32,6 +32,7 @@ from siltstone.commands.library import clean_open_logs
 from siltstone.commands.served import Served, ServeOptions
 from siltstone.log.partition import PartitionLog
 from siltstone.log.read_only import TopicLogs
+from siltstone.runtime.manager import LogManager
 from siltstone.runtime.producing import NewRecord, RecordMetadata
 from siltstone.runtime.topics import Topics
 
@@ -78,9 +79,14 @@ class EmbeddedBroker(Closing):
         self.address = f"{found.host}:{found.port}"
 
     @property
+    def logs(self) -> LogManager:
+        """The open logs."""
+        return self._served.opened()
+
+    @property
     def topics(self) -> Topics:
         """The topics."""
-        return self._served.opened().topics
+        return self.logs.topics
 
     # Seeding and inspecting
 
@@ -99,18 +105,18 @@ class EmbeddedBroker(Closing):
         self, topic: str, records: Iterable[NewRecord], *, partition: int | None = None
     ) -> list[RecordMetadata]:
         """Append records without a client, each to its partition by Kafka's partitioner."""
-        return self._served.opened().send_many(topic, records, partition=partition)
+        return self.logs.send_many(topic, records, partition=partition)
 
     def __getitem__(self, topic: str) -> TopicLogs[PartitionLog]:
         """The logs of a topic: ``[record.value for record in broker["users"]]``. Raises UnknownTopicError."""
-        return self._served.opened()[topic]
+        return self.logs[topic]
 
     # Time and cleaning
 
     def compact(self, topic: str | Sequence[str] = ()) -> list[LogResult]:
         """Compact a topic now, or all, with their active segments and whatever the dirty ratio. Raises
         CompactionFailedError, UnknownTopicError, UsageError for a topic that is not compacted."""
-        results = clean_open_logs(self._served.opened(), topic)
+        results = clean_open_logs(self.logs, topic)
         for result in results:
             if result.status in ("failed", "uncleanable"):
                 raise CompactionFailedError(
@@ -120,7 +126,7 @@ class EmbeddedBroker(Closing):
 
     def tick(self) -> list[str]:
         """Do what is due by the clock: retention, flushes, checkpoints. Returns the tasks' names."""
-        return self._served.opened().tick()
+        return self.logs.tick()
 
     # Faults
 

@@ -90,12 +90,12 @@ def _require_bytes(name: str, value: object) -> None:
     raise UsageError(f"{name} is of type {type(value).__name__}; a log stores bytes", advice=advice)
 
 
-def _pairs(headers: Headers) -> Iterable[Header]:
+def header_pairs(headers: Headers) -> Iterable[Header]:
     return headers.items() if isinstance(headers, Mapping) else headers
 
 
 def _checked_pairs(headers: Headers) -> Iterable[Header]:
-    pairs: Iterable[Any] = _pairs(headers)
+    pairs: Iterable[Any] = header_pairs(headers)
     if isinstance(headers, (str, bytes)) or not all(
         isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], (str, bytes)) for pair in pairs
     ):
@@ -171,7 +171,7 @@ def batch_of(
 
 def _encoded(headers: Headers) -> bytes:
     return encode_headers(
-        [(name.encode() if isinstance(name, str) else name, value) for name, value in _pairs(headers)]
+        [(name.encode() if isinstance(name, str) else name, value) for name, value in header_pairs(headers)]
     )
 
 
@@ -179,7 +179,7 @@ def record_size_max(record: NewRecord) -> int:
     """An upper bound of the bytes that a record takes in a batch."""
     # Two varints of 10 bytes for each header, 4 bytes for each character of UTF-8.
     size = MAX_RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
-    return size + sum(20 + 4 * len(name) + len(value or b"") for name, value in _pairs(record.headers))
+    return size + sum(20 + 4 * len(name) + len(value or b"") for name, value in header_pairs(record.headers))
 
 
 def batches_for(config: LogConfig, records: Sequence[NewRecord]) -> Iterator[list[NewRecord]]:

@@ -68,7 +68,6 @@ from siltstone.base.files.opening import (
     OpenFile,
     PathLike,
     before_change,
-    closing,
     lstat_at,
     open_for_writing,
     open_nofollow,
@@ -78,6 +77,8 @@ from siltstone.base.files.opening import (
 )
 from siltstone.base.files.opening import LINK as LINK
 from siltstone.base.files.opening import Operation as Operation
+from siltstone.base.files.opening import closing as closing
+from siltstone.base.files.opening import discard_descriptors as discard_descriptors
 from siltstone.base.files.opening import observe as observe
 from siltstone.base.files.opening import unlink as unlink
 from siltstone.base.files.stored_directories import has_keys, head, list_keys, open_windows, read_whole

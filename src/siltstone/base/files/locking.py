@@ -29,6 +29,7 @@ _locked_files: set[tuple[int, int]] = set()
 _locked_files_guard = threading.RLock()
 """Held from the check of ``_locked_files`` until the lock is taken or released. To the system the threads of
 a process are one owner: two of them would both get a lock, and a close in one drops the lock of the other."""
+os.register_at_fork(after_in_child=_locked_files.clear)  # record locks are the parent's alone
 
 
 class Lock:

@@ -20,11 +20,12 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from siltstone.base.closing import Closing
 from siltstone.base.files.objects import is_object
 
+_STANDARD_ERROR = 2
 _O_PATH = getattr(os, "O_PATH", os.O_RDONLY)
 _OPEN_DIRECTORY_FLAGS = _O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _MAX_SYMLINKS = 40
@@ -94,6 +95,20 @@ def closing(descriptor: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def discard_descriptors(kept: Collection[int]) -> None:
+    """In a process that was just forked: let every open descriptor but those in ``kept`` be /dev/null.
+
+    They are not closed, since objects that were copied with the process still have their numbers, and would
+    close what has taken these meanwhile.
+    """
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for name in os.listdir("/proc/self/fd" if sys.platform == "linux" else "/dev/fd"):
+        number = int(name)
+        with contextlib.suppress(OSError):  # that of the listing
+            if number != null and number not in kept:
+                os.dup2(null, number, inheritable=number <= _STANDARD_ERROR)
 
 
 class _OpenHow(ctypes.Structure):

@@ -1,0 +1,230 @@
+"""Calls of a program to its broker in another process, over a socket pair.
+
+::
+
+    frame     8 bytes: the length; then a MessagePack map
+    program   {method: "send_many", arguments: {topic: …, records: […]}}
+    broker    {result: …, error: null}   or   {result: null, error: {kind: "UsageError", reason: …}}
+
+One call at a time, answered in order. An error that the package declares is raised again as it was, an
+``OSError`` with its number; nothing of what comes is ever run as code.
+"""
+
+from __future__ import annotations
+
+import operator
+import socket
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from siltstone.base import errors
+from siltstone.base.clock import ManualClock
+from siltstone.base.errors import SiltstoneError
+from siltstone.broker.embedded import EmbeddedBroker
+from siltstone.runtime.producing import NewRecord, RecordMetadata
+
+Result = TypeVar("Result")
+_LENGTH = struct.Struct("!Q")
+_CHUNK_BYTES = 1 << 20
+
+
+class CalledMethod(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program asks: a method by its dotted name, and its keyword arguments."""
+
+    method: str
+    arguments: dict[str, Any] = {}
+
+
+class RaisedError(msgspec.Struct, frozen=True, kw_only=True):
+    """An error that crosses the socket. ``kind``: its class; ``number``: of an OSError."""
+
+    kind: str
+    reason: str
+    path: str | None = None
+    position: int | None = None
+    advice: str | None = None
+    number: int | None = None
+
+    @classmethod
+    def of(cls, error: Exception) -> RaisedError:
+        """An error as data."""
+        kind = type(error).__name__
+        if isinstance(error, SiltstoneError):
+            return cls(
+                kind=kind,
+                reason=error.reason,
+                path=error.path,
+                position=error.position,
+                advice=error.advice,
+            )
+        if isinstance(error, OSError):
+            name = None if error.filename is None else str(error.filename)
+            return cls(kind=kind, reason=error.strerror or str(error), path=name, number=error.errno)
+        return cls(kind=kind, reason=str(error))
+
+    def again(self) -> Exception:
+        """The error, to be raised; a RuntimeError with its text if the package does not declare it."""
+        if self.number is not None:
+            return OSError(self.number, self.reason, self.path)
+        kind = getattr(errors, self.kind, None)
+        if not (isinstance(kind, type) and issubclass(kind, SiltstoneError)):
+            return RuntimeError(f"in the broker's process: {self.kind}: {self.reason}")
+        error = kind.__new__(kind, self.reason)
+        SiltstoneError.__init__(
+            error, self.reason, path=self.path, position=self.position, advice=self.advice
+        )
+        return error
+
+
+class CallAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a call."""
+
+    result: msgspec.Raw = msgspec.Raw(b"\xc0")
+    error: RaisedError | None = None
+
+
+class Channel:
+    """One end of a socket pair; ``call`` for one thread at a time, which waits for the other one's."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.socket = end
+        self._lock = threading.Lock()
+
+    def call(self, kind: type[Result], method: str, /, **arguments: object) -> Result:
+        """The result of a method. Raises what it raises; EOFError if the other end is gone."""
+        return msgspec.msgpack.decode(self.ask(method, arguments), type=kind)
+
+    def ask(self, method: str, arguments: dict[str, Any], descriptors: Sequence[int] = ()) -> msgspec.Raw:
+        """The same, not decoded; ``descriptors``: for the other process."""
+        with self._lock:
+            self.send(CalledMethod(method=method, arguments=arguments), descriptors)
+            answer = self.receive(CallAnswer)
+        if answer.error is not None:
+            raise answer.error.again()
+        return answer.result
+
+    def answer(self, result: object = None) -> None:
+        """Send a result."""
+        self.send(CallAnswer(result=msgspec.Raw(_encoded(result))))
+
+    def refuse(self, error: Exception) -> None:
+        """Send an error."""
+        self.send(CallAnswer(error=RaisedError.of(error)))
+
+    def send(self, message: object, descriptors: Sequence[int] = ()) -> None:
+        """Send a message, with descriptors for the other process. Raises EOFError."""
+        data = _encoded(message)
+        head = _LENGTH.pack(len(data))
+        try:
+            socket.send_fds(self.socket, [head], descriptors)
+            self.socket.sendall(data)
+        except OSError as error:
+            raise EOFError(str(error)) from error
+
+    def receive(self, kind: type[Result], descriptors: list[int] | None = None) -> Result:
+        """The next message; descriptors that came with it are added to the list. Raises EOFError."""
+        try:
+            head, sent, _, _ = socket.recv_fds(self.socket, _LENGTH.size, 1)
+            if descriptors is not None:
+                descriptors += sent
+            head += self._bytes(_LENGTH.size - len(head)) if head else b""
+            if not head:
+                raise EOFError("the other process has ended")
+            return msgspec.msgpack.decode(self._bytes(_LENGTH.unpack(head)[0]), type=kind)
+        except OSError as error:
+            raise EOFError(str(error)) from error
+
+    def _bytes(self, count: int) -> bytes:
+        parts = []
+        while count:
+            part = self.socket.recv(min(count, _CHUNK_BYTES))
+            if not part:
+                raise EOFError("the other process has ended")
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Close this end."""
+        self.socket.close()
+
+
+def _encoded(message: object) -> bytes:
+    return msgspec.msgpack.encode(message, enc_hook=_plain)
+
+
+def _plain(thing: Any) -> object:
+    """numpy's numbers as Python's, paths and what else has no form of its own as text."""
+    return thing.item() if hasattr(thing, "item") else str(thing)
+
+
+# The broker's side
+
+
+def answer_calls(broker: EmbeddedBroker, channel: Channel) -> None:
+    """Answer the program's calls until it closes the broker, or is gone."""
+    while True:
+        try:
+            asked = channel.receive(CalledMethod)
+        except EOFError:
+            return broker.close()
+        try:
+            result = _METHODS[asked.method](broker, **asked.arguments)
+        except Exception as error:  # the program gets it
+            channel.refuse(error)
+            continue
+        channel.answer(result)
+        if asked.method == "close":
+            return None
+
+
+def _send_many(
+    broker: EmbeddedBroker, topic: str, records: list[list[Any]], partition: int | None
+) -> list[RecordMetadata]:
+    rows = (
+        NewRecord(key=key, value=value, headers=[(name, data) for name, data in headers], timestamp=timestamp)
+        for key, value, headers, timestamp in records
+    )
+    return broker.send_many(topic, rows, partition=partition)
+
+
+def _set_time(broker: EmbeddedBroker, time_ms: int) -> None:
+    assert isinstance(broker.clock, ManualClock)
+    broker.clock.time_ms = time_ms
+
+
+def _write_positions(broker: EmbeddedBroker) -> None:
+    """Write the checkpoints: who reads the directory sees high watermarks and log starts as they are now."""
+    upkeep = broker.logs.upkeep
+    upkeep.write_recovery_points()
+    upkeep.write_log_starts()
+
+
+def _named(method: str) -> Callable[..., object]:
+    return lambda broker, **arguments: operator.attrgetter(method)(broker)(**arguments)
+
+
+_METHODS: Mapping[str, Callable[..., object]] = {
+    "send_many": _send_many,
+    "set_time": _set_time,
+    "write_positions": _write_positions,
+    "due": lambda broker: broker.due,
+    **{name: _named(name) for name in ("compact", "tick", "fail", "delay", "cut", "heal", "close")},
+    **{
+        f"topics.{name}": _named(f"topics.{name}")
+        for name in (
+            "names",
+            "describe",
+            "partitions_of",
+            "partition_count",
+            "create",
+            "add_partitions",
+            "alter",
+            "delete",
+        )
+    },
+}

@@ -1,0 +1,310 @@
+"""The keeper: a process beside the program that starts the program's brokers and sees to their end.
+
+::
+
+    program ──► keeper, has imported all ──fork──► broker 1 ◄── calls of the program
+        │          │                     ──fork──► broker 2 ◄── calls of the program
+        └── ends in any way, also by SIGKILL: the keeper kills the brokers and removes their directories
+                   └── ends in any way: the kernel kills the brokers, those that are stopped, too
+
+There is one keeper for a program, from its first broker on. A program with a single thread forks it, which
+takes some milliseconds; others start a new Python, which imports everything once. Brokers come from a process
+without threads in any case, so nobody's locks are copied in an unknown state (``spark.daemon`` has the same
+rule).
+
+The keeper learns of the program's end by a descriptor of its process (``pidfd``), so a process that the
+program has forked, and that has copies of all its sockets, keeps nothing alive.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import logging
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from siltstone.base import files
+from siltstone.base.clock import ManualClock, SystemClock
+from siltstone.broker.calls import CalledMethod, Channel, answer_calls
+from siltstone.broker.embedded import EmbeddedBroker
+from siltstone.broker.store import load_kernels
+
+_PR_SET_PDEATHSIG = 1
+_END_SECONDS = 10
+
+
+class BrokerStart(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker to start. ``time_ms``: where its clock stands, None: the machine's clock; ``is_temporary``:
+    the directory's parent is removed when the program ends without it."""
+
+    directory: str
+    config: dict[str, str]
+    port: int
+    time_ms: int | None
+    is_temporary: bool
+
+
+class StartedBroker(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker says when it listens."""
+
+    pid: int
+    address: str
+
+
+# The program's side
+
+
+class Keeper:
+    """The keeper of this process. Its methods raise EOFError if it is gone."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self.owner = os.getpid()
+        self._process: subprocess.Popen[bytes] | None = None
+        with theirs, contextlib.ExitStack() as stack:
+            program = os.pidfd_open(self.owner) if hasattr(os, "pidfd_open") else -1
+            if program >= 0:
+                stack.enter_context(files.closing(program))
+            # A fork copies locks, but not the threads that would release them.
+            if len(sys._current_frames()) == 1:
+                self._pid = _forked(theirs.fileno(), program, ours)
+            else:
+                self._process = _spawned(theirs.fileno(), program)
+        self._channel = Channel(ours)
+        close_in_forks(self._channel)
+        atexit.register(self.end)
+
+    @property
+    def is_alive(self) -> bool:
+        """Does it still answer, to this process?"""
+        if self.owner != os.getpid():
+            return False
+        try:
+            return self._channel.call(bool, "ping")
+        except EOFError:
+            return False
+
+    def start(self, broker: BrokerStart) -> tuple[Channel, StartedBroker]:
+        """Start a broker. Raises what it raises, EOFError if it dies at once."""
+        ours, theirs = socket.socketpair()
+        channel = Channel(ours)
+        close_in_forks(channel)
+        try:
+            with theirs:
+                self._channel.ask("start", msgspec.structs.asdict(broker), [theirs.fileno()])
+            return channel, channel.call(StartedBroker, "started")
+        except BaseException:
+            channel.close()
+            raise
+
+    def signal(self, pid: int, number: int, *, is_end: bool) -> bool:
+        """Send a signal to a broker (0: none), and wait for its end if that is to come; False if it has
+        ended before."""
+        return self._channel.call(bool, "signal", pid=pid, number=number, is_end=is_end)
+
+    def end(self) -> None:
+        """End the keeper, and all brokers with it. Nothing in a process that was forked from the program."""
+        atexit.unregister(self.end)
+        if self.owner != os.getpid():
+            return
+        self._channel.close()
+        with contextlib.suppress(ChildProcessError, subprocess.TimeoutExpired):
+            if self._process is None:
+                os.waitpid(self._pid, 0)
+            else:
+                self._process.wait(_END_SECONDS)
+
+
+_lock = threading.Lock()
+_keepers: list[Keeper] = []
+_channels: weakref.WeakSet[Channel] = weakref.WeakSet()
+
+
+def keeper() -> Keeper:
+    """The keeper of this process, which is started if there is none. In any thread."""
+    with _lock:
+        if not _keepers or not _keepers[0].is_alive:
+            if _keepers:
+                _keepers.pop().end()
+            _keepers.append(Keeper())
+        return _keepers[0]
+
+
+def close_in_forks(channel: Channel) -> None:
+    """Close a channel in every process that is forked from this one: its end belongs to one process."""
+    _channels.add(channel)
+
+
+def _after_fork() -> None:
+    global _lock  # noqa: PLW0603 - somebody may have held the copied one
+    _lock = threading.Lock()
+    for channel in list(_channels):
+        channel.close()
+    _channels.clear()
+    _keepers.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _forked(channel: int, program: int, ours: socket.socket) -> int:
+    """Fork the keeper from this process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of libraries' own threads, which hold nothing
+        pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        ours.close()
+        _leave_the_program((channel, program))
+        keep(channel, program)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _leave_the_program(kept: Iterable[int]) -> None:
+    """In a fork: give up what was the program's, its files, streams, handlers and garbage."""
+    gc.freeze()  # what is collected might close descriptors and remove directories of the program
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+    files.discard_descriptors({*kept, 2})
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+    logging.basicConfig(force=True, level=logging.WARNING)
+    logging.disable(logging.NOTSET)
+
+
+def _spawned(channel: int, program: int) -> subprocess.Popen[bytes]:
+    """Start the keeper as a new Python."""
+    kept = [descriptor for descriptor in (channel, program) if descriptor >= 0]
+    return subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, str(channel), str(program)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=kept,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+
+
+_PROGRAM = "import sys; from siltstone.broker.keeper import keep; keep(int(sys.argv[1]), int(sys.argv[2]))"
+
+# The keeper's side
+
+
+class _Brokers:
+    """The keeper's children by process id, and the directories that are removed if the program does not."""
+
+    def __init__(self) -> None:
+        self.children: set[int] = set()
+        self.temporary: set[str] = set()
+
+    def reap(self, pid: int, *, waits: bool = False) -> bool:
+        """Has a child ended? A process id that was waited for may be somebody else's, so it is forgotten."""
+        if pid in self.children and os.waitpid(pid, 0 if waits else os.WNOHANG)[0]:
+            self.children.discard(pid)
+        return pid not in self.children
+
+    def signal(self, pid: int, number: int, *, is_end: bool) -> bool:
+        if self.reap(pid):
+            return False
+        if number:
+            os.kill(pid, number)
+        if is_end:
+            self.reap(pid, waits=True)
+        return True
+
+    def end(self) -> None:
+        """Kill all, and remove what nobody will need."""
+        for pid in list(self.children):
+            self.signal(pid, signal.SIGKILL, is_end=True)
+        for directory in filter(files.exists, self.temporary):
+            with contextlib.suppress(OSError):
+                files.remove_tree(directory)
+
+
+def keep(channel_descriptor: int, program: int) -> None:
+    """Be the keeper, until the program is gone. ``program``: its pidfd, -1 without one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's
+    channel = Channel(socket.socket(fileno=channel_descriptor))
+    brokers = _Brokers()
+    has_kernels = False
+    with selectors.DefaultSelector() as selector, contextlib.suppress(EOFError):
+        selector.register(channel.socket, selectors.EVENT_READ)
+        if program >= 0:
+            selector.register(program, selectors.EVENT_READ)
+        while True:
+            loads_next = not has_kernels and bool(brokers.children)
+            ready = {key.fd for key, _ in selector.select(0 if loads_next else None)}
+            if program in ready:
+                break
+            if ready:
+                _answer(channel, brokers)
+            elif loads_next:
+                load_kernels()  # brokers that are started later have them at once
+                has_kernels = True
+    brokers.end()
+
+
+def _answer(channel: Channel, brokers: _Brokers) -> None:
+    descriptors: list[int] = []
+    asked = channel.receive(CalledMethod, descriptors)
+    if asked.method == "start":
+        start = msgspec.convert(asked.arguments, BrokerStart)
+        with socket.socket(fileno=descriptors[0]) as end:
+            pid = os.fork()
+            if not pid:
+                channel.close()
+                _be_a_broker(Channel(end), start)
+        brokers.children.add(pid)
+        if start.is_temporary:
+            brokers.temporary.add(str(Path(start.directory).parent))
+        channel.answer()
+    elif asked.method == "signal":
+        channel.answer(brokers.signal(**asked.arguments))
+    else:
+        channel.answer(True)
+
+
+def _be_a_broker(channel: Channel, start: BrokerStart) -> NoReturn:
+    """Be a broker until the program closes it. Its parent is the keeper; ``close`` ends the process."""
+    status = 1
+    try:
+        _die_with(os.getppid())
+        channel.receive(CalledMethod)
+        clock = SystemClock() if start.time_ms is None else ManualClock(start.time_ms)
+        try:
+            broker = EmbeddedBroker(Path(start.directory), config=start.config, clock=clock, port=start.port)
+        except Exception as error:  # the program gets it
+            channel.refuse(error)
+        else:
+            channel.answer(StartedBroker(pid=os.getpid(), address=broker.address))
+            answer_calls(broker, channel)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _die_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends, where it can (Linux)."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
