@@ -7,115 +7,24 @@ and in order; what a consumer has read once stays as it was.
 from __future__ import annotations
 
 import random
-import time
-from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.going_on import (
+    Reader,
+    assert_nothing_is_lost,
+    create_topic,
+    everything,
+    senders_to,
+    work_until,
+)
 from tests.support.thoroughness import THOROUGH
-
-kafka = pytest.importorskip("confluent_kafka")
-from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
 
 KILLS = 40 if THOROUGH else 3
 """The last one when all is acknowledged, the others under load."""
-SECONDS = 120.0
-TOPIC = "killed"
-AT_ONCE = 200
-IN_FLIGHT_MAX = 4000
 SETTINGS = {"log.flush.scheduler.interval.ms": "1000", "log.cleaner.enable": "false"}
-PRODUCERS: tuple[dict[str, Any], ...] = (
-    {"enable.idempotence": True, "compression.type": "none"},
-    {"enable.idempotence": True, "compression.type": "lz4", "batch.num.messages": 30},
-    {"acks": "all", "compression.type": "none"},
-    {"acks": "1", "compression.type": "zstd"},
-)
-"""Each sends to the partition of its number."""
-
-
-class Sender:
-    """A producer of the numbers 0, 1, 2, … to one partition; ``acknowledged``: offset by number."""
-
-    def __init__(self, bootstrap: str, partition: int, settings: dict[str, Any]) -> None:
-        self.partition, self.sent = partition, 0
-        self.acknowledged: dict[int, int] = {}
-        self.is_idempotent = bool(settings.get("enable.idempotence"))
-        self._producer = kafka.Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "log_level": 0,
-                "linger.ms": 2,
-                "message.timeout.ms": 0,
-                "reconnect.backoff.ms": 20,
-                "reconnect.backoff.max.ms": 100,
-                "retry.backoff.ms": 20,
-                **settings,
-            }
-        )
-
-    def send_some(self) -> None:
-        """Send more, unless too many are under way."""
-        if self.sent - len(self.acknowledged) < IN_FLIGHT_MAX:
-            for number in range(self.sent, self.sent + AT_ONCE):
-                value = b"%d " % number + b"x" * (number % 900)
-                self._producer.produce(TOPIC, value, b"%d" % number, self.partition, on_delivery=self._note)
-            self.sent += AT_ONCE
-        self._producer.poll(0)
-
-    def finish(self) -> None:
-        """Wait until all is acknowledged."""
-        assert self._producer.flush(SECONDS) == 0, f"partition {self.partition}: not all was acknowledged"
-        assert len(self.acknowledged) == self.sent
-
-    def _note(self, error: object, message: Any) -> None:
-        assert error is None, error
-        self.acknowledged[int(message.key())] = message.offset()
-
-
-class Reader:
-    """A consumer of all partitions; ``seen``: the number at each offset of a partition."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self.seen: dict[int, dict[int, int]] = defaultdict(dict)
-        self._consumer = kafka.Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": "none",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": 50,
-                "check.crcs": True,
-                "log_level": 0,
-                "auto.offset.reset": "error",
-                "reconnect.backoff.max.ms": 100,
-            }
-        )
-        places = [kafka.TopicPartition(TOPIC, number, 0) for number in range(len(PRODUCERS))]
-        self._consumer.assign(places)
-
-    def read_some(self, seconds: float) -> set[int]:
-        """Read what there is; the partitions whose ends were met."""
-        ends = set()
-        for message in self._consumer.consume(5000, seconds):
-            error = message.error()
-            if error is None:
-                found = self.seen[message.partition()].setdefault(message.offset(), int(message.key()))
-                assert found == int(message.key()), "a record changed after it was read"
-            elif error.code() == kafka.KafkaError._PARTITION_EOF:
-                ends.add(message.partition())
-            else:
-                assert error.retriable() or error.code() in (
-                    kafka.KafkaError._ALL_BROKERS_DOWN,
-                    kafka.KafkaError._TRANSPORT,
-                ), error
-        return ends
-
-    def close(self) -> None:
-        """Close it."""
-        self._consumer.close()
 
 
 @pytest.mark.random
@@ -124,10 +33,10 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     rng = random.Random(26)
     with BrokerProcess(tmp_path / "logs", SETTINGS) as broker:
         create_topic(broker.bootstrap)
-        senders = [Sender(broker.bootstrap, number, each) for number, each in enumerate(PRODUCERS)]
-        watching = Reader(broker.bootstrap)
+        senders, watching = senders_to(broker.bootstrap), Reader(broker.bootstrap)
         for _ in range(KILLS - 1):
-            work_until_killed(broker, senders, watching, after=rng.randrange(200, 3000))
+            work_until(senders, watching, more=rng.randrange(200, 3000))
+            broker.kill()
             broker.start()
         for sender in senders:
             sender.finish()
@@ -136,44 +45,5 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
         log = everything(broker.bootstrap)
         watching.close()
         broker.stop()
-    for sender in senders:
-        numbers = [number for _, number in sorted(log[sender.partition].items())]
-        if sender.is_idempotent:
-            assert numbers == list(range(sender.sent)), (
-                f"partition {sender.partition}: lost, twice or out of order"
-            )
-        lost = {n for n, offset in sender.acknowledged.items() if log[sender.partition].get(offset) != n}
-        assert not lost, (
-            f"partition {sender.partition}: {len(lost)} acknowledged records are not in their places"
-        )
-    for partition, seen in watching.seen.items():
-        assert seen.items() <= log[partition].items(), "what was read once is not there any more"
+    assert_nothing_is_lost(senders, watching, log)
     assert "Traceback" not in broker.errors, broker.errors
-
-
-def create_topic(bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    topic = NewTopic(TOPIC, len(PRODUCERS), 1, config={"segment.bytes": "1048576"})
-    admin.create_topics([topic])[TOPIC].result(SECONDS)
-
-
-def work_until_killed(broker: BrokerProcess, senders: list[Sender], watching: Reader, *, after: int) -> None:
-    """Send and read; kill the broker, under load, once so many more records of each are acknowledged."""
-    wanted = {sender.partition: len(sender.acknowledged) + after for sender in senders}
-    until = time.monotonic() + SECONDS
-    while any(len(sender.acknowledged) < wanted[sender.partition] for sender in senders):
-        assert time.monotonic() < until, broker.errors
-        for sender in senders:
-            sender.send_some()
-        watching.read_some(0.005)
-    broker.kill()
-
-
-def everything(bootstrap: str) -> dict[int, dict[int, int]]:
-    """All records, read from the start to the end."""
-    reader, ends, until = Reader(bootstrap), set[int](), time.monotonic() + SECONDS
-    while len(ends) < len(PRODUCERS):
-        assert time.monotonic() < until
-        ends |= reader.read_some(0.5)
-    reader.close()
-    return reader.seen

@@ -1,0 +1,204 @@
+"""What happens to a broker's machine while real clients go on: it is stopped for a while, its disk is full or
+fails, its connections are cut at any byte. The clients recover without loss, and an idempotent producer's
+records are there once."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from siltstone.broker.listeners import BrokerListener
+from siltstone.broker.separate import BrokerProcess
+from siltstone.broker.server import BrokerServer
+from siltstone.broker.wire import apis
+from siltstone.commands.served import Served, ServeOptions
+from tests.support.cutting_proxy import Cut, CuttingProxy
+from tests.support.going_on import (
+    IN_FLIGHT_MAX,
+    SECONDS,
+    Reader,
+    assert_nothing_is_lost,
+    create_topic,
+    everything,
+    kafka,
+    senders_to,
+    work,
+    work_until,
+)
+from tests.support.log.managed import failing
+from tests.support.thoroughness import THOROUGH
+
+STOPPED_SECONDS = 60.0 if THOROUGH else 1.5
+FULL_SECONDS = 20.0 if THOROUGH else 0.5
+MORE = 2_000 if THOROUGH else 300
+"""Records of each producer before and after a fault."""
+
+
+@contextlib.contextmanager
+def serving(*paths: Path, port: int = 0, advertised: int | None = None) -> Iterator[BrokerServer]:
+    """A broker of this process over some directories; ``advertised``: the port that clients are told."""
+    options = ServeOptions(
+        paths=paths, creates=True, engine="process", settings={"log.cleaner.enable": "false"}
+    )
+    told = None if advertised is None else ("127.0.0.1", advertised)
+    with (
+        Served(options) as served,
+        BrokerServer(served, [BrokerListener(port=port, advertised=told)]) as server,
+    ):
+        server.start()
+        yield server
+
+
+def port_of(server: BrokerServer) -> int:
+    """Where it listens itself, whatever it advertises."""
+    return int(server._listeners[0].socket.getsockname()[1])
+
+
+@pytest.mark.timeout(300)
+def test_a_broker_that_is_stopped_for_a_minute() -> None:
+    with BrokerProcess() as broker:
+        create_topic(broker.address)
+        # Their requests time out long before it goes on, so they connect again and send again.
+        senders = senders_to(broker.address, **{"socket.timeout.ms": int(STOPPED_SECONDS * 200)})
+        watching = Reader(broker.address)
+        work_until(senders, watching, more=MORE)
+        broker.pause()
+        acknowledged = [len(sender.acknowledged) for sender in senders]
+        work(senders, watching, STOPPED_SECONDS)
+        now = [len(sender.acknowledged) for sender in senders]
+        assert all(later - before <= IN_FLIGHT_MAX for later, before in zip(now, acknowledged, strict=True))
+        broker.resume()
+        work_until(senders, watching, more=MORE)
+        for sender in senders:
+            sender.finish()
+        log = everything(broker.address)
+        watching.close()
+    assert_nothing_is_lost(senders, watching, log)
+
+
+@pytest.mark.timeout(300)
+def test_a_full_disk_that_is_freed(tmp_path: Path) -> None:
+    with serving(tmp_path / "logs") as server:
+        address = f"127.0.0.1:{server.addresses[0].port}"
+        create_topic(address)
+        senders, watching = senders_to(address), Reader(address)
+        work_until(senders, watching, more=MORE)
+        with failing(tmp_path, "write", error=errno.ENOSPC) as refused:
+            work(senders, watching, FULL_SECONDS)
+            assert refused, "nothing was written meanwhile"
+            ends = [log.log_end_offset for _, log in server.broker.manager.logs()]
+            work(senders, watching, 0.1)
+            assert [log.log_end_offset for _, log in server.broker.manager.logs()] == ends
+        assert not server.broker.manager.offline
+        work_until(senders, watching, more=MORE)
+        for sender in senders:
+            sender.finish()
+        log = everything(address)
+        watching.close()
+    assert_nothing_is_lost(senders, watching, log)
+
+
+@pytest.mark.timeout(300)
+def test_a_directory_that_goes_offline_and_is_back_after_a_restart(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    with serving(good, bad) as server:
+        port = server.addresses[0].port
+        address = f"127.0.0.1:{port}"
+        create_topic(address)
+        hit = {int(path.name.rpartition("-")[2]) for path in bad.glob("killed-*")}
+        senders, watching = senders_to(address), Reader(address)
+        assert 0 < len(hit) < len(senders)
+        work_until(senders, watching, more=MORE)
+        with failing(bad, "write"):
+            work(senders, watching, FULL_SECONDS)
+            assert list(server.broker.manager.offline) == [bad]
+        # The disk would work again, but what it has is unknown until a restart looks at it.
+        before = {sender.partition: len(sender.acknowledged) for sender in senders}
+        work_until([one for one in senders if one.partition not in hit], watching, more=MORE)
+        assert {one.partition for one in senders if len(one.acknowledged) == before[one.partition]} == hit
+    with serving(good, bad, port=port) as server:
+        assert not server.broker.manager.offline
+        work_until(senders, watching, more=MORE)
+        for sender in senders:
+            sender.finish()
+        log = everything(address)
+        watching.close()
+    assert_nothing_is_lost(senders, watching, log)
+
+
+def cuts_of(api_key: int, request_bytes: int, answer_bytes: int) -> list[Cut]:
+    """Every phase: in the length, the header and the body of the request, after it, and in the answer."""
+    requests = list(range(1, request_bytes))
+    answers = list(range(answer_bytes))
+    if not THOROUGH:
+        requests = [1, 4, 6, request_bytes // 2, request_bytes - 1]
+        answers = [0, 3, 8, answer_bytes - 1]
+    return [Cut(api_key, after) for after in requests] + [
+        Cut(api_key, after, of_answer=True) for after in answers
+    ]
+
+
+QUICK: dict[str, Any] = {
+    "log_level": 0,
+    "reconnect.backoff.ms": 1,
+    "reconnect.backoff.max.ms": 5,
+    "retry.backoff.ms": 1,
+    "retry.backoff.max.ms": 5,
+    "topic.metadata.refresh.fast.interval.ms": 10,
+}
+
+
+@pytest.mark.timeout(900)
+def test_a_producer_whose_connection_is_cut_at_any_byte(tmp_path: Path) -> None:
+    with CuttingProxy() as proxy, serving(tmp_path / "logs", advertised=proxy.port) as server:
+        proxy.target = "127.0.0.1", port_of(server)
+        server.broker.manager.topics.create("users", 1)
+        address = f"127.0.0.1:{proxy.port}"
+        producer = kafka.Producer({"bootstrap.servers": address, "enable.idempotence": True, **QUICK})
+        producer.produce("users", b"%4d" % 0)
+        assert producer.flush(SECONDS) == 0
+        cuts = cuts_of(apis.PRODUCE, *proxy.sizes[apis.PRODUCE])
+        for number, cut in enumerate(cuts, 1):
+            proxy.add(cut)
+            producer.produce("users", b"%4d" % number)
+            assert producer.flush(SECONDS) == 0, cut
+            assert cut.met.is_set(), cut
+        stored = [record.value for record in server.broker.manager["users"]]
+        assert stored == [b"%4d" % number for number in range(len(cuts) + 1)]
+
+
+@pytest.mark.timeout(900)
+def test_a_consumer_whose_connection_is_cut_at_any_byte(tmp_path: Path) -> None:
+    with CuttingProxy() as proxy, serving(tmp_path / "logs", advertised=proxy.port) as server:
+        proxy.target = "127.0.0.1", port_of(server)
+        manager = server.broker.manager
+        manager.topics.create("users", 1)
+        settings = {
+            "bootstrap.servers": f"127.0.0.1:{proxy.port}",
+            "group.id": "none",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 5,
+            "fetch.error.backoff.ms": 1,
+            "auto.offset.reset": "error",
+            **QUICK,
+        }
+        consumer = kafka.Consumer(settings)
+        consumer.assign([kafka.TopicPartition("users", 0, 0)])
+        manager.send("users", b"%4d" % 0)
+        seen = [consumer.poll(SECONDS).value()]
+        cuts = cuts_of(apis.FETCH, *proxy.sizes[apis.FETCH])
+        for number, cut in enumerate(cuts, 1):
+            proxy.add(cut)
+            manager.send("users", b"%4d" % number)
+            message = consumer.poll(SECONDS)
+            while message is not None and message.error() is not None:
+                message = consumer.poll(SECONDS)
+            seen.append(message.value())
+            assert cut.met.wait(SECONDS), cut
+        consumer.close()
+        assert seen == [b"%4d" % number for number in range(len(cuts) + 1)]
