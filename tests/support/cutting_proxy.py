@@ -69,9 +69,10 @@ class CuttingProxy:
                 client, _ = self._listener.accept()
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
-    def _due(self, api_key: int) -> Cut | None:
+    def _due(self, api_key: int, is_over: threading.Event) -> Cut | None:
+        """The cut for a request, unless its connection is cut already and nobody will have its answer."""
         with self._lock:
-            if self._cuts and self._cuts[0].api_key == api_key:
+            if self._cuts and self._cuts[0].api_key == api_key and not is_over.is_set():
                 return self._cuts.popleft()
         return None
 
@@ -81,12 +82,15 @@ class CuttingProxy:
             with self._lock:
                 self._open |= {client, broker}
             asked: deque[tuple[int, int, Cut | None]] = deque()
-            answers = threading.Thread(target=self._answer, args=(broker, client, asked), daemon=True)
+            is_over = threading.Event()
+            answers = threading.Thread(
+                target=self._answer, args=(broker, client, asked, is_over), daemon=True
+            )
             answers.start()
             try:
                 while frame := _frame(client):
                     (api_key,) = struct.unpack_from("!h", frame, 4)
-                    cut = self._due(api_key)
+                    cut = self._due(api_key, is_over)
                     if cut is not None and not cut.of_answer:
                         broker.sendall(frame[: cut.after])
                         cut.met.set()
@@ -102,13 +106,18 @@ class CuttingProxy:
                     self._open -= {client, broker}
 
     def _answer(
-        self, broker: socket.socket, client: socket.socket, asked: deque[tuple[int, int, Cut | None]]
+        self,
+        broker: socket.socket,
+        client: socket.socket,
+        asked: deque[tuple[int, int, Cut | None]],
+        is_over: threading.Event,
     ) -> None:
         with contextlib.suppress(OSError):
             while frame := _frame(broker):
                 api_key, size, cut = asked.popleft()
                 if cut is not None:
                     client.sendall(frame[: cut.after])
+                    is_over.set()
                     cut.met.set()
                     break
                 self.sizes[api_key] = size, len(frame)
