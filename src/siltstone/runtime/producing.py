@@ -91,6 +91,7 @@ def _require_bytes(name: str, value: object) -> None:
 
 
 def header_pairs(headers: Headers) -> Iterable[Header]:
+    """The names and values of headers, in order."""
     return headers.items() if isinstance(headers, Mapping) else headers
 
 
