@@ -60,7 +60,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -68,9 +68,21 @@ _STORE = re.compile(r"^(s3a?|gs|abfss?|az):/(?!/)")
 """The start of an object's path in a ``Path``, which has one slash only."""
 
 
+_translations: list[Callable[[str], str]] = []
+
+
+def show_paths_with(translation: Callable[[str], str]) -> None:
+    """Let ``shown_path`` show other paths, which are only used within the program, as this says, also within
+    a text."""
+    _translations.append(translation)
+
+
 def shown_path(path: str | os.PathLike[str]) -> str:
     """A path for people: that of an object store with both slashes after its scheme."""
-    return _STORE.sub(r"\1://", os.fspath(path))
+    text = os.fspath(path)
+    for translation in _translations:
+        text = translation(text)
+    return _STORE.sub(r"\1://", text)
 
 
 class SiltstoneError(Exception):

@@ -68,7 +68,7 @@ def clean(
     /,
     *,
     dir_: output.DirFlag = (),
-    storage_option: output.StorageOptions = (),
+    stores: output.StoreFlags = output.StoreFlags(),
     flags: CleanFlags = CleanFlags(),
     fleet: FleetFlags = FleetFlags(),
     shown: Shown = Shown(),
@@ -88,8 +88,6 @@ def clean(
         Kafka log directories (all log.dirs of one broker together), or one partition directory.
     dir_
         The same as DIRECTORIES; repeat it for more.
-    storage_option
-        An option of the object store of an s3://, gs:// or abfs:// directory, NAME=VALUE; repeat it for more.
     all_topics
         With --in-place: clean all compacted topics without asking.
     watch
@@ -97,13 +95,14 @@ def clean(
     interval
         With --watch: seconds between two snapshots; default: 2.
     """
+    output.refuse_if(fleet.fleet and stores.remote, "--fleet does not go with --remote", "clean one broker")
     if fleet.fleet:
         watches = watch or interval is not None
         _refuse_with_fleet(bool(directories or dir_), flags, all_topics=all_topics, watch=watches)
         return _clean_fleet(flags, fleet, shown)
     without = "pass --fleet, or leave it out"
     output.refuse_if(fleet.brokers_at_once is not None, "--brokers-at-once is only for --fleet", without)
-    request = replace(flags, directories=output.named_directories(directories, dir_))
+    request = replace(flags, directories=output.named_directories(directories, dir_, stores.remote))
     if watch:
         return watch_logs(request, interval, json=shown.json)
     output.refuse_if(interval is not None, "--interval is only for --watch", "pass --watch, or no --interval")

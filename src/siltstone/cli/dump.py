@@ -17,6 +17,7 @@ from siltstone.cli import output
 from siltstone.log.coordinator_records import Decoder
 from siltstone.log.dump import DumpOptions, dump_file, files_below, printable, render
 from siltstone.log.indexes import NamedFile
+from siltstone.log.tiered.joining import with_remote
 
 _JSON = Parameter(name="--json", help="Print one JSON object a line; keys and values are base64.")
 
@@ -78,7 +79,7 @@ def dump(
     *,
     files: Annotated[Sequence[Path], Parameter(name="--files")] = (),
     flags: DumpFlags = DumpFlags(),
-    storage_option: output.StorageOptions = (),
+    stores: output.StoreFlags = output.StoreFlags(),
     json_: Annotated[bool, _JSON] = False,
 ) -> int:
     """Show what is in files of a Kafka log directory, or in all of them, as kafka-dump-log does; check them.
@@ -93,11 +94,10 @@ def dump(
         Files, or directories for all files in them and in their partitions.
     files
         The same as in Kafka: a,b are two.
-    storage_option
-        An option of the object store of an s3://, gs:// or abfs:// directory, NAME=VALUE; repeat it for more.
     """
     options = flags.with_decoder()
     paths = [path for file in (*arguments, *files) for path in _split(os.fspath(file))]
+    paths = [os.fspath(with_remote(Path(path), stores.remote)) for path in paths]
     output.refuse_if(not paths, "no file", "name the files to show")
     try:
         only_indexes = options.verify_index_only or options.index_sanity_check

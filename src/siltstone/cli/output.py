@@ -21,9 +21,10 @@ from rich.text import Text
 
 from siltstone.base import files
 from siltstone.base.clock import duration_text
-from siltstone.base.errors import UsageError
+from siltstone.base.errors import UsageError, shown_path
 from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.explain_page import size_text
+from siltstone.log.tiered.joining import with_remote
 
 if TYPE_CHECKING:
     from siltstone.commands.remote import RemoteBroker
@@ -42,7 +43,7 @@ Group = TypeVar("Group", bound=Hashable)
 
 def plain(value: object) -> Any:
     """For JSON: a dataclass as an object, bytes as base64, a path as text. TypeError for other types."""
-    return str(value) if isinstance(value, Path) else msgspec.to_builtins(value)
+    return shown_path(value) if isinstance(value, Path) else msgspec.to_builtins(value)
 
 
 def write_json(document: object, *, flush: bool = False) -> None:
@@ -52,14 +53,25 @@ def write_json(document: object, *, flush: bool = False) -> None:
     """
     ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     text = json.dumps(document, default=plain, ensure_ascii=ascii_only)
+    if shown_path(text) != text:  # a path that is not for people
+        text = json.dumps(_shown(json.loads(text)), ensure_ascii=ascii_only)
     write_lines(text.encode("utf-8", "backslashreplace").decode())
     if flush:
         sys.stdout.flush()
 
 
+def _shown(document: Any) -> Any:
+    """A JSON document with paths for people."""
+    if isinstance(document, dict):
+        return {shown_path(name): _shown(value) for name, value in document.items()}
+    if isinstance(document, list):
+        return list(map(_shown, document))
+    return shown_path(document) if isinstance(document, str) else document
+
+
 def write_lines(*lines: str) -> None:
     """Lines on standard output."""
-    sys.stdout.write("".join(f"{text}\n" for text in lines))
+    sys.stdout.write(shown_path("".join(f"{text}\n" for text in lines)))
 
 
 def wrapped(line: str) -> list[str]:
@@ -87,7 +99,7 @@ def note(*lines: str) -> None:
     """
     sys.stdout.flush()
     for text in lines:
-        sys.stderr.write(f"siltstone: {' '.join(text.split())}\n")
+        sys.stderr.write(f"siltstone: {' '.join(shown_path(text).split())}\n")
 
 
 def new_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]], left: Container[int]) -> Table:
@@ -275,16 +287,39 @@ def _use_stores(_: object, tokens: Sequence[Token]) -> tuple[()]:
 
 StorageOptions = Annotated[Sequence[str], Parameter(name="--storage-option", converter=_use_stores)]
 """Options of object stores, NAME=VALUE each. They are in use once they are parsed; the value is empty."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class StoreFlags:
+    """Where a command reads besides its directories, and how.
+
+    Parameters
+    ----------
+    remote
+        The directory or URL of a tiered storage, whose remote segments are read with the local ones: clean
+        does so with --dry-run and --out, verify for BEFORE.
+    storage_option
+        An option of the object store of an s3://, gs:// or abfs:// directory, NAME=VALUE; repeat it for more.
+    """
+
+    remote: Annotated[str | None, Parameter(name="--remote")] = None
+    storage_option: StorageOptions = ()
+
+
 Json = Annotated[bool, Parameter(name="--json")]
 Quiet = Annotated[bool, Parameter(name=("--quiet", "-q"))]
 Verbose = Annotated[bool, Parameter(name=("--verbose", "-v"))]
 Topics = Annotated[Sequence[str], Parameter(name="--topic")]
 
 
-def named_directories(directories: Sequence[Path], flag: Sequence[Path]) -> list[Path]:
-    """The directories that are named as arguments or with ``--dir``. Raises UsageError for none."""
+def named_directories(
+    directories: Sequence[Path], flag: Sequence[Path], remote: str | None = None
+) -> list[Path]:
+    """The directories that are named as arguments or with ``--dir``, with the remote storage joined to each.
+    Raises UsageError for none, OSError."""
     refuse_if(not (directories or flag), "no log directory", "pass DIR, or --dir DIR")
-    return [*directories, *flag]
+    return [with_remote(path, remote) for path in (*directories, *flag)]
 
 
 def refuse_if(is_wrong: object, reason: str, advice: str) -> None:

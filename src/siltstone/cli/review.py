@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from siltstone.base import files
 from siltstone.base.clock import time_text
+from siltstone.base.errors import shown_path
 from siltstone.cli import output
 from siltstone.commands import review
 from siltstone.commands.explain_page import counted, size_text
@@ -22,6 +23,7 @@ from siltstone.compaction.explain import (
 )
 from siltstone.compaction.report import FAILED, REASONS, SKIPPED, UNCLEANABLE
 from siltstone.compaction.statistics import KEPT_BY_LEDGER, NOT_STAMPED
+from siltstone.log.tiered.joining import with_remote
 from siltstone.verify.findings import PROBLEM_KINDS, LogVerdict, Verdict
 from siltstone.verify.findings import REASONS as VERIFIED_REASONS
 
@@ -45,7 +47,7 @@ def explain(
     /,
     *,
     dir_: output.DirFlag = (),
-    storage_option: output.StorageOptions = (),
+    stores: output.StoreFlags = output.StoreFlags(),
     flags: ExplainFlags = ExplainFlags(),
     html: Path | None = None,
     verbose: output.Verbose = False,
@@ -64,8 +66,6 @@ def explain(
         also as --dir.
     dir_
         The same as DIRECTORIES; repeat it for more.
-    storage_option
-        An option of the object store of an s3://, gs:// or abfs:// directory, NAME=VALUE; repeat it for more.
     html
         Write a page with plots to this new file.
     verbose
@@ -78,11 +78,11 @@ def explain(
     if html is not None:
         output.refuse_if(files.exists(html), f"--html {html}: already exists", "pass a new file")
         from siltstone.commands.explain_page import page
-    request = replace(flags, directories=output.named_directories(directories, dir_))
+    request = replace(flags, directories=output.named_directories(directories, dir_, stores.remote))
     with output.RunProgress(quiet=quiet or json_) as progress:
         explanation = review.explain(request, progress=progress)
     if html is not None:
-        files.write_new(html, page(explanation).encode())
+        files.write_new(html, shown_path(page(explanation)).encode())
     if json_:
         output.write_json(explanation.to_json())
     else:
@@ -240,7 +240,7 @@ def verify(
     /,
     *,
     flags: VerifyFlags = VerifyFlags(),
-    storage_option: output.StorageOptions = (),
+    stores: output.StoreFlags = output.StoreFlags(),
     json_: output.Json = False,
 ) -> int:
     """Check cleaned log directories against what they were before, independently of what cleaned them.
@@ -255,8 +255,6 @@ def verify(
         KEEP/RUN that clean --keep-originals KEEP made; RUN is the run's name. AFTER: the cleaned directory,
         or the copy that clean --out made. A broker with several log.dirs: pass each as --before and --after
         instead.
-    storage_option
-        An option of the object store of an s3://, gs:// or abfs:// directory, NAME=VALUE; repeat it for more.
     json_
         Print one JSON document.
     """
@@ -266,6 +264,7 @@ def verify(
         before, after = before_and_after
         flags = replace(flags, before=[before], after=[after])
     output.refuse_if(not (flags.before and flags.after), "no BEFORE, or no AFTER", _BEFORE_AFTER_ADVICE)
+    flags = replace(flags, before=[with_remote(path, stores.remote) for path in flags.before])
     verdict = review.verify(flags)
     if json_:
         output.write_json(verdict.to_json())

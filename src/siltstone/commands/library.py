@@ -27,6 +27,7 @@ from siltstone.base.config import Config, ConfigValue, config_texts, parse_broke
 from siltstone.base.errors import EngineError, UnknownKeywordError, UsageError
 from siltstone.commands.engines import ENGINES, SPARK_BYTES, has_session, parse_spark_conf, use_stores
 from siltstone.log.read_only import ReadOnlyLogs
+from siltstone.log.tiered.joining import with_remote
 from siltstone.runtime.manager import LogManager
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class LogKeywords(TypedDict, total=False):
     spark_conf: Mapping[str, ConfigValue]
     spill_dir: OnePath
     storage_options: Mapping[str, str]
+    remote: str
 
 
 class ExplainKeywords(LogKeywords, total=False):
@@ -91,9 +93,12 @@ _CLEAN_KEYWORDS = (*CleanKeywords.__annotations__, "all_topics")
 _PATHS = ("config_file", "broker_config", "spill_dir", "out", "keep_originals", "report")
 
 
-def _request(kind: type[Any], known: Sequence[str], keywords: Mapping[str, Any], **places: object) -> Any:
+def _request(
+    kind: type[Any], known: Sequence[str], keywords: Mapping[str, Any], **places: Sequence[Path]
+) -> Any:
     """Make a command's request, of class ``kind``, from a function's keywords. ``known``: the names of all
-    keywords; ``places``: the request's directories. Raises UsageError."""
+    keywords; ``places``: the request's directories, of which those before a cleaning have the remote part.
+    Raises UsageError, OSError."""
     options: dict[str, Any] = {}
     use_stores()
     for name, value in keywords.items():
@@ -103,13 +108,17 @@ def _request(kind: type[Any], known: Sequence[str], keywords: Mapping[str, Any],
             options["topics"] = (value,) if isinstance(value, str) else tuple(value)
         elif name == "storage_options":
             use_stores(value)
+        elif name == "remote":
+            continue
         elif name in ("config", "spark_conf"):
             options[name] = [f"{key}={text}" for key, text in config_texts(value, name).items()]
         elif name == "now_ms":
             options[name] = checked_ms(value, name)
         else:
             options[name] = Path(value) if name in _PATHS else value
-    return kind(**options, **places)
+    local = "before" if "before" in places else "directories"
+    joined = [with_remote(path, keywords.get("remote")) for path in places[local]]
+    return kind(**options, **places | {local: joined})
 
 
 def _unknown_keyword(name: str, known: Sequence[str]) -> UnknownKeywordError:
@@ -198,6 +207,7 @@ def open(
     mode: Literal["r"] = ...,
     *,
     clock: Clock | None = None,
+    remote: str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ReadableLogs:
     """Open to read."""
@@ -216,12 +226,14 @@ def open(
     *,
     config: BrokerConfig | None = None,
     clock: Clock | None = None,
+    remote: str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ReadableLogs | OpenLogs:
     """Open a log directory, or several of one broker.
 
     mode "r": read-only, without a lock; "a": created where it is missing, locked, recovered, maintained by a
-    thread. ``config``: the broker's settings by Kafka's names, for "a". ``storage_options``: those of an
+    thread. ``config``: the broker's settings by Kafka's names, for "a". ``remote``: the URL or directory of
+    the broker's tiered storage, whose segments are read with the local ones. ``storage_options``: those of an
     object store, from which logs are only read. Raises SiltstoneError, OSError.
     """
     use_stores(storage_options)
@@ -230,9 +242,12 @@ def open(
         if config is not None:
             advice = "pass mode='a' to append with these settings, or leave them out"
             raise UsageError("config is passed, and logs that are only read use no settings", advice=advice)
-        return ReadableLogs(paths, clock=clock)
+        return ReadableLogs([with_remote(path, remote) for path in paths], clock=clock)
     if mode != "a":
         raise UsageError(f"there is no mode {mode!r}", advice="pass 'r' to read or 'a' to append")
+    if remote is not None:
+        advice = "open it with mode='r', or leave remote out"
+        raise UsageError("a log with a remote part is only read", advice=advice)
     if config is not None and not isinstance(config, Config):
         config = Config(static=parse_broker_config(config, "config"))
     logs = OpenLogs(paths, config=config, clock=clock)

@@ -4,5 +4,20 @@
 and ``producers`` the snapshots. ``directory`` holds a log directory's lock and finds its partitions,
 ``segments`` lists and reads a partition's segments, ``replacement`` swaps new segments in for old ones and
 finishes what a crash interrupted. ``partition`` is a log that is open for appends, ``read_only`` one that is
-only read.
+only read. ``tiered`` joins remote segments to a directory: it is asked when ``base.files`` lists one of them.
 """
+
+from __future__ import annotations
+
+import importlib
+
+from siltstone.base.files import joined
+
+
+def _find_joined(place: joined.JoinedPlace) -> joined.JoinedFiles:
+    """``joining.find``: its module imports most of this package."""
+    found: joined.JoinedFiles = importlib.import_module("siltstone.log.tiered.joining").find(place)
+    return found
+
+
+joined.find_with(_find_joined)

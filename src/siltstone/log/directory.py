@@ -207,7 +207,7 @@ class LogDirectory(Closing):
 
     def may_be_locked(self, *, dry_run: bool) -> bool:
         """Is there a lock to take? A dry run makes no lock file, and a store has no locks."""
-        if files.is_object(self.path):
+        if files.is_read_only(self.path):
             return False
         return not dry_run or files.exists(self.path / names.LOCK)
 
@@ -385,6 +385,8 @@ def resolve_directory(path: Path) -> Path:
     Raises NotALogDirectoryError for a symbolic link among a log directory's partitions. A broker follows such
     a link, but its lock is in the link's directory, and this process would lock the target's.
     """
+    if files.is_joined(path):
+        return path
     if files.is_object(path):
         return files.newest_stored(path)
     path = path.absolute()
@@ -421,12 +423,15 @@ def refuse_network_file_system(directory: LogDirectory) -> None:
 
 
 def refuse_objects(path: Path) -> None:
-    """Raise DirectoryRefusedError for a path of an object store."""
-    if files.is_object(path):
+    """Raise DirectoryRefusedError for a path of an object store, or with a remote part."""
+    if files.is_read_only(path):
+        is_object = files.is_object(path)
         raise DirectoryRefusedError(
-            "objects of a store are only read",
+            "objects of a store are only read" if is_object else "a log with a remote part is only read",
             path=path,
-            advice="clean them with --out into a copy, on a disk or in a bucket, or copy them to a disk",
+            advice="clean them with --out into a copy, on a disk or in a bucket, or copy them to a disk"
+            if is_object
+            else "leave --remote out; or pass --dry-run, or --out for a cleaned copy",
         )
 
 

@@ -35,7 +35,7 @@ import msgspec
 from siltstone.base import files
 from siltstone.base.codec_table import codec_name
 from siltstone.base.config import LONG_MAX
-from siltstone.base.errors import CorruptFileError, CorruptRecordError, UsageError
+from siltstone.base.errors import CorruptFileError, CorruptRecordError, UsageError, shown_path
 from siltstone.base.records import layout
 from siltstone.base.records.checksum import BAD_CHECKSUM, checksums_hold
 from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT, Scratch
@@ -140,7 +140,7 @@ def files_below(path: str, *, only_indexes: bool = False) -> list[NamedFile]:
 
 def dump_file(file: NamedFile, options: DumpOptions) -> RowsAndFindings:
     """A row of the file itself, then the rows of its contents, with findings between them. Raises OSError."""
-    file_row: Row = {"type": "file", "file": file.path, "kind": file.kind}
+    file_row: Row = {"type": "file", "file": shown_path(file.path), "kind": file.kind}
     if file.kind == "log":
         file_row["startOffset"] = None if file.base_offset < 0 else file.base_offset
     yield file_row

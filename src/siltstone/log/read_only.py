@@ -25,6 +25,7 @@ from siltstone.base.errors import (
     ReadOnlyError,
     UnknownTopicError,
     UsageError,
+    shown_path,
 )
 from siltstone.base.records.fetch_results import MessageSetSend
 from siltstone.log import fetch
@@ -57,7 +58,8 @@ class ReadableLog:
 
     def __repr__(self) -> str:
         offsets = f"offsets {self.log_start_offset} to {self.log_end_offset}"
-        return f"<{type(self).__name__} {self.topic_partition} in {self.directory.parent}: {offsets}>"
+        directory = shown_path(self.directory.parent)
+        return f"<{type(self).__name__} {self.topic_partition} in {directory}: {offsets}>"
 
     @property
     def log_start_offset(self) -> int:
@@ -201,7 +203,7 @@ class TopicLogs(Generic[SomeLog_co]):
 
 def describe_logs(logs: object, paths: Sequence[Path], state: str) -> str:
     """The ``repr`` of the logs of some directories; ``state``: such as how many partitions there are."""
-    return f"<{type(logs).__name__} {', '.join(map(str, paths))}: {state}>"
+    return f"<{type(logs).__name__} {', '.join(map(shown_path, paths))}: {state}>"
 
 
 PartitionKey = TopicPartition | tuple[str, int]
@@ -440,7 +442,7 @@ class ReadOnlyLogs(Closing):
         )
         high_watermark = checkpoints.high_watermark.get(topic_partition, recovered.log_end_offset)
         reasons = (*recovered.damage, *recovered.notes) if recovered.truncated_bytes else recovered.damage
-        damage = tuple(f"{path}: {reason}" for reason in reasons)
+        damage = tuple(shown_path(f"{path}: {reason}") for reason in reasons)
         return ReadOnlyLog(
             topic_partition,
             path,

@@ -43,6 +43,16 @@ from typing import IO, Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from siltstone.base.files.joined import (
+    JoinedFile,
+    JoinedWindows,
+    joined_files,
+    local_path,
+    located,
+    place_of_joined,
+)
+from siltstone.base.files.joined import is_joined as is_joined
+from siltstone.base.files.joined import join as join
 from siltstone.base.files.locking import Flock as Flock
 from siltstone.base.files.locking import Lock as Lock
 from siltstone.base.files.locking import is_locked as is_locked
@@ -163,7 +173,8 @@ def _with_path_in_error(path: PathLike) -> Iterator[None]:
 class FileStat:
     """What ``stat(2)`` says about a file: ``size`` in bytes, ``links`` is the number of hard links.
 
-    ``kind``: a value of ``opening.FILE_KINDS``, such as ``FILE``, ``DIRECTORY`` or ``LINK``.
+    ``kind``: a value of ``opening.FILE_KINDS``, such as ``FILE``, ``DIRECTORY`` or ``LINK``. ``etag``: an
+    object's, as its store gives it.
     """
 
     kind: str
@@ -175,6 +186,7 @@ class FileStat:
     group: int
     mode: int
     links: int
+    etag: str | None = None
 
     @property
     def identity(self) -> tuple[int, int, int]:
@@ -222,8 +234,16 @@ class Entry(NamedTuple):
     is_link: bool
 
 
+def is_read_only(path: PathLike) -> bool:
+    """Is it a path where Siltstone only reads: one of a store, or of a directory with a remote part?"""
+    return is_joined(path) or is_object(path)
+
+
 def stat(path: PathLike, *, follow: bool = True) -> FileStat:
     """``stat(2)`` of a file. ``follow``: of a link's target, else of the link itself. Raises OSError."""
+    path, joined = located(path)
+    if joined is not None:
+        return joined.stat
     if is_object(path):
         return _object_stat(path)
     return file_stat(os.stat(path, follow_symlinks=follow))
@@ -268,6 +288,7 @@ def _stat_of_object(status: ObjectStatus, *, kind: str = FILE, inode: int | None
         group=os.getegid(),
         mode=0o400,
         links=1,
+        etag=status.etag,
     )
 
 
@@ -277,6 +298,9 @@ _STORE_DEVICE = -1
 
 def exists(path: PathLike) -> bool:
     """Is there a file, directory or link of that name, even a broken link?"""
+    path, joined = located(path)
+    if joined is not None:
+        return True
     if is_object(path):
         with contextlib.suppress(FileNotFoundError):
             return bool(_object_stat(path).kind)
@@ -286,23 +310,27 @@ def exists(path: PathLike) -> bool:
 
 def absolute(path: Path) -> Path:
     """The absolute path; one of a store stays as it is."""
-    return path if is_object(path) else path.absolute()
+    return path if is_read_only(path) else path.absolute()
 
 
 def resolved(path: Path) -> Path:
     """The path without links; one of a store stays as it is."""
-    return path if is_object(path) else path.resolve()
+    return path if is_read_only(path) else path.resolve()
 
 
 def is_link(path: PathLike) -> bool:
     """Is it a symbolic link, even a broken one?"""
-    if is_object(path):
+    path, joined = located(path)
+    if joined is not None or is_object(path):
         return False
     return os.path.islink(path)
 
 
 def is_directory(path: PathLike, *, follow: bool = True) -> bool:
     """Is it a directory, or a link to one? Without ``follow`` a link is not a directory."""
+    path, joined = located(path)
+    if joined is not None:
+        return False
     if is_object(path):
         return has_keys(path)
     return os.path.isdir(path) and (follow or not os.path.islink(path))
@@ -310,6 +338,12 @@ def is_directory(path: PathLike, *, follow: bool = True) -> bool:
 
 def entries(directory: PathLike | int) -> list[Entry]:
     """The entries of a directory, sorted by name. Raises OSError."""
+    if not isinstance(directory, int) and is_joined(directory):
+        joined = joined_files(directory, again=True)
+        rows = entries(_local(directory))
+        names = joined.keys() - {row.name for row in rows}
+        rows += [Entry(name, is_file=True, is_directory=False, is_link=False) for name in names]
+        return sorted(rows, key=lambda row: row.name)
     if not isinstance(directory, int) and is_object(directory):
         objects, folders = list_keys(directory)
         rows = [Entry(name, is_file=True, is_directory=False, is_link=False) for name in objects]
@@ -328,6 +362,11 @@ def entries(directory: PathLike | int) -> list[Entry]:
     return sorted(rows, key=lambda row: row.name)
 
 
+def _local(path: PathLike) -> str:
+    """The local directory of a joined path."""
+    return local_path(place_of_joined(path))
+
+
 def matching(pattern: str) -> list[str]:
     """The paths that a pattern of a shell (``*``, ``?``, ``[…]``) matches, sorted; what cannot be listed
     matches nothing."""
@@ -340,6 +379,9 @@ def list_all(directory: PathLike, *, may_vanish: tuple[str, ...] = ()) -> dict[s
     An entry whose name ends with one of ``may_vanish`` may be removed while the directory is read. Raises
     FileNotFoundError if another entry is removed, OSError.
     """
+    if is_joined(directory):
+        added = {name: file.stat for name, file in joined_files(directory, again=True).items()}
+        return added | list_all(_local(directory), may_vanish=may_vanish)
     if is_object(directory):
         objects, folders = list_keys(directory)
         no_object = ObjectStatus(0, 0, None)
@@ -365,7 +407,7 @@ def list_files(directory: PathLike) -> dict[str, FileStat]:
 
 def read_slice(path: PathLike, position: int, size: int) -> bytes:
     """Up to ``size`` bytes of a regular file from ``position`` on, fewer only at its end. Raises OSError."""
-    if is_object(path):
+    if is_read_only(path):
         with Reader(path) as reader:
             return reader.read(position, size)
     with closing(open_regular(path)) as descriptor:
@@ -378,6 +420,9 @@ def map_file(path: PathLike) -> npt.NDArray[np.uint8]:
 
     The bytes stay as long as the array does, also if the file is removed.
     """
+    path, joined = located(path)
+    if joined is not None:
+        return np.frombuffer(_read_joined(joined, joined.stat.size), np.uint8)
     if is_object(path):
         return np.frombuffer(read_whole(path), np.uint8)
     with closing(open_regular(path)) as descriptor:
@@ -389,6 +434,9 @@ def map_file(path: PathLike) -> npt.NDArray[np.uint8]:
 
 def read_bytes(path: PathLike, limit: int = 1 << 30) -> bytes:
     """A small regular file's bytes, at most ``limit``. Raises OSError."""
+    path, joined = located(path)
+    if joined is not None:
+        return _read_joined(joined, limit)
     if is_object(path):
         return bytes(read_whole(path, limit))
     with open(open_regular(path), "rb") as file:
@@ -397,10 +445,18 @@ def read_bytes(path: PathLike, limit: int = 1 << 30) -> bytes:
 
 def read_input(path: PathLike, limit: int = 1 << 30) -> bytes:
     """The bytes of a file named on a command line, which may be a pipe, at most ``limit``. Raises OSError."""
+    path, joined = located(path)
+    if joined is not None:
+        return _read_joined(joined, limit)
     if is_object(path):
         return bytes(read_whole(path, limit))
     with open(path, "rb") as file:
         return _read_up_to(file, limit)
+
+
+def _read_joined(joined: JoinedFile, limit: int) -> bytes:
+    with Reader(joined) as reader:
+        return reader.read(0, min(limit, joined.stat.size))
 
 
 def _read_up_to(file: IO[bytes], limit: int) -> bytes:
@@ -416,6 +472,13 @@ def _read_up_to(file: IO[bytes], limit: int) -> bytes:
 
 def sha256(path: PathLike) -> str:
     """A regular file's SHA-256 in hex. Raises OSError."""
+    path, joined = located(path)
+    if joined is not None:
+        digest = hashlib.sha256()
+        with Reader(joined) as reader:
+            for position in range(0, joined.stat.size, _COPY_BYTES):
+                digest.update(reader.read(position, _COPY_BYTES))
+        return digest.hexdigest()
     if is_object(path):
         return hashlib.sha256(read_whole(path)).hexdigest()
     with open(open_regular(path), "rb") as file:
@@ -427,14 +490,19 @@ class Reader(OpenFile):
     removed.
 
     ``total_read``: the bytes that all readers of this process have read into buffers. ``windows``: what is
-    fetched of an object of a store, which has no descriptor; None for a file.
+    fetched of an object of a store, or joined, which has no descriptor; None for a file.
     """
 
     total_read: ClassVar[int] = 0
 
-    def __init__(self, path: PathLike) -> None:
+    def __init__(self, path: PathLike | JoinedFile) -> None:
+        path, joined = (path.path, path) if isinstance(path, JoinedFile) else located(path)
         self.path = os.fspath(path)
-        self.windows: Windows | None = None
+        self.windows: Windows | JoinedWindows | None = None
+        if joined is not None:
+            self.windows = JoinedWindows(joined)
+            self.stat = joined.stat
+            return
         if is_object(path):
             self.windows = open_windows(path)
             self.stat = _stat_of_object(self.windows.status)
@@ -731,6 +799,8 @@ def replace(path: PathLike, data: bytes) -> None:
 
 def rename(source: PathLike, target: PathLike) -> None:
     """Rename a file, replacing ``target``. If both are hard links to one file, only ``target`` is left."""
+    refuse_object(source)
+    refuse_object(target)
     with OpenedParent(source) as (source_parent, old), OpenedParent(target) as (target_parent, new):
         with contextlib.suppress(FileNotFoundError):
             # rename(2) of one hard link onto another of the same file does nothing and reports success.
@@ -835,6 +905,8 @@ def unsafe_directory_reason(path: PathLike) -> str | None:
 
 def tree_size(path: PathLike) -> int:
     """The size in bytes of a file, or of all files below a directory, without links."""
+    if is_joined(path) and is_directory(path):
+        return sum(tree_size(Path(path) / entry.name) for entry in entries(path) if not entry.is_link)
     if not is_directory(path):
         return stat(path, follow=False).size
     if is_object(path):  # its listing has the sizes, without a request for each
@@ -901,7 +973,8 @@ def copy_attributes(source: PathLike, target: PathLike) -> None:
     """Give ``target``, a new file or directory, the owner, group, mode, ACL and extended attributes of
     ``source``, not its times. An object of a store has none of these. Raises OSError, also where one of the
     two is a link."""
-    if is_object(source):
+    source, joined = located(source)
+    if joined is not None or is_object(source):
         return
     before_change("attributes", target, source)
     with (
@@ -934,8 +1007,9 @@ _COPY_BUFFER_BYTES = 4 << 20
 def copy(source: PathLike, target: PathLike) -> None:
     """Copy a file durably, with attributes and modification time. Raises OSError if ``target`` exists or
     ``source`` is a link."""
-    if is_object(source):
-        with Reader(source) as found, Writer(target) as writer:
+    source, joined = located(source)
+    if joined is not None or is_object(source):
+        with Reader(source if joined is None else joined) as found, Writer(target) as writer:
             writer.copy(found, 0, found.stat.size)
             writer.sync()
         set_modified(target, found.stat.modified_ns)
@@ -959,6 +1033,7 @@ class FreeSpace(NamedTuple):
 
 def free_space(path: PathLike) -> FreeSpace:
     """The free space of the file system that holds ``path``."""
+    path, _ = located(path)
     status = os.statvfs(path)
     free_inodes = status.f_favail if status.f_files else None
     return FreeSpace(
@@ -978,8 +1053,8 @@ _OCTAL_ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")
 
 def file_system(path: PathLike) -> str:
     """The type of the file system that holds ``path`` ("ext4", "nfs4"…), "" if it is unknown, ``OBJECTS`` for
-    a path of a store."""
-    if is_object(path):
+    a path of a store, or of a directory with a remote part."""
+    if is_read_only(path):
         return OBJECTS
     real = os.path.realpath(path)
     try:

@@ -336,11 +336,14 @@ def _first_piece(place: Place) -> tuple[ObjectStatus, memoryview]:
 class Windows:
     """The bytes of one object, fetched in windows. Not for several threads at one time."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Raises OSError."""
+    _begins_small = False
+    """The first read takes no whole window: it may be only a look at the first batch."""
+
+    def __init__(self, path: str | os.PathLike[str], status: ObjectStatus | None = None) -> None:
+        """``status``: the object's, if it was listed; then nothing is fetched yet. Raises OSError."""
         self._place = place_of(path)
-        self.requests = 1
-        self._begin(*_first_piece(self._place))
+        self.requests, self._begins_small = (0, True) if status else (1, False)
+        self._begin(*((status, memoryview(b"")) if status else _first_piece(self._place)))
 
     def _begin(self, status: ObjectStatus, data: memoryview) -> None:
         """Begin with the first bytes."""
@@ -372,7 +375,8 @@ class Windows:
         if size <= SMALL_BYTES:
             self._start, self._data = 0, self._get(0, size)
             return
-        reads_on = at in (self._reads_on_at, 0)
+        reads_on = at in (self._reads_on_at, 0) and not self._begins_small
+        self._begins_small = False
         if self._next is not None and self._next[0] <= at < self._next[0] + WINDOW_BYTES:
             (self._start, coming), self._next = self._next, None
             self._data = coming.result()

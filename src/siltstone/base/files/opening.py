@@ -23,6 +23,8 @@ import sys
 from collections.abc import Callable, Collection, Iterator
 
 from siltstone.base.closing import Closing
+from siltstone.base.errors import shown_path
+from siltstone.base.files.joined import is_joined
 from siltstone.base.files.objects import is_object
 
 _STANDARD_ERROR = 2
@@ -69,6 +71,8 @@ def before_change(verb: str, path: PathLike, other: PathLike = "") -> None:
 
 def refuse_object(path: PathLike) -> None:
     """Raise OSError for a path of a store: as a name of this machine it would be another file."""
+    if is_joined(path):
+        raise OSError(errno.EROFS, "a log with a remote part is only read", shown_path(path))
     if is_object(path):
         raise OSError(errno.EROFS, "objects of a store are only read", os.fspath(path))
 

@@ -1,0 +1,527 @@
+"""Finds the remote segments of a partition, and gives them the names of local ones.
+
+A storage is looked at in this order, with one list of the partition's directory and one small read for each
+segment:
+
+1. Its directory is that of the topic's id in ``partition.metadata``; without that file, the only one of the
+   topic's name. Another id is another topic, which was deleted.
+2. A segment counts if all its files are there, and if what they say of themselves agrees with their names.
+   If the log directory has records of the partition in ``__remote_log_metadata``, these decide: a segment
+   whose copy is finished must be there, and no other one counts.
+3. ``copies.choose`` says which of them make up the log below the local segments.
+
+A chosen segment's files get local names (``00000000000000000000.log``). If only a part of a copy belongs to
+the log, its name is the first offset of that part, and it has no indexes.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from siltstone.base import files
+from siltstone.base.errors import (
+    CorruptFileError,
+    CorruptRecordError,
+    DirectoryRefusedError,
+    UnsafeFileError,
+    UsageError,
+)
+from siltstone.base.files.joined import JoinedFile, JoinedFiles, JoinedPlace, is_joined
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.layout import CONTROL_BIT
+from siltstone.base.records.metadata import UndecodableMessageError
+from siltstone.log.checkpoints import LeaderEpochs, read_checkpoint, read_rows, read_topic_id
+from siltstone.log.indexes import read_entries
+from siltstone.log.lookup import batch_headers, position_of_offset
+from siltstone.log.names import (
+    LOG_START_CHECKPOINT,
+    TopicPartition,
+    is_kafka_file,
+    parse_partition,
+    parse_segment_file,
+    segment_file,
+)
+from siltstone.log.segments import Window, list_segments, windows
+from siltstone.log.tiered.copies import ChosenRange, OffsetGap, RemoteCopy, choose
+from siltstone.log.tiered.layouts import EPOCHS, INDEXES, LOG, MANIFEST, Layout, parse_remote_file
+from siltstone.log.tiered.manifests import LARGEST_MANIFEST, SegmentManifest, parse_manifest
+from siltstone.log.tiered.remote_metadata import (
+    COPY_FINISHED,
+    REMOTE_LOG_METADATA,
+    SEGMENT_STATES,
+    RemoteState,
+    RemoteStates,
+    apply_remote_record,
+)
+
+_THREADS = 16
+"""How many manifests are fetched at one time."""
+_EPOCH_COLUMNS = ("epoch", "start offset")
+_READ_AGAIN = "copy the storage and the directory again, or read through the broker"
+_Listing = dict[str, files.FileStat]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteSegment:
+    """A segment of the storage that was copied to the end: ``copy``, and its files by kind under the names
+    that a local segment has."""
+
+    copy: RemoteCopy
+    files: Mapping[str, JoinedFile]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A remote segment that is not read, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class RemotePart:
+    """The remote part of one partition.
+
+    ``folder``: its directory in the storage. ``decided_by``: what says which segments count. ``chosen``: what
+    is read, by offset. ``left_out``: the other segments. ``files``: what is joined to the local directory.
+    """
+
+    topic_partition: TopicPartition
+    folder: str
+    layout: Layout
+    decided_by: str
+    chosen: list[tuple[ChosenRange, RemoteSegment]] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    files: dict[str, JoinedFile] = field(default_factory=dict)
+
+
+def find(place: JoinedPlace) -> JoinedFiles:
+    """The files that a partition gets from the storage; none for other directories. Raises SiltstoneError,
+    OSError."""
+    part = remote_part(place)
+    return {} if part is None else part.files
+
+
+def remote_part(place: JoinedPlace) -> RemotePart | None:
+    """The remote part of the partition ``place.inside``; None if the storage has none.
+
+    Raises DirectoryRefusedError for offsets that neither side has, for a segment that is encrypted and for a
+    topic whose id is not clear; CorruptFileError, UnsafeFileError, OSError.
+    """
+    topic_partition = parse_partition(place.inside)
+    local = Path(place.local) / place.inside
+    if topic_partition is None or not files.is_directory(local):
+        return None
+    found = _folder_of(place.remote, topic_partition, read_topic_id(local))
+    if found is None:
+        return None
+    layout, topic_id, folder, listing = found
+    states = _remote_states(place.local).get((topic_partition, topic_id))
+    part = RemotePart(
+        topic_partition=topic_partition,
+        folder=str(folder),
+        layout=layout,
+        decided_by=f"the topic {REMOTE_LOG_METADATA}" if states else f"the files of {layout.value}",
+    )
+    segments = _segments(part, listing, topic_id, states)
+    local_files = files.list_all(local)
+    bases = [
+        name.base_offset
+        for name in map(parse_segment_file, local_files)
+        if name is not None and name.kind == LOG and not name.suffix
+    ]
+    chosen = choose(
+        [segment.copy for segment in segments.values()],
+        LeaderEpochs(local).entries,
+        log_start=_log_start(Path(place.local), topic_partition),
+        local_start=min(bases, default=None),
+    )
+    for choice in chosen:
+        if isinstance(choice, OffsetGap):
+            raise DirectoryRefusedError(
+                f"neither the remote storage nor the log directory has the offsets {choice.first} to "
+                f"{choice.last} of {topic_partition}, by {part.decided_by}",
+                path=folder,
+                advice=_READ_AGAIN,
+            )
+        part.chosen.append((choice, segments[choice.copy.segment_id]))
+    _note_unused(part, segments)
+    for choice, segment in part.chosen:
+        part.files |= {name: file for name, file in _named(choice, segment) if name not in local_files}
+    return part
+
+
+def _log_start(directory: Path, topic_partition: TopicPartition) -> int:
+    try:
+        return read_checkpoint(directory / LOG_START_CHECKPOINT).get(topic_partition, 0)
+    except FileNotFoundError:
+        return 0
+
+
+def _note_unused(part: RemotePart, segments: Mapping[str, RemoteSegment]) -> None:
+    """Note the segments of which nothing is read."""
+    used = {choice.copy.segment_id for choice, _ in part.chosen}
+    for segment_id, segment in segments.items():
+        if segment_id not in used:
+            copy = segment.copy
+            name = f"{copy.start_offset:020d}-{segment_id}"
+            reason = "its offsets are local, below the log's start, in another copy, or of other leaders"
+            part.left_out.append(LeftOut(name=name, reason=reason))
+
+
+# The storage.
+
+
+def _folder_of(
+    remote: str, topic_partition: TopicPartition, topic_id: str | None
+) -> tuple[Layout, str, Path, _Listing] | None:
+    """(layout, topic id, directory, its files) of a partition's segments; None if there are none."""
+    root = Path(remote)
+    if topic_id is None:
+        topic_id = _only_topic_id(root, topic_partition)
+    for layout in Layout if topic_id is not None else ():
+        assert topic_id is not None
+        folder = root / layout.folder(topic_partition, topic_id)
+        if not files.is_object(root) and not _is_below(root, folder):
+            continue
+        try:
+            return layout, topic_id, folder, files.list_all(folder)
+        except FileNotFoundError:
+            continue
+    return None
+
+
+def _is_below(root: Path, folder: Path) -> bool:
+    """Is it a directory of this machine, without a link below the root? Raises UnsafeFileError for a link."""
+    for path in (*reversed(folder.relative_to(root).parents[:-1]), Path(folder.name)):
+        step = root / path if path != Path(folder.name) else folder
+        if files.is_link(step):
+            raise UnsafeFileError(
+                "it is a symbolic link; links in a remote storage are not followed",
+                path=step,
+                advice="replace the link by the directory that it points to",
+            )
+    return files.is_directory(folder)
+
+
+def _only_topic_id(root: Path, topic_partition: TopicPartition) -> str | None:
+    """The id of a topic without ``partition.metadata``. Raises DirectoryRefusedError if there are several."""
+    folders = [entry.name for entry in files.entries(root) if entry.is_directory]
+    ids = sorted({topic_id for layout in Layout for topic_id in layout.topic_ids(topic_partition, folders)})
+    if len(ids) > 1:
+        raise DirectoryRefusedError(
+            f"the storage has several topics {topic_partition.topic}, with the ids {', '.join(ids)}",
+            path=root,
+            advice="put the partition.metadata of the log back into its directory: it has the id",
+        )
+    return ids[0] if ids else None
+
+
+def _segments(
+    part: RemotePart, listing: _Listing, topic_id: str, states: Mapping[str, RemoteState] | None
+) -> dict[str, RemoteSegment]:
+    """The segments that count, by id; notes those that do not."""
+    by_segment: dict[tuple[int, str], _Listing] = {}
+    for name, status in listing.items():
+        parsed = parse_remote_file(name)
+        if parsed is None:
+            continue
+        if status.kind != files.FILE:
+            raise UnsafeFileError(
+                f"it is a {status.kind}, but must be a regular file; the remote segment is not read",
+                path=Path(part.folder) / name,
+                advice="find out who created it, and remove it",
+            )
+        by_segment.setdefault((parsed.start_offset, parsed.segment_id), {})[parsed.kind] = status
+    complete: list[tuple[int, str, _Listing]] = []
+    for (start, segment_id), found in sorted(by_segment.items()):
+        reason = _reason_to_leave_out(found, part.layout, segment_id, states)
+        if reason is None:
+            complete.append((start, segment_id, found))
+        else:
+            part.left_out.append(LeftOut(name=f"{start:020d}-{segment_id}", reason=reason))
+    _require_finished(part, {segment_id for _, segment_id, _ in complete}, states)
+    read = _read_aiven if part.layout is Layout.AIVEN else _read_local
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="siltstone-remote") as threads:
+        calls = [threads.submit(read, part, topic_id, *arguments) for arguments in complete]
+        segments = [call.result() for call in calls]
+    return {
+        segment.copy.segment_id: _as_recorded(segment, states[segment.copy.segment_id]) if states else segment
+        for segment in segments
+    }
+
+
+def _reason_to_leave_out(
+    found: _Listing, layout: Layout, segment_id: str, states: Mapping[str, RemoteState] | None
+) -> str | None:
+    if states:
+        state = states.get(segment_id)
+        if state is None:
+            return f"{REMOTE_LOG_METADATA} does not have it"
+        return None if state.state == COPY_FINISHED else f"its state is {SEGMENT_STATES[state.state]}"
+    missing = sorted(layout.required - found.keys())
+    if missing:
+        return f"it has no .{', no .'.join(missing)}: it was not copied to the end, or is being deleted"
+    return None
+
+
+def _require_finished(part: RemotePart, found: set[str], states: Mapping[str, RemoteState] | None) -> None:
+    """Raise DirectoryRefusedError if the storage lacks a segment that was copied."""
+    for segment_id, state in (states or {}).items():
+        if state.state == COPY_FINISHED and segment_id not in found:
+            raise DirectoryRefusedError(
+                f"the segment {state.start_offset:020d}-{segment_id} is missing, which was copied by "
+                f"{part.decided_by}",
+                path=part.folder,
+                advice=_READ_AGAIN,
+            )
+
+
+def _as_recorded(segment: RemoteSegment, state: RemoteState) -> RemoteSegment:
+    """The segment, with what the topic says of it."""
+    copy = segment.copy
+    if copy.start_offset != state.start_offset or copy.end_offset > state.end_offset:
+        path = segment.files[LOG].path
+        reason = (
+            f"it has the offsets {copy.start_offset} to {copy.end_offset}, but {REMOTE_LOG_METADATA} says "
+        )
+        raise CorruptFileError(path, 0, f"{reason}{state.start_offset} to {state.end_offset}")
+    epochs = state.epochs or copy.epochs
+    return replace(
+        segment, copy=replace(copy, end_offset=state.end_offset, epochs=epochs, event_ms=state.event_ms)
+    )
+
+
+def _file(part: RemotePart, start: int, segment_id: str, kind: str, status: files.FileStat) -> JoinedFile:
+    name = f"{start:020d}-{segment_id}.{kind}"
+    return JoinedFile(path=str(Path(part.folder) / name), origin=status, stat=status)
+
+
+def _require(found: _Listing, part: RemotePart, start: int, segment_id: str) -> None:
+    """Raise DirectoryRefusedError if a file of a segment is missing that was copied by the topic."""
+    for kind in sorted(part.layout.required - found.keys()):
+        raise DirectoryRefusedError(
+            f"the segment {start:020d}-{segment_id} has no .{kind}, but was copied by {part.decided_by}",
+            path=part.folder,
+            advice=_READ_AGAIN,
+        )
+
+
+def _read_aiven(
+    part: RemotePart, topic_id: str, start: int, segment_id: str, found: _Listing
+) -> RemoteSegment:
+    """A segment of Aiven's plugin, by its manifest."""
+    _require(found, part, start, segment_id)
+    log, indexes = (_file(part, start, segment_id, kind, found[kind]) for kind in (LOG, INDEXES))
+    path = _file(part, start, segment_id, MANIFEST, found[MANIFEST]).path
+    manifest = _manifest(path, found[MANIFEST], log.stat.size, indexes.stat.size)
+    said = (manifest.topic, manifest.partition, manifest.topic_id, manifest.segment_id, manifest.start_offset)
+    topic = part.topic_partition
+    if said != (topic.topic, topic.partition, topic_id, segment_id, start):
+        its = f"{said[0]}-{said[1]} ({said[2]}), segment {said[4]:020d}-{said[3]}"
+        raise CorruptFileError(path, 0, f"the manifest is that of another segment: {its}"[:300])
+    joined = {LOG: replace(log, stat=replace(log.stat, size=manifest.log_size), chunks=manifest.chunks)}
+    for kind, (position, size) in manifest.indexes.items():
+        if kind != EPOCHS and (size or kind != "txnindex"):
+            joined[kind] = replace(indexes, stat=replace(indexes.stat, size=size), position=position)
+    copy = RemoteCopy(
+        segment_id=segment_id,
+        start_offset=start,
+        end_offset=manifest.end_offset,
+        epochs=manifest.epochs,
+        event_ms=manifest.event_ms,
+    )
+    return RemoteSegment(copy=copy, files=joined)
+
+
+@functools.lru_cache(maxsize=4096)
+def _manifest(path: str, status: files.FileStat, stored_size: int, indexes_size: int) -> SegmentManifest:
+    """The manifest with this status; it never changes. Raises CorruptFileError, DirectoryRefusedError,
+    OSError."""
+    if status.size > LARGEST_MANIFEST:
+        reason = f"the manifest has {status.size} bytes; at most {LARGEST_MANIFEST} are read"
+        raise CorruptFileError(path, 0, reason)
+    with files.Reader(JoinedFile(path=path, origin=status, stat=status)) as reader:
+        data = reader.read(0, status.size)
+    return parse_manifest(data, path, stored_size=stored_size, indexes_size=indexes_size)
+
+
+def _read_local(
+    part: RemotePart, topic_id: str, start: int, segment_id: str, found: _Listing
+) -> RemoteSegment:
+    """A segment of ``LocalTieredStorage``: its last offset is that of its last batch."""
+    _require(found, part, start, segment_id)
+    del topic_id  # the directory's name has it
+    by_kind = {kind: _file(part, start, segment_id, kind, status) for kind, status in found.items()}
+    epochs = _read_epochs(by_kind.pop(EPOCHS))
+    segment = RemoteSegment(
+        copy=RemoteCopy(segment_id=segment_id, start_offset=start, end_offset=start, epochs=epochs),
+        files={kind: file for kind, file in by_kind.items() if kind not in (INDEXES, MANIFEST)},
+    )
+    last = _last_offset(segment)
+    own = tuple(entry for entry in epochs if entry[1] <= last)
+    return replace(segment, copy=replace(segment.copy, end_offset=last, epochs=own))
+
+
+def _read_epochs(file: JoinedFile) -> tuple[tuple[int, int], ...]:
+    rows = read_rows(file.path, _EPOCH_COLUMNS)
+    pairs = [(int(epoch), int(offset)) for epoch, offset in rows]
+    steps = itertools.pairwise(pairs)
+    if any(after[0] <= before[0] or after[1] < before[1] for before, after in steps):
+        raise CorruptFileError(file.path, 0, "the leader epochs and their offsets do not ascend")
+    return tuple(pairs)
+
+
+def _last_offset(segment: RemoteSegment) -> int:
+    """The last offset of a segment's last batch. Raises CorruptRecordError, CorruptFileError, OSError."""
+    base = segment.copy.start_offset
+    with files.Reader(segment.files[LOG]) as reader:
+        last = base
+        for batches in batch_headers(reader, start=_index_position(segment, None)):
+            last = int(batches["last_offset"][-1])
+    if last < base:
+        raise CorruptRecordError(reader.path, 0, f"its offsets end at {last}, below that of its name")
+    return last
+
+
+def _index_position(segment: RemoteSegment, offset: int | None) -> int:
+    """A position in a segment's log at or before ``offset``, by its offset index; None: the last entry's."""
+    file = segment.files.get("index")
+    if file is None or not file.stat.size:
+        return 0
+    with files.Reader(file) as reader:
+        entries = read_entries(reader.read(0, file.stat.size), "index", reader.path)
+    relative = np.asarray(entries["relative_offset"], np.int64)
+    wanted = len(entries) if offset is None else int((relative <= offset - segment.copy.start_offset).sum())
+    position = int(entries["position"][wanted - 1]) if wanted else 0
+    return position if 0 <= position < segment.files[LOG].stat.size else 0
+
+
+# The names of local files.
+
+
+def _named(choice: ChosenRange, segment: RemoteSegment) -> Iterator[tuple[str, JoinedFile]]:
+    """The files of a chosen range under local names."""
+    copy = segment.copy
+    if (choice.first, choice.last) == (copy.start_offset, copy.end_offset):
+        for kind, file in segment.files.items():
+            # A producer snapshot has the state after the segment, and the name of the next one's offset.
+            yield segment_file(copy.end_offset + 1 if kind == "snapshot" else copy.start_offset, kind), file
+        return
+    start = _boundary(segment, choice.first)
+    end = _boundary(segment, choice.last + 1)
+    log = segment.files[LOG]
+    yield (
+        segment_file(choice.first, LOG),
+        replace(log, stat=replace(log.stat, size=end - start), position=log.position + start),
+    )
+    # Aborted transactions of the whole copy: those of other offsets hide no record of this range.
+    if "txnindex" in segment.files:
+        yield segment_file(choice.first, "txnindex"), segment.files["txnindex"]
+
+
+def _boundary(segment: RemoteSegment, offset: int) -> int:
+    """The position of the batch that begins at ``offset``. Raises CorruptRecordError if one begins before it
+    and ends after it."""
+    log = segment.files[LOG]
+    if offset <= segment.copy.start_offset:
+        return 0
+    if offset > segment.copy.end_offset:
+        return log.stat.size
+    with files.Reader(log) as reader:
+        found = position_of_offset(reader, offset, start=_index_position(segment, offset - 1))
+    if found is None:
+        return log.stat.size
+    if found.base_offset < offset and found.base_offset != found.last_offset:
+        reason = (
+            f"a batch has the offsets {found.base_offset} to {found.last_offset}, and another copy of the "
+        )
+        raise CorruptRecordError(reader.path, found.position, f"{reason}log is read from {offset} on")
+    return found.position
+
+
+# The topic with the states of segments.
+
+
+def _remote_states(directory: str) -> RemoteStates:
+    """What the local directory has of ``__remote_log_metadata``. Raises CorruptRecordError, OSError."""
+    states: RemoteStates = {}
+    for entry in files.entries(directory):
+        topic_partition = parse_partition(entry.name)
+        if (
+            entry.is_directory
+            and topic_partition is not None
+            and topic_partition.topic == REMOTE_LOG_METADATA
+        ):
+            path = Path(directory) / entry.name
+            identities = tuple((segment.inode, segment.size) for segment in list_segments(path))
+            states |= _states_of(str(path), identities)
+    return states
+
+
+@functools.lru_cache(maxsize=64)
+def _states_of(path: str, identities: tuple[tuple[int, int], ...]) -> RemoteStates:
+    """The states by one partition of the topic, whose segments have these (inode, size). The last segment
+    counts up to its first damaged batch: a broker may be writing it. Raises CorruptFileError, OSError."""
+    del identities  # the key of the cache
+    states: RemoteStates = {}
+    segments = list_segments(Path(path))
+    for segment in segments:
+        with files.Reader(segment.path) as reader:
+            try:
+                for window in windows(reader):
+                    _apply_window(states, window, reader.path)
+            except CorruptRecordError:
+                if segment is not segments[-1]:
+                    raise
+    return states
+
+
+def _apply_window(states: RemoteStates, window: Window, path: str) -> None:
+    batches = window.batches[window.batches["attributes"] & CONTROL_BIT == 0]
+    if not len(batches):
+        return
+    columns = decode_records(window.data, batches, path=path, origin=window.origin)
+    for row in range(len(columns)):
+        try:
+            apply_remote_record(states, columns.value(row) or b"")
+        except UndecodableMessageError as error:
+            position = window.origin + int(batches["position"][columns.batch[row]])
+            raise CorruptFileError(path, position, f"a record of a remote segment: {error}") from None
+
+
+# What users name.
+
+
+def with_remote(path: Path, remote: str | None) -> Path:
+    """The path of a log directory, of a partition's or of a file in it, with a remote storage joined to it.
+
+    ``remote``: the storage's root, a URL or a directory of this machine; None: ``path`` as it is. Raises
+    UsageError if there is nothing at ``remote``, OSError.
+    """
+    if remote is None:
+        return path
+    root = files.resolved(files.absolute(Path(remote)))
+    if is_joined(remote) or not files.is_directory(root):
+        raise UsageError(
+            "there is no directory of remote segments",
+            path=remote,
+            advice="pass the directory that has the topics of the tiered storage, such as s3://BUCKET/PREFIX",
+        )
+    local = files.newest_stored(path) if files.is_object(path) else files.resolved(files.absolute(path))
+    levels = 0
+    if parse_partition(local.parent.name) is not None and is_kafka_file(local.name):
+        levels = 2
+    elif parse_partition(local.name) is not None and list_segments(local):
+        levels = 1
+    inside = local.parts[len(local.parts) - levels :]
+    base = local.parents[levels - 1] if levels else local
+    return files.join(base, os.fspath(root)).joinpath(*inside)
