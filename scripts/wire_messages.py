@@ -20,7 +20,8 @@ APIS = (
     "Produce Fetch ListOffsets Metadata ApiVersions CreateTopics DeleteTopics DeleteRecords InitProducerId "
     "OffsetForLeaderEpoch DescribeConfigs AlterConfigs DescribeLogDirs CreatePartitions "
     "ElectLeaders IncrementalAlterConfigs AlterPartitionReassignments ListPartitionReassignments "
-    "DescribeCluster ListConfigResources DescribeTopicPartitions"
+    "DescribeCluster ListConfigResources DescribeTopicPartitions DescribeClientQuotas AlterClientQuotas "
+    "DescribeUserScramCredentials"
 ).split()
 _EVERY_LATER = 32767
 _TYPES = {
@@ -110,6 +111,33 @@ def _default(field: dict[str, Any], kind: str, is_array: bool, is_struct: bool) 
     return repr(given) if kind == "string" else str(int(str(given), 0))
 
 
+def told_apart(request: dict[str, Any], response: dict[str, Any]) -> list[dict[str, Any]]:
+    """Both; where the answer has another structure of the same name, its own begins with ``Response``."""
+    of_request = dict(structures_of(request["fields"]))
+    names = {
+        name for name, fields in structures_of(response["fields"]) if of_request.get(name, fields) != fields
+    }
+
+    def renamed(fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        found = []
+        for field in fields:
+            array, kind = "[]" * field["type"].startswith("[]"), field["type"].removeprefix("[]")
+            inner = {"fields": renamed(field["fields"])} if field.get("fields") else {}
+            found.append({**field, "type": array + ("Response" if kind in names else "") + kind, **inner})
+        return found
+
+    return [request, {**response, "fields": renamed(response["fields"])}]
+
+
+def structures_of(fields: list[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """(name, fields) of the structures in a message's fields, without what is said of them."""
+    for field in fields:
+        if field.get("fields"):
+            inner = [{**each, "about": None} for each in field["fields"]]
+            yield field["type"].removeprefix("[]"), inner
+            yield from structures_of(field["fields"])
+
+
 def structures(message: dict[str, Any], written: dict[str, list[str]]) -> Iterator[str]:
     """The classes of a message: those in it first. ``written``: the lines of the module's classes; a request
     and its answer may share one."""
@@ -163,7 +191,7 @@ def main(jar_path: str) -> None:
     rows = []
     with zipfile.ZipFile(jar_path) as jar:
         for name in APIS:
-            messages = [definition(jar, name + kind) for kind in ("Request", "Response")]
+            messages = told_apart(*(definition(jar, name + kind) for kind in ("Request", "Response")))
             (WIRE / f"messages/{snake(name)}.py").write_text(module(name, messages))
             low, high = versions(messages[0]["validVersions"])
             high -= bool(messages[0].get("latestVersionUnstable"))  # Kafka announces it only when asked to

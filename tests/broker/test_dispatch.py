@@ -12,6 +12,7 @@ from siltstone.base.errors import InvalidTopicError
 from siltstone.broker.answers import CLOSE, NO_ANSWER, Call, ConnectionInfo, RefusedFrameError, Unanswered
 from siltstone.broker.counts import Counts
 from siltstone.broker.dispatch import HANDLERS, Dispatcher, Handler
+from siltstone.broker.quotas import QuotaManager
 from siltstone.broker.wire.apis import (
     API_VERSIONS,
     APIS,
@@ -34,7 +35,7 @@ class Counting:
     """What dispatch needs of a broker, beside what handlers do."""
 
     def __init__(self) -> None:
-        self.counts = Counts()
+        self.counts, self.quotas = Counts(), QuotaManager(lambda: 0.0)
 
 
 def dispatch(handler: Handler, request: Message = REQUEST, version: int = 5, **header: Any) -> bytes:

@@ -67,6 +67,19 @@ def test_the_checkpoint_has_topics_partitions_settings_and_producer_ids(logs: Pa
     assert load_registry([logs])[0].handed_over == set(image.topics.values())
 
 
+def test_the_checkpoint_has_the_quotas(logs: Path, tmp_path: Path) -> None:
+    quotas = {
+        (("client-id", None), ("user", "ada")): {"producer_byte_rate": 1000.0, "request_percentage": 12.5},
+        (("ip", "192.0.2.1"),): {"connection_creation_rate": 3.0},
+    }
+    with BrokerDirectories(paths=(logs,)).open() as manager:
+        manager.topics.replace_quotas(quotas)
+    assert handed(logs).quotas == 3
+    assert image_of(logs).quotas == quotas
+    with BrokerDirectories(paths=(logs,)).open() as manager:  # no Kafka has started
+        assert manager.topics.quotas == quotas
+
+
 def test_siltstone_goes_on_with_its_settings_until_there_is_a_metadata_log(logs: Path) -> None:
     handed(logs)
     with BrokerDirectories(paths=(logs,)).open() as manager:

@@ -25,13 +25,19 @@ from siltstone.commands.served import Served, ServeOptions
 from tests.broker.conftest import ANY_PORT
 from tests.broker.test_connection import frame
 from tests.broker.test_server import WAITING_FETCH
-from tests.support.broker import ServedBroker
+from tests.support.broker import ServedBroker, call_of
 from tests.support.log.batches import sent
 from tests.support.wire_client import WireClient
 from tests.web.conftest import client_of
 from tests.web.test_pages import checked
 
 BATCH = sent(3).tobytes()
+QUOTAS = {
+    "producer_byte_rate": 1e9,
+    "consumer_byte_rate": 1e9,
+    "request_percentage": 1e9,
+    "controller_mutation_rate": 10.0,
+}
 HOSTILE = '<script>alert("=1")</script>' + "x" * 30_000
 
 
@@ -71,6 +77,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
         for name in ("t", "u"):
             served.opened().topics.create(name, 1)
         served.cataloguer.refresh()
+        served.opened().topics.replace_quotas({(("user", "ANONYMOUS"),): QUOTAS})
+        server.broker.quotas.replace(served.opened().topics.quotas)
+        assert server.broker.quotas.mutations(call_of(7), strict_from=0).take(1)
         server.start()
         parked, busy = (WireClient(server.addresses[0]) for _ in range(2))
         with contextlib.closing(parked), contextlib.closing(busy):
@@ -199,6 +208,8 @@ def test_metrics_have_kafkas_names(shared: Shared) -> None:
         ("kafka_server_socket_server_metrics_connection_creation_total", "PLAINTEXT"): 2,
         ("kafka_server_delayedoperationpurgatory_purgatorysize", "Fetch"): 1,
         ("siltstone_broker_refused_connections_total",): 0,
+        ("siltstone_broker_throttled_connections",): 0,
+        ("siltstone_broker_throttled_total", "Produce"): 0,
     }
     assert {key: found.get(key) for key in expected} == expected
     assert not any("missing" in key for key in found)

@@ -8,9 +8,20 @@ import siltstone as st
 from siltstone.broker.hand_over import HandOverRequest, hand_over
 from siltstone.commands.directories import BrokerDirectories
 from siltstone.log.names import TopicPartition
+from tests.support.broker_twin.scenes.quotas import alter_quietly, entity_of, quotas_in
+from tests.support.broker_twin.side import DESCRIBE_CLIENT_QUOTAS, Side
 from tests.support.kafka.broker import Broker
 from tests.support.kafka.clients import CLIENT_TIMEOUT_S
 from tests.support.kafka.records import Sent
+
+QUOTAS = {
+    (("client-id", None), ("user", "ada")): {"producer_byte_rate": 1000.0},
+    (("ip", "192.0.2.1"),): {"connection_creation_rate": 300.0},
+}
+KAFKAS_QUOTAS = {
+    (("ip", "192.0.2.1"),): {"connection_creation_rate": 300.0},
+    (("user", "bob"),): {"request_percentage": 33.5},
+}
 
 
 def test_kafka_starts_on_siltstones_directories_and_siltstone_on_kafkas(tmp_path: Path) -> None:
@@ -32,6 +43,7 @@ def test_kafka_starts_on_siltstones_directories_and_siltstone_on_kafkas(tmp_path
             log = manager.get(TopicPartition("users", number))
             st.append(log, records)
         manager.delete_records(TopicPartition("events", 0), 0)
+        manager.topics.replace_quotas(QUOTAS)
     result = hand_over(HandOverRequest(directories=directories))
     assert (result.topics, result.partitions) == (3, 5)
     broker = Broker(paths)
@@ -43,9 +55,21 @@ def test_kafka_starts_on_siltstones_directories_and_siltstone_on_kafkas(tmp_path
         admin = broker.admin()
         admin.delete_topics(["gone"])["gone"].result(CLIENT_TIMEOUT_S)
         broker.create_topic("new", 2)
+        side = Side(broker.bootstrap)
+        assert quotas_in(side.quietly(DESCRIBE_CLIENT_QUOTAS, 1, components=[])) == {
+            "client-id= user=ada": {"producer_byte_rate": 1000.0},
+            "ip=192.0.2.1": {"connection_creation_rate": 300.0},
+        }
+        alter_quietly(
+            side,
+            (entity_of(user="ada", client_id=None), "producer_byte_rate", None),
+            (entity_of(user="bob"), "request_percentage", 33.5),
+        )
+        side.close()
     with directories.open() as manager:
         assert manager.topics.settings("events").integer("retention.ms") == 777_000
         assert "gone" not in manager.topics.names()
+        assert manager.topics.quotas == KAFKAS_QUOTAS
         assert manager.topics.describe("users").topic_id == ids["users"]
         assert manager.topics.settings("users").integer("segment.bytes") == 1_048_576
         manager.topics.create("ours", 1, {})
@@ -57,3 +81,9 @@ def test_kafka_starts_on_siltstones_directories_and_siltstone_on_kafkas(tmp_path
         names = set(admin.list_topics(timeout=CLIENT_TIMEOUT_S).topics)
         assert names == {"users", "events", "new", "ours", "__consumer_offsets"}
         assert broker.end_offset("users", 0) == 101
+        side = Side(broker.bootstrap)
+        assert quotas_in(side.quietly(DESCRIBE_CLIENT_QUOTAS, 1, components=[])) == {
+            "ip=192.0.2.1": {"connection_creation_rate": 300.0},
+            "user=bob": {"request_percentage": 33.5},
+        }
+        side.close()

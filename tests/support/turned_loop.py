@@ -11,7 +11,9 @@ from typing import Any, Self
 
 from siltstone.broker.answers import ListenerAddress
 from siltstone.broker.limits import Limits
+from siltstone.broker.quotas import QuotaManager
 from siltstone.broker.server import AnswerFrame, Sockets
+from siltstone.runtime.quotas import Quotas
 
 LISTENER = ListenerAddress(name="PLAINTEXT", host="localhost", port=9092)
 _ROUNDS = 4
@@ -75,13 +77,35 @@ class Peer:
             return True
 
 
-class TurnedLoop:
-    """``sockets`` with the limits that are passed; ``connect`` makes a connection."""
+class StoppedTime:
+    """The time of a loop, which only ``pass_time`` moves."""
 
-    def __init__(self, answer: AnswerFrame, **limits: Any) -> None:
+    def __init__(self, turned: TurnedLoop) -> None:
+        self._turned, self._now = turned, turned.loop.time()
+        turned.loop.time = lambda: self._now  # type: ignore[method-assign]
+
+    def pass_time(self, seconds: float) -> None:
+        """Let so much time pass, and the loop do what is due then."""
+        self._now += seconds
+        self._turned.turn()
+
+
+class TurnedLoop:
+    """``sockets`` with the limits and quotas that are passed; ``connect`` makes a connection."""
+
+    def __init__(self, answer: AnswerFrame, quotas: Quotas | None = None, **limits: Any) -> None:
         self.loop = asyncio.new_event_loop()
-        self.sockets = Sockets(self.loop, Limits(**limits), answer)
+        self.quotas = QuotaManager(self._now)
+        self.quotas.replace(quotas or {})
+        self.sockets = Sockets(self.loop, Limits(**limits), answer, quotas=self.quotas)
         self._ends: list[socket.socket] = []
+
+    def _now(self) -> float:
+        return self.loop.time()
+
+    def stop_time(self) -> StoppedTime:
+        """Let the loop's time stand still from now on."""
+        return StoppedTime(self)
 
     def connect(self, address: str = "192.0.2.1") -> Peer:
         """A connection from an address."""

@@ -243,6 +243,10 @@ BROKER_KEYS = (
     _broker_key("max.connections.per.ip.overrides", Kind.STRING, "", "ADDRESS:COUNT for addresses with a limit of their own."),
     _broker_key("max.incremental.fetch.session.cache.slots", Kind.INT, 1_000, "Fetch sessions at the same time; a client without one names all its partitions in each request.", minimum=0),
     _broker_key("queued.max.request.bytes", Kind.LONG, 256 << 20, "Memory that requests and unsent answers may take together; -1: no limit. Then no connection is read until some of it is free.", minimum=-1, kafka="Kafka's default is -1, and it counts requests only."),
+    _broker_key("quota.window.num", Kind.INT, 11, "Windows over which the rates of quotas are measured.", minimum=1),
+    _broker_key("quota.window.size.seconds", Kind.INT, 1, "The length of each of them, in seconds.", minimum=1),
+    _broker_key("controller.quota.window.num", Kind.INT, 11, "The same for the quota of created and deleted partitions: what may be saved up for a burst.", minimum=1),
+    _broker_key("controller.quota.window.size.seconds", Kind.INT, 1, "The length of each of them, in seconds.", minimum=1),
     _broker_key("socket.listen.backlog.size", Kind.INT, 1024, "Connections that wait until they are accepted.", minimum=1, kafka="Kafka's default is 50, with a thread that only accepts. Here many connections may come while the one thread answers, and each that finds no place waits for a second."),
     _accepted_broker_key("controller.quorum.bootstrap.servers", Kind.LIST, (), "Addresses of the controllers."),
     _accepted_broker_key("controller.quorum.voters", Kind.LIST, (), "Ids and addresses of the controllers."),
@@ -281,8 +285,8 @@ controller.performance.sample.period.ms controller.quorum.append.linger.ms
 controller.quorum.auto.join.enable controller.quorum.election.backoff.max.ms
 controller.quorum.election.timeout.ms controller.quorum.fetch.max.bytes
 controller.quorum.fetch.snapshot.max.bytes controller.quorum.fetch.timeout.ms
-controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms controller.quota.window.num
-controller.quota.window.size.seconds controller.socket.timeout.ms cordoned.log.dirs
+controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms
+controller.socket.timeout.ms cordoned.log.dirs
 create.topic.policy.class.name default.replication.factor delegation.token.expiry.check.interval.ms
 delegation.token.expiry.time.ms delegation.token.max.lifetime.ms delegation.token.secret.key
 delete.records.purgatory.purge.interval.requests delete.topic.enable early.start.listeners
@@ -320,7 +324,7 @@ metrics.num.samples metrics.recording.level metrics.sample.window.ms num.replica
 num.replica.fetchers offset.metadata.max.bytes offsets.commit.timeout.ms offsets.load.buffer.size
 offsets.retention.check.interval.ms offsets.retention.minutes offsets.topic.compression.codec
 offsets.topic.segment.bytes principal.builder.class producer.purgatory.purge.interval.requests
-queued.max.requests quota.window.num quota.window.size.seconds remote.fetch.max.wait.ms
+queued.max.requests remote.fetch.max.wait.ms
 remote.list.offsets.request.timeout.ms remote.log.index.file.cache.total.size.bytes
 remote.log.index.file.cache.ttl.ms remote.log.manager.copier.thread.pool.size
 remote.log.manager.copy.max.bytes.per.second remote.log.manager.copy.quota.window.num

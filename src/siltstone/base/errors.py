@@ -358,6 +358,10 @@ class InvalidConfigError(LogError, code="INVALID_CONFIG", error_code=40):
     """A setting that is unknown or out of bounds."""
 
 
+class InvalidQuotaError(LogError, code="INVALID_REQUEST", error_code=42):
+    """A quota that cannot be: of an unknown kind, for an entity that cannot have it, or with a bad value."""
+
+
 class PolicyViolationError(LogError, code="POLICY_VIOLATION", error_code=44):
     """The topic's policy does not allow the operation."""
 

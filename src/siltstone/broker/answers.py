@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
@@ -50,7 +51,8 @@ class Activity:
 
     ``client_id``: the last request's, at most ``CLIENT_ID_MAX`` characters; ``api_key``: the last request's,
     -1 before the first one; ``asked_at``: when that one was complete, by ``time.perf_counter``. Bytes are
-    those of frames with their lengths, in and out.
+    those of frames with their lengths, in and out. ``parked_seconds``: how long the last request has waited
+    for records; ``throttle_ms``: for how long the connection is not read once that one is answered.
     """
 
     client_id: str | None = None
@@ -59,6 +61,8 @@ class Activity:
     requests: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+    parked_seconds: float = 0.0
+    throttle_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,3 +88,9 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: int
     client_id: str | None
     connection: ConnectionInfo
+
+    @property
+    def seconds(self) -> float:
+        """How long the request has been worked on so far, without its wait for records."""
+        activity = self.connection.activity
+        return time.perf_counter() - activity.asked_at - activity.parked_seconds

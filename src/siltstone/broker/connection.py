@@ -13,8 +13,9 @@
     4  settle    report the memory in use to the budget, and register for reads or writes with the loop
 
 A connection is not read (Kafka: muted) while a response is not sent, while a second request waits for the
-first one's task, and while there is no memory. So its requests are answered one after the other, which
-idempotent producers rely on, and a client that reads nothing cannot pile up requests.
+first one's task, while there is no memory, and while its client is throttled (``quotas``). So its requests
+are answered one after the other, which idempotent producers rely on, and a client that reads nothing cannot
+pile up requests.
 
 Each frame has a buffer of its own, which no other request shares: Produce writes offsets into it.
 """
@@ -47,7 +48,9 @@ _TURN_BYTES, _TURN_REQUESTS = 4 << 20, 100
 """After this many bytes or requests a connection yields to the others in the loop."""
 _VECTORS_MAX = 64
 """The most buffers of one ``sendmsg``."""
-IDLE, RECEIVING, WAITING, RUNNING, PARKED, SENDING = "idle receiving waiting running parked sending".split()
+IDLE, RECEIVING, WAITING, RUNNING, PARKED, SENDING, THROTTLED = (
+    "idle receiving waiting running parked sending throttled".split()
+)
 """The states of a connection: see ``Connection.state``."""
 _PREFIX, _KEY = struct.Struct(">i"), struct.Struct(">h")
 _EMPTY = memoryview(b"")
@@ -87,6 +90,8 @@ class Connection:
     Sent: ``_out`` has the pieces to send, of the first of which ``_skip`` bytes are sent; ``_out_bytes``:
     their memory; ``_is_answered``: a response was queued since ``_out`` was empty last.
 
+    ``_unmuting``: the timer that ends a throttling; None if there is none.
+
     ``_held``: the bytes that the budget has counted. ``_active_at``: the loop's time at the last progress.
     """
 
@@ -101,6 +106,7 @@ class Connection:
         self._out: deque[Piece] = deque()
         self._is_reading = self._is_writing = self._has_eof = self._is_ending = False
         self._waits_its_turn = self._is_answered = False
+        self._unmuting: asyncio.TimerHandle | None = None
         self._active_at = shared.now
 
     def start(self) -> None:
@@ -138,6 +144,8 @@ class Connection:
             return SENDING
         if self._waits_its_turn:
             return WAITING
+        if self._unmuting is not None:
+            return THROTTLED
         return IDLE if self._frame is None else RECEIVING
 
     def _has_hung_up(self) -> bool:
@@ -161,6 +169,9 @@ class Connection:
             return
         self.is_closed, shared = True, self._shared
         self._watch(reads=False, writes=False)
+        if self._unmuting is not None:
+            self._unmuting.cancel()
+            self._unmuting = None
         self._socket.close()
         if self._task is not None:
             # In the loop's next round: a coroutine that is cancelled before its first step gives a warning.
@@ -213,7 +224,7 @@ class Connection:
         try:
             if self._out:
                 self._flush()
-            if not (self._out or self._task or self._is_ending or self.is_closed):
+            if not (self._out or self._task or self._unmuting or self._is_ending or self.is_closed):
                 self._answer_some()
                 self._flush()
             if not self.is_closed:
@@ -228,6 +239,8 @@ class Connection:
         answered = 0
         try:
             while self._task is None and (self._frame is not None or len(self._data) >= _PREFIX.size):
+                if self._unmuting is not None:
+                    return
                 self._waits_its_turn = answered == _TURN_REQUESTS or self._out_bytes >= _TOGETHER_BYTES
                 if self._waits_its_turn:
                     self.proceed_later()
@@ -313,10 +326,22 @@ class Connection:
 
     def _put(self, pieces: Pieces) -> None:
         self._is_answered = True
+        if self.info.activity.throttle_ms:
+            self._mute()
         for piece in pieces:
             if len(piece):
                 self._out.append(piece)
                 self._out_bytes += _memory(piece)
+
+    def _mute(self) -> None:
+        """Read nothing more until the client has waited as long as its answer says."""
+        activity = self.info.activity
+        seconds, activity.throttle_ms = activity.throttle_ms / 1000, 0
+        self._unmuting = self._shared.loop.call_later(seconds, self._unmute)
+
+    def _unmute(self) -> None:
+        self._unmuting = None
+        self.proceed()
 
     def _end(self, reason: str, error: BaseException | None = None) -> None:
         """Answer no further request; the responses before are still sent, then the connection is closed."""
@@ -389,7 +414,8 @@ class Connection:
         if held != self._held:
             self._held, difference = held, held - self._held
             self._shared.budget.hold(difference)
-        reads = not (self._out or self._has_eof or self._is_ending or self._waits_its_turn)
+        is_muted = self._unmuting is not None
+        reads = not (self._out or self._has_eof or self._is_ending or self._waits_its_turn or is_muted)
         if reads and self._task is not None:
             # One request is read ahead of the one that runs, up to the size of its buffer: the buffer grows
             # only after the response.

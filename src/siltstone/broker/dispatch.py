@@ -17,6 +17,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
+from msgspec import structs
+
+from siltstone.broker import quotas
 from siltstone.broker.answers import (
     CLIENT_ID_MAX,
     CLOSE,
@@ -42,6 +45,7 @@ from siltstone.broker.handlers import (
     topics,
     versions,
 )
+from siltstone.broker.handlers import quotas as quota_handlers
 from siltstone.broker.store import Broker
 from siltstone.broker.wire import apis, codec
 from siltstone.broker.wire.api import Api
@@ -72,6 +76,9 @@ HANDLERS: Mapping[int, Handler] = {
     apis.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
     apis.ALTER_CONFIGS: configs.alter_configs,
     apis.LIST_CONFIG_RESOURCES: configs.list_config_resources,
+    apis.DESCRIBE_CLIENT_QUOTAS: quota_handlers.describe_client_quotas,
+    apis.ALTER_CLIENT_QUOTAS: quota_handlers.alter_client_quotas,
+    apis.DESCRIBE_USER_SCRAM_CREDENTIALS: quota_handlers.describe_user_scram_credentials,
     apis.DESCRIBE_LOG_DIRS: log_dirs.describe_log_dirs,
     apis.ELECT_LEADERS: cluster.elect_leaders,
     apis.ALTER_PARTITION_REASSIGNMENTS: cluster.alter_partition_reassignments,
@@ -95,7 +102,7 @@ class Dispatcher:
     """Answers frames with the handlers of a broker, and counts them in ``broker.counts``."""
 
     def __init__(self, broker: Broker, handlers: Mapping[int, Handler] = HANDLERS) -> None:
-        self._broker, self._counts = broker, broker.counts
+        self._broker, self._counts, self._quotas = broker, broker.counts, broker.quotas
         answered = {**handlers, API_VERSIONS: versions.announcing([*handlers, API_VERSIONS])}
         self._routes = {
             key: _Route(APIS[key], handler, self._counts.of_api[key], self._noting(key))
@@ -135,6 +142,7 @@ class Dispatcher:
             raise RefusedFrameError(str(error)) from error
         activity, client_id = connection.activity, header.client_id
         activity.asked_at, activity.api_key = time.perf_counter(), api.key
+        activity.parked_seconds = 0.0
         activity.requests += 1
         activity.bytes_in += size + _PREFIX.size
         if client_id != activity.client_id:
@@ -177,6 +185,8 @@ class Dispatcher:
 
     def _answer(self, route: _Route, call: Call, size: int, answer: Message | Unanswered) -> list[Piece]:
         """The pieces of an answer to a frame of ``size`` bytes."""
+        if self._quotas.is_set and route.api.key != apis.FETCH:  # which has to know it before it answers
+            answer = self._throttled(route.api.key, call, size, answer)
         if isinstance(answer, Message):
             return self._pieces(route, call, size, call.version, answer)
         route.counts.answered(size, 0, time.perf_counter() - call.connection.activity.asked_at)
@@ -184,6 +194,19 @@ class Dispatcher:
             raise RefusedFrameError(f"{route.api.name} failed, and its answer has no place for that")
         assert answer is NO_ANSWER
         return []
+
+    def _throttled(self, key: int, call: Call, size: int, answer: Message | Unanswered) -> Any:
+        """The answer, with the time for which the client is throttled."""
+        found = {quotas.REQUEST: 0}
+        if key == apis.PRODUCE:
+            found[quotas.PRODUCE] = self._quotas.record(quotas.PRODUCE, call, size)
+        if isinstance(answer, Unanswered):
+            self._quotas.throttle(call, found)
+            return answer
+        found[quotas.REQUEST] = self._quotas.used(call, call.seconds)
+        found[quotas.MUTATION] = getattr(answer, "throttle_time_ms", 0)
+        throttle_ms = self._quotas.throttle(call, found)
+        return structs.replace(answer, throttle_time_ms=throttle_ms) if throttle_ms else answer
 
     def _failure(self, route: _Route, call: Call, error: Exception) -> Message | Unanswered:
         """The answer where a handler has failed: with the error's code, if there is a place for it in the

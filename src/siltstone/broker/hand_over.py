@@ -2,11 +2,11 @@
 
 A KRaft broker takes its topics from the metadata log ``__cluster_metadata-0``, and treats a partition's
 directory that is not in it as stray. When the metadata log is empty, the controller starts it with the
-records of ``bootstrap.checkpoint``. So that file gets all topics, their ids, partitions and settings, and
-where the producer ids go on::
+records of ``bootstrap.checkpoint``. So that file gets all topics, their ids, partitions and settings, the
+quotas, and where the producer ids go on::
 
     directories, locked, stopped cleanly
-        │ read     topics, ids, settings, leader epochs, producer ids
+        │ read     topics, ids, settings, quotas, leader epochs, producer ids
         │ refuse   what Kafka would not find: a partition that is not here
         ▼ write    partition.metadata of topics without an id ─► bootstrap.checkpoint ─► registry: handed over
                    ─► the old metadata log, if there is one, goes out of the way
@@ -28,6 +28,7 @@ from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.errors import DirectoryRefusedError, UsageError
 from siltstone.base.records.metadata import (
+    ClientQuotaRecord,
     ConfigRecord,
     ProducerIdsRecord,
     TopicRecord,
@@ -35,6 +36,7 @@ from siltstone.base.records.metadata import (
     encode_feature,
     encode_partition,
     encode_producer_ids,
+    encode_quota,
     encode_topic,
 )
 from siltstone.broker.producer_ids import BLOCK, LARGEST_ID, read_next_producer_id
@@ -52,6 +54,7 @@ from siltstone.log.metadata_log import (
 from siltstone.log.names import PARTITION_METADATA, TopicPartition
 from siltstone.log.producers import load_producers
 from siltstone.log.segments import list_segments
+from siltstone.runtime.quotas import ordered
 from siltstone.runtime.topic_names import new_id, partition_metadata
 from siltstone.runtime.topics import TopicDescription, TopicRegistry, load_registry, write_registry
 
@@ -101,6 +104,7 @@ class HandOver:
     topics: int
     partitions: int
     settings: int
+    quotas: int
     next_producer_id: int
     left_out: Sequence[str]
     new_ids: Sequence[str]
@@ -149,6 +153,7 @@ class _Plan:
         _refuse_gaps(self._topics, snapshot)
         self._new_ids = {topic.name: self._new_id(topic) for topic in self._topics if not topic.topic_id}
         self._settings = list(self._config_records())
+        self._quotas = list(self._quota_records())
         self._next_producer_id = self._find_next_producer_id()
 
     @property
@@ -237,6 +242,13 @@ class _Plan:
         kafkas = {name: settings for (kind, name), settings in image.items() if kind == BROKER_RESOURCE}
         return {name: {**kafkas.get(name, {}), **own.get(name, {})} for name in sorted({*kafkas, *own})}
 
+    def _quota_records(self) -> Iterator[ClientQuotaRecord]:
+        """The quotas of users, clients and addresses."""
+        quotas = self._snapshot.registry.quotas_beside(self._snapshot.settings.cluster)
+        for entity, values in ordered(quotas).items():
+            for key, value in values.items():
+                yield ClientQuotaRecord(entity, key, value)
+
     def _find_next_producer_id(self) -> int:
         """The first producer id that neither we nor a Kafka has given, on a border of a block."""
         found = [read_next_producer_id(directory.path) or 0 for directory in self._directories]
@@ -256,6 +268,8 @@ class _Plan:
                 yield self._partition_record(topic, number)
         for record in self._settings:
             yield encode_config(record)
+        for quota in self._quotas:
+            yield encode_quota(quota)
         if self._next_producer_id:
             yield encode_producer_ids(ProducerIdsRecord(self._next_producer_id), broker=self._node)
 
@@ -277,7 +291,11 @@ class _Plan:
                     path = self._snapshot.partitions[TopicPartition(topic.name, number)]
                     files.replace(path / PARTITION_METADATA, partition_metadata(self._new_ids[topic.name]))
         files.replace(self._path, bootstrap_checkpoint(list(self._records()), now_ms))
-        registry = self._registry_with_new_ids().with_all_handed_over()
+        registry = self._registry_with_new_ids()
+        quotas = registry.quotas_beside(self._snapshot.settings.cluster)
+        if quotas and registry.quotas is None:  # the metadata log that has them goes out of the way
+            registry = registry.with_quotas(quotas)
+        registry = registry.with_all_handed_over()
         for directory in self._directories:
             write_registry(directory.path, registry)
         if self._holder is not None and self._request.move_metadata_to is not None:
@@ -302,6 +320,7 @@ class _Plan:
             topics=len(self._topics),
             partitions=sum(len(topic.partitions) for topic in self._topics),
             settings=len(self._settings),
+            quotas=len(self._quotas),
             next_producer_id=self._next_producer_id,
             left_out=[
                 f"{topic.name}: {name}={text}"

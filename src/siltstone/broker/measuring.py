@@ -11,7 +11,9 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from siltstone.base.errors import LogError
-from siltstone.broker.connection import IDLE, RECEIVING, Connection
+from siltstone.broker import quotas
+from siltstone.broker.answers import CLIENT_ID_MAX
+from siltstone.broker.connection import IDLE, RECEIVING, THROTTLED, Connection
 from siltstone.broker.counts import BOUNDS_MS, ApiCounts, TopicCounts
 from siltstone.broker.errors import Code
 from siltstone.broker.store import Broker
@@ -42,7 +44,22 @@ _HELP = {
     "kafka_network_socketserver_memorypoolused": "Bytes of requests and unsent answers.",
     "kafka_network_socketserver_memorypoolavailable": "Bytes that requests and answers may still take.",
     "siltstone_broker_memory_waiting_connections": "Connections that wait for memory.",
+    "siltstone_broker_throttled_connections": "Connections that are not read: their clients are throttled.",
+    "siltstone_broker_throttled_total": "How often a quota was exceeded, by its kind.",
+    "siltstone_broker_throttled_ms_total": "For how many ms clients were told to wait, by kind of quota.",
+    "kafka_server_produce_byte_rate": "Bytes of Produce requests a second, of clients with a quota.",
+    "kafka_server_fetch_byte_rate": "Bytes of answers to Fetch a second, of clients with a quota.",
+    "kafka_server_request_request_time": "Percent of a thread that requests take, of clients with a quota.",
+    "kafka_server_controllermutation_tokens": "Partitions that may still be created or deleted.",
 }
+_OF_QUOTAS = {
+    quotas.PRODUCE: "kafka_server_produce_byte_rate",
+    quotas.FETCH: "kafka_server_fetch_byte_rate",
+    quotas.REQUEST: "kafka_server_request_request_time",
+    quotas.MUTATION: "kafka_server_controllermutation_tokens",
+}
+QUOTA_SERIES_MAX = 1_000
+"""The most clients whose rates are told, those that were counted last."""
 _TOPIC_FIGURES: dict[str, tuple[str, Callable[[TopicCounts], int]]] = {
     "messagesin": ("Records that were appended.", lambda counts: counts.messages_in),
     "bytesin": ("Bytes of batches that were appended.", lambda counts: counts.bytes_in),
@@ -123,7 +140,23 @@ class BrokerClients:
         for (key, code), count in self._errors():
             value = {f"{_API}errors_total": count}
             samples += samples_of(value, _HELP, request=APIS[key].name, error=_code_name(code))
-        return samples + self._socket_samples()
+        return samples + self._socket_samples() + self._quota_samples()
+
+    def _quota_samples(self) -> list[Sample]:
+        limited, parked = self._broker.quotas, self._broker.purgatory.tasks
+        states = Counter(connection.state(parked) for connection in self._sockets.connections.copy())
+        samples = samples_of({"siltstone_broker_throttled_connections": states[THROTTLED]}, _HELP)
+        for kind, totals in limited.totals.items():
+            values = {
+                "siltstone_broker_throttled_total": totals.times,
+                "siltstone_broker_throttled_ms_total": totals.milliseconds,
+            }
+            samples += samples_of(values, _HELP, quota=kind)
+        for kind, group, value in limited.rates()[-QUOTA_SERIES_MAX:]:
+            if kind in _OF_QUOTAS:
+                client_id = group.client_id[:CLIENT_ID_MAX]
+                samples += samples_of({_OF_QUOTAS[kind]: value}, _HELP, user=group.user, client_id=client_id)
+        return samples
 
     def _socket_samples(self) -> list[Sample]:
         sockets, budget, samples = self._sockets, self._sockets.budget, list[Sample]()

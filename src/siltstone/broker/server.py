@@ -31,6 +31,7 @@ from siltstone.broker.dispatch import HANDLERS, Dispatcher, Handler
 from siltstone.broker.limits import Limits, MemoryBudget
 from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.measuring import BrokerClients
+from siltstone.broker.quotas import CONNECTION, QuotaManager
 from siltstone.broker.store import Broker
 from siltstone.commands.served import Served
 
@@ -38,6 +39,8 @@ AnswerFrame: TypeAlias = Callable[[bytearray, ConnectionInfo], "Pieces | Awaitab
 """See ``connection.SharedState.answer``."""
 STOP_SECONDS = 10.0
 """How long requests may take to be finished when the server stops."""
+DELAYED_MAX = 1_000
+"""The most sockets that are closed later: each takes a descriptor."""
 _SWEEP_SECONDS = 1.0
 _ACCEPTED_AT_ONCE = 64
 _MAPPED = "::ffff:"
@@ -57,7 +60,8 @@ class Sockets:
     """The connections of an event loop; everything runs in its thread.
 
     ``answer``: answers a frame. ``connections``: those that are open. ``refused``: how many were closed
-    because their address had too many; ``accepted_by``: how many were not, by listener.
+    because their address had too many; ``accepted_by``: how many were not, by listener. ``delayed``: sockets
+    that are closed later, because their address connects too often.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Sockets:
         limits: Limits,
         answer: AnswerFrame,
         clock: Clock | None = None,
+        quotas: QuotaManager | None = None,
     ) -> None:
         self.loop, self.limits, self.answer = loop, limits, answer
         self.budget = MemoryBudget(limits.memory_bytes_max, limits.request_bytes_max)
@@ -74,6 +79,8 @@ class Sockets:
         self.connections: set[Connection] = set()
         self.refused = self.accepted = 0
         self.accepted_by: Counter[str] = Counter()
+        self.delayed: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._quotas = quotas or QuotaManager(loop.time)
         self._clock = clock or SystemClock()
         self._of_address: Counter[str] = Counter()
         self._listeners: Sequence[BoundListener] = ()
@@ -95,6 +102,8 @@ class Sockets:
         for listener in self._listeners:
             listener.socket.close()
         self._listeners = ()
+        for peer in list(self.delayed):
+            self._close_delayed(peer)
         for connection in list(self.connections):
             connection.finish()
         if self.connections:
@@ -160,7 +169,11 @@ class Sockets:
             self.welcome(peer, str(address[0]).removeprefix(_MAPPED), listener.address)
 
     def welcome(self, peer: socket.socket, address: str, listener: ListenerAddress) -> None:
-        """Serve a connected socket from now on, or close it if its address has too many."""
+        """Serve a connected socket from now on, or close it if its address has too many, or, after a while,
+        if it connects too often (Kafka's ``ConnectionQuotas``)."""
+        if self._quotas.limits_connections and (throttle_ms := self._quotas.connected(address)):
+            self._delay(peer, throttle_ms)
+            return
         if self._of_address[address] >= self.limits.connections_from(address):
             self.refused += 1
             peer.close()
@@ -175,6 +188,20 @@ class Sockets:
         connection = Connection(peer, info, self)
         self.connections.add(connection)
         connection.start()
+
+    def _delay(self, peer: socket.socket, throttle_ms: int) -> None:
+        """Close a socket after so long: a client that is closed at once would connect again at once."""
+        self._quotas.throttled(CONNECTION, throttle_ms)
+        if len(self.delayed) >= DELAYED_MAX:
+            peer.close()
+            return
+        self.delayed[peer] = self.loop.call_later(throttle_ms / 1000, self._close_delayed, peer)
+
+    def _close_delayed(self, peer: socket.socket) -> None:
+        timer = self.delayed.pop(peer, None)
+        if timer is not None:
+            timer.cancel()
+        peer.close()
 
 
 class BrokerServer(Closing):
@@ -209,7 +236,7 @@ class BrokerServer(Closing):
             raise
         self.addresses = [listener.address for listener in self._listeners]
         answer = Dispatcher(self.broker, handlers).answer
-        self.sockets = Sockets(self._loop, self.limits, answer, served.clock)
+        self.sockets = Sockets(self._loop, self.limits, answer, served.clock, self.broker.quotas)
 
     def start(self) -> None:
         """Answer requests from now on, in a thread of its own."""

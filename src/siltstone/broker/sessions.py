@@ -86,14 +86,18 @@ class FetchedPartition:
         """The client has sent the partition again, for example with another offset."""
         self.requested, self.unchanged_view = requested, None
 
+    def is_new(self, data: PartitionData) -> bool:
+        """Is anything in ``data`` new to the client?"""
+        is_new = data.error_code != Code.NONE or data.diverging_epoch.epoch >= 0 or has_records(data)
+        is_new = is_new or data.high_watermark != self.high_watermark
+        return is_new or data.log_start_offset != self.log_start_offset
+
     def record_response(self, data: PartitionData, view: LogView | None) -> bool:
         """Remember that ``data``, read from ``view``, is sent to the client. Returns whether the response
         must have it: whether anything in it is new to the client."""
         is_failed = data.error_code != Code.NONE
         is_diverging = data.diverging_epoch.epoch >= 0
-        is_new = is_failed or is_diverging or has_records(data)
-        is_new = is_new or data.high_watermark != self.high_watermark
-        is_new = is_new or data.log_start_offset != self.log_start_offset
+        is_new = self.is_new(data)
         # -1 differs from any high watermark, so after an error the next response has the partition again.
         self.high_watermark = -1 if is_failed else data.high_watermark
         self.log_start_offset = data.log_start_offset

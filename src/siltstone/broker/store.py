@@ -26,6 +26,7 @@ from siltstone.base.records.scan import scan_headers
 from siltstone.broker.counts import Counts
 from siltstone.broker.producer_ids import ProducerIds
 from siltstone.broker.purgatory import FetchPurgatory
+from siltstone.broker.quotas import QuotaManager, QuotaWindows
 from siltstone.broker.sessions import FetchSessionCache
 from siltstone.broker.wire.fields import ZERO_ID
 from siltstone.commands.served import Served
@@ -57,7 +58,8 @@ def load_kernels() -> None:
 class Broker(Closing):
     """One broker. ``manager``: the open logs; ``config``: the broker's current settings; ``node_id`` and
     ``cluster_id``: those in ``meta.properties``; ``purgatory`` and ``fetch_sessions``: the parked fetches and
-    the fetch sessions, for the loop's thread only; ``counts``: the counters of requests and topics.
+    the fetch sessions, for the loop's thread only; ``counts``: the counters of requests and topics;
+    ``quotas``: who is throttled.
     """
 
     def __init__(self, served: Served, loop: AbstractEventLoop) -> None:
@@ -67,6 +69,10 @@ class Broker(Closing):
         self.clock: Clock = served.clock
         self.purgatory, self.counts = FetchPurgatory(loop), Counts()
         self.fetch_sessions = FetchSessionCache()
+        self.quotas = QuotaManager(
+            loop.time, QuotaWindows.of(self.config), QuotaWindows.of(self.config, "controller.")
+        )
+        self.quotas.replace(self.manager.topics.quotas)
         self._producer_ids = ProducerIds(self.manager)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="siltstone-broker")
         self._pool.submit(load_kernels)

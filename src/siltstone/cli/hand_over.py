@@ -42,7 +42,7 @@ def hand_over(
     json_: output.Json = False,
 ) -> int:
     """Write bootstrap.checkpoint, so that a real Kafka (KRaft, 4.0 and later) starts on the directories with
-    their topics, ids, settings, offsets and producer ids.
+    their topics, ids, settings, quotas, offsets and producer ids.
 
     All log.dirs of the broker, stopped cleanly. Its server.properties needs node.id of meta.properties, and
     controller.quorum.voters; kafka-storage format is not needed.
@@ -76,7 +76,8 @@ def _show(result: HandOver) -> None:
         f"{result.path}: {verb}, for Kafka {result.release}",
         f"node.id={result.node_id}, cluster.id={result.cluster_id}",
         f"{counted(result.topics, 'topic')}, {counted(result.partitions, 'partition')}, "
-        f"{counted(result.settings, 'setting')}; the next producer id is {result.next_producer_id}",
+        f"{counted(result.settings, 'setting')}, {counted(result.quotas, 'quota')}; "
+        f"the next producer id is {result.next_producer_id}",
     )
     if result.moved is not None:
         output.write_lines(

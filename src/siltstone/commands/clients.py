@@ -21,7 +21,8 @@ class ClientConnection:
     """A connection. ``number``: unique since the start; ``client_id``: the last request's, shortened;
     ``api``: of the last request; ``state``: what becomes of it, ``idle`` when it is answered and sent, else
     ``running``, ``parked`` (a fetch that waits for records), ``sending``, ``waiting`` (for its turn, or for
-    memory); ``for_ms``: since when, 0 if it is idle. Bytes are those of frames."""
+    memory), ``throttled`` (its client has exceeded a quota); ``for_ms``: since when, 0 if it is idle. Bytes
+    are those of frames."""
 
     number: int
     client_id: str | None

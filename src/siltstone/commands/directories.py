@@ -140,7 +140,8 @@ class Snapshot:
             self.registry: TopicRegistry = earlier.registry
         else:
             self.registry = load_registry(roots)[0] if roots else NO_TOPICS
-            if self.registry.handed_over and isinstance(self._metadata, ClusterSettings):
+            was_handed_over = self.registry.handed_over or self.registry.quotas_are_handed_over
+            if was_handed_over and isinstance(self._metadata, ClusterSettings):
                 self.registry = self.registry.beside(self._metadata)
         self.broker = self.registry.over(broker)
         self.partitions = {

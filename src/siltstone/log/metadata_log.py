@@ -30,12 +30,14 @@ from siltstone.base.records.layout import CODEC_MASK, CONTROL_BIT
 from siltstone.base.records.metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,
+    ClientQuotaRecord,
     ConfigRecord,
     EndTransactionRecord,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    QuotaEntity,
     RemoveTopicRecord,
     Replicas,
     TopicRecord,
@@ -59,16 +61,18 @@ class MetadataImage:
 
     ``topics``: name → id. ``partition_counts``: id of a topic → its number of partitions. ``replicas``: id of
     a topic → partition → the brokers that have it. ``settings``: (resource type, resource name) → name of a
-    setting → its text. ``next_producer_id``: the end of the blocks of producer ids that brokers got. Call
-    ``apply`` with the records in the order of the log. The records of a metadata transaction (KIP-868) wait
-    in ``_pending_records`` and are applied when it ends. Those of a transaction that was aborted, or is still
-    open at the log's end, are never applied. ``_topic_names``: id → name.
+    setting → its text. ``quotas``: entity → key → value. ``next_producer_id``: the end of the blocks of
+    producer ids that brokers got. Call ``apply`` with the records in the order of the log. The records of a
+    metadata transaction (KIP-868) wait in ``_pending_records`` and are applied when it ends. Those of a
+    transaction that was aborted, or is still open at the log's end, are never applied. ``_topic_names``: id →
+    name.
     """
 
     topics: dict[str, str] = field(default_factory=dict)
     partition_counts: dict[str, int] = field(default_factory=dict)
     replicas: dict[str, dict[int, Replicas]] = field(default_factory=dict)
     settings: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
+    quotas: dict[QuotaEntity, dict[str, float]] = field(default_factory=dict)
     next_producer_id: int = 0
     end_offset: int = 0
     _topic_names: dict[str, str] = field(default_factory=dict)
@@ -114,11 +118,22 @@ class MetadataImage:
                 self.settings.pop((TOPIC_RESOURCE, name), None)
             case ProducerIdsRecord(next_producer_id):
                 self.next_producer_id = max(self.next_producer_id, next_producer_id)
+            case ClientQuotaRecord(entity, key, value):
+                self._set_quota(entity, key, value)
             case ConfigRecord(resource_type, resource_name, name, None):
                 self.settings.get((resource_type, resource_name), {}).pop(name, None)
             case ConfigRecord(resource_type, resource_name, name, str(value)):
                 if resource_type in (TOPIC_RESOURCE, BROKER_RESOURCE):
                     self.settings.setdefault((resource_type, resource_name), {})[name] = value
+
+    def _set_quota(self, entity: QuotaEntity, key: str, value: float | None) -> None:
+        values = self.quotas.setdefault(entity, {})
+        if value is None:
+            values.pop(key, None)
+        else:
+            values[key] = value
+        if not values:
+            del self.quotas[entity]
 
 
 def _changed(before: Replicas, change: Replicas) -> Replicas:

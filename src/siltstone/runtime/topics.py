@@ -45,6 +45,7 @@ from siltstone.log.directory import LogDirectory
 from siltstone.log.metadata_log import ClusterSettings, metadata_directory, node_id_of, read_cluster_settings
 from siltstone.log.names import TopicPartition
 from siltstone.log.retention import find_policy
+from siltstone.runtime.quotas import QuotaEntry, Quotas, from_entries, to_entries
 from siltstone.runtime.served_directory import NO_DIRECTORY, OPEN_AGAIN, ServedDirectory
 from siltstone.runtime.topic_names import (
     altered_policies,
@@ -72,6 +73,8 @@ if TYPE_CHECKING:
 #      "deleted": {"old": ["DNBQGazITYep2N_VW9ngBQ"]},
 #      "namespaces": {"public/default": {"compactionThreshold": "100000000"}},   left out if there are none
 #      "brokers": {"": {"log.retention.ms": "1"}, "0": {}},                      left out if there are none
+#      "quotas": [{"entity": {"user": "ada"}, "values": {"producer_byte_rate": 1000.0}}],
+#                                                                                left out if never altered
 #      "handed_over": ["kLhQkZ_dTQCU8PsWACbD0Q"]}                                left out if there are none
 #
 # The copy with the highest generation counts: a directory that was offline has an older one. A change is
@@ -114,8 +117,10 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
     ``deleted``: topic name → ids of deleted topics of that name, of which directories may be left.
     ``namespaces``: ``tenant/namespace`` → policies of Pulsar's namespace (name → text). ``brokers``: a
     broker's id, or "" for all of a cluster → settings that were set at run time (name → text).
+    ``quotas``: None as long as Siltstone has changed none: then those of the metadata log count.
     ``handed_over``: ids of topics that a Kafka was given (``siltstone hand-over``): where the directories
-    have a metadata log, it has their settings, or has deleted them.
+    have a metadata log, it has their settings, or has deleted them. ``quotas_are_handed_over``: the same of
+    quotas.
     """
 
     generation: int
@@ -124,6 +129,8 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
     namespaces: Mapping[str, Mapping[str, str]] = {}
     brokers: Mapping[str, Mapping[str, str]] = {}
     handed_over: frozenset[str] = frozenset()
+    quotas: tuple[QuotaEntry, ...] | None = None
+    quotas_are_handed_over: bool = False
 
     def with_topic(self, name: str, entry: TopicEntry) -> TopicRegistry:
         """Add a topic, or replace its entry: its settings are here from now on."""
@@ -131,17 +138,36 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         return replace(self, generation=self.generation + 1, topics=topics, handed_over=handed_over)
 
     def with_all_handed_over(self) -> TopicRegistry:
-        """All topics as handed over to a Kafka."""
+        """All topics, and the quotas, as handed over to a Kafka."""
         ids = frozenset(entry.topic_id for entry in self.topics.values() if entry.topic_id)
-        return replace(self, generation=self.generation + 1, handed_over=ids)
+        has_quotas = self.quotas is not None
+        return replace(
+            self, generation=self.generation + 1, handed_over=ids, quotas_are_handed_over=has_quotas
+        )
 
     def beside(self, cluster: ClusterSettings | None) -> TopicRegistry:
         """The registry beside the broker's metadata log, None without one: without the topics that were
         handed over, since the metadata log has them."""
-        if cluster is None or not self.handed_over:
+        if cluster is None or not (self.handed_over or self.quotas_are_handed_over):
             return self
+        quotas = None if self.quotas_are_handed_over else self.quotas
         kept = {name: entry for name, entry in self.topics.items() if entry.topic_id not in self.handed_over}
-        return replace(self, topics=kept)
+        return replace(self, topics=kept, quotas=quotas, quotas_are_handed_over=False)
+
+    def quotas_beside(self, cluster: ClusterSettings | None) -> Quotas:
+        """The quotas: Siltstone's, if it has changed some, else those of the metadata log."""
+        if self.quotas is not None:
+            return from_entries(self.quotas)
+        return {} if cluster is None else cluster.image.quotas
+
+    def with_quotas(self, quotas: Quotas) -> TopicRegistry:
+        """Replace all quotas."""
+        return replace(
+            self,
+            generation=self.generation + 1,
+            quotas=to_entries(quotas),
+            quotas_are_handed_over=False,
+        )
 
     def without_topic(self, name: str, topic_id: str) -> TopicRegistry:
         """Remove a topic; its id stays listed as deleted until its directories are removed."""
@@ -196,9 +222,11 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         """The file as bytes. By ``json``, not msgspec: a text may have surrogates, for bytes that are not
         UTF-8."""
         document = msgspec.to_builtins(self, order="deterministic")
-        for name in ("namespaces", "brokers", "handed_over"):
+        for name in ("namespaces", "brokers", "handed_over", "quotas_are_handed_over"):
             if not document[name]:
                 del document[name]
+        if document["quotas"] is None:  # an empty list says that there are none
+            del document["quotas"]
         return (json.dumps(document, sort_keys=True) + "\n").encode()
 
 
@@ -905,6 +933,16 @@ class Topics:
             broker_id = "" if of_all else node_id_of(directories) or "0"
             self._write_registry(self._registry.with_broker(broker_id, settings))
             return config
+
+    @property
+    def quotas(self) -> Quotas:
+        """The quotas of users, clients and addresses."""
+        return self._registry.quotas_beside(self._cluster)
+
+    def replace_quotas(self, quotas: Quotas) -> None:
+        """Replace all quotas, durably. Raises StorageError."""
+        with self._manager.creation_or_deletion_lock:
+            self._write_registry(self._registry.with_quotas(quotas))
 
     def _write_registry(self, registry: TopicRegistry) -> None:
         """Write the registry to every directory in service, durably. Raises StorageError if none is left."""

@@ -13,7 +13,8 @@ import pytest
 from tests.support.broker_twin.batches import TIME_MS, batch, numbered
 from tests.support.broker_twin.ours import SETTINGS
 from tests.support.broker_twin.pair import BOTH, Pair, Which
-from tests.support.broker_twin.side import Side
+from tests.support.broker_twin.scenes.quotas import quotas_in
+from tests.support.broker_twin.side import DESCRIBE_CLIENT_QUOTAS, Side
 from tests.support.kafka.toolbox import Toolbox
 from tests.support.kafka.tools import find_faults
 
@@ -33,8 +34,13 @@ def toolbox() -> Iterator[Toolbox]:
         yield box
 
 
-def both_say(pair: Pair, toolbox: Toolbox, script: Callable[[Run], object]) -> str:
-    """Run a script of tools against both brokers; what they say must be the same: it is returned."""
+def both_say(
+    pair: Pair, toolbox: Toolbox, script: Callable[[Run], object], *, in_any_order: bool = False
+) -> str:
+    """Run a script of tools against both brokers; what they say must be the same: it is returned.
+
+    ``in_any_order``: the lines of each tool, where Kafka's order is that of a hash table.
+    """
     said = {}
     for which in BOTH:
         lines: list[str] = []
@@ -53,6 +59,8 @@ def both_say(pair: Pair, toolbox: Toolbox, script: Callable[[Run], object]) -> s
             ran = toolbox.run(tool, *words, stdin=stdin)
             assert (ran.code != 0) == fails, f"{which}: {tool} {arguments}: {ran.code}\n{ran.out}\n{ran.err}"
             text = normal(pair, which, ran.out + ran.err)
+            if in_any_order:
+                text = "\n".join(sorted(text.splitlines()))
             lines.append(f"$ {tool} {' '.join(arguments)}\n{text}")
             if tool == "kafka-topics" and not fails:
                 wait_for_change(pair.bootstrap[which], arguments)
@@ -163,6 +171,81 @@ def test_kafka_configs(pair: Pair, toolbox: Toolbox) -> None:
     wait_for_settings(pair)
     text = both_say(pair, toolbox, look)
     assert "retention.ms=99000" in text and "log.index.interval.bytes=8192" in text
+
+
+def test_kafka_configs_of_quotas(pair: Pair, toolbox: Toolbox) -> None:
+    users, clients, ips = (("--entity-type", kind) for kind in ("users", "clients", "ips"))
+    ada, default = ("--entity-name", "ada"), ("--entity-default",)
+    report = (*clients, "--entity-name", "report")
+    address = (*ips, "--entity-name", "192.0.2.1")
+
+    def change(run: Run) -> None:
+        for entity, quotas in (
+            ((*users, *ada), "producer_byte_rate=1048576,request_percentage=12.5"),
+            (report, "consumer_byte_rate=2048,controller_mutation_rate=0.5"),
+            ((*users, *ada, *report), "producer_byte_rate=99000000"),
+            ((*users, *ada, *clients, *default), "producer_byte_rate=98000000"),
+            ((*users, *default), "consumer_byte_rate=20000000000"),
+            ((*clients, *default), "consumer_byte_rate=10000000000"),
+            (address, "connection_creation_rate=7"),
+            ((*ips, *default), "connection_creation_rate=700000"),
+        ):
+            run("kafka-configs", *entity, "--alter", "--add-config", quotas)
+        for bad in ("producer_byte_rate=-1", "producer_byte_rate=x", "no.such=1"):
+            run("kafka-configs", *users, *ada, "--alter", "--add-config", bad, fails=True)
+        run("kafka-configs", *users, "--alter", "--add-config", "producer_byte_rate=1", fails=True)
+
+    def look(run: Run) -> None:
+        for entity in (
+            users,
+            clients,
+            ips,
+            (*users, *clients),
+            (*users, *ada),
+            (*users, *ada, *clients),
+            (*users, *ada, *report),
+            (*users, *ada, *clients, *default),
+            (*users, *default),
+            report,
+            address,
+            (*ips, *default),
+            (*users, "--entity-name", "nobody"),
+        ):
+            run("kafka-configs", *entity, "--describe")
+
+    def remove(run: Run) -> None:
+        run("kafka-configs", *users, *ada, "--alter", "--delete-config", "producer_byte_rate")
+        for entity, quotas in (
+            ((*users, *ada), "request_percentage"),
+            (report, "consumer_byte_rate,controller_mutation_rate"),
+            ((*users, *ada, *report), "producer_byte_rate"),
+            ((*users, *ada, *clients, *default), "producer_byte_rate"),
+            ((*users, *default), "consumer_byte_rate"),
+            ((*clients, *default), "consumer_byte_rate"),
+            (address, "connection_creation_rate"),
+            ((*ips, *default), "connection_creation_rate"),
+        ):
+            run("kafka-configs", *entity, "--alter", "--delete-config", quotas)
+
+    both_say(pair, toolbox, change)
+    wait_for_quotas(pair, 8)
+    text = both_say(pair, toolbox, look, in_any_order=True)
+    assert "user-principal 'ada', the default client-id are producer_byte_rate=9.8E7" in text
+    both_say(pair, toolbox, remove)
+    wait_for_quotas(pair, 0)
+
+
+def wait_for_quotas(pair: Pair, count: int) -> None:
+    """Until so many entities have quotas."""
+    for which in BOTH:
+        side = Side(pair.bootstrap[which])
+
+        def there(side: Side = side) -> bool:
+            answer = side.quietly(DESCRIBE_CLIENT_QUOTAS, 1, components=[])
+            return len(quotas_in(answer)) == count
+
+        side.until(there, f"{count} quotas")
+        side.close()
 
 
 def wait_for_settings(pair: Pair) -> None:

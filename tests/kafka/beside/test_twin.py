@@ -12,13 +12,13 @@ import pytest
 
 from tests.support.broker_twin.comparing import Difference, deliberate_differences, differences
 from tests.support.broker_twin.pair import BOTH, Pair
-from tests.support.broker_twin.scenes import APIS, GARBAGE, SESSIONS
+from tests.support.broker_twin.scenes import APIS, GARBAGE, SESSIONS, THROTTLING
 from tests.support.broker_twin.scenes.scene import Scene
 from tests.support.broker_twin.side import Side
 
 pytestmark = pytest.mark.kafka
 
-SCENES = (*APIS, SESSIONS, GARBAGE)
+SCENES = (*APIS, SESSIONS, GARBAGE, THROTTLING)
 DELIBERATE = deliberate_differences(Path(__file__).with_name("differences.toml"))
 
 

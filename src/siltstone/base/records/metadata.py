@@ -1,4 +1,4 @@
-"""Parses the records of a KRaft metadata log that define topics, their settings and producer ids.
+"""Parses the records of a KRaft metadata log that define topics, their settings, quotas and producer ids.
 
 A record's value is a frame, and fields in the protocol's flexible form::
 
@@ -8,11 +8,13 @@ A record's value is a frame, and fields in the protocol's flexible form::
 
 Varints are unsigned, 7 bits a byte, the low ones first. Records with other api keys (brokers, ACLs …) are
 skipped, and so are tagged fields, as Kafka's protocol requires of readers that do not know them. Of the two
-records of a partition, and of producer ids, only what all versions have is read::
+records of a partition, of quotas and of producer ids, only what all versions have is read::
 
     PartitionRecord (3)         partition int32 | topic id 16 | replicas | isr | removing | adding |
                                 leader int32 …
     PartitionChangeRecord (5)   partition int32 | topic id 16 | tagged fields: 0 isr, 1 leader, 2 replicas …
+    ClientQuotaRecord (14)      count + 1 of the entity's parts, then each: kind | name, may be null | tagged
+                                fields; then key | value float64 | remove, a byte
     ProducerIdsRecord (15)      broker int32 | broker epoch int64 | next producer id int64
     replicas, isr, …            count + 1 varint, then the brokers' ids, int32 each
 
@@ -22,11 +24,15 @@ Corresponds to ``AbstractApiMessageSerde`` and ``MetadataRecordType``.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeAlias
 
 FRAME_VERSION = 1
+QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
+"""Whom a quota is for: (kind, name) in order of kind, such as ``client-id`` and ``user``; name None: the
+default for all."""
 _MAX_VARINT_BYTES = 5
 
 
@@ -102,6 +108,15 @@ class ProducerIdsRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientQuotaRecord:
+    """A quota of an entity is set; ``value`` None removes it."""
+
+    entity: QuotaEntity
+    key: str
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class BeginTransactionRecord:
     """The records after it take effect when the transaction ends (KIP-868)."""
 
@@ -123,6 +138,7 @@ MetadataRecord = (
     | RemoveTopicRecord
     | ConfigRecord
     | ProducerIdsRecord
+    | ClientQuotaRecord
     | BeginTransactionRecord
     | EndTransactionRecord
     | AbortTransactionRecord
@@ -161,6 +177,9 @@ class MessageReader:
 
     def int64(self) -> int:
         return int.from_bytes(self.take(8, "a number"), "big", signed=True)
+
+    def float64(self) -> float:
+        return float(struct.unpack(">d", self.take(8, "a number"))[0])
 
     def int32s(self) -> tuple[int, ...] | None:
         """An array of int32; None for null."""
@@ -211,8 +230,9 @@ _SCHEMAS: dict[int, tuple[type[MetadataRecord], tuple[Callable[[MessageReader], 
     25: (AbortTransactionRecord, ()),
 }
 assert all(len(reads) == len(fields(record)) for record, reads in _SCHEMAS.values())
-_PARTITION_RECORD, _PARTITION_CHANGE_RECORD, _PRODUCER_IDS_RECORD = 3, 5, 15
-"""The api keys of ``PartitionRecord``, ``PartitionChangeRecord`` and ``ProducerIdsRecord``."""
+_PARTITION_RECORD, _PARTITION_CHANGE_RECORD, _CLIENT_QUOTA_RECORD, _PRODUCER_IDS_RECORD = 3, 5, 14, 15
+"""The api keys of ``PartitionRecord``, ``PartitionChangeRecord``, ``ClientQuotaRecord`` and
+``ProducerIdsRecord``."""
 _ISR, _LEADER, _REPLICAS = 0, 1, 2
 """Tags of the fields of ``PartitionChangeRecord``."""
 
@@ -236,6 +256,8 @@ def decode_metadata(value: bytes) -> MetadataRecord | None:
         return _partition_change_record(frame)
     if api_key == _PRODUCER_IDS_RECORD:
         return _producer_ids_record(frame)
+    if api_key == _CLIENT_QUOTA_RECORD:
+        return _client_quota_record(frame)
     if schema is None:
         return None
     record, reads = schema
@@ -284,6 +306,24 @@ def _producer_ids_record(frame: MessageReader) -> ProducerIdsRecord | None:
     except UndecodableMessageError:
         return None
     return ProducerIdsRecord(next_producer_id)
+
+
+def _client_quota_record(frame: MessageReader) -> ClientQuotaRecord | None:
+    """A quota; None if it cannot be read: no setting depends on it, so it is skipped."""
+    try:
+        parts = []
+        for _ in range(max(frame.varint() - 1, 0)):
+            parts.append((frame.string(), frame.nullable_string()))
+            frame.tagged_fields()
+        key, value, is_removed = frame.string(), frame.float64(), frame.int8()
+    except UndecodableMessageError:
+        return None
+    return ClientQuotaRecord(quota_entity(parts), key, None if is_removed else value)
+
+
+def quota_entity(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
+    """The entity of its parts, in whatever order they come; of a kind that comes twice the later counts."""
+    return tuple(sorted(dict(parts).items()))
 
 
 # Writing records, for ``bootstrap.checkpoint``, in versions that every KRaft broker since 3.7 reads.
@@ -337,6 +377,14 @@ def encode_producer_ids(record: ProducerIdsRecord, *, broker: int) -> bytes:
     unknown_epoch = b"\xff" * 8
     next_id = record.next_producer_id.to_bytes(8, "big")
     return _frame(_PRODUCER_IDS_RECORD, 0, broker.to_bytes(4, "big"), unknown_epoch, next_id)
+
+
+def encode_quota(record: ClientQuotaRecord) -> bytes:
+    """A quota."""
+    entity = [_text(kind) + (b"\0" if name is None else _text(name)) + b"\0" for kind, name in record.entity]
+    count = unsigned_varint(len(entity) + 1)
+    value = struct.pack(">d?", record.value or 0.0, record.value is None)
+    return _frame(_CLIENT_QUOTA_RECORD, 0, count, *entity, _text(record.key), value)
 
 
 def _frame(api_key: int, version: int, *parts: bytes) -> bytes:

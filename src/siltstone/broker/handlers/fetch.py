@@ -22,6 +22,7 @@ the pool.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -31,6 +32,7 @@ from siltstone.base.files import FileSlice
 from siltstone.broker.answers import Call
 from siltstone.broker.errors import Code, RequestRefusedError, code_of
 from siltstone.broker.purgatory import AwaitedLog
+from siltstone.broker.quotas import FETCH, REQUEST
 from siltstone.broker.sessions import (
     FIRST_EPOCH,
     LAST_EPOCH,
@@ -40,6 +42,7 @@ from siltstone.broker.sessions import (
     partitions_of,
 )
 from siltstone.broker.store import MANY_PARTITIONS, Broker
+from siltstone.broker.wire import codec
 from siltstone.broker.wire.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -58,6 +61,8 @@ _FIRST_BY_ID = 13
 """The first version that names topics by id."""
 _CODES_THAT_WAIT = (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
 """A partition with one of these codes does not end the wait for the others; any other code does."""
+_LENGTH_BYTES = 4
+"""The size of a response's length, which counts for a quota, as in Kafka."""
 _NO_DIVERGING_EPOCH = EpochEndOffset()
 
 
@@ -73,7 +78,7 @@ def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | 
             session = broker.fetch_sessions.resume(request, by_id=by_id, now=broker.loop.time())
         except RequestRefusedError as error:
             return FetchResponse(error_code=error.code)
-    reads = _Reads(broker, request, session, by_id=by_id)
+    reads = _Reads(broker, request, session, call)
     if reads.has_many_partitions or reads.find_logs_and_check_disk():
         return reads.respond_from_pool()
     reads.read()
@@ -97,13 +102,16 @@ class _Reads:
     """
 
     def __init__(
-        self, broker: Broker, request: FetchRequest, session: FetchSession | None, *, by_id: bool
+        self, broker: Broker, request: FetchRequest, session: FetchSession | None, call: Call
     ) -> None:
-        self._broker, self._request, self._session, self._by_id = broker, request, session, by_id
+        self._broker, self._request, self._session, self._call = broker, request, session, call
+        self._by_id = by_id = call.version >= _FIRST_BY_ID
         self._partitions = partitions_of(request, by_id=by_id) if session is None else session.partitions
         self._is_committed = request.isolation_level != 0
         self._isolation = READ_COMMITTED if self._is_committed else READ_UNCOMMITTED
         self._max_bytes = min(request.max_bytes, broker.config.integer("fetch.max.bytes"))
+        if broker.quotas.is_set and (allowed := broker.quotas.fetched_bytes_max(call)) is not None:
+            self._max_bytes = min(self._max_bytes, allowed)
         self._all = list(self._partitions.values())
         self._rows: list[_Read] = []
         self.is_enough = False
@@ -205,6 +213,10 @@ class _Reads:
             if not session.is_after(self._request.session_epoch):
                 # The client has sent another request of the session, on another connection, meanwhile.
                 return FetchResponse(error_code=Code.INVALID_FETCH_SESSION_EPOCH, session_id=number)
+        if self._broker.quotas.is_set and (throttle_ms := self._throttle_ms()):
+            # The client gets nothing, and asks again.
+            return FetchResponse(throttle_time_ms=throttle_ms, session_id=number)
+        if session is not None:
             rows = [row for row in rows if row.partition.record_response(row.data, row.view)]
             # Partitions that had records come last in the next response, so each gets its share of max_bytes.
             for row in rows:
@@ -215,6 +227,18 @@ class _Reads:
         # As in Kafka. Before version 7 the response has no error_code of its own.
         code = Code.NONE if self._request.isolation_level in (0, 1) else Code.UNKNOWN_SERVER_ERROR
         return FetchResponse(error_code=code, session_id=number, responses=_by_topic(rows))
+
+    def _throttle_ms(self) -> int:
+        """For how many ms the client is throttled, for this answer or for the time that it took; 0 if not."""
+        quotas, call = self._broker.quotas, self._call
+        rows = [row for row in self._rows if self._session is None or row.partition.is_new(row.data)]
+        answer = FetchResponse(responses=_by_topic(rows))
+        size = _LENGTH_BYTES + sum(map(len, codec.write(answer, call.version)))
+        found = {FETCH: quotas.record(FETCH, call, size), REQUEST: quotas.used(call, call.seconds)}
+        throttle_ms = quotas.throttle(call, found)
+        if throttle_ms:
+            quotas.give_back(FETCH, call, size)
+        return throttle_ms
 
     def _begin_session(self) -> int:
         """Create a session for the partitions: its id, or 0 if there is no room for it."""
@@ -310,7 +334,9 @@ class _Reads:
         ]
         min_bytes = min(self._request.min_bytes, self._max_bytes)
         logs = [one for _, one in watched]
+        began = time.perf_counter()
         await self._broker.purgatory.until_bytes(logs, min_bytes, self._request.max_wait_ms)
+        self._call.connection.activity.parked_seconds += time.perf_counter() - began
         for partition, one in watched:
             # A count at the end of the log has found the position of the next batch.
             partition.end_position = one.position or partition.end_position

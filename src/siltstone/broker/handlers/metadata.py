@@ -215,8 +215,10 @@ def _by_name(broker: Broker, request: MetadataRequest, call: Call) -> list[Metad
     ]
     if request.allow_auto_topic_creation and broker.config.flag(AUTO_CREATE):
         missing = [topic.name for topic in topics if topic.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION]
+        quota = broker.quotas.mutations(call, strict_from=0)
         for name in missing[:CREATED_MAX]:
-            _create(broker, name or "", call)
+            if quota.take(broker.config.integer("num.partitions")):
+                _create(broker, name or "", call)
     return sorted(topics, key=lambda topic: topic.error_code != 0)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from siltstone.base.config import parse_topic_config
 from siltstone.base.errors import (
@@ -22,6 +23,7 @@ from siltstone.base.errors import (
 from siltstone.broker.answers import Call
 from siltstone.broker.errors import Code, RequestRefusedError, advice_of, code_of, message_of
 from siltstone.broker.handlers.settings import refuse_tiered, topic_entries
+from siltstone.broker.quotas import MutationQuota
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.fields import ZERO_ID
 from siltstone.broker.wire.messages.create_partitions import (
@@ -62,6 +64,8 @@ _NO_TOPIC, _NO_ID = (
     "This server does not host this topic ID.",
 )
 _FIRST_BY_ID = 6
+_STRICT_CREATION, _STRICT_DELETION, _STRICT_PARTITIONS = 6, 5, 3
+"""The first versions whose clients know that a quota may refuse what they ask."""
 
 
 def actor_of(call: Call) -> Actor:
@@ -82,18 +86,25 @@ def _create_topics(broker: Broker, request: CreateTopicsRequest, call: Call) -> 
     wanted = [topic for topic in request.topics if times[topic.name] == 1]
     default = broker.config.integer("num.partitions")
     total = sum(_count(topic, default) + 1 for topic in wanted)
-    results = []
+    results, quota = [], broker.quotas.mutations(call, _STRICT_CREATION)
     for topic in wanted:
         try:
             if total > PARTITIONS_MAX:
                 raise RequestRefusedError(Code.POLICY_VIOLATION, _TOO_MANY)
-            results.append(_create_topic(broker, topic, call, validate_only=request.validate_only))
+            results.append(_create_topic(broker, topic, call, quota, validate_only=request.validate_only))
         except Exception as error:  # one topic's error is not the others'
             results.append(_not_created(topic.name, code_of(error), _creation_message(topic.name, error)))
     results += [
         _not_created(name, Code.INVALID_REQUEST, _DUPLICATE) for name, count in times.items() if count > 1
     ]
-    return CreateTopicsResponse(topics=tuple(results))
+    return CreateTopicsResponse(topics=tuple(results), throttle_time_ms=quota.throttle_ms)
+
+
+def _refuse_over(quota: MutationQuota, partitions: int) -> None:
+    """Raises RequestRefusedError if a client must not create or delete so many partitions now."""
+    if not quota.take(partitions):
+        reason = "The throttling quota has been exceeded."
+        raise RequestRefusedError(Code.THROTTLING_QUOTA_EXCEEDED, reason)
 
 
 def _count(topic: CreatableTopic, default: int) -> int:
@@ -115,7 +126,7 @@ def _creation_message(name: str, error: Exception) -> str | None:
 
 
 def _create_topic(
-    broker: Broker, topic: CreatableTopic, call: Call, *, validate_only: bool
+    broker: Broker, topic: CreatableTopic, call: Call, quota: MutationQuota, *, validate_only: bool
 ) -> CreatableTopicResult:
     """Create one topic. Raises RequestRefusedError, SiltstoneError, OSError."""
     name = topic.name
@@ -134,9 +145,12 @@ def _create_topic(
     count = None if topic.num_partitions == -1 else topic.num_partitions
     if topic.assignments:
         count = _assigned(topic, broker.node_id)
-    administration.create_topic(
-        broker.served, actor_of(call), name, count, overrides, validate_only=validate_only
-    )
+    create = partial(administration.create_topic, broker.served, actor_of(call), name, count, overrides)
+    if validate_only or quota.is_set:
+        create(validate_only=True)
+    _refuse_over(quota, count or broker.config.integer("num.partitions"))
+    if not validate_only:
+        create()
     manager = broker.manager
     if validate_only:
         config = manager.config.with_topic_layer(parse_topic_config(overrides, name))
@@ -230,16 +244,17 @@ def _delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call) -> 
     if call.version < _FIRST_BY_ID:
         states = tuple(DeleteTopicState(name=name) for name in request.topic_names)
     refused, names = _resolved(broker, states)
-    results = list(refused)
+    results, quota = list(refused), broker.quotas.mutations(call, _STRICT_DELETION)
     for name, topic_id in names.items():
         try:
+            _refuse_over(quota, len(broker.manager.partitions_of(name)))
             administration.delete_topic(broker.served, actor_of(call), name)
             results.append(DeletableTopicResult(name=name, topic_id=topic_id))
         except UnknownTopicError:
             results.append(_not_deleted(name, topic_id, Code.UNKNOWN_TOPIC_OR_PARTITION, _NO_TOPIC))
         except Exception as error:
             results.append(_not_deleted(name, topic_id, code_of(error), message_of(error)))
-    return DeleteTopicsResponse(responses=tuple(results))
+    return DeleteTopicsResponse(responses=tuple(results), throttle_time_ms=quota.throttle_ms)
 
 
 def _not_deleted(name: str | None, topic_id: bytes, code: int, message: str | None) -> DeletableTopicResult:
@@ -290,12 +305,14 @@ def _create_partitions(
 ) -> CreatePartitionsResponse:
     times = Counter(topic.name for topic in request.topics)
     results, left = [], PARTITIONS_MAX
+    quota = broker.quotas.mutations(call, _STRICT_PARTITIONS)
 
     def add(topic: CreatePartitionsTopic, existing: int) -> None:
         nonlocal left
         left -= topic.count - existing
         if left < 0:
             raise RequestRefusedError(Code.POLICY_VIOLATION, _TOO_MANY)
+        _refuse_over(quota, topic.count - existing)
         administration.add_partitions(
             broker.served, actor_of(call), topic.name, topic.count, validate_only=request.validate_only
         )
@@ -308,7 +325,7 @@ def _create_partitions(
         for name, count in times.items()
         if count > 1
     ]
-    return CreatePartitionsResponse(results=tuple(results))
+    return CreatePartitionsResponse(results=tuple(results), throttle_time_ms=quota.throttle_ms)
 
 
 def _added(

@@ -26,6 +26,9 @@ APIS: dict[int, Api] = {
         Api(44, "IncrementalAlterConfigs", 0, 1, 1),
         Api(45, "AlterPartitionReassignments", 0, 1, 0),
         Api(46, "ListPartitionReassignments", 0, 0, 0),
+        Api(48, "DescribeClientQuotas", 0, 1, 1),
+        Api(49, "AlterClientQuotas", 0, 1, 1),
+        Api(50, "DescribeUserScramCredentials", 0, 0, 0),
         Api(60, "DescribeCluster", 0, 2, 0),
         Api(74, "ListConfigResources", 0, 1, 0),
         Api(75, "DescribeTopicPartitions", 0, 0, 0),
@@ -50,6 +53,9 @@ ELECT_LEADERS = 43
 INCREMENTAL_ALTER_CONFIGS = 44
 ALTER_PARTITION_REASSIGNMENTS = 45
 LIST_PARTITION_REASSIGNMENTS = 46
+DESCRIBE_CLIENT_QUOTAS = 48
+ALTER_CLIENT_QUOTAS = 49
+DESCRIBE_USER_SCRAM_CREDENTIALS = 50
 DESCRIBE_CLUSTER = 60
 LIST_CONFIG_RESOURCES = 74
 DESCRIBE_TOPIC_PARTITIONS = 75

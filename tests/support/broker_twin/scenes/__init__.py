@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from tests.support.broker_twin import side
-from tests.support.broker_twin.scenes import configs, frames, produce, reading, sessions, topics
+from tests.support.broker_twin.scenes import (
+    configs,
+    frames,
+    produce,
+    quotas,
+    reading,
+    sessions,
+    throttling,
+    topics,
+)
 from tests.support.broker_twin.scenes.scene import Scene
 
 GARBAGE = Scene(name="garbage", key=side.API_VERSIONS, versions=range(0, 1), run=frames.garbage)
 SESSIONS = Scene(name="fetch_sessions", key=side.FETCH, versions=range(7, 19), run=sessions.fetch_sessions)
+THROTTLING = Scene(name="throttling", key=side.PRODUCE, versions=range(3, 14), run=throttling.throttling)
 APIS = (
     Scene(name="api_versions", key=side.API_VERSIONS, versions=range(0, 5), run=frames.api_versions),
     Scene(name="metadata", key=side.METADATA, versions=range(0, 14), run=topics.metadata),
@@ -57,6 +67,24 @@ APIS = (
         run=configs.list_config_resources,
     ),
     Scene(name="alter_configs", key=side.ALTER_CONFIGS, versions=range(0, 3), run=configs.alter_configs),
+    Scene(
+        name="alter_client_quotas",
+        key=side.ALTER_CLIENT_QUOTAS,
+        versions=range(0, 2),
+        run=quotas.alter_client_quotas,
+    ),
+    Scene(
+        name="describe_client_quotas",
+        key=side.DESCRIBE_CLIENT_QUOTAS,
+        versions=range(0, 2),
+        run=quotas.describe_client_quotas,
+    ),
+    Scene(
+        name="describe_user_scram_credentials",
+        key=side.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        versions=range(0, 1),
+        run=quotas.describe_user_scram_credentials,
+    ),
     Scene(name="produce", key=side.PRODUCE, versions=range(3, 14), run=produce.produce),
     Scene(
         name="init_producer_id", key=side.INIT_PRODUCER_ID, versions=range(0, 6), run=produce.init_producer_id

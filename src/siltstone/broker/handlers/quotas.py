@@ -1,0 +1,155 @@
+"""DescribeClientQuotas 0 to 1, AlterClientQuotas 0 to 1, DescribeUserScramCredentials 0 (Kafka's
+``ClientQuotaControlManager``, ``ClientQuotasImage``, ``ScramImage``).
+
+What is altered is durable, and enforced, before the answer is sent. Each entity of a request is a change of
+its own. Nobody has a password here, so that the credentials of every user are unknown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from siltstone.broker.answers import Call
+from siltstone.broker.errors import Code, RequestRefusedError, advice_of, code_of, message_of
+from siltstone.broker.handlers.topics import actor_of
+from siltstone.broker.store import Broker
+from siltstone.broker.wire.messages import alter_client_quotas as alter_messages
+from siltstone.broker.wire.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    ResponseEntryData,
+)
+from siltstone.broker.wire.messages.describe_client_quotas import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    EntityData,
+    EntryData,
+    ValueData,
+)
+from siltstone.broker.wire.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
+from siltstone.commands import quotas as commands
+from siltstone.runtime.quotas import CLIENT_ID, IP, USER, EntityMatch, checked_entity, matching
+
+EXACT, DEFAULT, ANY = range(3)
+"""How a filter's part matches (``DescribeClientQuotasRequest.MATCH_TYPE_*``)."""
+_Names: TypeAlias = tuple[tuple[str, str | None], ...]
+ENTRIES_MAX = 1_000
+"""The most entities that one request alters: each is written to all log directories."""
+
+
+def describe_client_quotas(
+    broker: Broker, request: DescribeClientQuotasRequest, call: Call
+) -> DescribeClientQuotasResponse:
+    """The quotas of the entities that a filter lets through."""
+    try:
+        matches = _matches(request.components)
+    except RequestRefusedError as error:
+        return DescribeClientQuotasResponse(error_code=error.code, error_message=error.reason, entries=None)
+    found = matching(broker.manager.topics.quotas, matches, strict=request.strict)
+    return DescribeClientQuotasResponse(
+        entries=tuple(
+            EntryData(
+                entity=tuple(EntityData(entity_type=kind, entity_name=name) for kind, name in entity),
+                values=tuple(ValueData(key=key, value=value) for key, value in values.items()),
+            )
+            for entity, values in found.items()
+        )
+    )
+
+
+def _matches(components: Sequence[ComponentData]) -> list[EntityMatch]:
+    """The filter. Raises RequestRefusedError."""
+    matches = dict[str, EntityMatch]()
+    for part in components:
+        kind = part.entity_type
+        if not kind:
+            raise RequestRefusedError(Code.INVALID_REQUEST, "a part of the filter has no kind of entity")
+        if kind in matches:
+            raise RequestRefusedError(Code.INVALID_REQUEST, f"the filter names {kind:.100} twice")
+        if kind not in (USER, CLIENT_ID, IP):
+            raise RequestRefusedError(Code.UNSUPPORTED_VERSION, f"{kind:.100} is no kind of entity here")
+        if part.match_type not in (EXACT, DEFAULT, ANY):
+            raise RequestRefusedError(Code.INVALID_REQUEST, f"there is no match type {part.match_type}")
+        if (part.match_type == EXACT) == (part.match is None):
+            raise RequestRefusedError(
+                Code.INVALID_REQUEST, "an exact match needs a name, and another one must have none"
+            )
+        matches[kind] = EntityMatch(kind=kind, name=part.match, is_any=part.match_type == ANY)
+    if IP in matches and len(matches) > 1:
+        raise RequestRefusedError(
+            Code.INVALID_REQUEST, "an address has quotas of its own, without a user or a client id"
+        )
+    return list(matches.values())
+
+
+async def alter_client_quotas(
+    broker: Broker, request: AlterClientQuotasRequest, call: Call
+) -> AlterClientQuotasResponse:
+    """Set and remove quotas."""
+    return await broker.in_pool(_alter_all, broker, request, call)
+
+
+def _alter_all(broker: Broker, request: AlterClientQuotasRequest, call: Call) -> AlterClientQuotasResponse:
+    times = Counter(_names(entry) for entry in request.entries)
+    answers = dict[_Names, ResponseEntryData]()
+    for entry in request.entries:
+        entity = _names(entry)
+        if entity in answers:
+            continue
+        try:
+            if len(times) > ENTRIES_MAX:
+                raise RequestRefusedError(Code.POLICY_VIOLATION, f"more than {ENTRIES_MAX} entities")
+            if times[entity] > 1 or len({change.key for change in entry.ops}) < len(entry.ops):
+                raise RequestRefusedError(Code.INVALID_REQUEST, "an entity, or a quota of it, comes twice")
+            _alter(broker, entry, call, validate_only=request.validate_only)
+            code, message = int(Code.NONE), None
+        except Exception as error:  # one entity's error is not the others'
+            code, message = code_of(error), advice_of(error) or message_of(error)
+        answers[entity] = _answered(entity, code, message)
+    return AlterClientQuotasResponse(entries=tuple(answers.values()))
+
+
+def _names(entry: alter_messages.EntryData) -> _Names:
+    """Who an entry speaks of; of a kind that comes twice the later counts, as in Kafka."""
+    return tuple({part.entity_type: part.entity_name for part in entry.entity}.items())
+
+
+def _answered(entity: _Names, code: int, message: str | None) -> ResponseEntryData:
+    return ResponseEntryData(
+        error_code=code,
+        error_message=message,
+        entity=tuple(alter_messages.EntityData(entity_type=kind, entity_name=name) for kind, name in entity),
+    )
+
+
+def _alter(broker: Broker, entry: alter_messages.EntryData, call: Call, *, validate_only: bool) -> None:
+    """Alter the quotas of one entity. Raises InvalidQuotaError, PolicyViolationError, StorageError."""
+    changes = {change.key: None if change.remove else change.value for change in entry.ops}
+    entity = checked_entity(_names(entry))
+    commands.alter(broker.served, actor_of(call), entity, changes, validate_only=validate_only)
+    if not validate_only:
+        broker.quotas.replace(broker.manager.topics.quotas)
+
+
+def describe_user_scram_credentials(
+    broker: Broker, request: DescribeUserScramCredentialsRequest, call: Call
+) -> DescribeUserScramCredentialsResponse:
+    """Of users that are named, that they are unknown; of all users: there are none."""
+    times = Counter(user.name for user in request.users or ())
+    return DescribeUserScramCredentialsResponse(
+        results=tuple(
+            DescribeUserScramCredentialsResult(
+                user=name,
+                error_code=Code.DUPLICATE_RESOURCE if count > 1 else Code.RESOURCE_NOT_FOUND,
+                error_message="the user is named twice" if count > 1 else "there is no such user",
+            )
+            for name, count in times.items()
+        )
+    )

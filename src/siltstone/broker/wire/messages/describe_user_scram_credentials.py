@@ -1,0 +1,46 @@
+"""Requests and answers of DescribeUserScramCredentials. Made by ``scripts/wire_messages.py``."""
+
+from typing import Annotated, ClassVar
+
+from siltstone.broker.wire.fields import Field, Message
+
+
+class UserName(Message, frozen=True):
+    """``users`` of DescribeUserScramCredentialsRequest."""
+
+    name: Annotated[str, Field("string", 0)] = ""
+
+
+class DescribeUserScramCredentialsRequest(Message, frozen=True):
+    """Versions 0."""
+
+    FIRST_FLEXIBLE: ClassVar[int] = 0
+
+    users: Annotated[tuple[UserName, ...] | None, Field("struct", 0, nullable=0, is_array=True)] = ()
+
+
+class CredentialInfo(Message, frozen=True):
+    """``credentialInfos`` of DescribeUserScramCredentialsResult."""
+
+    mechanism: Annotated[int, Field("int8", 0)] = 0
+    iterations: Annotated[int, Field("int32", 0)] = 0
+
+
+class DescribeUserScramCredentialsResult(Message, frozen=True):
+    """``results`` of DescribeUserScramCredentialsResponse."""
+
+    user: Annotated[str, Field("string", 0)] = ""
+    error_code: Annotated[int, Field("int16", 0)] = 0
+    error_message: Annotated[str | None, Field("string", 0, nullable=0)] = ""
+    credential_infos: Annotated[tuple[CredentialInfo, ...], Field("struct", 0, is_array=True)] = ()
+
+
+class DescribeUserScramCredentialsResponse(Message, frozen=True):
+    """Versions 0."""
+
+    FIRST_FLEXIBLE: ClassVar[int] = 0
+
+    throttle_time_ms: Annotated[int, Field("int32", 0)] = 0
+    error_code: Annotated[int, Field("int16", 0)] = 0
+    error_message: Annotated[str | None, Field("string", 0, nullable=0)] = ""
+    results: Annotated[tuple[DescribeUserScramCredentialsResult, ...], Field("struct", 0, is_array=True)] = ()
