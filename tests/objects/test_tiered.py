@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 
@@ -209,6 +210,24 @@ def test_a_storage_that_is_not_there_is_named(tiered: Made, tmp_path: Path) -> N
     with pytest.raises(SiltstoneError, match="there is no directory of remote segments") as caught:
         st.open(log.directory, remote=str(tmp_path / "nothing"))
     assert caught.value.path == str(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("view", ["log", "latest"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_table_of_it_is_that_of_the_whole_log(
+    layout: str, view: str, tiered: Made, whole: Path, tmp_path: Path
+) -> None:
+    log, storage = tiered(layout=layout)
+
+    def rows(name: str, path: Path, **options: Any) -> list[dict[str, Any]]:
+        st.export(path, tmp_path / name, topic=TOPIC, view=view, **options)
+        table = pq.read_table(tmp_path / name, columns=["offset", "key", "value"])
+        return sorted(table.to_pylist(), key=lambda row: int(row["offset"]))
+
+    of_whole = rows("whole", whole)
+    assert rows("both", log.directory, remote=str(storage)) == of_whole
+    assert len(of_whole) == (COUNT if view == "log" else 41)
+    assert len(rows("local", log.directory)) < len(of_whole) or view == "latest"
 
 
 # What a storage has besides finished copies, and what may be wrong with it.

@@ -219,8 +219,9 @@ class Follower:
         """The selected logs as they are now; a log is opened again only if its files have changed."""
         logs_by_partition: dict[TopicPartition, tuple[object, ReadOnlyLog]] = {}
         # Files are listed before a log is opened, so a change in between is noticed at the next trigger.
-        checkpoints = [_checkpoints(Path(path)) for path in self._options.paths]
-        with ReadOnlyLogs(self._options.paths) as logs:
+        directories = self._options.directories
+        checkpoints = list(map(_checkpoints, directories))
+        with ReadOnlyLogs(directories) as logs:
             for topic_partition in selected_partitions(logs, self._options):
                 # A roll, swap, truncation or append changes the name, size or inode of a ``.log`` file.
                 listed = sorted(files.list_files(logs.directory_of(topic_partition)).items())

@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
@@ -29,6 +30,7 @@ from siltstone.base.errors import UnknownTopicError, UsageError
 from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT
 from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.names import TopicPartition
+from siltstone.log.tiered.joining import with_remote
 from siltstone.tables.decoding import Decoders, checked_decoders
 
 # Parsers, which reading, streaming and writing share. A parser takes an option's text and returns its value,
@@ -313,7 +315,8 @@ class ReadOptions:
     of an error. Sizes are in bytes; ``max_decompressed_message_bytes``: the most that one batch may
     decompress to. ``row_filter``: the records that are returned (``with_rows`` sets it). With ``view=latest``
     it applies to the last record of each key. ``decoders``: how keys and values become typed columns
-    (``with_decoders`` sets it).
+    (``with_decoders`` sets it). ``remote``: the URL or directory of a tiered storage, whose segments are read
+    with the local ones.
     """
 
     paths: tuple[str, ...]
@@ -340,6 +343,12 @@ class ReadOptions:
     table: str = RECORDS_TABLE
     row_filter: RowFilter = ALL_ROWS
     decoders: Decoders = field(default_factory=dict)
+    remote: str | None = None
+
+    @property
+    def directories(self) -> list[Path]:
+        """``paths``, with the tiered storage joined to each. Raises UsageError, OSError."""
+        return [with_remote(Path(path), self.remote) for path in self.paths]
 
     @classmethod
     def of(cls, raw_options: Mapping[str, str], *, is_streaming: bool = False) -> ReadOptions:
@@ -464,6 +473,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("location", lambda text: (directory_path(text),), "paths"),
     Option("paths", lambda text: tuple(map(directory_path, _json(text, list[str], '["/a","/b"]'))), "paths"),
     Option("path", lambda text: (directory_path(text),), "paths"),
+    Option("remote", str, "remote"),
     Option("assign", _assigned_partitions, "assign"),
     Option("subscribe", comma_separated, "subscribe"),
     Option("subscribePattern", _pattern, "pattern"),

@@ -88,7 +88,7 @@ Logs = Mapping[TopicPartition, ReadOnlyLog]
 
 def open_logs(options: ReadOptions) -> dict[TopicPartition, ReadOnlyLog]:
     """The selected logs of ``options.paths``. Raises UnknownTopicError, and what ``ReadOnlyLogs`` raises."""
-    with ReadOnlyLogs(options.paths) as logs:
+    with ReadOnlyLogs(options.directories) as logs:
         return {
             topic_partition: logs[topic_partition] for topic_partition in selected_partitions(logs, options)
         }
@@ -96,7 +96,7 @@ def open_logs(options: ReadOptions) -> dict[TopicPartition, ReadOnlyLog]:
 
 def partition_directories(options: ReadOptions) -> dict[TopicPartition, Path]:
     """The selected partitions' directories; their logs are not opened. Raises as ``open_logs``."""
-    with ReadOnlyLogs(options.paths) as logs:
+    with ReadOnlyLogs(options.directories) as logs:
         return {
             topic_partition: logs.directory_of(topic_partition)
             for topic_partition in selected_partitions(logs, options)
