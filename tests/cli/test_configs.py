@@ -164,7 +164,7 @@ def test_an_invalid_change_is_refused_and_nothing_is_changed(
         (),
         ("--describe", "--alter"),
         ("--describe",),
-        ("--describe", "--entity-type", "users"),
+        ("--describe", "--entity-type", "groups"),
         ("--describe", "--entity-type", "topics", "--entity-default"),
         ("--describe", "--entity-type", "topics", "--add-config", "retention.ms=1"),
         ("--alter", "--entity-type", "topics", "--entity-name", "users"),

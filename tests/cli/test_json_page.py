@@ -18,7 +18,8 @@ from tests.support.operator.staged import Staged, stage
 from tests.support.pages import named_in_rows, sections
 from tests.support.tables.tables import log_directory
 
-MAPS = "settings options sha256_before sha256_after found states configs config before after".split()
+MAPS = {*"settings options sha256_before sha256_after found states configs config before after".split()}
+MAPS |= {"entity", "quotas"}
 """Objects whose keys are names from the data."""
 FAILED = tuple(f"logs[].failure{part}" for part in ("", ".code", ".path", ".position", ".advice"))
 """Only of a log that failed."""
@@ -167,6 +168,11 @@ def test_settings_and_offsets(siltstone: Command, logs: Path, tmp_path: Path) ->
         siltstone("configs", *users, "--describe").document,
         siltstone("configs", *users, "--alter", "--add-config", "retention.ms=1000").document,
         siltstone("configs", *namespace, "--alter", "--add-config", "compactionThreshold=9").document,
+    ]
+    of_ada = ("--dir", logs, "--user", "ada", "--json")
+    settings += [
+        siltstone("configs", *of_ada, "--alter", "--add-config", "producer_byte_rate=1000").document,
+        siltstone("configs", *of_ada, "--describe").document,
     ]
     hold_to_page("configs", settings)
     hold_to_page("get-offsets", [siltstone("get-offsets", "--dir", logs, "--json").document])

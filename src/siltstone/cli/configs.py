@@ -11,10 +11,13 @@ from cyclopts import Parameter
 
 from siltstone.base.config import Config, ConfigSource, split_additions
 from siltstone.cli import output
+from siltstone.cli.quotas import quotas, wants_quotas
 from siltstone.commands import topics as commands
 from siltstone.commands.directories import BrokerDirectories, Snapshot
+from siltstone.commands.quotas import ENTITY_TYPES
 
 if TYPE_CHECKING:
+    from siltstone.broker.asking import AskedBroker
     from siltstone.commands.remote import RemoteBroker
 
 _TYPES = ("topics", "brokers", "namespaces")
@@ -33,11 +36,23 @@ class ConfigsFlags(output.DirFlags, output.ServerFlags):
     all_
         With --describe: also settings that have their default.
     entity_type
-        topics, brokers or namespaces.
+        topics, brokers or namespaces; for quotas users, clients or ips.
     entity_name
-        The topic, the broker's number, or tenant/namespace.
+        The topic, the broker's number, tenant/namespace, or whose quotas they are.
     entity_default
-        The settings of all brokers.
+        The settings of all brokers; the quotas of all users, clients or addresses without their own.
+    user
+        The quotas of this user; with --client, of the two together.
+    user_defaults
+        Those of all users without their own.
+    client
+        The quotas of this client id.
+    client_defaults
+        Those of all client ids without their own.
+    ip
+        The quotas of this address.
+    ip_defaults
+        Those of all addresses without their own.
     add_config
         Settings to set, such as retention.ms=1000,cleanup.policy=[compact,delete].
     add_config_file
@@ -56,6 +71,12 @@ class ConfigsFlags(output.DirFlags, output.ServerFlags):
     entity_type: str | None = None
     entity_name: str | None = None
     entity_default: bool = False
+    user: str | None = None
+    user_defaults: bool = False
+    client: str | None = None
+    client_defaults: bool = False
+    ip: str | None = None
+    ip_defaults: bool = False
     add_config: Sequence[str] = ()
     add_config_file: Path | None = None
     delete_config: Sequence[str] = ()
@@ -66,21 +87,18 @@ class ConfigsFlags(output.DirFlags, output.ServerFlags):
         """Raises UsageError for flags that do not go together."""
         kind, is_default = self.entity_type, self.entity_default
         changes = bool(self.add_config or self.add_config_file or self.delete_config)
-        output.refuse_if(self.alter == self.describe, "no action, or two", "pass --describe or --alter")
+        self._refuse_wrong_action(changes=changes)
+        if wants_quotas(self):
+            return
         output.refuse_if(
             kind not in _TYPES,
             f"--entity-type {kind or '(missing)'}: is not a type of entity",
-            f"pass --entity-type {' or '.join(_TYPES)}",
+            f"pass --entity-type {', '.join((*_TYPES, *ENTITY_TYPES))}",
         )
         output.refuse_if(
             is_default and (kind != "brokers" or self.entity_name is not None),
             "--entity-default is only for --entity-type brokers, without --entity-name",
             "pass --entity-type brokers --entity-default",
-        )
-        output.refuse_if(
-            self.describe and (changes or self.dry_run),
-            "--add-config, --add-config-file, --delete-config and --dry-run are only for --alter",
-            "pass --alter to change settings",
         )
         if self.alter:
             output.refuse_if(
@@ -89,14 +107,33 @@ class ConfigsFlags(output.DirFlags, output.ServerFlags):
                 "change its server.properties, or pass --bootstrap-server",
             )
             output.refuse_if(
-                not changes,
-                "--alter: no change",
-                "pass --add-config, --add-config-file or --delete-config",
-            )
-            output.refuse_if(
                 self.entity_name is None, "--alter: no name", f"pass --entity-name, one of the {kind}"
             )
             output.refuse_if(self.all_, "--all is only for --describe", "leave it out")
+
+    def _refuse_wrong_action(self, *, changes: bool) -> None:
+        output.refuse_if(self.alter == self.describe, "no action, or two", "pass --describe or --alter")
+        output.refuse_if(
+            self.describe and (changes or self.dry_run),
+            "--add-config, --add-config-file, --delete-config and --dry-run are only for --alter",
+            "pass --alter to change settings",
+        )
+        output.refuse_if(
+            self.alter and not changes,
+            "--alter: no change",
+            "pass --add-config, --add-config-file or --delete-config",
+        )
+
+    def asked(self) -> AskedBroker:
+        """The running broker, for quotas. Raises UsageError, BrokerUnreachableError."""
+        from siltstone.broker.asking import AskedBroker
+        from siltstone.log.checkpoints import read_properties
+
+        assert self.bootstrap_server is not None
+        output.refuse_if(bool(self.dir), "a directory and --bootstrap-server", "pass one of them")
+        self.refuse_at_a_broker("server_properties")
+        config = read_properties(self.command_config) if self.command_config else {}
+        return AskedBroker(self.bootstrap_server, config)
 
 
 def configs(
@@ -106,7 +143,7 @@ def configs(
     flags: ConfigsFlags = ConfigsFlags(),
     json_: output.Json = False,
 ) -> int:
-    """Show and change settings of topics, show those of brokers, as kafka-configs does.
+    """Show and change settings of topics and quotas, show settings of brokers, as kafka-configs does.
 
     --describe locks nothing and changes nothing. --alter locks the directory, as a broker does.
 
@@ -119,6 +156,9 @@ def configs(
     """
     flags = flags.at(directories)
     flags.refuse_contradictions()
+    if wants_quotas(flags):
+        quotas(flags, as_json=json_)
+        return 0
     broker = flags.remote()
     if broker is not None:
         _at_broker(broker, flags, as_json=json_)

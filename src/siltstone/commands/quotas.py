@@ -2,17 +2,131 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
 
+from siltstone.base.errors import InvalidQuotaError, UsageError
 from siltstone.base.records.metadata import QuotaEntity
 from siltstone.commands.changes import Actor
+from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.served import Served
-from siltstone.runtime.quotas import altered_values, with_values
+from siltstone.runtime.quotas import (
+    CLIENT_ID,
+    IP,
+    USER,
+    EntityMatch,
+    Quotas,
+    altered_values,
+    checked_entity,
+    matching,
+    with_values,
+)
+
+ENTITY_TYPES: Mapping[str, str] = {"users": USER, "clients": CLIENT_ID, "ips": IP}
+"""The kind of entity by its name in kafka-configs."""
+_TOLD = {USER: "user-principal", CLIENT_ID: "client-id", IP: "ip"}
+_LARGE, _SMALL = 1e7, 1e-3
+"""From the first one on, and below the second, Java writes a power of ten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaChange:
+    """The quotas of an entity before and after a change."""
+
+    entity: QuotaEntity
+    before: Mapping[str, float]
+    after: Mapping[str, float]
 
 
 def target_of(entity: QuotaEntity) -> str:
     """An entity in the audit log: ``client-id=report user=ada``, without a name for the default."""
     return " ".join(kind if name is None else f"{kind}={name}" for kind, name in entity)
+
+
+def told(entity: QuotaEntity) -> str:
+    """An entity as kafka-configs names it: ``user-principal 'ada', the default client-id``."""
+    parts = dict(entity)
+    return ", ".join(
+        f"the default {_TOLD[kind]}" if parts[kind] is None else f"{_TOLD[kind]} '{parts[kind]}'"
+        for kind in _TOLD
+        if kind in parts
+    )
+
+
+def number(value: float) -> str:
+    """A value as Java writes it: ``1024.0``, ``1.0E7``."""
+    if _SMALL <= abs(value) < _LARGE or value == 0:
+        return repr(value)
+    _, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    first, *more = map(str, digits)
+    return f"{'-' if value < 0 else ''}{first}.{''.join(more) or '0'}E{int(exponent) + len(more)}"
+
+
+def parsed(additions: Sequence[str]) -> dict[str, float]:
+    """Assignments such as ``producer_byte_rate=1024``. Raises UsageError."""
+    values = {}
+    for text in additions:
+        name, equals, value = text.partition("=")
+        try:
+            if not equals:
+                raise ValueError
+            values[name.strip()] = float(value)
+        except ValueError:
+            raise UsageError(
+                f"{text!r:.256} sets no quota", path="--add-config", advice="pass NAME=NUMBER"
+            ) from None
+    return values
+
+
+def new_values(
+    quotas: Quotas, entity: QuotaEntity, set_to: Mapping[str, float], remove: Sequence[str]
+) -> Mapping[str, float]:
+    """An entity's quotas after a change. Raises InvalidQuotaError, also for one that is to be removed and is
+    not set; PolicyViolationError."""
+    entity = checked_entity(entity)
+    missing = [name for name in remove if name not in quotas.get(entity, {})]
+    if missing:
+        raise InvalidQuotaError(
+            f"{', '.join(missing)} cannot be removed: it is not set",
+            path=target_of(entity),
+            advice="siltstone configs --describe shows what is set",
+        )
+    return altered_values(quotas, entity, {**dict.fromkeys(remove), **set_to})
+
+
+# Of log directories
+
+
+def describe(directories: BrokerDirectories, matches: Sequence[EntityMatch]) -> Quotas:
+    """The quotas of the entities that have these parts and no others. Raises SiltstoneError, OSError."""
+    snapshot = directories.snapshot()
+    quotas = snapshot.registry.quotas_beside(snapshot.settings.cluster)
+    return matching(quotas, matches, strict=True)
+
+
+def alter_stopped(
+    directories: BrokerDirectories,
+    entity: QuotaEntity,
+    set_to: Mapping[str, float],
+    remove: Sequence[str],
+    *,
+    dry_run: bool,
+) -> QuotaChange:
+    """Set and remove quotas of an entity. Raises InvalidQuotaError, PolicyViolationError, SiltstoneError,
+    OSError."""
+    snapshot = directories.snapshot()
+    quotas = snapshot.registry.quotas_beside(snapshot.settings.cluster)
+    after = new_values(quotas, entity, set_to, remove)
+    if not dry_run:
+        with directories.open() as manager:
+            quotas = manager.topics.quotas
+            after = new_values(quotas, entity, set_to, remove)
+            manager.topics.replace_quotas(with_values(quotas, entity, after))
+    return QuotaChange(entity=entity, before=quotas.get(entity, {}), after=after)
+
+
+# Of an open server
 
 
 def alter(

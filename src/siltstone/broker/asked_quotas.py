@@ -1,0 +1,90 @@
+"""The quotas of a running broker, asked for and altered by Kafka's protocol: what ``commands.quotas`` does on
+directories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from siltstone.base.errors import BrokerRefusedError, InvalidQuotaError, LogError, PolicyViolationError
+from siltstone.base.records.metadata import QuotaEntity, quota_entity
+from siltstone.broker.asking import AskedBroker
+from siltstone.broker.errors import Code
+from siltstone.broker.wire.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    EntityData,
+    EntryData,
+    OpData,
+)
+from siltstone.broker.wire.messages.describe_client_quotas import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
+from siltstone.commands.quotas import QuotaChange, new_values, target_of
+from siltstone.runtime.quotas import EntityMatch, Quotas, ordered
+
+_VERSION = 0
+"""All brokers since 2.6 have it."""
+_EXACT, _DEFAULT, _ANY = range(3)
+_BY_CODE: Mapping[int, type[LogError]] = {
+    kind.error_code: kind for kind in (InvalidQuotaError, PolicyViolationError)
+}
+
+
+def describe(broker: AskedBroker, matches: Sequence[EntityMatch]) -> Quotas:
+    """The quotas of the entities that have these parts and no others. Raises BrokerUnreachableError,
+    BrokerRefusedError."""
+    components = tuple(
+        ComponentData(
+            entity_type=match.kind,
+            match_type=_ANY if match.is_any else _DEFAULT if match.name is None else _EXACT,
+            match=None if match.is_any else match.name,
+        )
+        for match in matches
+    )
+    answer = broker.ask(DescribeClientQuotasRequest(components=components, strict=True), _VERSION)
+    assert isinstance(answer, DescribeClientQuotasResponse)
+    if answer.error_code:
+        raise _error(answer.error_code, answer.error_message)
+    return ordered(
+        {
+            quota_entity((part.entity_type, part.entity_name) for part in entry.entity): {
+                value.key: value.value for value in entry.values
+            }
+            for entry in answer.entries or ()
+        }
+    )
+
+
+def alter(
+    broker: AskedBroker,
+    entity: QuotaEntity,
+    set_to: Mapping[str, float],
+    remove: Sequence[str],
+    *,
+    dry_run: bool,
+) -> QuotaChange:
+    """Set and remove quotas of an entity. Raises InvalidQuotaError, PolicyViolationError,
+    BrokerUnreachableError, BrokerRefusedError."""
+    before = describe(broker, [EntityMatch(kind=kind, name=name) for kind, name in entity]).get(entity, {})
+    after = new_values({entity: before}, entity, set_to, remove)
+    parts = tuple(EntityData(entity_type=kind, entity_name=name) for kind, name in entity)
+    changes = (
+        *(OpData(key=key, value=value) for key, value in set_to.items()),
+        *(OpData(key=key, remove=True) for key in remove),
+    )
+    request = AlterClientQuotasRequest(entries=(EntryData(entity=parts, ops=changes),), validate_only=dry_run)
+    answer = broker.ask(request, _VERSION)
+    assert isinstance(answer, AlterClientQuotasResponse)
+    for entry in answer.entries:
+        if entry.error_code:
+            raise _error(entry.error_code, entry.error_message, target_of(entity))
+    return QuotaChange(entity=entity, before=before, after=after)
+
+
+def _error(code: int, message: str | None, path: str | None = None) -> LogError | BrokerRefusedError:
+    known = Code(code).name if code in list(Code) else str(code)
+    reason = message or known
+    kind = _BY_CODE.get(code)
+    return BrokerRefusedError(f"{reason} ({known})", path=path) if kind is None else kind(reason, path=path)
