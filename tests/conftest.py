@@ -1,5 +1,6 @@
 """Fixtures that every test may use."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -21,6 +22,16 @@ LONGEST = ("spark", "property", "crash", "kafka", "operator", "runtime", "compac
 """Folders whose files take longest, longest first: begun last, one would keep a single worker busy."""
 EXPENSIVE = {"spark": "session", "kafka": "writer", "beside": "pair"}
 """The fixtures of a folder that one worker makes for all tests that use them: Java starts once."""
+
+
+# pytest collects a million objects that stay. The collector would look through them again and again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what pytest has collected out of garbage collections, and of the pages that forks copy."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
