@@ -6,11 +6,14 @@ import enum
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 
 from siltstone.base.files import FileSlice
+
+if TYPE_CHECKING:
+    from siltstone.broker.counts import PhaseCounts
 
 Piece: TypeAlias = bytes | bytearray | memoryview | FileSlice
 """A part of an answer. A ``FileSlice`` goes from the file to the socket within the kernel."""
@@ -53,6 +56,8 @@ class Activity:
     -1 before the first one; ``asked_at``: when that one was complete, by ``time.perf_counter``. Bytes are
     those of frames with their lengths, in and out. ``parked_seconds``: how long the last request has waited
     for records; ``throttle_ms``: for how long the connection is not read once that one is answered.
+    ``received_at``: when bytes were received last; ``answered_at``: when the last of ``unsent`` answers was
+    made, whose time until they are sent is counted in ``sent_phase``.
     """
 
     client_id: str | None = None
@@ -62,6 +67,10 @@ class Activity:
     bytes_in: int = 0
     bytes_out: int = 0
     parked_seconds: float = 0.0
+    received_at: float = 0.0
+    answered_at: float = 0.0
+    unsent: int = 0
+    sent_phase: PhaseCounts | None = None
     throttle_ms: int = 0
 
 

@@ -27,6 +27,7 @@ import logging
 import select
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Awaitable, Container
 from itertools import islice
@@ -198,6 +199,7 @@ class Connection:
             self.close()
             return
         self._has_eof = not count
+        self.info.activity.received_at = time.perf_counter()
         self.proceed()
 
     def _receive(self) -> int:
@@ -369,6 +371,14 @@ class Connection:
         if self._is_answered and not self._out:
             self._is_answered = False
             self._shared.budget.leave(self)
+            self._count_sent()
+
+    def _count_sent(self) -> None:
+        """Count how long it took to send the responses since the last one of them was made."""
+        activity = self.info.activity
+        if activity.sent_phase is not None and activity.unsent:
+            activity.sent_phase.took(time.perf_counter() - activity.answered_at, activity.unsent)
+            activity.unsent = 0
 
     def _send(self) -> int:
         """Send once, and return how many bytes the kernel took. Raises OSError."""

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, NamedTuple, get_args, get_type_hints
 
+from siltstone.broker.answers import Activity
 from siltstone.broker.wire.apis import APIS, FETCH
 from siltstone.broker.wire.fields import Message
 from siltstone.broker.wire.messages.fetch import FetchableTopicResponse
@@ -28,15 +29,54 @@ BOUNDS_MS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 
 _BOUNDS = tuple(bound / 1000 for bound in BOUNDS_MS)
 
 
-class ApiCounts:
-    """The requests of one API since the start. ``buckets``: how many took at most each of ``BOUNDS_MS``, and
-    how many took longer. ``request_bytes`` and ``response_bytes`` are without the four of the length."""
+class PhaseCounts:
+    """One phase of requests, such as their wait in a queue: ``seconds`` in all. ``buckets``: as those of
+    ``ApiCounts``, only of requests in which it took longer than the first bound: the others cost nothing."""
 
-    __slots__ = ("buckets", "request_bytes", "response_bytes", "seconds")
+    __slots__ = ("buckets", "seconds")
 
     def __init__(self) -> None:
         self.buckets = [0] * (len(_BOUNDS) + 1)
-        self.request_bytes = self.response_bytes = 0
+        self.seconds = 0.0
+
+    def took(self, seconds: float, times: int = 1) -> None:
+        """Count ``times`` requests."""
+        self.seconds += seconds * times
+        if seconds > _BOUNDS[0]:
+            self.buckets[bisect_left(_BOUNDS, seconds)] += times
+
+    def of_all(self, requests: int) -> list[int]:
+        """The buckets with the requests that are not in them."""
+        buckets = list(self.buckets)
+        buckets[0] += max(requests - sum(buckets), 0)
+        return buckets
+
+
+class ApiCounts:
+    """The requests of one API since the start. ``buckets``: how many took at most each of ``BOUNDS_MS``, and
+    how many took longer. ``queued``, ``parked``, ``throttled``, ``sent``: phases of them; of those that were
+    parked ``parked_in_all`` and ``parked_local`` have the whole time, and the time without the wait.
+     ``request_bytes`` and ``response_bytes`` are without the four of the length."""
+
+    __slots__ = (
+        "buckets",
+        "parked",
+        "parked_in_all",
+        "parked_local",
+        "parked_requests",
+        "queued",
+        "request_bytes",
+        "response_bytes",
+        "seconds",
+        "sent",
+        "throttled",
+    )
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(_BOUNDS) + 1)
+        self.queued, self.parked, self.throttled, self.sent = (PhaseCounts() for _ in range(4))
+        self.parked_in_all, self.parked_local = PhaseCounts(), PhaseCounts()
+        self.parked_requests = self.request_bytes = self.response_bytes = 0
         self.seconds = 0.0
 
     def answered(self, request_bytes: int, response_bytes: int, seconds: float) -> None:
@@ -45,6 +85,37 @@ class ApiCounts:
         self.request_bytes += request_bytes
         self.response_bytes += response_bytes
         self.seconds += seconds
+
+    def note_phases(self, activity: Activity, seconds: float, now: float) -> None:
+        """Count the phases of the request that was answered ``now``, after ``seconds``. In the loop's
+        thread."""
+        queued = activity.asked_at - activity.received_at if activity.received_at else 0.0
+        self.queued.seconds += queued
+        if queued > _BOUNDS[0]:
+            self.queued.buckets[bisect_left(_BOUNDS, queued)] += 1
+        if activity.parked_seconds:
+            self.parked_requests += 1
+            self.parked.took(activity.parked_seconds)
+            self.parked_in_all.took(seconds)
+            self.parked_local.took(max(seconds - activity.parked_seconds, 0.0))
+        if activity.throttle_ms:
+            self.throttled.took(activity.throttle_ms / 1000)
+        activity.answered_at, activity.sent_phase = now, self.sent
+
+    def phases(self) -> dict[str, tuple[list[int], float]]:
+        """(how many took at most each of ``BOUNDS_MS``, and longer; seconds in all) of each phase, by Kafka's
+        names. There is no queue of answers: one that is made is sent as far as the client takes it."""
+        count, parked = self.count, self.parked_requests
+        in_all, without = self.parked_in_all.of_all(parked), self.parked_local.of_all(parked)
+        rows = zip(self.buckets, in_all, without, strict=True)
+        local = [of_all - of_parked + of_local for of_all, of_parked, of_local in rows]
+        return {
+            "requestqueuetimems": (self.queued.of_all(count), self.queued.seconds),
+            "localtimems": (local, self.seconds - self.parked.seconds),
+            "remotetimems": (self.parked.of_all(count), self.parked.seconds),
+            "throttletimems": (self.throttled.of_all(count), self.throttled.seconds),
+            "responsesendtimems": (self.sent.of_all(count), self.sent.seconds),
+        }
 
     @property
     def count(self) -> int:

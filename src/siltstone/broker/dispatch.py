@@ -189,7 +189,7 @@ class Dispatcher:
             answer = self._throttled(route.api.key, call, size, answer)
         if isinstance(answer, Message):
             return self._pieces(route, call, size, call.version, answer)
-        route.counts.answered(size, 0, time.perf_counter() - call.connection.activity.asked_at)
+        self._count(route.counts, call, size, 0)
         if answer is CLOSE:
             raise RefusedFrameError(f"{route.api.name} failed, and its answer has no place for that")
         assert answer is NO_ANSWER
@@ -229,6 +229,14 @@ class Dispatcher:
         pieces[0] = _PREFIX.pack(size) + head + pieces[0]  # type: ignore[operator]
         if route.note is not None:
             route.note(message)
-        seconds = time.perf_counter() - call.connection.activity.asked_at
-        route.counts.answered(frame_bytes, size, seconds)
+        self._count(route.counts, call, frame_bytes, size)
+        call.connection.activity.unsent += 1
         return pieces  # type: ignore[return-value]
+
+    @staticmethod
+    def _count(counts: ApiCounts, call: Call, frame_bytes: int, response_bytes: int) -> None:
+        """Count a request that is answered now."""
+        activity, now = call.connection.activity, time.perf_counter()
+        seconds = now - activity.asked_at
+        counts.answered(frame_bytes, response_bytes, seconds)
+        counts.note_phases(activity, seconds, now)

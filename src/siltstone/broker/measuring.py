@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,11 @@ _HELP = {
     f"{_API}requestbytes_total": "Bytes of requests by API.",
     f"{_API}responsebytes_total": "Bytes of answers by API; records in them, too.",
     f"{_API}totaltimems": "Milliseconds from a whole request to its answer, by API; waits are in it.",
+    f"{_API}requestqueuetimems": "Milliseconds from the last bytes of a request until it is begun.",
+    f"{_API}localtimems": "Milliseconds from a whole request to its answer, without its wait for records.",
+    f"{_API}remotetimems": "Milliseconds that a request waits for records.",
+    f"{_API}throttletimems": "Milliseconds for which a client is throttled for a request.",
+    f"{_API}responsesendtimems": "Milliseconds from an answer until the socket has taken it.",
     f"{_API}errors_total": "Errors in answers by API and Kafka's name, of whole requests and of their parts.",
     f"{_SOCKETS}connection_count": "Open connections by listener.",
     f"{_SOCKETS}connection_creation_total": "Accepted connections by listener.",
@@ -136,7 +141,9 @@ class BrokerClients:
                 f"{_API}responsebytes_total": counts.response_bytes,
             }
             samples += samples_of(values, _HELP, request=name)
-            samples.append(_times(name, counts))
+            samples.append(_times(name, "totaltimems", counts.buckets, counts.seconds))
+            for phase, (buckets, seconds) in counts.phases().items():
+                samples.append(_times(name, phase, buckets, seconds))
         for (key, code), count in self._errors():
             value = {f"{_API}errors_total": count}
             samples += samples_of(value, _HELP, request=APIS[key].name, error=_code_name(code))
@@ -215,17 +222,18 @@ def _shown(connection: Connection, state: str, now: float) -> ClientConnection:
     )
 
 
-def _times(name: str, counts: ApiCounts) -> Sample:
+def _times(request: str, name: str, counts: Sequence[int], seconds: float) -> Sample:
+    """A histogram of times of an API, ``counts`` by bound."""
     total, buckets = 0, list[tuple[float, int]]()
-    for bound, count in zip((*BOUNDS_MS, math.inf), counts.buckets, strict=True):
+    for bound, count in zip((*BOUNDS_MS, math.inf), counts, strict=True):
         total += count
         buckets.append((float(bound), total))
-    metric, milliseconds = f"{_API}totaltimems", 1000 * counts.seconds
+    metric = f"{_API}{name}"
     return Sample(
         name=metric,
-        value=milliseconds,
+        value=1000 * seconds,
         help=_HELP[metric],
-        labels={"request": name},
+        labels={"request": request},
         buckets=tuple(buckets),
     )
 
