@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace as replace_fields
 
 from siltstone.base import files
+from siltstone.base.config import ConfigSource, LogConfig
 from siltstone.base.errors import (
     CorruptFileError,
     DirectoryLockedError,
@@ -17,10 +21,14 @@ from siltstone.base.errors import (
 from siltstone.broker.hand_over import HandOver, HandOverRequest, hand_over
 from siltstone.broker.producer_ids import BROKER_FILE
 from siltstone.commands.directories import BrokerDirectories, Snapshot
+from siltstone.commands.policies import LogOptions, gather_policies
 from siltstone.log.bootstrap import BOOTSTRAP_CHECKPOINT, RECORDS_OF_A_BATCH
+from siltstone.log.directory import open_directories
 from siltstone.log.metadata_log import TOPIC_RESOURCE, MetadataImage, _apply_snapshot
 from siltstone.log.names import CLEAN_SHUTDOWN, META_PROPERTIES, PARTITION_METADATA
-from siltstone.runtime.topics import TOPICS_FILE, load_registry
+from siltstone.runtime.topics import TOPICS_FILE, load_registry, read_broker_settings
+from tests.support.golden_sets import unpack_broker
+from tests.support.thoroughness import THOROUGH
 
 SETTINGS = {"cleanup.policy": "compact", "siltstone.compaction.order": "time"}
 
@@ -193,3 +201,190 @@ def test_wrong_flags(logs: Path, tmp_path: Path) -> None:
     for target in (logs / "inside", logs / "users-0" / "inside", tmp_path, tmp_path / "missing" / "folder"):
         with pytest.raises(UsageError, match="--move-metadata-to"):
             handed(logs, move_metadata_to=target)
+
+
+# A Kafka's own directories: the golden broker, with what Siltstone has changed beside its metadata log.
+
+METADATA_LOG = "__cluster_metadata-0"
+OF_BROKER = (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+
+
+class KafkasOwn:
+    """A stopped Kafka's two directories below ``root``, the first with its metadata log."""
+
+    def __init__(self, root: Path) -> None:
+        self.paths = root / "data0", root / "data1"
+        self.directories = BrokerDirectories(paths=self.paths)
+        self.old_log = root / "old-metadata"
+
+    def hand_over(self) -> HandOver:
+        has_log = (self.paths[0] / METADATA_LOG).is_dir()
+        target = self.old_log if has_log else None
+        return hand_over(HandOverRequest(directories=self.directories, move_metadata_to=target))
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self.paths, self.directories.broker_config())
+
+    def state(self) -> dict[str, object]:
+        """What Siltstone works with: ids, partitions and settings of topics, and the settings of brokers."""
+        snapshot = self.snapshot()
+        found: dict[str, object] = {}
+        for topic in map(snapshot.topic, snapshot.names()):
+            settings = dict(snapshot.settings_of(topic).overrides(topic.name))
+            found[topic.name] = topic.topic_id, topic.partitions, settings
+        for source in OF_BROKER:
+            layer = snapshot.settings.broker.layer(source)
+            found[source.value] = {name: setting.value for name, setting in layer.items()}
+        return found
+
+    def opened_state(self) -> dict[str, object]:
+        """The same of open directories, and which partitions are not served."""
+        with self.directories.open() as manager:
+            topics, found = manager.topics, dict[str, object]()
+            for name in topics.names():
+                layer = topics.settings(name).layer(ConfigSource.DYNAMIC_TOPIC_CONFIG)
+                values = {key: setting.value for key, setting in layer.items()}
+                found[name] = topics.describe(name).offline, values, topics.log_config(name)
+            return found
+
+    def given(self) -> tuple[object, ...]:
+        """What Kafka gets."""
+        image = image_of(self.paths[0])
+        return image.settings, image.topics, image.partition_counts, image.next_producer_id
+
+
+@pytest.fixture(scope="module")
+def kafkas_own(tmp_path_factory: pytest.TempPathFactory) -> KafkasOwn:
+    """Directories in which Siltstone has created a topic and altered another; copy them."""
+    root = tmp_path_factory.mktemp("kafka")
+    unpack_broker(root)
+    own = KafkasOwn(root)
+    with own.directories.open() as manager:
+        manager.topics.create("ours", 2, {"retention.ms": "77", "cleanup.policy": "compact"})
+        manager.topics.alter("ledger", {"flush.ms": "5"})
+    return own
+
+
+@pytest.fixture
+def own(kafkas_own: KafkasOwn, tmp_path: Path) -> KafkasOwn:
+    shutil.copytree(kafkas_own.paths[0].parent, tmp_path / "own")
+    return KafkasOwn(tmp_path / "own")
+
+
+def test_what_kafka_has_set_stays_when_its_metadata_log_is_moved(own: KafkasOwn) -> None:
+    before, snapshot = own.state(), own.snapshot()
+    kafkas = {topic: dict(snapshot.overrides(snapshot.topic(topic))) for topic in snapshot.names()}
+    assert kafkas["users"]["delete.retention.ms"] == "1000"
+    assert kafkas["ledger"]["flush.ms"] == "5"
+    assert before[OF_BROKER[0].value] and before[OF_BROKER[1].value]
+    assert own.hand_over().moved == own.old_log
+    assert own.state() == before
+    settings, topics, counts, next_producer_id = own.given()
+    assert {name: settings.get((TOPIC_RESOURCE, name), {}) for name in kafkas} == kafkas  # type: ignore[attr-defined]
+    assert set(topics) == set(kafkas)  # type: ignore[call-overload]
+    assert sorted(counts.values()) == sorted(len(before[name][1]) for name in kafkas)  # type: ignore[attr-defined,index]
+    assert next_producer_id == 1000
+
+
+def test_open_directories_go_on_with_the_same_settings(own: KafkasOwn) -> None:
+    before = own.opened_state()
+    own.hand_over()
+    assert own.opened_state() == before
+    assert own.opened_state() == before  # with the registry as it was written
+
+
+def test_a_cleaning_has_the_same_settings(own: KafkasOwn) -> None:
+    """Also those of brokers, which were not used before, once the metadata log was away."""
+
+    def found() -> dict[str, object]:
+        policies = gather_policies(open_directories(own.paths, lock=False), LogOptions())
+        topics = own.snapshot().names()
+        return {name: LogConfig.of(policies.settings.config_of(name)) for name in topics}
+
+    before = found()
+    assert before["orders"].delete_retention_ms == 43_200_000  # type: ignore[attr-defined]
+    own.hand_over()
+    assert found() == before
+
+
+def test_it_may_be_handed_over_again_after_a_change(own: KafkasOwn) -> None:
+    own.hand_over()
+    settings, topics, _, next_producer_id = own.given()
+    with own.directories.open() as manager:
+        manager.topics.alter("users", {"delete.retention.ms": "2000"})
+        manager.topics.create("later", 1, {})
+        manager.topics.alter_brokers({"log.retention.ms": "7"}, of_all=False)
+    assert own.hand_over().moved is None
+    again, more, _, still = own.given()
+    wanted = {
+        **settings,
+        (TOPIC_RESOURCE, "users"): {**settings[TOPIC_RESOURCE, "users"], "delete.retention.ms": "2000"},
+    }  # type: ignore[dict-item,index]
+    assert again[4, "1"]["log.retention.ms"] == "7"  # type: ignore[index]
+    assert {key: again[key] for key in wanted if key != (4, "1")} == {
+        k: v for k, v in wanted.items() if k != (4, "1")
+    }  # type: ignore[index]
+    assert set(more) == {*topics, "later"}  # type: ignore[call-overload,misc]
+    assert still == next_producer_id
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def changes_of(own: KafkasOwn, number: int = 1 << 30) -> list[str]:
+    """Hand over, but end before the change of a file with this number: the kinds of changes."""
+    kinds = list[str]()
+
+    def count(kind: str, *paths: object) -> None:
+        if len(kinds) == number:
+            raise Killed
+        kinds.append(kind)
+
+    with pytest.MonkeyPatch.context() as patched, contextlib.suppress(Killed):
+        patched.setattr(files, "before_change", count)
+        own.hand_over()
+    return kinds
+
+
+def test_a_crash_before_each_change_of_a_file(kafkas_own: KafkasOwn, tmp_path: Path) -> None:
+    """A thorough run tries all changes, any other those that make something visible."""
+
+    def copy_of(source: KafkasOwn, name: str) -> KafkasOwn:
+        shutil.copytree(source.paths[0].parent, tmp_path / name)
+        return KafkasOwn(tmp_path / name)
+
+    before, whole = kafkas_own.state(), copy_of(kafkas_own, "whole")
+    kinds = changes_of(whole)
+    assert kinds.count("rename") == 4  # the checkpoint, two registries, the metadata log
+    for number, kind in enumerate(kinds):
+        if kind != "rename" and not THOROUGH:
+            continue
+        own = copy_of(kafkas_own, str(number))
+        assert changes_of(own, number) == kinds[:number]
+        assert own.state() == before, number
+        if kinds[number:].count("rename") == 1:  # both registries are there
+            opened = copy_of(own, f"{number}-opened")
+            served = opened.opened_state()
+            assert [facts for facts in served.values() if facts[0]] == []  # type: ignore[index]
+            assert opened.state() == before
+            opened.hand_over()
+            assert opened.given() == whole.given()
+        own.hand_over()
+        assert own.state() == before, number
+        assert not (own.paths[0] / METADATA_LOG).exists()
+        assert own.given() == whole.given(), number
+
+
+def test_a_kafka_that_goes_on_with_the_old_metadata_log_after_a_crash_counts(own: KafkasOwn) -> None:
+    number = 0
+    while not load_registry(own.paths)[0].replaced_log:
+        changes_of(own, number)
+        number += 1
+    registry = load_registry(own.paths)[0]
+    cluster = read_broker_settings(open_directories(own.paths, lock=False))
+    assert cluster is not None and registry.beside(cluster) is registry
+    later = dataclasses.replace(cluster, image=dataclasses.replace(cluster.image, end_offset=178))
+    assert registry.beside(later).topics == {} == registry.beside(later).brokers
+    changed = registry.with_broker("1", {"log.retention.ms": "9"})
+    assert changed.beside(later).brokers == {"1": {"log.retention.ms": "9"}}

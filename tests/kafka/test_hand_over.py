@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
 import siltstone as st
 from siltstone.broker.hand_over import HandOverRequest, hand_over
 from siltstone.commands.directories import BrokerDirectories
@@ -52,6 +54,7 @@ def test_kafka_starts_on_siltstones_directories_and_siltstone_on_kafkas(tmp_path
         assert len(broker.consume_all("users", 1)) == 100
         assert broker.produce("users", [Sent(key=b"new", value=b"by Kafka")]) == [100]
         broker.alter_config("events", retention_ms="777000")
+        set_at_run_time(broker, 1_000_002)
         admin = broker.admin()
         admin.delete_topics(["gone"])["gone"].result(CLIENT_TIMEOUT_S)
         broker.create_topic("new", 2)
@@ -76,6 +79,12 @@ def test_kafka_starts_on_siltstones_directories_and_siltstone_on_kafkas(tmp_path
         assert manager.get(TopicPartition("users", 0)).log_end_offset == 101
     moved = hand_over(HandOverRequest(directories=directories, move_metadata_to=tmp_path / "old"))
     assert moved.moved == tmp_path / "old"
+    with directories.open() as manager:  # before a Kafka has written another metadata log
+        assert manager.topics.settings("events").integer("retention.ms") == 777_000
+        assert manager.topics.settings("users")["cleanup.policy"] == ("compact",)
+        assert manager.topics.describe("users").topic_id == ids["users"]
+        assert manager.topics.settings("users").integer("flush.ms") == 1_000_002
+        assert "gone" not in manager.topics.names()
     with broker:
         admin = broker.admin()
         names = set(admin.list_topics(timeout=CLIENT_TIMEOUT_S).topics)
@@ -87,3 +96,26 @@ def test_kafka_starts_on_siltstones_directories_and_siltstone_on_kafkas(tmp_path
             "user=bob": {"request_percentage": 33.5},
         }
         side.close()
+        assert settings_at(broker, "events")["retention.ms"] == "777000"
+        assert settings_at(broker, "1", ResourceType.BROKER)["log.flush.interval.ms"] == "1000002"
+        broker.alter_config("events", retention_ms="888000")
+        set_at_run_time(broker, 1_000_003)
+    with directories.open() as manager:
+        assert manager.topics.settings("events").integer("retention.ms") == 888_000
+        assert manager.topics.settings("users").integer("flush.ms") == 1_000_003
+
+
+def settings_at(broker: Broker, name: str, kind: ResourceType = ResourceType.TOPIC) -> dict[str, str]:
+    """The settings of a topic, or of a broker, as Kafka has them."""
+    admin = broker.admin()
+    (future,) = admin.describe_configs([ConfigResource(kind, name)]).values()
+    return {key: entry.value for key, entry in future.result(CLIENT_TIMEOUT_S).items()}
+
+
+def set_at_run_time(broker: Broker, flush_ms: int) -> None:
+    """Set a setting of the broker."""
+    admin, set_ = broker.admin(), AlterConfigOpType.SET
+    entry = ConfigEntry("log.flush.interval.ms", str(flush_ms), incremental_operation=set_)
+    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+    (future,) = admin.incremental_alter_configs([resource]).values()
+    future.result(CLIENT_TIMEOUT_S)

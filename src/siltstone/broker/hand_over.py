@@ -11,8 +11,13 @@ quotas, and where the producer ids go on::
         ▼ write    partition.metadata of topics without an id ─► bootstrap.checkpoint ─► registry: handed over
                    ─► the old metadata log, if there is one, goes out of the way
 
-Each step leaves directories that Siltstone opens as before; a run that was interrupted is repeated. From then
-on the metadata log that Kafka writes has the settings of these topics (``TopicRegistry.handed_over``).
+The registry gets what the checkpoint has, as far as Siltstone knows it, since without the old metadata log it
+is all that Siltstone has until a Kafka starts. What it does not know (settings of newer releases, quotas of
+replication) is read from the checkpoint if the command is run again.
+
+Each step leaves directories that Siltstone opens with the same topics and settings; a run that was
+interrupted is repeated. From then on the metadata log that Kafka writes has the settings of these topics and
+of brokers (``TopicRegistry.handed_over``).
 """
 
 from __future__ import annotations
@@ -22,10 +27,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
+from siltstone.base.config import BROKER_NAMES, TOPIC_NAMES, ConfigSource, parse_stored_config
 from siltstone.base.errors import DirectoryRefusedError, UsageError
 from siltstone.base.records.metadata import (
     ClientQuotaRecord,
@@ -48,15 +52,24 @@ from siltstone.log.metadata_log import (
     BROKER_RESOURCE,
     METADATA_PARTITION,
     TOPIC_RESOURCE,
+    MetadataImage,
     metadata_directory,
     node_id_of,
+    read_snapshot,
 )
 from siltstone.log.names import PARTITION_METADATA, TopicPartition
 from siltstone.log.producers import load_producers
 from siltstone.log.segments import list_segments
 from siltstone.runtime.quotas import ordered
 from siltstone.runtime.topic_names import new_id, partition_metadata
-from siltstone.runtime.topics import TopicDescription, TopicRegistry, load_registry, write_registry
+from siltstone.runtime.topics import (
+    TopicDescription,
+    TopicEntry,
+    TopicRegistry,
+    dynamic_source,
+    load_registry,
+    write_registry,
+)
 
 FEATURES: Mapping[str, Mapping[str, int]] = {
     "4.0": {"metadata.version": 25, "transaction.version": 2, "group.version": 1},
@@ -152,6 +165,7 @@ class _Plan:
         self._topics = [snapshot.topic(name) for name in snapshot.names()]
         _refuse_gaps(self._topics, snapshot)
         self._new_ids = {topic.name: self._new_id(topic) for topic in self._topics if not topic.topic_id}
+        self._earlier = self._handed_over_before()
         self._settings = list(self._config_records())
         self._quotas = list(self._quota_records())
         self._next_producer_id = self._find_next_producer_id()
@@ -220,13 +234,23 @@ class _Plan:
     def _id_of(self, topic: TopicDescription) -> str:
         return topic.topic_id or self._new_ids[topic.name]
 
+    def _handed_over_before(self) -> MetadataImage:
+        """What an earlier run has handed over, if no Kafka has started since. Raises CorruptFileError."""
+        if self._holder is None and self._snapshot.registry.is_handed_over and files.exists(self._path):
+            return read_snapshot(self._path)
+        return MetadataImage()
+
     def _overrides(self) -> Iterator[tuple[TopicDescription, str, str]]:
         for topic in self._topics:
-            for name, text in sorted(self._snapshot.overrides(topic).items()):
+            settings = dict(self._snapshot.overrides(topic))
+            if topic.topic_id in self._snapshot.registry.handed_over:
+                earlier = self._earlier.settings_of(TOPIC_RESOURCE, topic.name)
+                settings |= {name: text for name, text in earlier.items() if name not in TOPIC_NAMES}
+            for name, text in sorted(settings.items()):
                 yield topic, name, text
 
     def _config_records(self) -> Iterator[ConfigRecord]:
-        """The settings of topics, and those of brokers in the old metadata log."""
+        """The settings of topics, and those of brokers."""
         for topic, name, text in self._overrides():
             if not name.startswith(_SILTSTONES_OWN):
                 yield ConfigRecord(TOPIC_RESOURCE, topic.name, name, text)
@@ -238,8 +262,12 @@ class _Plan:
     def _broker_settings(self) -> Mapping[str, Mapping[str, str]]:
         """The settings of brokers that were set at run time, by Kafka or by Siltstone."""
         cluster, own = self._snapshot.settings.cluster, self._snapshot.registry.brokers
-        image = {} if cluster is None else cluster.image.settings
-        kafkas = {name: settings for (kind, name), settings in image.items() if kind == BROKER_RESOURCE}
+        image = self._earlier.settings if cluster is None else cluster.image.settings
+        kafkas = {
+            name: {key: text for key, text in settings.items() if cluster or key not in BROKER_NAMES}
+            for (kind, name), settings in image.items()
+            if kind == BROKER_RESOURCE
+        }
         return {name: {**kafkas.get(name, {}), **own.get(name, {})} for name in sorted({*kafkas, *own})}
 
     def _quota_records(self) -> Iterator[ClientQuotaRecord]:
@@ -253,7 +281,7 @@ class _Plan:
         """The first producer id that neither we nor a Kafka has given, on a border of a block."""
         found = [read_next_producer_id(directory.path) or 0 for directory in self._directories]
         cluster = self._snapshot.settings.cluster
-        found.append(0 if cluster is None else cluster.image.next_producer_id)
+        found.append((self._earlier if cluster is None else cluster.image).next_producer_id)
         for path in self._snapshot.partitions.values():
             states = load_producers(path, list_segments(path))
             found += [entry.producer_id + 1 for entry in states.entries() if entry.producer_id < LARGEST_ID]
@@ -291,11 +319,7 @@ class _Plan:
                     path = self._snapshot.partitions[TopicPartition(topic.name, number)]
                     files.replace(path / PARTITION_METADATA, partition_metadata(self._new_ids[topic.name]))
         files.replace(self._path, bootstrap_checkpoint(list(self._records()), now_ms))
-        registry = self._registry_with_new_ids()
-        quotas = registry.quotas_beside(self._snapshot.settings.cluster)
-        if quotas and registry.quotas is None:  # the metadata log that has them goes out of the way
-            registry = registry.with_quotas(quotas)
-        registry = registry.with_all_handed_over()
+        registry = self._registry()
         for directory in self._directories:
             write_registry(directory.path, registry)
         if self._holder is not None and self._request.move_metadata_to is not None:
@@ -303,12 +327,25 @@ class _Plan:
             files.sync_directory(self._request.move_metadata_to.absolute().parent)
             files.sync_directory(self._holder.path)
 
-    def _registry_with_new_ids(self) -> TopicRegistry:
+    def _registry(self) -> TopicRegistry:
+        """The registry with what the checkpoint has, as far as Siltstone knows it."""
         registry = load_registry(directory.path for directory in self._directories)[0]
-        for name, topic_id in self._new_ids.items():
-            if name in registry.topics:
-                registry = registry.with_topic(name, replace(registry.topics[name], topic_id=topic_id))
-        return registry
+        topics = {
+            topic.name: TopicEntry(
+                topic_id=self._id_of(topic),
+                partitions=topic.partitions,
+                uncreated=(),
+                config=self._snapshot.settings_of(topic).overrides(topic.name),
+            )
+            for topic in self._topics
+        }
+        here, sources = self._broker_settings(), ("", str(self._node))
+        brokers = {
+            name: _known(here[name], dynamic_source(of_all=not name)) for name in sources if name in here
+        }
+        cluster = self._snapshot.settings.cluster
+        quotas = self._snapshot.registry.quotas_beside(cluster)
+        return registry.all_handed_over(topics, brokers, quotas, cluster)
 
     def result(self) -> HandOver:
         """What was handed over."""
@@ -331,6 +368,12 @@ class _Plan:
             moved=self._request.move_metadata_to if self._holder is not None else None,
             dry_run=self._request.dry_run,
         )
+
+
+def _known(settings: Mapping[str, str], source: ConfigSource) -> Mapping[str, str]:
+    """Those of a broker's settings that Siltstone knows. Raises UsageError."""
+    known = parse_stored_config(settings, str(METADATA_PARTITION), source)
+    return {name: text for name, text in settings.items() if name in known}
 
 
 def _refuse_gaps(topics: Sequence[TopicDescription], snapshot: Snapshot) -> None:

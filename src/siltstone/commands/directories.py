@@ -140,8 +140,7 @@ class Snapshot:
             self.registry: TopicRegistry = earlier.registry
         else:
             self.registry = load_registry(roots)[0] if roots else NO_TOPICS
-            was_handed_over = self.registry.handed_over or self.registry.quotas_are_handed_over
-            if was_handed_over and isinstance(self._metadata, ClusterSettings):
+            if self.registry.is_handed_over and isinstance(self._metadata, ClusterSettings):
                 self.registry = self.registry.beside(self._metadata)
         self.broker = self.registry.over(broker)
         self.partitions = {

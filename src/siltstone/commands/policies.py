@@ -245,9 +245,11 @@ def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) ->
     if not options.no_policy_from_metadata:
         registry = load_registry(directory.path for directory in directories)[0]
         cluster = _cluster_settings(directories, registry.topics, options, static)
-        settings = replace(settings, registered=registry.beside(cluster).topics)
+        registry = registry.beside(cluster)
+        settings = replace(settings, registered=registry.topics, cluster=cluster)
+        broker = settings.broker if cluster is None else cluster.broker
+        settings = replace(settings, broker=registry.over(broker))
         if cluster is not None:
-            settings = replace(settings, cluster=cluster, broker=cluster.broker)
             notes = [f"settings of topics: {cluster.path} up to offset {cluster.image.end_offset}"]
             notes += [] if has_broker_config else [NO_BROKER_CONFIG]
     notes += [f"{options.config_file}: no partition of {', '.join(sorted(absent))} is here"] if absent else []

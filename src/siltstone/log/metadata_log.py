@@ -62,10 +62,10 @@ class MetadataImage:
     ``topics``: name → id. ``partition_counts``: id of a topic → its number of partitions. ``replicas``: id of
     a topic → partition → the brokers that have it. ``settings``: (resource type, resource name) → name of a
     setting → its text. ``quotas``: entity → key → value. ``next_producer_id``: the end of the blocks of
-    producer ids that brokers got. Call ``apply`` with the records in the order of the log. The records of a
-    metadata transaction (KIP-868) wait in ``_pending_records`` and are applied when it ends. Those of a
-    transaction that was aborted, or is still open at the log's end, are never applied. ``_topic_names``: id →
-    name.
+    producer ids that brokers got. ``last_timestamp_ms``: that of the last batch, also one without topics or
+    settings. Call ``apply`` with the records in the order of the log. The records of a metadata transaction
+    (KIP-868) wait in ``_pending_records`` and are applied when it ends. Those of a transaction that was
+    aborted, or is still open at the log's end, are never applied. ``_topic_names``: id → name.
     """
 
     topics: dict[str, str] = field(default_factory=dict)
@@ -75,6 +75,7 @@ class MetadataImage:
     quotas: dict[QuotaEntity, dict[str, float]] = field(default_factory=dict)
     next_producer_id: int = 0
     end_offset: int = 0
+    last_timestamp_ms: int = -1
     _topic_names: dict[str, str] = field(default_factory=dict)
     _pending_records: list[MetadataRecord] | None = field(default=None, compare=False)
 
@@ -155,6 +156,7 @@ class MetadataBatch(NamedTuple):
     last_offset: int
     records: list[tuple[int, int, MetadataRecord]]
     control_types: list[int]
+    timestamp_ms: int
 
 
 def read_cluster_metadata(
@@ -191,6 +193,13 @@ def read_cluster_metadata(
     raise AssertionError("the last round, without a snapshot, returns or raises")
 
 
+def read_snapshot(path: Path) -> MetadataImage:
+    """The image of one snapshot, or of a ``bootstrap.checkpoint``. Raises CorruptFileError, OSError."""
+    image = MetadataImage()
+    _apply_snapshot(image, str(path))
+    return image
+
+
 def _snapshots(partition: Path) -> list[tuple[int, Path]]:
     """The snapshots as (end offset, path), the newest last, without unfinished and deleted ones."""
     parsed = (
@@ -205,6 +214,7 @@ def _apply_snapshot(image: MetadataImage, path: str) -> None:
     control_types: list[list[int]] = []
     for batch in _batches(path):
         control_types.append(batch.control_types)
+        image.last_timestamp_ms = batch.timestamp_ms
         _apply_records(image, path, batch.records)
     if (
         not control_types
@@ -236,6 +246,7 @@ def _apply_log(
                 records = [record for record in batch.records if record[0] >= start]  # by offset
                 _apply_records(image, segment.path, records)
                 image.end_offset = max(image.end_offset, next_offset)
+                image.last_timestamp_ms = batch.timestamp_ms
         except CorruptRecordError:
             if may_have_torn_tail and segment is segments[-1]:
                 return
@@ -262,7 +273,8 @@ def _batches(path: str) -> Iterator[MetadataBatch]:
 def _decode_batch(path: str, window: Window, row: int) -> MetadataBatch:
     """The batch that is row ``row`` of the window's batch headers. Raises CorruptFileError."""
     header = window.batches[row]
-    batch = MetadataBatch(int(header["base_offset"]), int(header["last_offset"]), [], [])
+    timestamp_ms = int(header["max_timestamp"])
+    batch = MetadataBatch(int(header["base_offset"]), int(header["last_offset"]), [], [], timestamp_ms)
     batch_position = window.origin + int(header["position"])
     is_uncompressed = not header["attributes"] & CODEC_MASK
     columns = decode_records(window.data, window.batches[row : row + 1], path=path, origin=window.origin)
@@ -307,6 +319,11 @@ class ClusterSettings:
     path: Path
     image: MetadataImage
     broker: Config
+
+    @property
+    def state(self) -> str:
+        """Another text for another metadata log, and for this one after a change."""
+        return f"{self.image.end_offset} at {self.image.last_timestamp_ms}"
 
     def topic_id(self, topic: str) -> str | None:
         """The id of the topic that has this name now, None if there is no such topic."""

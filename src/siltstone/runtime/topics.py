@@ -75,7 +75,9 @@ if TYPE_CHECKING:
 #      "brokers": {"": {"log.retention.ms": "1"}, "0": {}},                      left out if there are none
 #      "quotas": [{"entity": {"user": "ada"}, "values": {"producer_byte_rate": 1000.0}}],
 #                                                                                left out if never altered
-#      "handed_over": ["kLhQkZ_dTQCU8PsWACbD0Q"]}                                left out if there are none
+#      "handed_over": ["kLhQkZ_dTQCU8PsWACbD0Q"],                                left out if there are none
+#      "handed_over_brokers": ["", "0"],                                         left out if there are none
+#      "replaced_log": "155 at 1700000000000"}                                   left out if there was none
 #
 # The copy with the highest generation counts: a directory that was offline has an older one. A change is
 # written to all copies before it is acknowledged and before partition directories change, so the next start
@@ -118,9 +120,11 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
     ``namespaces``: ``tenant/namespace`` → policies of Pulsar's namespace (name → text). ``brokers``: a
     broker's id, or "" for all of a cluster → settings that were set at run time (name → text).
     ``quotas``: None as long as Siltstone has changed none: then those of the metadata log count.
-    ``handed_over``: ids of topics that a Kafka was given (``siltstone hand-over``): where the directories
-    have a metadata log, it has their settings, or has deleted them. ``quotas_are_handed_over``: the same of
-    quotas.
+    ``handed_over``, ``handed_over_brokers``: ids of topics, and broker's ids, that a Kafka was given
+    (``siltstone hand-over``): where the directories have a metadata log, it has their settings, or has
+    deleted them. ``quotas_are_handed_over``: the same of quotas. ``replaced_log``: the state of the metadata
+    log that the directories had before: as long as it is not moved away, since the command was interrupted,
+    it has nothing of what was handed over.
     """
 
     generation: int
@@ -130,29 +134,53 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
     brokers: Mapping[str, Mapping[str, str]] = {}
     handed_over: frozenset[str] = frozenset()
     quotas: tuple[QuotaEntry, ...] | None = None
+    handed_over_brokers: frozenset[str] = frozenset()
     quotas_are_handed_over: bool = False
+    replaced_log: str = ""
 
     def with_topic(self, name: str, entry: TopicEntry) -> TopicRegistry:
         """Add a topic, or replace its entry: its settings are here from now on."""
         topics, handed_over = {**self.topics, name: entry}, self.handed_over - {entry.topic_id}
         return replace(self, generation=self.generation + 1, topics=topics, handed_over=handed_over)
 
-    def with_all_handed_over(self) -> TopicRegistry:
-        """All topics, and the quotas, as handed over to a Kafka."""
-        ids = frozenset(entry.topic_id for entry in self.topics.values() if entry.topic_id)
-        has_quotas = self.quotas is not None
+    def all_handed_over(
+        self,
+        topics: Mapping[str, TopicEntry],
+        brokers: Mapping[str, Mapping[str, str]],
+        quotas: Quotas,
+        replaced: ClusterSettings | None,
+    ) -> TopicRegistry:
+        """These topics, settings of brokers and quotas, as handed over to a Kafka; ``replaced``: the metadata
+        log that is to be moved away."""
+        has_quotas = bool(quotas) or self.quotas is not None
         return replace(
-            self, generation=self.generation + 1, handed_over=ids, quotas_are_handed_over=has_quotas
+            self,
+            generation=self.generation + 1,
+            topics=topics,
+            brokers={name: settings for name, settings in brokers.items() if settings},
+            quotas=to_entries(quotas) if has_quotas else None,
+            handed_over=frozenset(entry.topic_id for entry in topics.values() if entry.topic_id),
+            handed_over_brokers=frozenset(name for name, settings in brokers.items() if settings),
+            quotas_are_handed_over=has_quotas,
+            replaced_log="" if replaced is None else replaced.state,
         )
 
+    @property
+    def is_handed_over(self) -> bool:
+        """Was something of it handed over to a Kafka?"""
+        return bool(self.handed_over or self.handed_over_brokers or self.quotas_are_handed_over)
+
     def beside(self, cluster: ClusterSettings | None) -> TopicRegistry:
-        """The registry beside the broker's metadata log, None without one: without the topics that were
-        handed over, since the metadata log has them."""
-        if cluster is None or not (self.handed_over or self.quotas_are_handed_over):
+        """The registry beside the broker's metadata log, None without one: without what was handed over,
+        since the metadata log has it."""
+        if cluster is None or not self.is_handed_over or cluster.state == self.replaced_log:
             return self
         quotas = None if self.quotas_are_handed_over else self.quotas
         kept = {name: entry for name, entry in self.topics.items() if entry.topic_id not in self.handed_over}
-        return replace(self, topics=kept, quotas=quotas, quotas_are_handed_over=False)
+        own = {
+            name: settings for name, settings in self.brokers.items() if name not in self.handed_over_brokers
+        }
+        return replace(self, topics=kept, brokers=own, quotas=quotas, quotas_are_handed_over=False)
 
     def quotas_beside(self, cluster: ClusterSettings | None) -> Quotas:
         """The quotas: Siltstone's, if it has changed some, else those of the metadata log."""
@@ -182,17 +210,20 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         return replace(self, generation=self.generation + 1, namespaces=listed)
 
     def with_broker(self, broker_id: str, settings: Mapping[str, str]) -> TopicRegistry:
-        """Replace what was set at run time for a broker, or for all; one without settings is not listed."""
+        """Replace what was set at run time for a broker, or for all: it is here from now on. One without
+        settings is not listed."""
         listed = {**self.brokers, broker_id: dict(settings)}
         listed = {name: overrides for name, overrides in listed.items() if overrides}
-        return replace(self, generation=self.generation + 1, brokers=listed)
+        handed_over = self.handed_over_brokers - {broker_id}
+        return replace(self, generation=self.generation + 1, brokers=listed, handed_over_brokers=handed_over)
 
     def over(self, config: Config) -> Config:
-        """A broker's ``config`` with what was set at run time. Raises UsageError for a bad value of a setting
-        that Siltstone uses."""
+        """A broker's ``config`` with what was set at run time, before what it has of that. Raises UsageError
+        for a bad value of a setting that Siltstone uses."""
         for broker_id, settings in self.brokers.items():
             source = dynamic_source(of_all=not broker_id)
-            config = config.with_layer(source, parse_stored_config(settings, TOPICS_FILE, source))
+            own = parse_stored_config(settings, TOPICS_FILE, source)
+            config = config.with_layer(source, {**config.layer(source), **own})
         return config
 
     def entry(self, name: str, partitions: Mapping[TopicPartition, Path]) -> TopicEntry:
@@ -222,7 +253,8 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         """The file as bytes. By ``json``, not msgspec: a text may have surrogates, for bytes that are not
         UTF-8."""
         document = msgspec.to_builtins(self, order="deterministic")
-        for name in ("namespaces", "brokers", "handed_over", "quotas_are_handed_over"):
+        flags = ("handed_over", "handed_over_brokers", "quotas_are_handed_over", "replaced_log")
+        for name in ("namespaces", "brokers", *flags):
             if not document[name]:
                 del document[name]
         if document["quotas"] is None:  # an empty list says that there are none
@@ -537,7 +569,7 @@ class Topics:
         )
         registry, self._outdated = load_registry(directory.path for directory in directories)
         self._registry = registry.beside(self._cluster)
-        self._manager.config = registry.over(self._manager.config)
+        self._manager.config = self._registry.over(self._manager.config)
 
     def exclude_partitions(self, served: ServedDirectory) -> None:
         """Delete the partitions of deleted topics, and exclude those with another topic id than their

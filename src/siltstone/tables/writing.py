@@ -254,9 +254,10 @@ def _targets(directory: LogDirectory, options: WriteOptions, topic: str | None) 
             advice="set the option partitions to create it, or run siltstone topics --create",
         )
     cluster = read_broker_settings([directory])
-    registered = load_registry([directory.path])[0].beside(cluster).topics
-    broker = Config() if cluster is None else cluster.effective_broker_config(Config())
-    settings = TopicSettings(registered=registered, cluster=cluster, broker=broker)
+    registry = load_registry([directory.path])[0].beside(cluster)
+    broker = registry.over(Config())
+    broker = broker if cluster is None else cluster.effective_broker_config(broker)
+    settings = TopicSettings(registered=registry.topics, cluster=cluster, broker=broker)
     return tuple(
         _target(name, tuple(partitions), settings, options)
         for name, partitions in partitions_by_topic.items()
