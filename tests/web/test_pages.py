@@ -24,7 +24,7 @@ from siltstone.commands.watch import STATES
 from siltstone.log.names import TopicPartition
 from siltstone.web import limits
 from siltstone.web.identity import Identity, Users
-from siltstone.web.pages import topic_tabs
+from siltstone.web.pages import rendering, topic_tabs
 from siltstone.web.running import rules_of
 from tests.support.golden_sets import unpack_broker
 from tests.web.conftest import client_of
@@ -475,6 +475,21 @@ def test_a_page_of_a_list_ends_before_it_gets_too_large(
         more = re.search(r'href="\?[^"]*start=(\d+)">next page', text)
         start = None if more is None else int(more[1])
     assert rows == whole and pages > 1
+
+
+def test_a_long_list_is_not_made_as_a_whole_to_find_that_it_is_too_long() -> None:
+    asked = list[int]()
+
+    def render(rows: int) -> str:
+        asked.append(rows)
+        return "x" * (1000 + 700 * rows)
+
+    page = rendering.within_bytes(render, 500, sample=50)
+    assert max(asked) < 500 and sum(asked) < 300
+    assert 0.9 * limits.PAGE_BYTES < len(page) <= limits.PAGE_BYTES
+    assert len(rendering.within_bytes(render, 120, sample=50)) == 1000 + 700 * 120
+    few = rendering.within_bytes(lambda rows: "x" * rows, 500, sample=50)
+    assert len(few) == 500  # all of them, where they fit
 
 
 def test_large_records_are_cut_before_their_page_gets_too_large(

@@ -210,9 +210,12 @@ def page(request: Request, served: Served, template: str, **values: Any) -> Resp
     return answered(request, served, rendered(request, served, template, **values))
 
 
-def within_bytes(render: Callable[[int], str], rows: int) -> str:
+def within_bytes(render: Callable[[int], str], rows: int, *, sample: int | None = None) -> str:
     """A page with as many of its ``rows`` rows, or characters of a text, as fit: ``render`` makes one of so
-    many."""
+    many. ``sample``: so many of the first rows say how many may fit, which is quicker than to make
+    all of them where these are many."""
+    if sample is not None and rows > 4 * sample:
+        rows = min(rows, max(sample * limits.PAGE_BYTES // len(render(sample).encode()), sample))
     html = render(rows)
     while rows > 1 and (size := len(html.encode())) > limits.PAGE_BYTES:
         rows = max(rows * limits.PAGE_BYTES // size, 1)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from siltstone.commands.catalogue import PAGE_MAX, Catalogue, Listing, TopicRow, list_topics
+from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, Catalogue, Listing, TopicRow, list_topics
 from siltstone.commands.listing import Column, csv_text, json_rows
 from siltstone.commands.watch import STATES
 from siltstone.web.guards import VIEWER
@@ -78,7 +78,7 @@ def topics(request: Request, served: Here, asked: Annotated[ShownTopics, Query()
             ],
         )
 
-    return answered(request, served, within_bytes(render, len(found.rows)))
+    return answered(request, served, within_bytes(render, len(found.rows), sample=PAGE_ROWS))
 
 
 def _pages(catalogue: Catalogue, listing: Listing) -> Iterator[Sequence[TopicRow]]:
