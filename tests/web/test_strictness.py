@@ -225,3 +225,9 @@ def test_the_refusal_names_the_member_of_a_list(client: TestClient) -> None:
         400,
         "body.partitions.0: Value error, it is a number",
     )
+
+
+@pytest.mark.parametrize("start", ["9" * 38, "7.0", "9" * 400])
+def test_a_large_number_is_a_number(client: TestClient, start: str) -> None:
+    assert client.get("/api/v1/topics", params={"start": start}).json()["topics"] == []
+    assert client.get("/api/v1/topics", params={"start": "9" * 5000}).status_code == 400

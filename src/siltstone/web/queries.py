@@ -13,7 +13,7 @@ from siltstone.commands.browsing import PAGE_RECORDS, PAGE_RECORDS_MAX, RecordQu
 from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, Listing
 from siltstone.commands.decoding import Decoding, check_decoding
 
-_DIGITS = re.compile(r"-?[0-9]{1,25}(\.0{1,25})?")
+_DIGITS = re.compile(r"-?[0-9]+(\.0+)?")
 _TRUTHS = {"true": True, "false": False}
 
 
