@@ -315,19 +315,28 @@ def _only_batch(data: Bytes) -> Bytes:
     Raises InvalidRecordError if there is no batch or a second one, CorruptMessageError for bytes that cannot
     be a batch.
     """
-    size = _whole_batch_size(data, 0)
-    if size == 0:
-        raise _incomplete_data_error(data, 0, ScanEnd.TRUNCATED if len(data) else ScanEnd.CLEAN)
+    size = _first_batch_size(data)
     if _whole_batch_size(data, size):
         raise InvalidRecordError(SECOND_BATCH, advice="send one batch for each partition and request")
     return data[:size]
 
 
-def refuse_unless_one_batch(data: Bytes) -> None:
+def _first_batch_size(data: Bytes) -> int:
+    """The size of the first batch. Raises as ``_only_batch``, but not for a second one."""
+    size = _whole_batch_size(data, 0)
+    if size == 0:
+        raise _incomplete_data_error(data, 0, ScanEnd.TRUNCATED if len(data) else ScanEnd.CLEAN)
+    return size
+
+
+def refuse_unless_one_batch(data: Bytes, *, or_several: bool = False) -> None:
     """Check what a broker checks of a producer's batch before it looks for the log: that there is one batch,
-    in format v2 (Kafka's ``ProduceRequest.validateRecords``). Raises InvalidRecordError,
-    CorruptMessageError."""
-    _only_batch(data)
+    in format v2 (Kafka's ``ProduceRequest.validateRecords``). ``or_several``: check only the first one, as
+    what is looked at before a second one. Raises InvalidRecordError, CorruptMessageError."""
+    if or_several:
+        _first_batch_size(data)
+    else:
+        _only_batch(data)
     if data[MAGIC_POSITION] < 2:
         raise _fault_error(Fault.MAGIC, 0)
 

@@ -63,13 +63,15 @@ _CODES_THAT_WAIT = (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOP
 """A partition with one of these codes does not end the wait for the others; any other code does."""
 _LENGTH_BYTES = 4
 """The size of a response's length, which counts for a quota, as in Kafka."""
+NO_ISOLATION = "there is no such isolation level"
+_ISOLATIONS = {0: READ_UNCOMMITTED, 1: READ_COMMITTED}
 _NO_DIVERGING_EPOCH = EpochEndOffset()
 
 
 def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | Awaitable[FetchResponse]:
     """Answers a Fetch request, at once or when there are ``min_bytes``."""
     by_id, session = call.version >= _FIRST_BY_ID, None
-    if request.isolation_level not in (0, 1) and by_id:
+    if isolation_of(request.isolation_level) is None and by_id:
         return FetchResponse(error_code=Code.UNKNOWN_SERVER_ERROR)
     if request.session_epoch in (FIRST_EPOCH, LAST_EPOCH):
         broker.fetch_sessions.end(request.session_id)
@@ -85,6 +87,11 @@ def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | 
     return reads.respond() if reads.is_enough else reads.respond_later()
 
 
+def isolation_of(level: int) -> str | None:
+    """The isolation that a request's number stands for, None if there is no such."""
+    return _ISOLATIONS.get(level)
+
+
 class _Read(NamedTuple):
     """The part of the response for one partition, and the view of the log that it was read from; None if the
     partition has an error."""
@@ -98,7 +105,8 @@ class _Reads:
     """The reads of one request. After ``read``, ``is_enough`` says whether the response is due now.
 
     ``_all``: the partitions in the order of the response. ``_chosen``: those that are read; the session knows
-    of the others that nothing has changed. ``_rows``: the reads of the chosen partitions.
+    of the others that nothing has changed. ``_rows``: the reads of the chosen partitions. ``_isolation``:
+    None if there is no such level (before version 13; ``fetch`` refuses it in newer ones).
     """
 
     def __init__(
@@ -107,8 +115,8 @@ class _Reads:
         self._broker, self._request, self._session, self._call = broker, request, session, call
         self._by_id = by_id = call.version >= _FIRST_BY_ID
         self._partitions = partitions_of(request, by_id=by_id) if session is None else session.partitions
-        self._is_committed = request.isolation_level != 0
-        self._isolation = READ_COMMITTED if self._is_committed else READ_UNCOMMITTED
+        self._isolation = isolation_of(request.isolation_level)
+        self._is_committed = self._isolation == READ_COMMITTED
         self._max_bytes = min(request.max_bytes, broker.config.integer("fetch.max.bytes"))
         if broker.quotas.is_set and (allowed := broker.quotas.fetched_bytes_max(call)) is not None:
             self._max_bytes = min(self._max_bytes, allowed)
@@ -119,7 +127,7 @@ class _Reads:
 
     def _choose(self) -> None:
         """Choose the partitions to read. A request that is refused gets its error for each of them."""
-        is_refused = self._request.isolation_level not in (0, 1) or self._is_from_follower
+        is_refused = self._isolation is None or self._is_from_follower
         self._chosen = [one for one in self._all if is_refused or not one.is_unchanged]
 
     @property
@@ -135,8 +143,8 @@ class _Reads:
         """Set the log of a partition, or the code of the error because of which it is not read."""
         log = partition.log
         try:
-            if self._request.isolation_level not in (0, 1):
-                raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, "no such isolation level")
+            if self._isolation is None:
+                raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, NO_ISOLATION)
             if log is None or not log.is_open:
                 log = self._look_up(partition)
             if self._is_from_follower:
@@ -225,7 +233,7 @@ class _Reads:
         elif self._request.session_epoch == FIRST_EPOCH:
             number = self._begin_session()
         # As in Kafka. Before version 7 the response has no error_code of its own.
-        code = Code.NONE if self._request.isolation_level in (0, 1) else Code.UNKNOWN_SERVER_ERROR
+        code = Code.UNKNOWN_SERVER_ERROR if self._isolation is None else Code.NONE
         return FetchResponse(error_code=code, session_id=number, responses=_by_topic(rows))
 
     def _throttle_ms(self) -> int:
@@ -262,16 +270,19 @@ class _Reads:
             diverging = _diverging_epoch(log, requested)
             if diverging is not None:
                 return _Read(partition, self._answer(requested, view, diverging_epoch=diverging), view)
-            if (max_bytes := min(requested.partition_max_bytes, left)) < 0:
-                raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, f"max bytes is negative: {max_bytes}")
+            max_bytes = min(requested.partition_max_bytes, left)
             fetched = read_view(
                 view,
                 requested.fetch_offset,
-                max_bytes,
-                isolation=self._isolation,
+                max(max_bytes, 0),
+                isolation=self._isolation or READ_UNCOMMITTED,
                 min_one_batch=is_first,
                 resume_at=partition.resume_at,
             )
+            # As in Kafka an offset out of range comes first, and at the end no limit is looked at.
+            end = view.last_stable_offset if self._is_committed else view.high_watermark
+            if max_bytes < 0 and requested.fetch_offset < end:
+                raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, f"max bytes is negative: {max_bytes}")
         except Exception as error:
             return _Read(partition, _failed(requested, code_of(error)), view)
         partition.end_position = _position_after(fetched) or partition.end_position
@@ -324,7 +335,7 @@ class _Reads:
                     log=log,
                     offset=one.requested.fetch_offset,
                     max_bytes=one.requested.partition_max_bytes,
-                    isolation=self._isolation,
+                    isolation=self._isolation or READ_UNCOMMITTED,
                     position=one.resume_at,
                 ),
             )

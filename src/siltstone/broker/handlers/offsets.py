@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from siltstone.broker.answers import Call
 from siltstone.broker.errors import Code, RequestRefusedError, code_of
-from siltstone.broker.handlers.fetch import refuse_other_epoch
+from siltstone.broker.handlers.fetch import NO_ISOLATION, isolation_of, refuse_other_epoch
 from siltstone.broker.store import MANY_PARTITIONS, Broker
 from siltstone.broker.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -37,7 +37,7 @@ from siltstone.broker.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from siltstone.log.fetch import MAX_TIMESTAMP, LogView, offset_for_time
+from siltstone.log.fetch import MAX_TIMESTAMP, READ_COMMITTED, LogView, offset_for_time
 from siltstone.log.partition import PartitionLog
 
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -4, -5, -6
@@ -81,7 +81,7 @@ def _finder(
     broker: Broker, request: ListOffsetsRequest, version: int
 ) -> Callable[[str, ListOffsetsPartition], ListOffsetsPartitionResponse]:
     """The function that finds the offset of one partition."""
-    counts = Counter(_partitions(request))
+    counts, isolation = Counter(_partitions(request)), isolation_of(request.isolation_level)
     logs = {where: _log_or_code(broker, *where) for where in counts}
 
     def find(topic: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
@@ -89,8 +89,8 @@ def _finder(
         try:
             if counts[where] > 1:
                 raise RequestRefusedError(Code.INVALID_REQUEST, "the partition is listed twice")
-            if request.isolation_level not in (0, 1):
-                raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, "no such isolation level")
+            if isolation is None:
+                raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, NO_ISOLATION)
             timestamp = wanted.timestamp
             if timestamp < 0 and version < _FIRST_VERSIONS.get(timestamp, version + 1):
                 raise RequestRefusedError(Code.UNSUPPORTED_VERSION, f"no timestamp {timestamp} is known")
@@ -98,7 +98,7 @@ def _finder(
             if isinstance(log, int):
                 return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=log)
             refuse_other_epoch(log, wanted.current_leader_epoch)
-            timestamp, offset, epoch = _offset_at(log, timestamp, is_committed=request.isolation_level != 0)
+            timestamp, offset, epoch = _offset_at(log, timestamp, is_committed=isolation == READ_COMMITTED)
         except Exception as error:  # one partition's error is not the others'
             return ListOffsetsPartitionResponse(
                 partition_index=wanted.partition_index, error_code=code_of(error)

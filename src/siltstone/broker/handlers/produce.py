@@ -157,10 +157,11 @@ class _Appends:
         """Raises for what Kafka refuses before it asks the log. The structure of the batch comes first; the
         log would find it, too, so it is only checked where another error would come before."""
         codec, refused = attributes & CODEC_MASK, None
-        if codec == _ZSTD and self._version < _FIRST_WITH_ZSTD:
+        is_old = self._version < _FIRST_WITH_ZSTD
+        if codec == _ZSTD and is_old:
             reason = f"zstd needs version {_FIRST_WITH_ZSTD} of Produce"
             refused = RequestRefusedError(Code.UNSUPPORTED_COMPRESSION_TYPE, reason)
-        elif codec > _ZSTD and self._version < _FIRST_WITH_ZSTD:
+        elif codec > _ZSTD and is_old:
             refused = RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, "the batch's codec is unknown")
         elif not self._has_acks:
             refused = RequestRefusedError(
@@ -172,7 +173,8 @@ class _Appends:
         elif name in self._refused_topics:
             refused = RequestRefusedError(Code.INVALID_TOPIC_EXCEPTION, f"only the broker writes to {name}")
         if refused is not None:
-            refuse_unless_one_batch(np.frombuffer(batch, np.uint8))
+            # The codec is looked at before a second batch.
+            refuse_unless_one_batch(np.frombuffer(batch, np.uint8), or_several=codec >= _ZSTD and is_old)
             raise refused
 
     def append_all(self) -> Answer:

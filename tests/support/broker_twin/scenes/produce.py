@@ -67,6 +67,19 @@ def _refused(side: Side, version: int, number: int) -> None:
     cases: dict[str, bytes | None] = {
         "no batch": b"",
         "two batches": good + good,
+        "two batches, the first with a wrong checksum": batch(checksum=1) + good,
+        "two batches, the second with a wrong checksum": good + batch(checksum=1),
+        "two batches, the first of magic 1": OLD_MESSAGE + good,
+        "two batches, the second of magic 1": good + OLD_MESSAGE,
+        "two batches, the first of magic 3": batch(magic=3) + good,
+        "two batches, the second of magic 3": good + batch(magic=3),
+        "two batches, the first with zstd": batch(codec=4) + good,
+        "two batches, the second with zstd": good + batch(codec=4),
+        "two batches, the second cut": good + good[:-5],
+        "two batches, the second's header cut": good + good[:20],
+        "zstd and a wrong checksum": batch(attributes=4, checksum=1),
+        "magic 3 and a wrong checksum": batch(magic=3, checksum=1),
+        "control batch with a wrong checksum": batch(attributes=CONTROL, checksum=1),
         "half a batch": good[:-5],
         "a header's half": good[:20],
         "wrong checksum": batch(checksum=1),
@@ -92,6 +105,13 @@ def _refused(side: Side, version: int, number: int) -> None:
         side.ask("zero id", PRODUCE, version, acks=-1, timeout=5000, topic_data=[zero])
     _ask(side, "no key, compacted", version, "produce-compact", 0, batch(3, key=None))
     _ask(side, "too large", version, "produce-small", 0, batch(20))
+    _ask(side, "too large, wrong checksum", version, "produce-small", 0, batch(20, checksum=1))
+    _ask(side, "too large, wrong acks", version, "produce-small", 0, batch(20), acks=3)
+    _ask(side, "no key and a wrong checksum", version, "produce-compact", 0, batch(2, key=None, checksum=1))
+    _ask(side, "too old, wrong checksum", version, "produce-bounded", 0, batch(2, checksum=1))
+    _ask(side, "wrong acks, wrong checksum", version, "produce", number, batch(checksum=1), acks=3)
+    _ask(side, "wrong acks, unknown partition", version, "produce", 99, good, acks=3)
+    _ask(side, "wrong acks, no batch", version, "produce", number, b"", acks=3)
     _ask(side, "too old", version, "produce-bounded", 0, batch(2))
     _ask(side, "transactional", version, "produce", number, _transactional(version))
     _ask(

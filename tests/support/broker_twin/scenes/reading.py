@@ -81,7 +81,13 @@ def _limits(side: Side, version: int) -> None:
         _ask(side, f"{size} bytes in all", version, every, max_bytes=size)
         both = _topic(side, version, "fetch", _from(0, 0, size), _from(0, 1, size))
         _ask(side, f"{size} bytes each", version, both)
-    _ask(side, "negative bytes", version, _topic(side, version, "fetch", _from(0, 0, -1)))
+    for offset in (-1, 0, 4, 9, 10):
+        what = "negative bytes" if not offset else f"negative bytes, from {offset}"
+        _ask(side, what, version, _topic(side, version, "fetch", _from(offset, 0, -1)))
+        _ask(side, f"{what}, in all", version, _topic(side, version, "fetch", _from(offset, 0)), max_bytes=-1)
+    for offset in (-1, 0, 4, 7, 8):
+        what = f"negative bytes, cut, from {offset}"
+        _ask(side, what, version, _topic(side, version, "fetch-cut", _from(offset, 0, -1)))
     empty_first = _topic(side, version, "fetch", _from(0, 2, 10), _from(0, 1, 10))
     _ask(side, "first is empty", version, empty_first)
 
@@ -93,6 +99,11 @@ def _refused(side: Side, version: int) -> None:
     _ask(side, "session unknown", version, session_id=12345, session_epoch=1)
     _ask(side, "session closed", version, _topic(side, version, "fetch", _from(0, 1)), session_epoch=-1)
     if version >= 7:
+        for number in (-1, -2, -(1 << 28), -(1 << 31)):
+            for epoch in (-2, -1, 0, 1, 5):
+                what = f"session {number}, epoch {epoch}"
+                one = _topic(side, version, "fetch", _from(0, 1))
+                _ask(side, what, version, one, session_id=number, session_epoch=epoch)
         _ask(side, "session 0, epoch 5", version, session_id=0, session_epoch=5)
         _ask(side, "a new session", version, _topic(side, version, "fetch", _from(0, 1)), session_epoch=0)
     if version >= 9:
