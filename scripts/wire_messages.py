@@ -21,7 +21,7 @@ APIS = (
     "OffsetForLeaderEpoch DescribeConfigs AlterConfigs DescribeLogDirs CreatePartitions "
     "ElectLeaders IncrementalAlterConfigs AlterPartitionReassignments ListPartitionReassignments "
     "DescribeCluster ListConfigResources DescribeTopicPartitions DescribeClientQuotas AlterClientQuotas "
-    "DescribeUserScramCredentials"
+    "DescribeUserScramCredentials AlterReplicaLogDirs DescribeQuorum UpdateFeatures"
 ).split()
 _EVERY_LATER = 32767
 _TYPES = {

@@ -41,6 +41,7 @@ from siltstone.broker.handlers import (
     offsets,
     produce,
     producers,
+    quorum,
     records,
     topics,
     versions,
@@ -80,6 +81,9 @@ HANDLERS: Mapping[int, Handler] = {
     apis.ALTER_CLIENT_QUOTAS: quota_handlers.alter_client_quotas,
     apis.DESCRIBE_USER_SCRAM_CREDENTIALS: quota_handlers.describe_user_scram_credentials,
     apis.DESCRIBE_LOG_DIRS: log_dirs.describe_log_dirs,
+    apis.ALTER_REPLICA_LOG_DIRS: quorum.alter_replica_log_dirs,
+    apis.DESCRIBE_QUORUM: quorum.describe_quorum,
+    apis.UPDATE_FEATURES: quorum.update_features,
     apis.ELECT_LEADERS: cluster.elect_leaders,
     apis.ALTER_PARTITION_REASSIGNMENTS: cluster.alter_partition_reassignments,
     apis.LIST_PARTITION_REASSIGNMENTS: cluster.list_partition_reassignments,
@@ -206,7 +210,9 @@ class Dispatcher:
         found[quotas.REQUEST] = self._quotas.used(call, call.seconds)
         found[quotas.MUTATION] = getattr(answer, "throttle_time_ms", 0)
         throttle_ms = self._quotas.throttle(call, found)
-        return structs.replace(answer, throttle_time_ms=throttle_ms) if throttle_ms else answer
+        # DescribeQuorum's answer has no place for it.
+        is_told = throttle_ms and "throttle_time_ms" in answer.__struct_fields__
+        return structs.replace(answer, throttle_time_ms=throttle_ms) if is_told else answer
 
     def _failure(self, route: _Route, call: Call, error: Exception) -> Message | Unanswered:
         """The answer where a handler has failed: with the error's code, if there is a place for it in the

@@ -20,6 +20,7 @@ APIS: dict[int, Api] = {
         Api(23, "OffsetForLeaderEpoch", 2, 4, 4),
         Api(32, "DescribeConfigs", 1, 4, 4),
         Api(33, "AlterConfigs", 0, 2, 2),
+        Api(34, "AlterReplicaLogDirs", 1, 2, 2),
         Api(35, "DescribeLogDirs", 1, 5, 2),
         Api(37, "CreatePartitions", 0, 3, 2),
         Api(43, "ElectLeaders", 0, 2, 2),
@@ -29,6 +30,8 @@ APIS: dict[int, Api] = {
         Api(48, "DescribeClientQuotas", 0, 1, 1),
         Api(49, "AlterClientQuotas", 0, 1, 1),
         Api(50, "DescribeUserScramCredentials", 0, 0, 0),
+        Api(55, "DescribeQuorum", 0, 2, 0),
+        Api(57, "UpdateFeatures", 0, 2, 0),
         Api(60, "DescribeCluster", 0, 2, 0),
         Api(74, "ListConfigResources", 0, 1, 0),
         Api(75, "DescribeTopicPartitions", 0, 0, 0),
@@ -47,6 +50,7 @@ INIT_PRODUCER_ID = 22
 OFFSET_FOR_LEADER_EPOCH = 23
 DESCRIBE_CONFIGS = 32
 ALTER_CONFIGS = 33
+ALTER_REPLICA_LOG_DIRS = 34
 DESCRIBE_LOG_DIRS = 35
 CREATE_PARTITIONS = 37
 ELECT_LEADERS = 43
@@ -56,6 +60,8 @@ LIST_PARTITION_REASSIGNMENTS = 46
 DESCRIBE_CLIENT_QUOTAS = 48
 ALTER_CLIENT_QUOTAS = 49
 DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+DESCRIBE_QUORUM = 55
+UPDATE_FEATURES = 57
 DESCRIBE_CLUSTER = 60
 LIST_CONFIG_RESOURCES = 74
 DESCRIBE_TOPIC_PARTITIONS = 75

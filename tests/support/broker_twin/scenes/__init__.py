@@ -7,6 +7,7 @@ from tests.support.broker_twin.scenes import (
     configs,
     frames,
     produce,
+    quorum,
     quotas,
     reading,
     sessions,
@@ -67,6 +68,14 @@ APIS = (
         run=configs.list_config_resources,
     ),
     Scene(name="alter_configs", key=side.ALTER_CONFIGS, versions=range(0, 3), run=configs.alter_configs),
+    Scene(name="describe_quorum", key=side.DESCRIBE_QUORUM, versions=range(0, 3), run=quorum.describe_quorum),
+    Scene(name="update_features", key=side.UPDATE_FEATURES, versions=range(0, 3), run=quorum.update_features),
+    Scene(
+        name="alter_replica_log_dirs",
+        key=side.ALTER_REPLICA_LOG_DIRS,
+        versions=range(1, 3),
+        run=quorum.alter_replica_log_dirs,
+    ),
     Scene(
         name="alter_client_quotas",
         key=side.ALTER_CLIENT_QUOTAS,

@@ -1,0 +1,120 @@
+"""DescribeQuorum 0 to 2, UpdateFeatures 0 to 2, AlterReplicaLogDirs 1 to 2: what a single node without
+controllers, features and moves answers.
+
+The broker is its own only voter, so tools see who leads; its metadata is no log that others could fetch, and
+has no offsets. There are no features of the cluster, so none can be set. A partition stays in its log
+directory: to be moved to where it is succeeds, and to another one is refused. Corresponds to Kafka's
+``KafkaRaftClient``, ``FeatureControlManager`` and ``ReplicaManager.alterReplicaLogDirs``.
+"""
+
+from __future__ import annotations
+
+from siltstone.broker.answers import Call
+from siltstone.broker.errors import Code, RequestRefusedError, code_of
+from siltstone.broker.store import Broker
+from siltstone.broker.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
+from siltstone.broker.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    Listener,
+    Node,
+    ReplicaState,
+    ResponsePartitionData,
+    ResponseTopicData,
+)
+from siltstone.broker.wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
+from siltstone.log.names import CLUSTER_METADATA
+
+
+def describe_quorum(broker: Broker, request: DescribeQuorumRequest, call: Call) -> DescribeQuorumResponse:
+    """The one voter of the cluster's metadata; other partitions, and several at once, are unknown."""
+    asked = [
+        (topic.topic_name, tuple(one.partition_index for one in topic.partitions)) for topic in request.topics
+    ]
+    if asked == [(CLUSTER_METADATA, (0,))]:
+        host, port = broker.host_and_port(call)
+        listener = Listener(name=call.connection.listener.name, host=host, port=port)
+        return DescribeQuorumResponse(
+            topics=(ResponseTopicData(topic_name=CLUSTER_METADATA, partitions=(_quorum(broker),)),),
+            nodes=(Node(node_id=broker.node_id, listeners=(listener,)),),
+        )
+    return DescribeQuorumResponse(
+        topics=tuple(
+            ResponseTopicData(topic_name=name, partitions=tuple(_unknown(number) for number in numbers))
+            for name, numbers in asked
+        )
+    )
+
+
+def _quorum(broker: Broker) -> ResponsePartitionData:
+    now_ms = broker.clock.now_ms()
+    voter = ReplicaState(
+        replica_id=broker.node_id, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms
+    )
+    return ResponsePartitionData(leader_id=broker.node_id, current_voters=(voter,))
+
+
+def _unknown(number: int) -> ResponsePartitionData:
+    return ResponsePartitionData(
+        partition_index=number,
+        error_code=Code.UNKNOWN_TOPIC_OR_PARTITION,
+        error_message="the cluster's metadata has one partition, and nothing else is a quorum's",
+    )
+
+
+def update_features(broker: Broker, request: UpdateFeaturesRequest, call: Call) -> UpdateFeaturesResponse:
+    """Refuses every change."""
+    for update in request.feature_updates:
+        reason = f"nothing was updated: there is no feature {update.feature!r:.100} here"
+        return UpdateFeaturesResponse(error_code=Code.INVALID_UPDATE_VERSION, error_message=reason)
+    return UpdateFeaturesResponse(error_message=None)
+
+
+async def alter_replica_log_dirs(
+    broker: Broker, request: AlterReplicaLogDirsRequest, call: Call
+) -> AlterReplicaLogDirsResponse:
+    """Leave partitions where they are, and refuse other directories."""
+    return await broker.in_pool(_alter_log_dirs, broker, request)
+
+
+def _alter_log_dirs(broker: Broker, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+    # As in Kafka, the last directory counts that is named for a partition.
+    wanted = {
+        (topic.name, number): directory.path
+        for directory in request.dirs
+        for topic in directory.topics
+        for number in topic.partitions
+    }
+    results = dict[str, list[AlterReplicaLogDirPartitionResult]]()
+    for (topic, number), path in wanted.items():
+        result = AlterReplicaLogDirPartitionResult(
+            partition_index=number, error_code=_code(broker, topic, number, path)
+        )
+        results.setdefault(topic, []).append(result)
+    return AlterReplicaLogDirsResponse(
+        results=tuple(
+            AlterReplicaLogDirTopicResult(topic_name=topic, partitions=tuple(partitions))
+            for topic, partitions in results.items()
+        )
+    )
+
+
+def _code(broker: Broker, topic: str, number: int, path: str) -> int:
+    """Kafka's code for a partition that is to be in a log directory."""
+    try:
+        serving = {str(served.path.absolute()): served for served in broker.manager.serving()}
+        if path in map(str, (offline.absolute() for offline in broker.manager.offline)):
+            raise RequestRefusedError(Code.KAFKA_STORAGE_ERROR, "the directory is offline")
+        if path not in serving:
+            raise RequestRefusedError(Code.LOG_DIR_NOT_FOUND, "this is no log directory of the broker")
+        log = broker.log_of(topic, number)
+        if log.topic_partition not in serving[path].logs:
+            raise RequestRefusedError(Code.KAFKA_STORAGE_ERROR, "partitions are not moved here")
+    except Exception as error:
+        return code_of(error)
+    return Code.NONE

@@ -1,0 +1,82 @@
+"""Requests and answers of DescribeQuorum. Made by ``scripts/wire_messages.py``."""
+
+from typing import Annotated, ClassVar
+
+from siltstone.broker.wire.fields import ZERO_ID, Field, Message
+
+
+class PartitionData(Message, frozen=True):
+    """``partitions`` of TopicData."""
+
+    partition_index: Annotated[int, Field("int32", 0)] = 0
+
+
+class TopicData(Message, frozen=True):
+    """``topics`` of DescribeQuorumRequest."""
+
+    topic_name: Annotated[str, Field("string", 0)] = ""
+    partitions: Annotated[tuple[PartitionData, ...], Field("struct", 0, is_array=True)] = ()
+
+
+class DescribeQuorumRequest(Message, frozen=True):
+    """Versions 0-2."""
+
+    FIRST_FLEXIBLE: ClassVar[int] = 0
+
+    topics: Annotated[tuple[TopicData, ...], Field("struct", 0, is_array=True)] = ()
+
+
+class ReplicaState(Message, frozen=True):
+    """``currentVoters`` of ResponsePartitionData."""
+
+    replica_id: Annotated[int, Field("int32", 0)] = 0
+    replica_directory_id: Annotated[bytes, Field("uuid", 2)] = ZERO_ID
+    log_end_offset: Annotated[int, Field("int64", 0)] = 0
+    last_fetch_timestamp: Annotated[int, Field("int64", 1)] = -1
+    last_caught_up_timestamp: Annotated[int, Field("int64", 1)] = -1
+
+
+class ResponsePartitionData(Message, frozen=True):
+    """``partitions`` of ResponseTopicData."""
+
+    partition_index: Annotated[int, Field("int32", 0)] = 0
+    error_code: Annotated[int, Field("int16", 0)] = 0
+    error_message: Annotated[str | None, Field("string", 2, nullable=2)] = ""
+    leader_id: Annotated[int, Field("int32", 0)] = 0
+    leader_epoch: Annotated[int, Field("int32", 0)] = 0
+    high_watermark: Annotated[int, Field("int64", 0)] = 0
+    current_voters: Annotated[tuple[ReplicaState, ...], Field("struct", 0, is_array=True)] = ()
+    observers: Annotated[tuple[ReplicaState, ...], Field("struct", 0, is_array=True)] = ()
+
+
+class ResponseTopicData(Message, frozen=True):
+    """``topics`` of DescribeQuorumResponse."""
+
+    topic_name: Annotated[str, Field("string", 0)] = ""
+    partitions: Annotated[tuple[ResponsePartitionData, ...], Field("struct", 0, is_array=True)] = ()
+
+
+class Listener(Message, frozen=True):
+    """``listeners`` of Node."""
+
+    name: Annotated[str, Field("string", 2)] = ""
+    host: Annotated[str, Field("string", 2)] = ""
+    port: Annotated[int, Field("uint16", 2)] = 0
+
+
+class Node(Message, frozen=True):
+    """``nodes`` of DescribeQuorumResponse."""
+
+    node_id: Annotated[int, Field("int32", 2)] = 0
+    listeners: Annotated[tuple[Listener, ...], Field("struct", 2, is_array=True)] = ()
+
+
+class DescribeQuorumResponse(Message, frozen=True):
+    """Versions 0-2."""
+
+    FIRST_FLEXIBLE: ClassVar[int] = 0
+
+    error_code: Annotated[int, Field("int16", 0)] = 0
+    error_message: Annotated[str | None, Field("string", 2, nullable=2)] = ""
+    topics: Annotated[tuple[ResponseTopicData, ...], Field("struct", 0, is_array=True)] = ()
+    nodes: Annotated[tuple[Node, ...], Field("struct", 2, is_array=True)] = ()

@@ -1,0 +1,43 @@
+"""Requests and answers of UpdateFeatures. Made by ``scripts/wire_messages.py``."""
+
+from typing import Annotated, ClassVar
+
+from siltstone.broker.wire.fields import Field, Message
+
+
+class FeatureUpdateKey(Message, frozen=True):
+    """``featureUpdates`` of UpdateFeaturesRequest."""
+
+    feature: Annotated[str, Field("string", 0)] = ""
+    max_version_level: Annotated[int, Field("int16", 0)] = 0
+    allow_downgrade: Annotated[bool, Field("bool", 0, last=0)] = False
+    upgrade_type: Annotated[int, Field("int8", 1)] = 1
+
+
+class UpdateFeaturesRequest(Message, frozen=True):
+    """Versions 0-2."""
+
+    FIRST_FLEXIBLE: ClassVar[int] = 0
+
+    timeout_ms: Annotated[int, Field("int32", 0)] = 60000
+    feature_updates: Annotated[tuple[FeatureUpdateKey, ...], Field("struct", 0, is_array=True)] = ()
+    validate_only: Annotated[bool, Field("bool", 1)] = False
+
+
+class UpdatableFeatureResult(Message, frozen=True):
+    """``results`` of UpdateFeaturesResponse."""
+
+    feature: Annotated[str, Field("string", 0)] = ""
+    error_code: Annotated[int, Field("int16", 0)] = 0
+    error_message: Annotated[str | None, Field("string", 0, nullable=0)] = ""
+
+
+class UpdateFeaturesResponse(Message, frozen=True):
+    """Versions 0-2."""
+
+    FIRST_FLEXIBLE: ClassVar[int] = 0
+
+    throttle_time_ms: Annotated[int, Field("int32", 0)] = 0
+    error_code: Annotated[int, Field("int16", 0)] = 0
+    error_message: Annotated[str | None, Field("string", 0, nullable=0)] = ""
+    results: Annotated[tuple[UpdatableFeatureResult, ...], Field("struct", 0, last=1, is_array=True)] = ()
