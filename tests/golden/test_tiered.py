@@ -92,15 +92,36 @@ def test_a_segment_that_the_topic_does_not_have_does_not_count(broker: Path) -> 
 
 def test_explain_and_dump_say_what_is_there(broker: Path, capfd: pytest.CaptureFixture[str]) -> None:
     remote = str(broker / "tier" / STORAGE)
-    settings = ["cleanup.policy=compact", "remote.storage.enable=false"]
-    flags = [word for setting in settings for word in ("--config", setting)]
-    explain = ["explain", str(broker / "logs"), "--topic", TOPIC, "--engine", "process", "--json", "--force"]
-    assert run([*explain, *flags, "--remote", remote]) == 0
+    explain = ["explain", str(broker / "logs"), "--topic", TOPIC, "--engine", "process", "--json"]
+    assert run([*explain, "--remote", remote]) == 0
     printed = capfd.readouterr()
     assert "joined" not in printed.out + printed.err
-    (log,) = json.loads(printed.out)["logs"]
+    document = json.loads(printed.out)
+    (log,) = document["logs"]
     assert (log["log_start_offset"], log["status"]) == (0, "would_clean")
     assert log["records_after"] < log["records_before"] / 5
+    notes = "\n".join(document["notes"])
+    assert f"{TOPIC} has tiered storage, which Kafka does not compact: shown as if it did" in notes
+    assert f"4 remote segments read from {remote}/{TOPIC}-0-" in notes
+    assert "by the topic __remote_log_metadata" in notes
+    words = ["clean", str(broker / "logs"), "--dry-run", "--topic", TOPIC, "--engine", "process", "--remote"]
+    assert run([*words, remote]) == 0
+    printed = capfd.readouterr()
+    assert "as if it did" in " ".join((printed.out + printed.err).split())
+    assert "joined" not in printed.out + printed.err
+    assert "1 log would be cleaned" in printed.out
+    words = [
+        "clean",
+        str(broker / "logs"),
+        "--out",
+        str(broker / "copy"),
+        "--topic",
+        TOPIC,
+        "--remote",
+        remote,
+    ]
+    assert run(words) == 0  # only what a broker would do
+    assert "cleanup.policy=delete" in capfd.readouterr().out
     assert run(["dump", str(broker / "logs" / f"{TOPIC}-0"), "--remote", remote]) == 0
     printed = capfd.readouterr()
     assert printed.out.count(f"Dumping {remote}/{TOPIC}-0-") >= 12

@@ -19,7 +19,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,10 +35,12 @@ from siltstone.commands.explain_page import counted
 from siltstone.commands.policies import (
     CleaningOptions,
     Policies,
+    as_if_compacted,
     gather_policies,
     high_watermark_is_end,
     log_states,
     recovery_configs,
+    tiered_notes,
 )
 from siltstone.compaction.engine import Engine, InProcessEngine, Progress
 from siltstone.compaction.history import History
@@ -305,6 +307,8 @@ def clean(
         _refuse_directories(request, directories)
         policies = gather_policies(directories, request)
         states = log_states(directories, policies, request.topics)
+        if request.dry_run:
+            states = list(map(as_if_compacted, states))
         if confirm is not None:
             confirm(states, request.plan_options(now_ms))
         originals = None if request.keep_originals is None else request.keep_originals.absolute() / run
@@ -318,6 +322,7 @@ def clean(
         # The first call starts the engine; there was none if there was nothing to clean.
         was_started = engine_of_run.cache_info().currsize > 0
         engine_name = _engine_name(engine_of_run()) if was_started else None
+        policies = replace(policies, notes=(*policies.notes, *tiered_notes(states)))
         return _outcome(audit, directories, policies, results, excluded, originals, engine_name)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -47,6 +47,7 @@ from siltstone.log.metadata_log import (
     read_cluster_settings,
 )
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
+from siltstone.log.tiered.joining import remote_lines
 from siltstone.runtime.topics import TopicSettings, load_registry
 
 _logger = logging.getLogger("siltstone")
@@ -314,6 +315,34 @@ def recovery_configs(
         return LogConfig.of(Config(config, static=static))
 
     return config_of
+
+
+_AS_IF_COMPACTED = "as if compacted"
+_REMOTE_STORAGE = "remote.storage.enable"
+
+
+def as_if_compacted(state: LogState) -> LogState:
+    """The log of a topic with tiered storage, whose remote part is read, with the settings of one that is
+    compacted: Kafka cleans no such topic, and what it would save is only shown."""
+    if not files.is_joined(state.path) or state.config is None or not state.config.flag(_REMOTE_STORAGE):
+        return state
+    layer = parse_assignments((f"{_REMOTE_STORAGE}=false",), _AS_IF_COMPACTED)
+    if not state.is_compacted:
+        layer |= parse_assignments(("cleanup.policy=compact",), _AS_IF_COMPACTED)
+    return replace(state, config=state.config.with_topic_layer(layer))
+
+
+def tiered_notes(states: Iterable[LogState]) -> Iterator[str]:
+    """What an operator should know of logs with a remote part: which segments were read, and that they are
+    not compacted. Only of logs that were listed."""
+    topics = set()
+    for state in states:
+        if state.config is not None and state.config.setting(_REMOTE_STORAGE).source == _AS_IF_COMPACTED:
+            topics.add(state.topic_partition.topic)
+        yield from remote_lines(state.path)
+    if topics:
+        names, has = ", ".join(sorted(topics)), "has" if len(topics) == 1 else "have"
+        yield f"{names} {has} tiered storage, which Kafka does not compact: shown as if it did"
 
 
 def log_states(

@@ -12,14 +12,16 @@ from functools import cache
 from pathlib import Path
 
 from siltstone.base.clock import SystemClock, resolve_now_ms
-from siltstone.base.errors import UsageError
+from siltstone.base.errors import UsageError, shown_path
 from siltstone.commands.engines import cleanable_bytes, log_bytes, parse_spark_conf, start_java
 from siltstone.commands.policies import (
     CleaningOptions,
     RunOptions,
+    as_if_compacted,
     gather_policies,
     high_watermark_is_end,
     log_states,
+    tiered_notes,
 )
 from siltstone.compaction.engine import Engine, InProcessEngine, Progress
 from siltstone.compaction.explain import (
@@ -143,7 +145,7 @@ def explain(
     directories = open_directories(request.directories, lock=False)
     require_one_broker(directories)
     policies = gather_policies(directories, request)
-    states = log_states(directories, policies, request.topics)
+    states = list(map(as_if_compacted, log_states(directories, policies, request.topics)))
     options = ExplainOptions(plan_options=plan_options, show_keys=request.show_keys, top=request.top)
     logs = explain_logs(states, options, cache(engine or (lambda: engine_for(request, states, progress))))
     passed_over = [(entry.path, entry.reason) for directory in directories for entry in directory.passed_over]
@@ -152,7 +154,8 @@ def explain(
         for directory in directories
         if directory.is_log_directory and not directory.had_clean_shutdown
     )
-    notes = [*policies.notes, *(_UNCLEAN.format(path=directory.path) for directory in unclean)]
+    notes = [*policies.notes, *(_UNCLEAN.format(path=shown_path(directory.path)) for directory in unclean)]
+    notes += tiered_notes(states)
     return Explanation(now_ms=plan_options.now_ms, logs=logs, passed_over=passed_over, notes=notes)
 
 

@@ -33,8 +33,9 @@ from siltstone.base.errors import (
     DirectoryRefusedError,
     UnsafeFileError,
     UsageError,
+    shown_path,
 )
-from siltstone.base.files.joined import JoinedFile, JoinedFiles, JoinedPlace, is_joined
+from siltstone.base.files.joined import JoinedFile, JoinedFiles, JoinedPlace, is_joined, place_of_joined
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import CONTROL_BIT
 from siltstone.base.records.metadata import UndecodableMessageError
@@ -107,7 +108,31 @@ def find(place: JoinedPlace) -> JoinedFiles:
     """The files that a partition gets from the storage; none for other directories. Raises SiltstoneError,
     OSError."""
     part = remote_part(place)
+    _listed.pop(place, None)
+    if part is not None:
+        _listed[place] = part
     return {} if part is None else part.files
+
+
+_listed: dict[JoinedPlace, RemotePart] = {}
+"""The remote parts as they were listed last."""
+_LINES_MAX = 5
+"""Segments that are not read, of one partition, in the lines for people."""
+
+
+def remote_lines(partition: Path) -> Iterator[str]:
+    """What was read of the remote part of a partition, and what was not, in lines for people; none if it has
+    no such part, or was not listed."""
+    part = _listed.get(place_of_joined(partition)) if is_joined(partition) else None
+    if part is None:
+        return
+    count = len({segment.copy.segment_id for _, segment in part.chosen})
+    segments = "1 remote segment" if count == 1 else f"{count:,} remote segments"
+    yield f"{part.topic_partition}: {segments} read from {shown_path(part.folder)}, by {part.decided_by}"
+    for left_out in part.left_out[:_LINES_MAX]:
+        yield f"{part.topic_partition}: {left_out.name} is not read: {left_out.reason}"
+    if len(part.left_out) > _LINES_MAX:
+        yield f"{part.topic_partition}: {len(part.left_out) - _LINES_MAX:,} more are not read"
 
 
 def remote_part(place: JoinedPlace) -> RemotePart | None:
