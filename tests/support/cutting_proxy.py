@@ -104,6 +104,8 @@ class CuttingProxy:
                 answers.join()
                 with self._lock:
                     self._open -= {client, broker}
+                    # One side has ended the connection before its time: the cut is for the next one.
+                    self._cuts.extendleft(cut for _, _, cut in asked if cut and not cut.met.is_set())
 
     def _answer(
         self,
@@ -114,7 +116,7 @@ class CuttingProxy:
     ) -> None:
         with contextlib.suppress(OSError):
             while frame := _frame(broker):
-                api_key, size, cut = asked.popleft()
+                api_key, size, cut = asked[0]
                 if cut is not None:
                     client.sendall(frame[: cut.after])
                     is_over.set()
@@ -122,6 +124,7 @@ class CuttingProxy:
                     break
                 self.sizes[api_key] = size, len(frame)
                 client.sendall(frame)
+                asked.popleft()
         with contextlib.suppress(OSError):
             client.shutdown(socket.SHUT_RDWR)
 
