@@ -7,6 +7,8 @@ installed is left out.
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -163,3 +165,55 @@ def test_kcat(bootstrap: str) -> None:
     assert read.splitlines() == [f"{at} {codec} {codec} {n}" for at, (codec, n) in enumerate(wanted)]
     assert b"[0] offset 150" in run("-Q", "-t", "kcat:0:-1")
     assert b'topic "kcat" with 1 partitions' in run("-L", "-t", "kcat")
+
+
+OLD_CONFLUENT = os.environ.get("SILTSTONE_OLD_CONFLUENT")
+"""The Python of an environment with confluent-kafka 1.x, which has no wheel for Python 3.11 and later."""
+_OLD_PROGRAM = """
+import json, sys
+from confluent_kafka import Consumer, Producer, TopicPartition, version
+from confluent_kafka.admin import AdminClient, NewTopic
+
+server, count, time_ms, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+admin = AdminClient({"bootstrap.servers": server})
+admin.create_topics([NewTopic("old", 2, 1)])["old"].result(seconds)
+places, failures = [], []
+def told(error, message):
+    failures.append(str(error)) if error else places.append(message.offset())
+for idempotent in (True, False):
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        producer = Producer({"bootstrap.servers": server, "compression.codec": codec,
+                             "enable.idempotence": idempotent, "linger.ms": 5})
+        for number in range(count):
+            at = len(places) + number
+            producer.produce("old", b"%d" % at, b"k", 1, told, timestamp=time_ms + at)
+        assert producer.flush(seconds) == 0
+consumer = Consumer({"bootstrap.servers": server, "group.id": "none", "enable.auto.commit": False,
+                     "isolation.level": "read_committed"})
+consumer.assign([TopicPartition("old", 1, 0)])
+rows = []
+while len(rows) < len(places):
+    message = consumer.poll(seconds)
+    assert message is not None and message.error() is None, message and message.error()
+    rows.append([message.offset(), message.timestamp()[1] - time_ms, message.value().decode()])
+ends = consumer.get_watermark_offsets(TopicPartition("old", 1), timeout=seconds)
+(found,) = consumer.offsets_for_times([TopicPartition("old", 1, time_ms + 7)], timeout=seconds)
+consumer.close()
+admin.delete_topics(["old"])["old"].result(seconds)
+print(json.dumps([version()[0], places, failures, rows, ends, found.offset]))
+"""
+
+
+def test_confluent_kafka_1(bootstrap: str) -> None:
+    if OLD_CONFLUENT is None:
+        pytest.skip("SILTSTONE_OLD_CONFLUENT names no Python with confluent-kafka 1.x")
+    command = [OLD_CONFLUENT, "-c", _OLD_PROGRAM, bootstrap, str(COUNT), str(TIME_MS), str(SECONDS)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, timeout=5 * SECONDS, check=False, env=environment)
+    assert done.returncode == 0, done.stderr.decode()
+    version, places, failures, rows, ends, found = json.loads(done.stdout)
+    total = 10 * COUNT
+    assert version.startswith("1.")
+    assert (places, failures) == (list(range(total)), [])
+    assert rows == [[place, place, str(place)] for place in range(total)]
+    assert (ends, found) == ([0, total], 7)

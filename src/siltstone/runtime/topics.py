@@ -467,11 +467,11 @@ def refuse_new_topic(
     if name in existing:
         raise TopicExistsError(f"topic {name!r} already exists")
     refuse_collision(name, existing)
+    _refuse_bad_settings(name, overrides, broker)
     if partitions < 1:
         raise InvalidPartitionsError(
             f"topic {name!r} cannot have {partitions} partitions", advice="pass at least 1"
         )
-    _refuse_bad_settings(name, overrides, broker)
 
 
 def refuse_fewer_partitions(name: str, current: int, count: int) -> None:

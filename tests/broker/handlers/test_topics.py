@@ -63,6 +63,19 @@ def codes(results: tuple[Any, ...]) -> dict[str, int]:
     return {result.name: result.error_code for result in results}
 
 
+def test_a_bad_setting_comes_before_a_bad_count_factor_or_assignment(broker: ServedBroker) -> None:
+    """Measured: a Kafka looks at settings first, and at the name before them."""
+    wrong = {"retention_ms": "x"}
+    assert codes(created(
+        broker,
+        new("assigned", -1, 1, {3: (7,)}, **wrong), new("count", 0, **wrong), new("factor", 1, 2, **wrong),
+        new("no/name", 1, 2, **wrong), new("factor-alone", 1, 2), new("null", 1, 2, retention_ms=None),
+    )) == {
+        "assigned": BAD_CONFIG, "count": BAD_CONFIG, "factor": BAD_CONFIG,
+        "no/name": INVALID_TOPIC, "factor-alone": BAD_FACTOR, "null": BAD_CONFIG,
+    }  # fmt: skip
+
+
 def test_a_new_topic_is_answered_with_its_id_and_its_settings(broker: ServedBroker) -> None:
     (result,) = created(broker, new("orders", 3, retention_ms="123", cleanup_policy="compact"))
     assert (result.error_code, result.error_message) == (0, None)

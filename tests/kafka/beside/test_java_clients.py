@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from siltstone.broker.sessions import FetchedPartitions, FetchSessions
+from siltstone.broker.sessions import FetchedPartitions, FetchSessionCache
 from tests.support.broker_twin.ours import bootstrap_of, our_broker
 from tests.support.broker_twin.pair import Pair
 from tests.support.kafka.jars import HERE, java_command, kafka_libs, libs_of
@@ -44,13 +44,13 @@ def test_java_client(version: str, pair: Pair) -> None:
 
 def test_one_consumer_of_many_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads in one fetch session, which is all that it has and which it closes."""
-    sizes, begin = list[int](), FetchSessions.begin
+    sizes, begin = list[int](), FetchSessionCache.begin
 
-    def note(sessions: FetchSessions, partitions: FetchedPartitions, **options: Any) -> int:
+    def note(sessions: FetchSessionCache, partitions: FetchedPartitions, **options: Any) -> int:
         sizes.append(len(partitions))
         return begin(sessions, partitions, **options)
 
-    monkeypatch.setattr(FetchSessions, "begin", note)
+    monkeypatch.setattr(FetchSessionCache, "begin", note)
     with our_broker(tmp_path / "logs") as server:
         arguments = (bootstrap_of(server), "many", str(PARTITIONS), str(ROUNDS))
         command = java_command(str(HERE / "ManyPartitions.java"), *arguments)

@@ -229,6 +229,7 @@ class _Appends:
             responses=tuple(
                 _of_topic(topic, answers)
                 for topic, answers in zip(self._request.topic_data, self.answers, strict=True)
+                if answers
             )
         )
 

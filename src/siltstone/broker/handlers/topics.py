@@ -17,6 +17,7 @@ from functools import partial
 from siltstone.base.config import parse_topic_config
 from siltstone.base.errors import (
     InvalidPartitionsError,
+    SiltstoneError,
     TopicExistsError,
     UnknownTopicError,
 )
@@ -50,6 +51,7 @@ from siltstone.commands import administration
 from siltstone.commands.changes import LOCAL_USER, Actor
 from siltstone.log.names import CLUSTER_METADATA
 from siltstone.runtime.topic_names import id_bytes, new_id
+from siltstone.runtime.topics import refuse_new_topic
 
 PARTITIONS_MAX = administration.NEW_PARTITIONS_MAX
 """The most partitions that one request creates, of all of its topics together."""
@@ -132,19 +134,14 @@ def _create_topic(
     name = topic.name
     if name == CLUSTER_METADATA:
         raise RequestRefusedError(Code.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
-    overrides: dict[str, str] = {}
-    for setting in topic.configs:  # of several with one name the last one counts, as in Kafka
-        if setting.value is None:
-            raise RequestRefusedError(
-                Code.INVALID_CONFIG, f"Null value not supported for topic configs: {setting.name}"
-            )
-        overrides[setting.name] = setting.value
-    if not topic.assignments and topic.replication_factor not in (-1, 1):
-        raise RequestRefusedError(Code.INVALID_REPLICATION_FACTOR, _factor_message(topic.replication_factor))
-    refuse_tiered(overrides)
-    count = None if topic.num_partitions == -1 else topic.num_partitions
-    if topic.assignments:
-        count = _assigned(topic, broker.node_id)
+    try:
+        count, overrides = _checked(topic, broker.node_id)
+    except (RequestRefusedError, SiltstoneError):
+        # As in Kafka a bad name, a topic that exists and bad settings come first.
+        settings = {setting.name: setting.value for setting in topic.configs if setting.value is not None}
+        known = settings if len(settings) == len(topic.configs) else {}
+        refuse_new_topic(name, broker.manager.topics.names(), 1, known, broker.manager.config)
+        raise
     create = partial(administration.create_topic, broker.served, actor_of(call), name, count, overrides)
     if validate_only or quota.is_set:
         create(validate_only=True)
@@ -172,6 +169,24 @@ def _create_topic(
             )
         ),
     )
+
+
+def _checked(topic: CreatableTopic, node_id: int) -> tuple[int | None, dict[str, str]]:
+    """The number of partitions, None: the default, and the settings of a topic that is to be created. Raises
+    RequestRefusedError, SiltstoneError."""
+    overrides: dict[str, str] = {}
+    for setting in topic.configs:  # of several with one name the last one counts, as in Kafka
+        if setting.value is None:
+            raise RequestRefusedError(
+                Code.INVALID_CONFIG, f"Null value not supported for topic configs: {setting.name}"
+            )
+        overrides[setting.name] = setting.value
+    if not topic.assignments and topic.replication_factor not in (-1, 1):
+        raise RequestRefusedError(Code.INVALID_REPLICATION_FACTOR, _factor_message(topic.replication_factor))
+    refuse_tiered(overrides)
+    if topic.assignments:
+        return _assigned(topic, node_id), overrides
+    return None if topic.num_partitions == -1 else topic.num_partitions, overrides
 
 
 def _factor_message(factor: int) -> str:
