@@ -17,6 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from siltstone.base import files
 from siltstone.base.errors import UsageError
 from siltstone.spark.executors import shared_folders
 from siltstone.spark.internals import is_connect
@@ -44,7 +45,8 @@ def export_on(spark: SparkSession, export: ExportPlan) -> Export:
     try:
         _refuse_connect(spark)
         frame, splits_of = planned(spark, export.options)
-        with shared_folders(spark, [Path(export.staging)]) as shared:
+        folders = [] if files.is_object(export.target) else [Path(export.staging)]
+        with shared_folders(spark, folders) as shared:
             job = functools.partial(stage_over, frame, export_task, splits_of, export, shared=shared)
             reports = collect(spark, job, f"export to {export.target}")
         return commit(export, [report_of(row, ExportedFile) for row in reports])

@@ -7,6 +7,11 @@
         _SUCCESS                          made by the driver, after all files were found as reported
     ─ rename ─► NAME/
 
+    in a store, which has no rename:
+    TARGET/_siltstone-export              who writes now (If-None-Match)
+    TARGET/_siltstone-export-RANDOM/…     the files, put by the tasks; readers pass names with _ over
+    ─ copied by the store ─► TARGET/part-…; then TARGET/_SUCCESS, which says that all of them are there
+
 Whoever runs the tasks calls ``begin``, ``write_split`` in each task, and ``commit`` or ``abandon``. A file of
 a task attempt that was not reported is removed before the rename. An export whose process is killed leaves
 its staging directory, which no reader takes for data, since its name begins with a dot.
@@ -29,7 +34,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from siltstone.base import files
-from siltstone.base.errors import EngineError, UsageError
+from siltstone.base.errors import BusyError, EngineError, UsageError
 from siltstone.tables.decoding import COLUMNS
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.splits import TaskSplit, partition_directories
@@ -45,6 +50,7 @@ _DICTIONARIES = ["topic", "partition", "timestampType", "file", "codec"]
 _STATISTICS = ["topic", "partition", "offset", "timestamp"]
 """The columns by whose smallest and largest values a reader skips row groups."""
 _PART, _SUFFIX = "part-", ".parquet"
+_STORE_STAGING = "_siltstone-export"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +95,11 @@ def begin(
     for name, value, allowed in (("mode", mode, MODES), ("compression", compression, COMPRESSIONS)):
         if value not in allowed:
             raise UsageError(f"{name}={value!r} is not known", advice=f"pass {', '.join(allowed)}")
+    if files.is_object(target):
+        stored = _begin_in_store(target, options, mode)
+        return ExportPlan(
+            options=options, target=str(target), staging=stored, compression=compression, overwrites=False
+        )
     target = target.absolute()
     overwrites = mode == "overwrite"
     if files.is_link(target) or files.exists(target):
@@ -104,6 +115,25 @@ def begin(
         compression=compression,
         overwrites=overwrites,
     )
+
+
+def _begin_in_store(target: Path, options: ReadOptions, mode: str) -> str:
+    """The staging prefix of an export into a store. Raises UsageError, BusyError, OSError."""
+    if mode == "overwrite":
+        reason = "a store has no rename, with which all files would be replaced at once"
+        raise UsageError(reason, path=target, advice="export to a new prefix")
+    for path in partition_directories(options).values():
+        if files.is_object(path) and files.is_below(target, path.parent):
+            reason = f"the target is inside {path.parent}, and no broker would start with it"
+            raise UsageError(reason, path=target, advice="pass a prefix elsewhere")
+    if files.exists(target):
+        reason = "the target has objects already"
+        advice = "pass another prefix; if an export was interrupted there, remove them"
+        raise UsageError(reason, path=target, advice=advice)
+    name = f"{_STORE_STAGING}-{secrets.token_hex(8)}"
+    if not files.put_own(target / _STORE_STAGING, name.encode()):
+        raise BusyError("another export writes there", path=target, advice="wait for its end")
+    return str(target / name)
 
 
 def _refuse_existing(target: Path, overwrites: bool) -> None:
@@ -178,8 +208,13 @@ def write_split(export: ExportPlan, number: int, split: TaskSplit) -> ExportedFi
 
 
 def _write_file(export: ExportPlan, number: int, batches: Iterable[pa.RecordBatch]) -> ExportedFile:
-    name = part_name(number)
-    return write_parquet(Path(export.staging) / name, schema_of(export.options), export.compression, batches)
+    name, schema = part_name(number), schema_of(export.options)
+    if not files.is_object(export.target):
+        return write_parquet(Path(export.staging) / name, schema, export.compression, batches)
+    with files.temporary_directory("siltstone-export-") as folder:
+        written = write_parquet(Path(folder) / name, schema, export.compression, batches)
+        files.put_file(Path(folder) / name, Path(export.staging) / name)
+        return written
 
 
 def part_name(number: int, run: str = "") -> str:
@@ -268,7 +303,28 @@ def commit(export: ExportPlan, written: Sequence[ExportedFile]) -> Export:
     """
     staging, target = Path(export.staging), Path(export.target)
     written = written or [_write_file(export, 0, ())]
-    found = files.list_files(staging)
+    _check_written(export, written)
+    if files.is_object(target):
+        _publish_in_store(export, written)
+    else:
+        found = files.list_files(staging)
+        for name in found.keys() - {file.name for file in written}:
+            files.unlink(staging / name)
+        files.write_new(staging / SUCCESS, b"")
+        files.sync_directory(staging)
+        _replace_target(staging, target, export.overwrites)
+        files.sync_directory(target.parent)
+    return Export(
+        target=export.target,
+        records=sum(file.records for file in written),
+        files=len(written),
+        size=sum(file.size for file in written),
+    )
+
+
+def _check_written(export: ExportPlan, written: Sequence[ExportedFile]) -> None:
+    """Raises EngineError if a file is not as it was reported."""
+    found = files.list_files(export.staging)
     for file in written:
         if file.name not in found or found[file.name].size != file.size:
             raise EngineError(
@@ -276,18 +332,14 @@ def commit(export: ExportPlan, written: Sequence[ExportedFile]) -> Export:
                 path=export.staging,
                 advice="export to storage that all executors share",
             )
-    for name in found.keys() - {file.name for file in written}:
-        files.unlink(staging / name)
-    files.write_new(staging / SUCCESS, b"")
-    files.sync_directory(staging)
-    _replace_target(staging, target, export.overwrites)
-    files.sync_directory(target.parent)
-    return Export(
-        target=export.target,
-        records=sum(file.records for file in written),
-        files=len(written),
-        size=sum(file.size for file in written),
-    )
+
+
+def _publish_in_store(export: ExportPlan, written: Sequence[ExportedFile]) -> None:
+    """Let the store copy the files to their names, then put the mark that all are there."""
+    staging, target = Path(export.staging), Path(export.target)
+    in_threads(lambda file: files.copy_object(staging / file.name, target / file.name, file.size), written)
+    files.put_own(target / SUCCESS, b"")
+    abandon(export)
 
 
 def _replace_target(staging: Path, target: Path, overwrites: bool) -> None:
@@ -309,7 +361,15 @@ def _replace_target(staging: Path, target: Path, overwrites: bool) -> None:
 def abandon(export: ExportPlan) -> None:
     """Remove what was staged; an error is not raised, since another one is on its way."""
     with contextlib.suppress(OSError):
-        files.remove_tree(export.staging)
+        if not files.is_object(export.target):
+            return files.remove_tree(export.staging)
+        staging, target = Path(export.staging), Path(export.target)
+        files.delete_objects([staging / name for name, _ in files.objects_below(staging)])
+        if not files.exists(target / SUCCESS):
+            parts = [name for name, _ in files.objects_below(target) if is_part_name(name)]
+            files.delete_objects([target / name for name in parts])
+        files.delete_objects([target / _STORE_STAGING])
+    return None
 
 
 Item = TypeVar("Item")

@@ -50,7 +50,7 @@ from siltstone.base.records.build import (
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Int32, Int64
 from siltstone.base.records.varint import write_varint
-from siltstone.log.directory import LogDirectory, refuse_unsafe_files, resolve_directory
+from siltstone.log.directory import LogDirectory, refuse_objects, refuse_unsafe_files, resolve_directory
 from siltstone.log.names import (
     CLUSTER_METADATA,
     INTERNAL_TOPICS,
@@ -167,6 +167,7 @@ def plan_write(
     ``is_streaming``: each commit has an id and epoch of its own, so nothing is known to be repeated yet.
     Raises UsageError, UnknownTopicError, DirectoryLockedError, SiltstoneError, OSError.
     """
+    refuse_objects(Path(options.path))
     path, columns = resolve_directory(Path(options.path)), list(columns)
     clock = clock or SystemClock()
     if options.partitions is not None and options.topic is not None:

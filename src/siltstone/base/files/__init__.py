@@ -61,12 +61,14 @@ from siltstone.base.files.objects import ObjectStatus, Windows, place_of
 from siltstone.base.files.objects import StoreOptions as StoreOptions
 from siltstone.base.files.objects import configure as configure
 from siltstone.base.files.objects import configured as configured
+from siltstone.base.files.objects import copy_object as copy_object
 from siltstone.base.files.objects import delete_objects as delete_objects
 from siltstone.base.files.objects import forget_options as forget_options
 from siltstone.base.files.objects import is_below as is_below
 from siltstone.base.files.objects import is_object as is_object
 from siltstone.base.files.objects import is_same_store as is_same_store
 from siltstone.base.files.objects import objects_below as objects_below
+from siltstone.base.files.objects import put_file as put_file
 from siltstone.base.files.objects import put_new as put_new
 from siltstone.base.files.objects import put_own as put_own
 from siltstone.base.files.opening import DIRECTORY as DIRECTORY

@@ -411,6 +411,9 @@ class Windows:
 # is written last, so it sees all of it or nothing.
 
 
+_OTHER_BYTES = "the store has other bytes than those that were put"
+
+
 def put_new(path: str | os.PathLike[str], data: bytes | memoryview) -> bool:
     """Put an object unless there is one of its key (``If-None-Match: *``); returns whether it was put, and
     False also where the answer to a put got lost that was done (``put_own``). What the store has is compared
@@ -432,7 +435,7 @@ def put_new(path: str | os.PathLike[str], data: bytes | memoryview) -> bool:
     if not is_same and read_whole(path) != data:
         with contextlib.suppress(OSError):
             delete_objects([path])
-        raise OSError(errno.EIO, "the store has other bytes than those that were put", str(place))
+        raise OSError(errno.EIO, _OTHER_BYTES, str(place))
     return True
 
 
@@ -440,6 +443,50 @@ def put_own(path: str | os.PathLike[str], data: bytes) -> bool:
     """``put_new`` of bytes that nobody else puts; returns whether the object has them, whatever became of the
     answers. Raises OSError."""
     return put_new(path, data) or read_whole(path) == data
+
+
+PART_BYTES = 16 << 20
+"""Bytes of one request of a file that is put in parts."""
+
+
+def put_file(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+    """Put a file of this machine under a key that nobody else has, in parts if it is large: it appears as a
+    whole. What the store has is compared with the file, and removed if it is not the same. Raises OSError."""
+    place, size = place_of(path), os.stat(source).st_size
+    is_large = size > PART_BYTES
+
+    def put() -> str | None:
+        with open(source, "rb") as file, _as_os_error(str(place)):
+            done = _of(place).put(place.key, file, use_multipart=is_large, chunk_size=PART_BYTES)
+            tag: str | None = done["e_tag"]
+            return tag
+
+    etag = _whole(put)
+    if (etag or "").strip('"') != _expected_etag(source) and not _has_bytes_of(source, path, size):
+        with contextlib.suppress(OSError):
+            delete_objects([path])
+        raise OSError(errno.EIO, _OTHER_BYTES, str(place))
+
+
+def _expected_etag(source: str | os.PathLike[str]) -> str:
+    """The ETag of S3 for a file: the MD5 of its bytes, or that of its parts' MD5s with their number."""
+    with open(source, "rb") as file:
+        parts = iter(lambda: file.read(PART_BYTES), b"")
+        digests = [hashlib.md5(part, usedforsecurity=False).digest() for part in parts]
+    if len(digests) < 2:
+        return b"".join(digests).hex() or hashlib.md5(b"", usedforsecurity=False).hexdigest()
+    return f"{hashlib.md5(b''.join(digests), usedforsecurity=False).hexdigest()}-{len(digests)}"
+
+
+def _has_bytes_of(source: str | os.PathLike[str], path: str | os.PathLike[str], size: int) -> bool:
+    """Has the object the bytes of the file?"""
+    if head(path).size != size:
+        return False
+    with open(source, "rb") as file:
+        return all(
+            file.read(PART_BYTES) == read_range(path, start, min(start + PART_BYTES, size), size)
+            for start in range(0, size, PART_BYTES)
+        )
 
 
 def copy_object(source: str | os.PathLike[str], target: str | os.PathLike[str], size: int) -> None:
