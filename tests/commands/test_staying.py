@@ -176,8 +176,16 @@ def test_a_value_from_its_append_to_its_end(tmp_path: Path) -> None:
         assert code_of(manager, 0, skipped="tiered storage") == SKIPPED
         assert code_of(manager, 5, is_paused=True) == NEWEST
         cleaner.clean_once()
-        with pytest.raises(UsageError, match="no record at offset 0"):
+        with pytest.raises(UsageError, match="no record at offset 0") as removed:
             why_it_stays(circumstances(manager), 0)
+        assert "a cleaning has removed the one that was there" in str(removed.value.advice)
+        with pytest.raises(UsageError, match="no record at offset 99") as unwritten:
+            why_it_stays(circumstances(manager), 99)
+        end = log.log_end_offset
+        assert f"the next record that is written gets the offset {end}" in str(unwritten.value.advice)
+        with pytest.raises(UsageError, match="no record at offset -1") as below:
+            why_it_stays(circumstances(manager), -1)
+        assert "below the log start, 0" in str(below.value.advice)
         # A clean section that is large beside one new record.
         write(log, 1)
         roll(manager)

@@ -416,7 +416,11 @@ def test_a_cleaning_is_a_job_whose_outcome_is_on_its_page(
         log["removed"]["superseded"] for log in client.get(f"/api/v1/jobs/{job.id}").json()["result"]["logs"]
     ]
     assert sum(removed) == 1
-    assert "removed 1 older record of a key" in client.get("/ui/topics/users/history").text
+    history = client.get("/ui/topics/users/history").text
+    assert (
+        "removed 1 older record of a key" in history
+        and "1 cleaning has removed 1 record and saved" in history
+    )
 
 
 def test_the_libraries_are_as_they_were_published() -> None:

@@ -144,7 +144,15 @@ def _read(log: Circumstances, offset: int) -> _Record:
 
 
 def _unknown(log: Circumstances, offset: int) -> UnknownRecordError:
-    return UnknownRecordError(f"there is no record at offset {offset}", path=str(log.log.topic_partition))
+    start, end = log.log.log_start_offset, log.log.log_end_offset
+    if offset >= end:
+        why = f"the next record that is written gets the offset {end}"
+    elif offset >= start:
+        why = "a cleaning has removed the one that was there; the topic's history tells of cleanings"
+    else:
+        why = f"retention or delete-records has removed all below the log start, {start}"
+    where = str(log.log.topic_partition)
+    return UnknownRecordError(f"there is no record at offset {offset}", path=where, advice=why)
 
 
 def _kind(log: Circumstances, offset: int, columns: RecordColumns, batch: BatchHeaders) -> str:

@@ -24,7 +24,7 @@ class TopicEvent:
     """A cleaning of one partition, its last compaction beside the log, or a change. ``what``: ``CLEANING``,
     ``BESIDE``, or the change's action; ``details``: what was removed, why nothing was, or before and after of
     the change. ``bytes_before``: what a cleaning or a compaction has read; ``bytes_after``: the log, or its
-    ledger."""
+    ledger. ``removed``: records that a cleaning has removed."""
 
     at_ms: int
     what: str
@@ -34,6 +34,7 @@ class TopicEvent:
     bytes_before: int | None = None
     bytes_after: int | None = None
     seconds: float | None = None
+    removed: int = 0
 
     @property
     def saved_bytes(self) -> int | None:
@@ -65,6 +66,7 @@ def _of_cleaning(cleaning: Cleaning) -> TopicEvent:
         bytes_before=result.bytes_before,
         bytes_after=result.bytes_after,
         seconds=result.seconds,
+        removed=result.discarded.total(),
     )
 
 

@@ -214,5 +214,6 @@ def history(
         topic=row,
         tab="history",
         saved=sum(event.saved_bytes or 0 for event in events),
+        removed=sum(event.removed for event in events),
         cleanings=sum(event.what == CLEANING for event in events),
     )
