@@ -11,7 +11,7 @@ import pytest
 from siltstone.commands.monitoring import ALERTS, ALERTS_FILE, PANELS, write_monitoring
 
 # By alert: series that let it fire after six hours, and series that do not.
-_MANAGER = "kafka_log_logcleanermanager_"
+_MANAGER, _REQUESTS = "kafka_log_logcleanermanager_", "kafka_network_requestmetrics_"
 SERIES = {
     "SiltstoneCleanerDead": [("kafka_log_logcleaner_deadthreadcount", "1x400", "0x400")],
     "SiltstoneCleanerStalled": [(f"{_MANAGER}time_since_last_run_ms", "600001x400", "599999x400")],
@@ -25,6 +25,28 @@ SERIES = {
     "SiltstoneDirectoryOffline": [("kafka_log_logmanager_logdirectoryoffline", "1x400", "0x400")],
     "SiltstoneDiskFull": [("siltstone_directory_free_bytes", "1000000-2500x400", "1000000-100x400")],
     "SiltstoneCompactionFailing": [("pulsar_compaction_failed_count", "0+1x400", "7x400")],
+    "SiltstoneRequestErrors": [
+        (f'{_REQUESTS}errors_total{{request="Produce",error="KAFKA_STORAGE_ERROR"}}', "0+1x400", "3x400"),
+        (f'{_REQUESTS}errors_total{{request="Fetch",error="OFFSET_OUT_OF_RANGE"}}', "0+1x400", "0+1x400"),
+    ],
+    "SiltstoneProduceSlow": [
+        (f'{_REQUESTS}localtimems_bucket{{request="Produce",le="{bound}"}}', slow, fast)
+        for bound, slow, fast in (
+            ("100.0", "0+98x400", "0+100x400"),
+            ("250.0", "0+100x400", "0+100x400"),
+            ("+Inf", "0+100x400", "0+100x400"),
+        )
+    ],
+    "SiltstoneClientsThrottled": [
+        ('siltstone_broker_throttled_ms_total{quota="Produce"}', "0+31000x400", "0+29000x400")
+    ],
+    "SiltstoneBrokerMemoryShort": [("siltstone_broker_memory_waiting_connections", "1x400", "0x400")],
+    "SiltstoneConnectionsNearLimit": [
+        ('kafka_server_socket_server_metrics_connection_count{listener="A"}', "500x400", "500x400"),
+        ('kafka_server_socket_server_metrics_connection_count{listener="B"}', "401x400", "400x400"),
+        ("siltstone_broker_connections_max", "1000x400", "1000x400"),
+    ],
+    "SiltstoneConnectionsRefused": [("siltstone_broker_refused_connections_total", "0+1x400", "9x400")],
 }
 AT = "6h"
 

@@ -44,6 +44,7 @@ _HELP = {
     f"{_API}errors_total": "Errors in answers by API and Kafka's name, of whole requests and of their parts.",
     f"{_SOCKETS}connection_count": "Open connections by listener.",
     f"{_SOCKETS}connection_creation_total": "Accepted connections by listener.",
+    "siltstone_broker_connections_max": "How many connections there may be: max.connections, or less.",
     "siltstone_broker_refused_connections_total": "Connections that were closed: their address had too many.",
     "kafka_server_delayedoperationpurgatory_purgatorysize": "Parked requests.",
     "kafka_network_socketserver_memorypoolused": "Bytes of requests and unsent answers.",
@@ -177,6 +178,7 @@ class BrokerClients:
         parked = {"kafka_server_delayedoperationpurgatory_purgatorysize": self._broker.purgatory.parked}
         samples += samples_of(parked, _HELP, delayedOperation="Fetch")
         values = {
+            "siltstone_broker_connections_max": sockets.limits.connections_max,
             "siltstone_broker_refused_connections_total": sockets.refused,
             "kafka_network_socketserver_memorypoolused": budget.used,
             "kafka_network_socketserver_memorypoolavailable": max(

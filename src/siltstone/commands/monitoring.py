@@ -20,6 +20,8 @@ from siltstone.base.errors import UsageError
 
 ALERTS_FILE, DASHBOARD_FILE = "siltstone-alerts.yml", "siltstone-dashboard.json"
 _MANAGER = "kafka_log_logcleanermanager_"
+_REQUESTS, _BY_INSTANCE = "kafka_network_requestmetrics_", "sum by (instance, job)"
+_CONNECTIONS = "kafka_server_socket_server_metrics_connection_count"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,57 @@ ALERTS = (
         summary="Side-by-side compaction of {{ $labels.topic }} fails",
         advice="siltstone topics compaction-status TOPIC has the reason.",
     ),
+    Alert(
+        name="SiltstoneRequestErrors",
+        expression=f"increase({_REQUESTS}errors_total"
+        '{error=~"KAFKA_STORAGE_ERROR|UNKNOWN_SERVER_ERROR"}[15m]) > 0',
+        lasting="1m",
+        severity="critical",
+        summary="{{ $labels.request }} fails with {{ $labels.error }}",
+        advice="A disk has failed, or there is a defect: the log has the error.",
+    ),
+    Alert(
+        name="SiltstoneProduceSlow",
+        expression="histogram_quantile(0.99, sum by (instance, job, le) "
+        f'(rate({_REQUESTS}localtimems_bucket{{request="Produce"}}[10m]))) > 100',
+        lasting="10m",
+        severity="warning",
+        summary="1 % of produce requests take over {{ $value }} ms",
+        advice="See whether the disk or a processor is busy, and with what: the console's Clients page.",
+    ),
+    Alert(
+        name="SiltstoneClientsThrottled",
+        expression="sum by (instance, job, quota) (rate(siltstone_broker_throttled_ms_total[10m])) > 500",
+        lasting="30m",
+        severity="warning",
+        summary="Clients wait {{ $value }} ms a second for their quota of {{ $labels.quota }}",
+        advice="The Clients page shows who is throttled; raise the quota, or send them less work.",
+    ),
+    Alert(
+        name="SiltstoneBrokerMemoryShort",
+        expression="siltstone_broker_memory_waiting_connections > 0",
+        lasting="10m",
+        severity="warning",
+        summary="{{ $value }} connections wait for memory",
+        advice="Raise queued.max.request.bytes, or find the clients that read slowly on the Clients page.",
+    ),
+    Alert(
+        name="SiltstoneConnectionsNearLimit",
+        expression=f"{_BY_INSTANCE} ({_CONNECTIONS}) > 0.9 * "
+        f"{_BY_INSTANCE} (siltstone_broker_connections_max)",
+        lasting="10m",
+        severity="warning",
+        summary="{{ $value }} connections: nine of ten that the broker may have",
+        advice="Raise max.connections and the limit of open files, or find clients that close nothing.",
+    ),
+    Alert(
+        name="SiltstoneConnectionsRefused",
+        expression="increase(siltstone_broker_refused_connections_total[15m]) > 0",
+        lasting="1m",
+        severity="warning",
+        summary="{{ $value }} connections were closed: their address had too many",
+        advice="Raise max.connections.per.ip, or find the client on the Clients page.",
+    ),
 )
 
 
@@ -170,6 +223,56 @@ PANELS = (
         title="Requests a second",
         queries=(("sum by (code) (rate(siltstone_http_requests_total[5m]))", "{{code}}"),),
         unit="reqps",
+    ),
+    Panel(
+        title="Kafka's requests a second",
+        queries=((f"sum by (request) (rate({_REQUESTS}requests_total[5m]))", "{{request}}"),),
+        unit="reqps",
+    ),
+    Panel(
+        title="Local time of Produce and Fetch, 99 %",
+        queries=(
+            (
+                "histogram_quantile(0.99, sum by (request, le) "
+                f'(rate({_REQUESTS}localtimems_bucket{{request=~"Produce|Fetch"}}[5m])))',
+                "{{request}}",
+            ),
+        ),
+        unit="ms",
+    ),
+    Panel(
+        title="Bytes in and out a second",
+        queries=tuple(
+            (f'sum(rate(kafka_server_brokertopicmetrics_bytes{way}_total{{topic=""}}[5m]))', way)
+            for way in ("in", "out")
+        ),
+        unit="Bps",
+    ),
+    Panel(
+        title="Errors of Kafka's requests a second",
+        queries=((f"sum by (error) (rate({_REQUESTS}errors_total[5m]))", "{{error}}"),),
+    ),
+    Panel(
+        title="Throttled, ms a second",
+        queries=(("sum by (quota) (rate(siltstone_broker_throttled_ms_total[5m]))", "{{quota}}"),),
+        unit="ms",
+    ),
+    Panel(
+        title="Connections of Kafka's clients",
+        queries=(
+            (f"sum by (listener) ({_CONNECTIONS})", "{{listener}}"),
+            ("siltstone_broker_connections_max", "limit"),
+            ("siltstone_broker_throttled_connections", "throttled"),
+            ("siltstone_broker_memory_waiting_connections", "wait for memory"),
+        ),
+    ),
+    Panel(
+        title="Memory of requests",
+        queries=(
+            ("kafka_network_socketserver_memorypoolused", "used"),
+            ("kafka_network_socketserver_memorypoolavailable", "available"),
+        ),
+        unit="bytes",
     ),
 )
 
