@@ -205,7 +205,7 @@ def test_a_connection_that_asks_for_nothing_is_closed(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--kafka-listen", "SSL://127.0.0.1:0"], "speaks SSL: only PLAINTEXT is here yet"),
+        (["--kafka-listen", "SSL://127.0.0.1:0"], "speaks SSL, and this broker only PLAINTEXT"),
         (["--kafka-listen", "127.0.0.1:9092"], "--kafka-listen: '127.0.0.1:9092' is no listener"),
         (["--kafka-listen", "PLAINTEXT://192.0.2.1:0"], "cannot listen on PLAINTEXT://192.0.2.1:0"),
         (["--kafka-listen", "none", "--look"], "--look with --kafka-listen"),

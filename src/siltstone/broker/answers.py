@@ -1,4 +1,5 @@
-"""What the parts of the broker hand to each other: a request's circumstances, and its answer."""
+"""The values that connections, dispatch and handlers pass to each other: where a request comes from (Kafka's
+``RequestContext``), and the pieces of its response (``Send``)."""
 
 from __future__ import annotations
 
@@ -16,32 +17,33 @@ if TYPE_CHECKING:
     from siltstone.broker.counts import PhaseCounts
 
 Piece: TypeAlias = bytes | bytearray | memoryview | FileSlice
-"""A part of an answer. A ``FileSlice`` goes from the file to the socket within the kernel."""
+"""A part of a response: bytes, or a range of a file that the kernel sends (``sendfile``)."""
 Pieces: TypeAlias = Sequence[Piece]
-"""An answer as it is sent, its length in front; empty: no answer."""
+"""A response as it is sent: its length, header and body in pieces. Empty: no response is sent."""
 
 
 class Unanswered(enum.Enum):
-    """What a handler returns instead of a message."""
+    """What a handler returns if no response is to be sent."""
 
     SILENT = "no answer is sent, and the next request is read"
     CLOSED = "no answer is sent, and the connection is closed"
 
 
 CLIENT_ID_MAX = 256
-"""Characters of a client's id that are kept; it may have 32,767."""
+"""The characters of a client id that are kept; the protocol allows 32,767."""
 NO_ANSWER: Final[Literal[Unanswered.SILENT]] = Unanswered.SILENT
 CLOSE: Final[Literal[Unanswered.CLOSED]] = Unanswered.CLOSED
 
 
 class RefusedFrameError(Exception):
-    """The connection is closed without an answer: its peer does not speak the protocol. ``str()``: why."""
+    """Raised to close the connection without a response, as Kafka does: the peer does not speak the protocol.
+    ``str()`` is the reason, for the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerAddress:
-    """A listener: ``name`` as in the settings, such as ``PLAINTEXT``; ``host`` and ``port`` as advertised to
-    those who connect to it."""
+    """A listener: ``name`` as in the settings, such as ``PLAINTEXT``; ``host`` and ``port`` as it advertises
+    them."""
 
     name: str
     host: str
@@ -50,14 +52,15 @@ class ListenerAddress:
 
 @dataclass(slots=True, eq=False)
 class Activity:
-    """What a connection has asked so far, for those who look at it. Written in the loop's thread alone.
+    """What a connection has done so far, for the list of connections. Only the loop's thread writes it.
 
-    ``client_id``: the last request's, at most ``CLIENT_ID_MAX`` characters; ``api_key``: the last request's,
-    -1 before the first one; ``asked_at``: when that one was complete, by ``time.perf_counter``. Bytes are
-    those of frames with their lengths, in and out. ``parked_seconds``: how long the last request has waited
-    for records; ``throttle_ms``: for how long the connection is not read once that one is answered.
-    ``received_at``: when bytes were received last; ``answered_at``: when the last of ``unsent`` answers was
-    made, whose time until they are sent is counted in ``sent_phase``.
+    ``client_id``: of the last request, at most ``CLIENT_ID_MAX`` characters. ``api_key``: of the last
+    request; -1 before the first one. ``asked_at``: the time at which that request was complete, by
+    ``time.perf_counter``, in seconds. ``bytes_in``, ``bytes_out``: of frames, with their lengths.
+    ``parked_seconds``: how long the last request was parked; ``throttle_ms``: for how long the connection is
+    not read (muted) once that request is answered.
+    ``received_at``: the time of the last receive; ``answered_at``: the time at which the last of ``unsent``
+    responses was made; the time until those are sent is counted in ``sent_phase``.
     """
 
     client_id: str | None = None
@@ -76,8 +79,8 @@ class Activity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionInfo:
-    """A connection: ``number`` is unique in this process, ``peer`` the address it comes from, ``since_ms``
-    when it was accepted."""
+    """A connection: ``number`` is unique in this process, ``peer`` the client's address, ``since_ms`` the
+    time at which it was accepted."""
 
     number: int
     listener: ListenerAddress
@@ -87,9 +90,10 @@ class ConnectionInfo:
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """A request beside its message: what its header says, and where it came from.
+    """The header of a request, and the connection that it came from (Kafka's ``RequestContext``).
 
-    One is made for each request, which takes a frozen dataclass half a microsecond longer.
+    It is a msgspec struct because one is made for each request: a frozen dataclass takes half a microsecond
+    longer.
     """
 
     api_key: int

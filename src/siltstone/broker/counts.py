@@ -1,13 +1,14 @@
-"""What requests cost, by API, and what they move, by topic: Kafka's RequestMetrics and BrokerTopicMetrics.
+"""Counters of requests by API and of produced and fetched records by topic (Kafka's ``RequestMetrics`` and
+``BrokerTopicMetrics``).
 
 ::
 
-    dispatch ─► ApiCounts       of an API: requests, bytes, seconds to the answer       the loop's thread
-             ─► errors          by API and code
-    handlers ─► TopicCounts     of a topic and of all: records, bytes, failures          any thread
+    dispatch ─► ApiCounts       of an API: requests, bytes, seconds to the response     the loop's thread
+             ─► errors          by API and code                                         any thread
+    handlers ─► TopicCounts     of a topic, and of all: records, bytes, failures         any thread
 
-A topic has counts from its first append or fetch on, if there is such a topic: so their number is bounded by
-that of the topics. Any thread may read them: the numbers of one line may be of two requests.
+Only topics that exist have counters, so there are at most as many as topics. Any thread may read them,
+without a lock: numbers that are read together may differ by the requests that run meanwhile.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from siltstone.broker.wire.fields import Message
 from siltstone.broker.wire.messages.fetch import FetchableTopicResponse
 
 BOUNDS_MS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000)
-"""Upper bounds of the histograms of times. A fetch that waits takes its wait, as in Kafka."""
+"""Upper bounds of the histograms of times. The time of a fetch includes its wait, as in Kafka."""
 _BOUNDS = tuple(bound / 1000 for bound in BOUNDS_MS)
 
 
@@ -119,12 +120,12 @@ class ApiCounts:
 
     @property
     def count(self) -> int:
-        """How many requests there were."""
+        """The number of requests."""
         return sum(self.buckets)
 
     def quantile_ms(self, share: float) -> float | None:
-        """The time within which a share of the requests were answered, in ms, straight between the bounds
-        around it, as Prometheus' ``histogram_quantile`` has it; None without requests."""
+        """The quantile ``share`` (0 to 1) of the times, in ms; None without requests. It is interpolated
+        linearly within its bucket, as by Prometheus' ``histogram_quantile``."""
         buckets = list(self.buckets)
         rank, below = share * sum(buckets), 0
         if not rank:
@@ -140,7 +141,8 @@ class ApiCounts:
 
 
 class TopicCounts:
-    """What requests have moved of one topic, or of all. Bytes are those of batches."""
+    """What was produced to and fetched from one topic, or all. ``produces``: batches; ``fetches``: partitions
+    in responses; bytes are those of batches."""
 
     __slots__ = (
         "bytes_in",
@@ -158,8 +160,8 @@ class TopicCounts:
 
 
 class Counts:
-    """The counts of a broker. ``of_api``: by API's key; ``errors``: by API's key and code; ``of_all`` and
-    ``of_topic``: what was produced and fetched."""
+    """The counters of a broker. ``of_api``: by API key; ``errors``: by API key and error code; ``of_all``,
+    ``of_topic``: of all topics together, and of each by its name."""
 
     def __init__(self) -> None:
         self.of_api = {key: ApiCounts() for key in APIS}
@@ -169,12 +171,12 @@ class Counts:
         self._lock = threading.Lock()
 
     def topic(self, name: str) -> TopicCounts:
-        """The counts of a topic that exists."""
-        found = self.of_topic.get(name)
-        return self.of_topic.setdefault(name, TopicCounts()) if found is None else found
+        """The counters of a topic, which must exist."""
+        counts = self.of_topic.get(name)
+        return self.of_topic.setdefault(name, TopicCounts()) if counts is None else counts
 
     def appended(self, name: str, messages: int, size: int) -> None:
-        """A batch was appended. In any thread."""
+        """Count an appended batch with its records and bytes. In any thread."""
         topic, in_all = self.topic(name), self.of_all
         with self._lock:
             topic.produces += 1
@@ -185,14 +187,15 @@ class Counts:
             in_all.bytes_in += size
 
     def refused(self, key: int, codes: Iterable[int]) -> None:
-        """Parts of an answer, or all of it, have these errors; 0 is none. In any thread."""
+        """Count the error codes of a response and of its parts; 0 is no error. In any thread."""
         with self._lock:
             for code in codes:
                 if code:
                     self.errors[key, code] += 1
 
     def not_appended(self, name: str | None, key: int, code: int) -> None:
-        """A batch was refused. ``name``: of its topic, if there is one. In any thread."""
+        """Count a batch that was refused. ``name``: of its topic; None if there is no such topic. In any
+        thread."""
         self.refused(key, (code,))
         with self._lock:
             for counts in (self.of_all, *([] if name is None else [self.topic(name)])):
@@ -200,7 +203,8 @@ class Counts:
                 counts.failed_produces += 1
 
     def fetched(self, name: str | None, response: FetchableTopicResponse) -> None:
-        """Partitions of a topic were answered. ``name``: the topic's, if there is one."""
+        """Count the partitions of one topic in a Fetch response. ``name``: the topic's; None if there is no
+        such topic."""
         partitions = response.partitions
         size = sum(len(partition.records or b"") for partition in partitions)
         failed = sum(partition.error_code != 0 for partition in partitions)
@@ -212,20 +216,21 @@ class Counts:
                 counts.bytes_out += size
 
     def forget_all_but(self, names: Iterable[str]) -> None:
-        """Forget topics that are gone, as Kafka does."""
+        """Remove the counters of deleted topics, as Kafka does; ``names``: the topics that exist."""
         for name in set(self.of_topic).difference(names):
             del self.of_topic[name]
 
 
 class _Codes(NamedTuple):
-    """Where a kind of message has error codes: in itself; in the structures of its fields."""
+    """Where messages of one class have error codes. ``has_code``: in a field ``error_code``; ``within``: in
+    the structures of the fields with these names."""
 
     has_code: bool
     within: tuple[tuple[str, _Codes], ...]
 
 
 def codes_in(message: Message) -> Iterator[int]:
-    """The error codes of an answer and of its parts, with those that are 0."""
+    """The error codes of a response and of its parts, including those that are 0."""
     return _codes_in(message, _codes_of(type(message)))
 
 
@@ -250,7 +255,7 @@ def _codes_of(message: type[Message]) -> _Codes:
 
 
 def _structures(hint: Any) -> Iterator[type[Message]]:
-    """The structures in a field's type, such as ``tuple[PartitionData, ...] | None``."""
+    """The message classes in the type of a field, such as ``tuple[PartitionData, ...] | None``."""
     if isinstance(hint, type) and issubclass(hint, Message):
         yield hint
     for inner in get_args(hint):

@@ -1,12 +1,14 @@
-"""From a frame to its answer: header, API, message, handler, and back.
+"""Dispatches requests: from a frame to a handler, and from its message to the response (Kafka's
+``KafkaApis.handle`` and ``RequestContext``).
 
 ::
 
     frame ─ read_header ─► API, version ─ codec.read ─► request ─ handler ─► response ─ codec.write ─► pieces
 
-What closes the connection without an answer, as in Kafka: a header or a body that cannot be read, an API that
-is not here, and a version that is not, but for ApiVersions, whose answer says which there are. Bytes behind
-the body and unknown tagged fields are ignored. Corresponds to ``KafkaApis.handle`` and ``RequestContext``.
+As in Kafka, the connection is closed without a response for a header or a body that cannot be read, for an
+unknown API, and for an unknown version. One exception: an unknown version of ApiVersions is answered with the
+versions that exist, so a newer client can try again. Bytes after the body and unknown tagged fields are
+ignored.
 """
 
 from __future__ import annotations
@@ -57,8 +59,8 @@ from siltstone.broker.wire.headers import RequestHeader, read_header, response_h
 from siltstone.broker.wire.messages.fetch import FetchResponse
 
 Handler: TypeAlias = Callable[[Broker, Any, Call], "Message | Unanswered | Awaitable[Message | Unanswered]"]
-"""Answers one API. It runs in the loop's thread: one that is slow is a coroutine, and awaits
-``broker.in_pool``."""
+"""Answers the requests of one API. It runs in the loop's thread: one that is slow or reads a disk is a
+coroutine that awaits ``broker.in_pool``."""
 
 HANDLERS: Mapping[int, Handler] = {
     apis.PRODUCE: produce.produce,
@@ -88,13 +90,13 @@ HANDLERS: Mapping[int, Handler] = {
     apis.ALTER_PARTITION_REASSIGNMENTS: cluster.alter_partition_reassignments,
     apis.LIST_PARTITION_REASSIGNMENTS: cluster.list_partition_reassignments,
 }
-"""All APIs that work, beside ApiVersions, which announces them: a handler that is not here does not exist."""
+"""The handlers by API key. ApiVersions, which is added to them, announces exactly these."""
 _PREFIX = struct.Struct(">i")
 _logger = logging.getLogger("siltstone.broker")
 
 
 class _Route(NamedTuple):
-    """What answers an API, and counts its requests. ``note``: takes from an answer what else is counted."""
+    """The handler of an API and its counters. ``note``: counts the errors and topics in a response."""
 
     api: Api
     handler: Handler
@@ -114,7 +116,7 @@ class Dispatcher:
         }
 
     def _noting(self, key: int) -> Callable[[Any], None] | None:
-        """See ``_Route.note``. Handlers of Produce count by themselves: with acks 0 there is no answer."""
+        """See ``_Route.note``. The handler of Produce counts by itself: with acks 0 there is no response."""
         if key == apis.PRODUCE:
             return None
         if key == apis.FETCH:
@@ -126,14 +128,14 @@ class Dispatcher:
         counts.refused(apis.FETCH, (answer.error_code,))
         for topic in answer.responses:
             name = topic.topic or self._broker.topic_of_id(topic.topic_id)
-            # A name that only got errors may be no topic's.
+            # Counted by name only if the topic exists: a client could send any number of unknown names.
             is_known = name in counts.of_topic or any(not row.error_code for row in topic.partitions)
             counts.fetched(name if is_known else None, topic)
 
     def answer(self, frame: bytearray, connection: ConnectionInfo) -> list[Piece] | Awaitable[list[Piece]]:
-        """The pieces of the answer to a frame, at once or later; none where no answer is wanted.
+        """The pieces of the response to a frame, at once or later; none if no response is to be sent.
 
-        Raises RefusedFrameError where the connection is to be closed instead.
+        Raises RefusedFrameError, at once or later, if the connection is to be closed.
         """
         data, size = memoryview(frame), len(frame)
         try:
@@ -169,13 +171,13 @@ class Dispatcher:
         return self._answer_later(route, call, size, answer)
 
     def _route(self, header: RequestHeader) -> _Route:
-        """What answers a request. Raises RefusedFrameError if its API, or its version, is not here."""
+        """The route of a request. Raises RefusedFrameError for an unknown API or version."""
         key, version = header.api_key, header.api_version
         route = self._routes.get(key)
         if route is None:
-            raise RefusedFrameError(f"API {key} is not one of this broker's")
+            raise RefusedFrameError(f"this broker has no API {key}")
         if not route.api.has(version) and key != API_VERSIONS:
-            raise RefusedFrameError(f"{route.api.name} has no version {version} here")
+            raise RefusedFrameError(f"this broker has no version {version} of {route.api.name}")
         return route
 
     async def _answer_later(
@@ -188,14 +190,15 @@ class Dispatcher:
         return self._answer(route, call, size, answer)
 
     def _answer(self, route: _Route, call: Call, size: int, answer: Message | Unanswered) -> list[Piece]:
-        """The pieces of an answer to a frame of ``size`` bytes."""
-        if self._quotas.is_set and route.api.key != apis.FETCH:  # which has to know it before it answers
+        """The pieces of the response to a frame of ``size`` bytes. Raises RefusedFrameError."""
+        # Fetch throttles by itself: it leaves the records out of the response of a client that is throttled.
+        if self._quotas.is_set and route.api.key != apis.FETCH:
             answer = self._throttled(route.api.key, call, size, answer)
         if isinstance(answer, Message):
             return self._pieces(route, call, size, call.version, answer)
         self._count(route.counts, call, size, 0)
         if answer is CLOSE:
-            raise RefusedFrameError(f"{route.api.name} failed, and its answer has no place for that")
+            raise RefusedFrameError(f"{route.api.name} failed, and no response can say so")
         assert answer is NO_ANSWER
         return []
 
@@ -215,8 +218,8 @@ class Dispatcher:
         return structs.replace(answer, throttle_time_ms=throttle_ms) if is_told else answer
 
     def _failure(self, route: _Route, call: Call, error: Exception) -> Message | Unanswered:
-        """The answer where a handler has failed: with the error's code, if there is a place for it in the
-        message as a whole."""
+        """The response if a handler has raised: its ``error_code`` is that of the error. If the response of
+        the API has no such field, CLOSE."""
         api, code = route.api, code_of(error)
         if code == Code.UNKNOWN_SERVER_ERROR:
             who = f"{call.client_id!r:.256} at {call.connection.peer}"

@@ -1,4 +1,4 @@
-"""Kafka's error codes: those that a broker gives without an error of a log, and the code of any error."""
+"""Kafka's error codes (``Errors``): which code and message a client gets for an exception."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _logger = logging.getLogger("siltstone.broker")
 
 
 class Code(enum.IntEnum):
-    """Error codes of Kafka's protocol (``Errors``)."""
+    """Error codes of Kafka's protocol that handlers set themselves. Those of a log are in ``LogError``."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -58,7 +58,7 @@ class Code(enum.IntEnum):
 
 
 class RequestRefusedError(Exception):
-    """A part of a request that is refused before a log is asked, with Kafka's code for it."""
+    """Raised by a handler to refuse a request, or a part of it, with one of Kafka's codes."""
 
     def __init__(self, code: Code, reason: str) -> None:
         super().__init__(reason)
@@ -66,7 +66,8 @@ class RequestRefusedError(Exception):
 
 
 def code_of(error: Exception) -> int:
-    """Kafka's code of an error. One that no log raises on purpose is logged, and is UNKNOWN_SERVER_ERROR."""
+    """Kafka's code of an error. An error of no known class is a bug: it is logged, and its code is
+    UNKNOWN_SERVER_ERROR."""
     if isinstance(error, LogError):
         return error.error_code
     if isinstance(error, RequestRefusedError):
@@ -80,12 +81,13 @@ def code_of(error: Exception) -> int:
 
 
 def message_of(error: Exception) -> str | None:
-    """What a client is told of an error beside its code: the reason without paths of this machine; None for
-    one that no log raises on purpose."""
+    """The message that goes to a client beside the code: the error's reason, which has no paths of this
+    machine; None for an error of no known class."""
     return error.reason if isinstance(error, (SiltstoneError, RequestRefusedError)) else None
 
 
 def advice_of(error: Exception) -> str | None:
-    """The same with what to do, for a user who changes settings or topics."""
+    """``message_of`` with the error's advice, for responses to changes of topics and settings, which tools
+    show to their users."""
     message, advice = message_of(error), error.advice if isinstance(error, SiltstoneError) else None
     return f"{message}; {advice}" if message and advice else message

@@ -1,12 +1,13 @@
-"""Faults that a test asks for: an error, a delay or a cut connection, for the next requests of an API.
+"""Fault injection for tests of clients: an error, a delay or a closed connection for the next requests of an
+API (``siltstone.testing.Broker``).
 
 ::
 
-    request ─ is a fault due? ─► delay ─► refuse with the code │ cut │ handle, then lose the answer
+    request ─ is a fault due? ─► delay ─► respond with the code │ close │ handle, then close or respond so
                     no ─► handler
 
-A request that is refused or cut has not been carried out; with ``after`` it has, and the client does not
-learn of it, as when a broker stops between the append and the answer.
+A request that is refused or cut was not carried out. With ``after`` it was, and the client does not learn of
+it, as when a broker stops between the append and the response.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ from siltstone.broker.wire.messages.produce import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedFault:
-    """What happens to a request. ``code``: Kafka's error code, None for none; ``cuts``: the connection is
-    closed without an answer; ``after``: the request is carried out first."""
+    """What happens to one request. ``code``: the error code of its response, None for none; ``delay_s``: the
+    delay, in seconds; ``cuts``: the connection is closed without a response; ``after``: the request is
+    carried out first."""
 
     code: int | None = None
     delay_s: float = 0.0
@@ -67,16 +69,16 @@ class InjectedFault:
 
 
 class Faults:
-    """The faults that are due, by API. ``add`` and ``clear`` are for any thread, the rest for the
-    broker's loop."""
+    """The faults that are due, by API, in the order in which they were added. ``add``, ``due`` and ``clear``
+    are for any thread, the rest for the broker's loop."""
 
     def __init__(self) -> None:
         self._due: dict[int, deque[InjectedFault]] = {}
         self._has_ended = asyncio.Event()
 
     def add(self, api: str, fault: InjectedFault, times: int) -> None:
-        """Let the next ``times`` requests of an API meet a fault, after those that were added before. Raises
-        UsageError for an API that is not Kafka's, or whose answer has no place for an error."""
+        """Add a fault for ``times`` requests of an API, named as by Kafka. Raises UsageError for an unknown
+        API, or for a code if the API's response has no error code."""
         key = next((key for key, known in APIS.items() if known.name == api), None)
         if key is None:
             known = ", ".join(sorted(api.name for api in APIS.values()))
@@ -91,11 +93,12 @@ class Faults:
 
     @property
     def due(self) -> int:
-        """How many have not happened yet."""
+        """The number of faults that have not happened yet."""
         return sum(map(len, self._due.values()))
 
     def end(self) -> None:
-        """Delay nothing any more: cut what is delayed now. In the broker's loop."""
+        """Close the connections of the requests that are delayed, and delay no others. In the broker's
+        loop."""
         self._has_ended.set()
 
     def clear(self) -> None:
@@ -103,7 +106,7 @@ class Faults:
         self._due.clear()
 
     def around(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """The handlers, which meet the faults."""
+        """Handlers that apply the faults that are due, and call ``handlers``."""
         return {key: self._around(key, handler) for key, handler in handlers.items()}
 
     def _around(self, key: int, handler: Handler) -> Handler:
@@ -152,7 +155,8 @@ def code_named(code: int | str) -> int:
         ) from None
 
 
-# Answers in which all parts of a request have failed.
+# Responses in which all parts of a request have failed, of APIs whose response has no error code of its own.
+# Each function takes the request, the response of the handler or None, and the code.
 
 
 def _produce(request: ProduceRequest, _: object, code: int) -> ProduceResponse:
@@ -221,4 +225,5 @@ _ANSWERS: Mapping[int, Callable[[Any, Any, int], Message]] = {
     apis.CREATE_TOPICS: _create_topics,
 }
 _FROM_THE_ANSWER = (apis.METADATA,)
-"""An error of these keeps the rest of the answer, such as the brokers; they change nothing."""
+"""APIs whose handler is called even for a request that fails: their error response keeps the rest, such as
+the list of brokers. They change nothing."""

@@ -1,23 +1,25 @@
-"""Hands log directories over to a real Kafka: ``siltstone hand-over``.
+"""Hands log directories over to a real Kafka, which takes their topics as its own: ``siltstone hand-over``.
 
-A KRaft broker takes its topics from the metadata log ``__cluster_metadata-0``, and treats a partition's
-directory that is not in it as stray. When the metadata log is empty, the controller starts it with the
-records of ``bootstrap.checkpoint``. So that file gets all topics, their ids, partitions and settings, the
-quotas, and where the producer ids go on::
+A KRaft broker knows its topics from the metadata log ``__cluster_metadata-0``. A directory of a partition
+that is not in it, it renames to ``-stray``. If the metadata log is empty, the controller begins it with the
+records of the file ``bootstrap.checkpoint`` (KIP-778). So the hand-over writes that file::
 
-    directories, locked, stopped cleanly
-        │ read     topics, ids, settings, quotas, leader epochs, producer ids
-        │ refuse   what Kafka would not find: a partition that is not here
-        ▼ write    partition.metadata of topics without an id ─► bootstrap.checkpoint ─► registry: handed over
-                   ─► the old metadata log, if there is one, goes out of the way
+    1  lock     the directories, which were stopped cleanly
+    2  read     topics with their ids, partitions and settings, quotas, leader epochs, the next
+                producer id
+    3  refuse   a topic of which a partition is missing: Kafka would create it empty
+    4  write    partition.metadata of topics that have no id yet: Kafka compares it with the metadata log
+    5  write    bootstrap.checkpoint
+    6  write    the topic registry: these topics are handed over
+    7  move     the old metadata log, if there is one: beside it Kafka ignores bootstrap.checkpoint
 
 The registry gets what the checkpoint has, as far as Siltstone knows it, since without the old metadata log it
 is all that Siltstone has until a Kafka starts. What it does not know (settings of newer releases, quotas of
 replication) is read from the checkpoint if the command is run again.
 
-Each step leaves directories that Siltstone opens with the same topics and settings; a run that was
-interrupted is repeated. From then on the metadata log that Kafka writes has the settings of these topics and
-of brokers (``TopicRegistry.handed_over``).
+After each step Siltstone opens the directories with the same topics and settings, and a run that was
+interrupted may be repeated. Once Kafka has started, its metadata log has the settings of these topics and of
+brokers, no longer the topic registry (``TopicRegistry.handed_over``).
 """
 
 from __future__ import annotations
@@ -89,15 +91,17 @@ FEATURES: Mapping[str, Mapping[str, int]] = {
     },
 }
 FEATURES = {**FEATURES, "4.3": {**FEATURES["4.2"], "metadata.version": 30}}
-"""The features of a cluster by Kafka's release (``kafka-storage version-mapping``)."""
+"""The feature levels of a cluster, by Kafka's release (``kafka-storage version-mapping``)."""
 NEWEST_RELEASE = "4.3"
-_SILTSTONES_OWN = "siltstone."
+_OWN_PREFIX = "siltstone."
+"""The beginning of the names of settings that Kafka does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOverRequest:
-    """What is handed over. ``move_metadata_to``: a new folder for the metadata log that the directories have;
-    it must be on their file system. ``release``: the Kafka that is to start, such as ``4.3``."""
+    """The options of a hand-over. ``release``: the Kafka that will start, such as ``4.3``;
+    ``move_metadata_to``: where to move the metadata log that the directories have, a path that does not exist
+    yet, on their file system."""
 
     directories: BrokerDirectories
     release: str = NEWEST_RELEASE
@@ -107,8 +111,9 @@ class HandOverRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver:
-    """What was handed over, or would be in a dry run. ``left_out``: settings that only Siltstone has;
-    ``new_ids``: topics that had no id; ``moved``: where the old metadata log is now."""
+    """The result of a hand-over or its dry run. ``path``: the file that was written. ``topics``,
+    ``partitions``, ``settings``: how many. ``left_out``: settings that only Siltstone has, as
+    ``TOPIC: NAME=VALUE``; ``new_ids``: topics that had no id; ``moved``: the old metadata log's new path."""
 
     path: Path
     release: str
@@ -134,9 +139,11 @@ class HandOver:
 
 
 def hand_over(request: HandOverRequest, clock: Clock | None = None) -> HandOver:
-    """Write ``bootstrap.checkpoint``. Nothing is changed in a dry run.
+    """Hand the directories over; a dry run only reads them.
 
-    Raises UsageError, DirectoryLockedError, DirectoryRefusedError, CorruptFileError, OSError.
+    Raises UsageError for an unknown release or a bad target, DirectoryLockedError, DirectoryRefusedError for
+    directories that lack a partition or their ids, or have a metadata log that was not to be moved,
+    CorruptFileError, OSError.
     """
     if request.release not in FEATURES:
         known = ", ".join(FEATURES)
@@ -154,7 +161,7 @@ def hand_over(request: HandOverRequest, clock: Clock | None = None) -> HandOver:
 
 
 class _Plan:
-    """What is to be written, from locked directories."""
+    """Steps 2 to 7 of the hand-over of locked directories; the constructor does 2 and 3."""
 
     def __init__(self, request: HandOverRequest, snapshot: Snapshot) -> None:
         self._request, self._snapshot = request, snapshot
@@ -172,7 +179,8 @@ class _Plan:
 
     @property
     def _path(self) -> Path:
-        """The directory of the metadata log: the one that has it, else the first, as Kafka chooses."""
+        """The file to write: in the directory that has the metadata log, else in the first one, where Kafka
+        looks for it."""
         return (self._holder or self._directories[0]).path / BOOTSTRAP_CHECKPOINT
 
     def _identity(self) -> tuple[int, str]:
@@ -250,13 +258,13 @@ class _Plan:
                 yield topic, name, text
 
     def _config_records(self) -> Iterator[ConfigRecord]:
-        """The settings of topics, and those of brokers."""
+        """The settings of topics, and those of brokers that were set at run time."""
         for topic, name, text in self._overrides():
-            if not name.startswith(_SILTSTONES_OWN):
+            if not name.startswith(_OWN_PREFIX):
                 yield ConfigRecord(TOPIC_RESOURCE, topic.name, name, text)
         for resource, settings in self._broker_settings().items():
             for name, text in sorted(settings.items()):
-                if not name.startswith(_SILTSTONES_OWN):
+                if not name.startswith(_OWN_PREFIX):
                     yield ConfigRecord(BROKER_RESOURCE, resource, name, text)
 
     def _broker_settings(self) -> Mapping[str, Mapping[str, str]]:
@@ -278,14 +286,14 @@ class _Plan:
                 yield ClientQuotaRecord(entity, key, value)
 
     def _find_next_producer_id(self) -> int:
-        """The first producer id that neither we nor a Kafka has given, on a border of a block."""
-        found = [read_next_producer_id(directory.path) or 0 for directory in self._directories]
+        """The first producer id that neither Siltstone nor a Kafka has given, rounded up to a block."""
+        bounds = [read_next_producer_id(directory.path) or 0 for directory in self._directories]
         cluster = self._snapshot.settings.cluster
-        found.append((self._earlier if cluster is None else cluster.image).next_producer_id)
+        bounds.append((self._earlier if cluster is None else cluster.image).next_producer_id)
         for path in self._snapshot.partitions.values():
             states = load_producers(path, list_segments(path))
-            found += [entry.producer_id + 1 for entry in states.entries() if entry.producer_id < LARGEST_ID]
-        return -(-max(found) // BLOCK) * BLOCK
+            bounds += [entry.producer_id + 1 for entry in states.entries() if entry.producer_id < LARGEST_ID]
+        return -(-max(bounds) // BLOCK) * BLOCK
 
     def _records(self) -> Iterator[bytes]:
         for name, level in FEATURES[self._request.release].items():
@@ -312,7 +320,7 @@ class _Plan:
         )
 
     def write(self, now_ms: int) -> None:
-        """Write the files, in an order in which each state is a good one."""
+        """Steps 4 to 7, in an order in which a crash leaves directories that Siltstone can open."""
         for topic in self._topics:
             if topic.name in self._new_ids:
                 for number in topic.partitions:
@@ -348,7 +356,7 @@ class _Plan:
         return registry.all_handed_over(topics, brokers, quotas, cluster)
 
     def result(self) -> HandOver:
-        """What was handed over."""
+        """The result."""
         return HandOver(
             path=self._path,
             release=self._request.release,
@@ -362,7 +370,7 @@ class _Plan:
             left_out=[
                 f"{topic.name}: {name}={text}"
                 for topic, name, text in self._overrides()
-                if name.startswith(_SILTSTONES_OWN)
+                if name.startswith(_OWN_PREFIX)
             ],
             new_ids=sorted(self._new_ids),
             moved=self._request.move_metadata_to if self._holder is not None else None,
@@ -377,7 +385,7 @@ def _known(settings: Mapping[str, str], source: ConfigSource) -> Mapping[str, st
 
 
 def _refuse_gaps(topics: Sequence[TopicDescription], snapshot: Snapshot) -> None:
-    """Raises DirectoryRefusedError for a partition that Kafka would look for and not find."""
+    """Raises DirectoryRefusedError for a missing partition, which Kafka would create empty."""
     for topic in topics:
         count = max(snapshot.partition_count(topic) or 0, len(topic.partitions))
         for number in range(count):

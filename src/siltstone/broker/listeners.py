@@ -1,12 +1,12 @@
-"""Where the broker listens, by Kafka's settings.
+"""The listeners of a broker: parses Kafka's settings, and binds sockets (Kafka's ``Endpoint``, ``Acceptor``).
 
 ::
 
     listeners=PLAINTEXT://127.0.0.1:9092,INSIDE://:19092        NAME://HOST:PORT; no host: every address
-    advertised.listeners=PLAINTEXT://broker.example:9092        what clients are told to connect to
-    listener.security.protocol.map=INSIDE:PLAINTEXT             what a name that is no protocol speaks
+    advertised.listeners=PLAINTEXT://broker.example:9092        the addresses that Metadata tells clients
+    listener.security.protocol.map=INSIDE:PLAINTEXT             the protocol of a name that is not one itself
 
-A listener that only controllers use is left out: there is none here.
+Listeners in ``controller.listener.names`` are left out: this broker has no controller.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from siltstone.broker.limits import Limits
 
 PLAINTEXT = "PLAINTEXT"
 NONE = "none"
-"""Instead of listeners: there is no broker."""
+"""In the place of a listener: run no broker."""
 _FORM = re.compile(
     r"(?P<name>[A-Za-z0-9_.-]+)://(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<host>[^\[\]:/\s]*)):(?P<port>[0-9]{1,5})"
 )
 _PORT_MAX = 65_535
-_ANYWHERE = ("", "0.0.0.0", "::")
+_EVERY_ADDRESS = ("", "0.0.0.0", "::")
 ADVICE = "choose another address with --kafka-listen, or with the setting listeners"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerListener:
-    """A listener: ``host`` "" is every address of the machine, port 0 any free one. ``advertised``: the host
-    and port that clients are told; None: the same."""
+    """A listener. ``host``: "" is every address of the machine; ``port``: 0 is any free one; ``advertised``:
+    the host and port that clients are told, None for the same."""
 
     name: str = PLAINTEXT
     host: str = "127.0.0.1"
@@ -53,12 +53,12 @@ class BrokerListener:
 
     @property
     def text(self) -> str:
-        """As in the setting."""
+        """The listener as in the setting."""
         return f"{self.name}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     def bind(self, limits: Limits) -> socket.socket:
-        """A listening socket, which does not block. Raises UsageError for an address that is in use or is
-        none of this machine."""
+        """Bind a non-blocking listening socket. Raises UsageError for an address that is in use, or that this
+        machine does not have."""
         try:
             found = socket.getaddrinfo(self.host or None, self.port, type=socket.SOCK_STREAM)
             family, address = found[0][0], found[0][4][:2]
@@ -82,9 +82,9 @@ class BrokerListener:
         return bound
 
     def address(self, bound: socket.socket) -> ListenerAddress:
-        """What clients are told, with the port that the socket really has."""
+        """The address that clients are told, with the port of the bound socket."""
         host, port = self.advertised or (self.host, 0)
-        if host in _ANYWHERE:
+        if host in _EVERY_ADDRESS:
             host = socket.getfqdn()
         return ListenerAddress(name=self.name, host=host, port=port or bound.getsockname()[1])
 
@@ -92,21 +92,21 @@ class BrokerListener:
 def listeners_of(config: Config, texts: Sequence[str] = ()) -> list[BrokerListener]:
     """The listeners in ``texts`` (``NONE`` alone: none), else those of ``server.properties``. Raises
     UsageError for one that is malformed, whose protocol is not PLAINTEXT, or whose name or address another
-    one has, and for a setting that would protect what is not protected here."""
+    one has, and for an authorizer, which this broker does not have."""
     if list(texts) == [NONE]:
         return []
     if config["authorizer.class.name"]:
         raise UsageError(
-            "there are no ACLs here yet: every client that connects may do everything",
+            "this broker has no ACLs: every client that connects may do everything",
             path="authorizer.class.name",
-            advice="leave it out, and listen only where those reach the broker who may use it",
+            advice="remove the setting, and listen only on an address that only trusted clients reach",
         )
     setting = "--kafka-listen" if texts else "listeners"
     parsed = [BrokerListener.parse(text, setting) for text in texts or _words(config, setting)]
-    told = "advertised.listeners"
+    setting = "advertised.listeners"
     advertised = {
         one.name: (one.host, one.port)
-        for one in (BrokerListener.parse(text, told) for text in _words(config, told))
+        for one in (BrokerListener.parse(text, setting) for text in _words(config, setting))
     }
     controllers = {name.upper() for name in _words(config, "controller.listener.names")}
     found = [
@@ -137,9 +137,9 @@ def _refuse_unknown(config: Config, listeners: Sequence[BrokerListener]) -> None
         protocol = protocols.get(one.name, one.name)
         if protocol != PLAINTEXT:
             raise UsageError(
-                f"{one.text} speaks {protocol}: only {PLAINTEXT} is here yet",
+                f"{one.text} speaks {protocol}, and this broker only {PLAINTEXT}",
                 path="listeners",
-                advice="make it a PLAINTEXT listener on an address that only those reach who may use it",
+                advice="make it a PLAINTEXT listener on an address that only trusted clients reach",
             )
 
 

@@ -1,5 +1,5 @@
-"""What a broker shows of its connections, requests and memory: ``commands.clients`` over ``Sockets`` and
-``Counts``. Names are those of Kafka's MBeans, as the usual rules of the JMX exporter spell them."""
+"""The metrics of a broker and its lists of connections and requests, from ``Sockets`` and ``Counts``. Metrics
+have the names of Kafka's MBeans, as the usual rules of Prometheus' JMX exporter spell them."""
 
 from __future__ import annotations
 
@@ -81,11 +81,12 @@ _TOPIC_FIGURES: dict[str, tuple[str, Callable[[TopicCounts], int]]] = {
 
 
 METRICS = {**_HELP, **{f"{_TOPIC}{name}_total": meaning for name, (meaning, _) in _TOPIC_FIGURES.items()}}
-"""All metrics of a broker: what each is, by name."""
+"""The help texts of all metrics of a broker, by name."""
 
 
 class BrokerClients:
-    """See ``commands.clients.Clients``. It reads what the loop's thread writes, and changes nothing of it."""
+    """The connections, requests and metrics of a broker (``commands.clients.Clients``). It runs in the
+    threads of the web server, and only reads what the loop's thread writes."""
 
     def __init__(self, broker: Broker, sockets: Sockets) -> None:
         self._broker, self._sockets = broker, sockets
@@ -94,13 +95,13 @@ class BrokerClients:
 
     def connections(self) -> list[ClientConnection]:
         """The open connections, the oldest first."""
-        # A copy is made at once; the loop's thread may change the set meanwhile.
-        found = sorted(self._sockets.connections.copy(), key=lambda one: one.info.number)
+        # ``copy`` is atomic; the loop's thread changes the set meanwhile.
+        connections = sorted(self._sockets.connections.copy(), key=lambda one: one.info.number)
         now, parked = time.perf_counter(), self._broker.purgatory.tasks
-        return [_shown(one, one.state(parked), now) for one in found]
+        return [_shown(one, one.state(parked), now) for one in connections]
 
     def requests(self) -> list[ApiRequests]:
-        """The APIs that were asked, by name."""
+        """The APIs that had requests, by name."""
         errors = defaultdict[int, dict[str, int]](dict)
         for (key, code), count in self._errors():
             errors[key][_code_name(code)] = count
@@ -119,7 +120,7 @@ class BrokerClients:
         ]
 
     def _asked(self) -> list[tuple[int, ApiCounts]]:
-        """(key, counts) of the APIs that were asked, by name."""
+        """The APIs that had requests, by name: their key and counters."""
         of_api = self._broker.counts.of_api
         return sorted(
             ((key, counts) for key, counts in of_api.items() if counts.count),
@@ -132,7 +133,7 @@ class BrokerClients:
     # For programs
 
     def samples(self) -> list[Sample]:
-        """Requests, connections and memory."""
+        """The metrics of requests, connections and memory."""
         samples = list[Sample]()
         for key, counts in self._asked():
             name = APIS[key].name
@@ -189,7 +190,7 @@ class BrokerClients:
         return samples + samples_of(values, _HELP)
 
     def topic_series(self) -> list[Series]:
-        """What is counted of all topics, without a label, and of each that still exists."""
+        """The metrics of topics: of all together, without a label, and of each that still exists."""
         counts, manager = self._broker.counts, self._broker.manager
         counts.forget_all_but(manager.topics.names())
         topics = sorted(counts.of_topic.copy().items())
@@ -242,7 +243,7 @@ def _times(request: str, name: str, counts: Sequence[int], seconds: float) -> Sa
 
 @cache
 def _names_of_codes() -> dict[int, str]:
-    """Kafka's names: of the codes that handlers give, and of those of a log's errors."""
+    """Kafka's names of error codes: of those that handlers set, and of the errors of logs."""
     of_logs = {kind.error_code: kind.code for kind in LogError.__subclasses__()}
     return of_logs | {code.value: code.name for code in Code}
 

@@ -1,16 +1,20 @@
-"""The ids that a broker gives to producers, each once and for ever (Kafka's ``ProducerIdControlManager``).
+"""Gives ids to idempotent producers, no id twice (Kafka's ``ProducerIdControlManager``).
 
-Ids are given from blocks. A block is written to ``siltstone-broker.json`` in the root of every log directory
-before its first id is given; what is left of it when the process ends is never given::
+Ids are given from blocks of 1,000. Before the first id of a block is given, the end of the block is written
+to ``siltstone-broker.json`` in the root of every log directory, durably. The rest of a block is lost when the
+process ends::
 
     {"version": 1, "next_producer_id": 4000}        the first id of the next block
 
-The copy with the largest id counts: a directory that was offline has an older one. The first block of a start
-also begins above every producer id in the logs and above what the metadata log of a Kafka broker has given.
-An id in a log that no broker comes to, because a client made it up, does not count: otherwise one batch could
-use up all ids.
+The first block of a process begins at the largest of
 
-If a copy is damaged, blocks may have been given that no log shows. So the next one begins far above.
+1. ``next_producer_id`` in the files: they differ if a directory was offline when a block was written;
+2. the end of the ids that the metadata log of a Kafka says were given;
+3. the largest producer id in the logs, plus one. Ids from ``LARGEST_ID`` on do not count: a client may have
+   made them up, and one such batch would use up all ids.
+
+If a file is damaged, blocks may have been given that neither another file nor a log shows. Then ``_SKIPPED``
+ids are skipped.
 """
 
 from __future__ import annotations
@@ -32,10 +36,10 @@ BROKER_FILE = "siltstone-broker.json"
 BLOCK = 1000
 """Ids of a block, as in Kafka (``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``)."""
 LARGEST_ID = 1 << 62
-"""Ids from here on are not given, and do not count where they are found."""
+"""Ids from here on are not given, and do not count if a log has them."""
 _SKIPPED = 1 << 40
-"""How many ids are skipped if a file is damaged: a broker that gives a million blocks a day needs three years
-for them."""
+"""The number of ids that are skipped if a file is damaged: those that a broker gives in three years, with a
+million blocks a day."""
 _FILE_BYTES_MAX = 1 << 16
 _logger = logging.getLogger("siltstone")
 
@@ -45,8 +49,8 @@ class _BrokerFile(msgspec.Struct, frozen=True, kw_only=True, tag_field="version"
 
 
 def read_next_producer_id(directory: Path) -> int | None:
-    """The first id of the next block by a directory's file, None without one. Raises CorruptFileError,
-    OSError."""
+    """The first id of the next block as a directory's file says; None if it has no such file. Raises
+    CorruptFileError, OSError."""
     path = directory / BROKER_FILE
     try:
         content = msgspec.json.decode(files.read_bytes(path, _FILE_BYTES_MAX), type=_BrokerFile)
@@ -63,13 +67,14 @@ def read_next_producer_id(directory: Path) -> int | None:
 
 
 def _largest_in_logs(manager: LogManager) -> int:
-    """The largest id that a producer in one of the logs has, -1 without one."""
+    """The largest producer id below ``LARGEST_ID`` in the logs, -1 without one."""
     ids = (log.largest_producer_id(LARGEST_ID) for _, log in manager.logs())
     return max(ids, default=-1)
 
 
 class ProducerIds:
-    """Gives producer ids. For any thread."""
+    """Gives producer ids. For any thread. ``_next`` to ``_end``: what is left of the current block;
+    ``_next_block``: where the next one begins, None before the first."""
 
     def __init__(self, manager: LogManager) -> None:
         self._manager = manager
@@ -78,7 +83,8 @@ class ProducerIds:
         self._next_block: int | None = None
 
     def take_at_hand(self) -> int | None:
-        """An id, for a thread that must not wait; None if ``take`` would write a file, or does so now."""
+        """An id, for a thread that must not wait; None if the block is used up, or another thread writes one
+        now."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -87,7 +93,7 @@ class ProducerIds:
             self._lock.release()
 
     def take(self) -> int:
-        """An id, from a new block if need be, which is durable then. Raises StorageError."""
+        """An id. If the block is used up, a new one is written first. Raises StorageError."""
         with self._lock:
             if self._next == self._end:
                 self._begin_block()

@@ -1,12 +1,14 @@
-"""The broker's sockets and its event loop, in a thread of its own.
+"""The broker's server: listening sockets, connections and the thread of the event loop (Kafka's
+``SocketServer`` with one ``Acceptor`` and one ``Processor``).
 
 ::
 
-    listeners ─► connections ─► dispatch ─► handlers, in the loop's thread; what waits for a disk in a pool
-    once a second: idle, stalled and overdue connections are closed
+    listeners ─► connections ─► dispatch ─► handlers, in the loop's thread; what needs a disk in a pool
+    once a second: connections that are idle or stalled, or exempt from the memory limit for long, are closed
 
-The sockets are our own and non-blocking; the loop only says which of them can be read or written. So bytes go
-from a socket into a request's own buffer, and from a log's file into a socket, without a copy between.
+asyncio's streams and transports are not used: the loop only reports which non-blocking sockets can be read or
+written. So bytes go from a socket into the buffer of their request, and from a log's file into a socket,
+without a copy between (decision 0020).
 """
 
 from __future__ import annotations
@@ -38,14 +40,16 @@ from siltstone.commands.served import Served
 AnswerFrame: TypeAlias = Callable[[bytearray, ConnectionInfo], "Pieces | Awaitable[Pieces]"]
 """See ``connection.SharedState.answer``."""
 STOP_SECONDS = 10.0
-"""How long requests may take to be finished when the server stops."""
+"""How long the running requests may take when the server stops; then their connections are closed."""
 DELAYED_MAX = 1_000
 """The most sockets that are closed later: each takes a descriptor."""
 _SWEEP_SECONDS = 1.0
 _ACCEPTED_AT_ONCE = 64
+"""The most connections that are accepted before the others have a turn in the loop."""
 _MAPPED = "::ffff:"
-"""Before an IPv4 address at a socket that listens for both."""
+"""The prefix of an IPv4 address on a socket that listens for IPv4 and IPv6."""
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""The errors of ``accept`` that end only when files or connections are closed."""
 _logger = logging.getLogger("siltstone.broker")
 
 
@@ -57,11 +61,12 @@ class BoundListener(NamedTuple):
 
 
 class Sockets:
-    """The connections of an event loop; everything runs in its thread.
+    """The open connections of an event loop, and what they share (``connection.SharedState``). Everything
+    runs in the loop's thread.
 
-    ``answer``: answers a frame. ``connections``: those that are open. ``refused``: how many were closed
-    because their address had too many; ``accepted_by``: how many were not, by listener. ``delayed``: sockets
-    that are closed later, because their address connects too often.
+    ``answer``: makes the response to a frame. ``refused``: how many connections were closed at once because
+    their address had too many; ``accepted_by``: how many were accepted, by listener. ``delayed``:
+    sockets that are closed later, because their address connects too often.
     """
 
     def __init__(
@@ -95,7 +100,8 @@ class Sockets:
         self._sweep_later()
 
     async def finish(self) -> None:
-        """Accept nothing more, finish the requests that run, ``STOP_SECONDS`` long, and close all."""
+        """Accept no connections, wait for the running requests at most ``STOP_SECONDS``, and close all
+        connections."""
         self._accept_no_more()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
@@ -114,7 +120,7 @@ class Sockets:
             connection.close()
 
     def forget(self, connection: Connection) -> None:
-        """The connection is closed: there is room for another one."""
+        """A connection was closed, so another one may be accepted."""
         self.connections.discard(connection)
         peer = connection.info.peer
         self._of_address[peer] -= 1
@@ -125,7 +131,7 @@ class Sockets:
             self._is_empty.set_result(None)
 
     def sweep(self, now: float) -> None:
-        """Close the connections whose time is up."""
+        """Close the connections that are overdue at ``now``, the loop's time."""
         self.now = now
         for connection in [one for one in self.connections if one.is_overdue(now)]:
             connection.close()
@@ -152,7 +158,7 @@ class Sockets:
     def _accept_some(self, listener: BoundListener) -> None:
         for _ in range(_ACCEPTED_AT_ONCE):
             if len(self.connections) >= self.limits.connections_max:
-                # As in Kafka: others wait in the listener's queue until a connection is closed.
+                # As in Kafka, others wait in the listener's backlog until a connection is closed.
                 self._accept_no_more()
                 return
             try:
@@ -165,12 +171,12 @@ class Sockets:
                     self._accept_no_more()
                     self.loop.call_later(_SWEEP_SECONDS, self._accept_again)
                     return
-                continue  # it was closed again before it was accepted
+                continue  # the client has closed it again
             self.welcome(peer, str(address[0]).removeprefix(_MAPPED), listener.address)
 
     def welcome(self, peer: socket.socket, address: str, listener: ListenerAddress) -> None:
-        """Serve a connected socket from now on, or close it if its address has too many, or, after a while,
-        if it connects too often (Kafka's ``ConnectionQuotas``)."""
+        """Serve a connected socket, or close it if its address has too many (``max.connections.per.ip``); one
+        whose address connects too often is closed later (Kafka's ``ConnectionQuotas``)."""
         if self._quotas.limits_connections and (throttle_ms := self._quotas.connected(address)):
             self._delay(peer, throttle_ms)
             return
@@ -205,9 +211,10 @@ class Sockets:
 
 
 class BrokerServer(Closing):
-    """Kafka's protocol over the open directories of a server, from ``start`` to ``stop``.
+    """A broker over the open directories of a server, which answers from ``start`` to ``stop``.
 
-    ``addresses``: where it listens, with the ports that it really has. ``broker``: what handlers get.
+    ``addresses``: the advertised addresses of the listeners, with their real ports; ``broker``: what handlers
+    use.
     """
 
     def __init__(
@@ -219,8 +226,8 @@ class BrokerServer(Closing):
         loop: asyncio.AbstractEventLoop | None = None,
         handlers: Mapping[int, Handler] = HANDLERS,
     ) -> None:
-        """Listens at once, and answers from ``start`` on. Raises UsageError for an address that is in use,
-        NotAllowedError in look mode."""
+        """Binds the listeners; nothing is accepted before ``start``. Raises UsageError for an address that is
+        in use, NotAllowedError in look mode."""
         self._loop = loop or asyncio.new_event_loop()
         self._stop_asked = asyncio.Event()
         self._thread: threading.Thread | None = None
@@ -239,13 +246,14 @@ class BrokerServer(Closing):
         self.sockets = Sockets(self._loop, self.limits, answer, served.clock, self.broker.quotas)
 
     def start(self) -> None:
-        """Answer requests from now on, in a thread of its own."""
+        """Start the thread of the event loop, and accept connections."""
         self._thread = threading.Thread(target=self._run, name="siltstone-kafka", daemon=True)
         self._thread.start()
         self.broker.served.clients = BrokerClients(self.broker, self.sockets)
 
     def stop(self) -> None:
-        """Accept nothing more, answer the requests that run, parked fetches with what there is, and end."""
+        """Accept no connections, answer the parked fetches with what there is, wait for the running requests,
+        and end the thread. May be called twice."""
         self.broker.served.clients = None
         if self._thread is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop_asked.set)
@@ -269,6 +277,6 @@ class BrokerServer(Closing):
         await self._stop_asked.wait()
         self.broker.purgatory.close()
         await self.sockets.finish()
-        # Tasks of connections that were cut end as cancelled.
+        # Closing a connection cancels its task; wait until those have ended.
         others = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*others, return_exceptions=True)

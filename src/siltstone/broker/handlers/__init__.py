@@ -1,1 +1,1 @@
-"""What the broker does for each API. ``dispatch.HANDLERS`` is the list of them."""
+"""The handlers: what the broker does for each API. ``dispatch.HANDLERS`` lists them."""

@@ -1,5 +1,8 @@
-"""ElectLeaders 0 to 2, AlterPartitionReassignments 0 to 1, ListPartitionReassignments 0: the one broker leads
-every partition, and none is on its way to another (Kafka's ``ReplicationControlManager``).
+"""ElectLeaders 0 to 2, AlterPartitionReassignments 0 to 1, ListPartitionReassignments 0 (Kafka's
+``ReplicationControlManager``).
+
+There is one broker, which leads every partition: no election is needed, and a partition can only be
+reassigned to this broker, which changes nothing.
 """
 
 from __future__ import annotations
@@ -28,11 +31,11 @@ from siltstone.broker.wire.messages.list_partition_reassignments import (
 )
 
 _ELECTION_TYPES = (0, 1)
-"""Of the preferred replica, and of any."""
+"""PREFERRED and UNCLEAN (``ElectionType``)."""
 
 
 async def elect_leaders(broker: Broker, request: ElectLeadersRequest, call: Call) -> ElectLeadersResponse:
-    """Needed nowhere."""
+    """Answers ELECTION_NOT_NEEDED for each partition that exists."""
     return await broker.in_pool(_elect_leaders, broker, request)
 
 
@@ -70,7 +73,7 @@ def _elected(broker: Broker, kind: int, topic: str, number: int) -> PartitionRes
 async def alter_partition_reassignments(
     broker: Broker, request: AlterPartitionReassignmentsRequest, call: Call
 ) -> AlterPartitionReassignmentsResponse:
-    """To this broker, where they are, and nowhere else."""
+    """Accepts reassignments to this broker alone, and refuses others."""
     return await broker.in_pool(_alter_reassignments, broker, request)
 
 
@@ -84,8 +87,8 @@ def _alter_reassignments(
             ReassignableTopicResponse(
                 name=topic.name,
                 partitions=tuple(
-                    _reassigned(broker, topic.name, each.partition_index, each.replicas)
-                    for each in topic.partitions
+                    _reassigned(broker, topic.name, partition.partition_index, partition.replicas)
+                    for partition in topic.partitions
                 ),
             )
             for topic in request.topics
@@ -113,5 +116,5 @@ def _reassigned(
 def list_partition_reassignments(
     broker: Broker, request: ListPartitionReassignmentsRequest, call: Call
 ) -> ListPartitionReassignmentsResponse:
-    """None, whatever is asked."""
+    """Answers that no partition is being reassigned."""
     return ListPartitionReassignmentsResponse(error_message=None)

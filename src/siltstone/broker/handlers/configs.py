@@ -1,12 +1,13 @@
 """DescribeConfigs 1 to 4, IncrementalAlterConfigs 0 to 1, AlterConfigs 0 to 2, ListConfigResources 0 to 1.
 
-Resources are topics, and the broker by its id; the empty id stands for all brokers of the cluster: there is
-one, but its settings count after those of the id. What is set for brokers here is *dynamic*: it is kept in
-the log directories, applies at once, and comes before ``server.properties``.
+Resources are topics, and the broker by its id. The empty id stands for all brokers of the cluster: there is
+only this one, but as in Kafka its cluster-wide settings come after those of its id. Settings of brokers that
+are changed here are *dynamic*: they are kept in the log directories, apply at once, and come before those of
+``server.properties``.
 
-The broker has no loggers, no groups with settings and no subscriptions of client metrics: their lists are
-empty, and a change of one is refused. Corresponds to Kafka's ``ConfigHelper``, ``ConfigAdminManager`` and
-``ConfigurationControlManager``.
+Kafka has three more kinds of resources, which this broker lists as empty and does not change: loggers, groups
+with settings, subscriptions of client metrics. Corresponds to Kafka's ``ConfigHelper``,
+``ConfigAdminManager`` and ``ConfigurationControlManager``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from siltstone.base.errors import InvalidConfigError, UnknownTopicError, UsageEr
 from siltstone.broker.answers import Call
 from siltstone.broker.errors import Code, RequestRefusedError, advice_of, code_of, message_of
 from siltstone.broker.handlers.settings import (
-    ToldSetting,
+    SettingEntry,
     broker_entries,
     default_entries,
     refuse_tiered,
@@ -58,15 +59,15 @@ TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 """Operations of IncrementalAlterConfigs."""
 DESCRIBED_MAX = 10_000
-"""The most resources that one DescribeConfigs describes: each takes 2 KB in the answer."""
+"""The most resources that one DescribeConfigs describes: each takes 2 KB in the response."""
 TEXT_MAX = 32_767
-"""The longest value of a setting: longer ones cannot be answered by the old versions of DescribeConfigs."""
+"""The longest name or value of a setting: old versions of DescribeConfigs have an int16 for its size."""
 _VERBS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 _FIRST_OF_ALL_TYPES = 1
 
 
 class SettingOperation(NamedTuple):
-    """One setting's change: ``operation`` on ``name`` with ``value``, None where none is needed."""
+    """The change of one setting: SET, DELETE, APPEND or SUBTRACT; ``value`` may be None for DELETE only."""
 
     name: str
     operation: int
@@ -74,7 +75,8 @@ class SettingOperation(NamedTuple):
 
 
 class AlteredResource(NamedTuple):
-    """What is to be changed, and how. ``replaces``: settings that are not named are removed."""
+    """A resource with the changes of its settings. ``replaces``: settings that are not named are removed
+    (AlterConfigs)."""
 
     kind: int
     name: str
@@ -96,7 +98,7 @@ def _describe_configs(broker: Broker, request: DescribeConfigsRequest) -> Descri
     known = dict[DescribeConfigsResource, DescribeConfigsResult]()
     results = []
     for resource in request.resources[:DESCRIBED_MAX]:
-        # One that comes again costs nothing: a small request must not become a huge answer's objects.
+        # A resource that is named again gets the same object: a small request must not take much memory.
         if resource not in known:
             known[resource] = _described(broker, resource, request)
         results.append(known[resource])
@@ -125,7 +127,7 @@ def _described(
             resource_type=kind,
             resource_name=name,
         )
-    keys = set(resource.configuration_keys or ())  # none: all
+    keys = set(resource.configuration_keys or ())  # empty: all settings
     return DescribeConfigsResult(
         resource_type=kind,
         resource_name=name,
@@ -133,7 +135,7 @@ def _described(
     )
 
 
-def _result(entry: ToldSetting, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+def _result(entry: SettingEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
     synonyms = entry.synonyms if request.include_synonyms else ()
     return DescribeConfigsResourceResult(
         name=entry.name,
@@ -149,7 +151,7 @@ def _result(entry: ToldSetting, request: DescribeConfigsRequest) -> DescribeConf
     )
 
 
-def _entries(broker: Broker, kind: int, name: str) -> list[ToldSetting]:
+def _entries(broker: Broker, kind: int, name: str) -> list[SettingEntry]:
     """The settings of a resource. Raises RequestRefusedError, UnknownTopicError, InvalidTopicError."""
     if kind == TOPIC:
         refuse_bad_name(name)
@@ -176,7 +178,7 @@ def _entries(broker: Broker, kind: int, name: str) -> list[ToldSetting]:
 
 
 def _as_started(broker: Broker) -> Config:
-    """The broker's settings, with what the command line or the directories say instead of the file."""
+    """The broker's settings, with those that the command line or the directories set instead of the file."""
     source = ConfigSource.STATIC_BROKER_CONFIG
     paths = tuple(str(served.path.absolute()) for served in broker.manager.directories)
     started: dict[str, Value] = {"log.dirs": paths, "node.id": broker.node_id}
@@ -257,7 +259,7 @@ async def alter_configs(broker: Broker, request: AlterConfigsRequest, call: Call
 def _alter_all(
     broker: Broker, resources: Sequence[AlteredResource], call: Call, validate_only: bool
 ) -> list[tuple[int, str | None]]:
-    """SettingOperation each resource on its own: (Kafka's code, what to tell the client) of each."""
+    """Alter each resource on its own; for each of them (error code, message for the client)."""
     times = Counter((resource.kind, resource.name) for resource in resources)
     answers = list[tuple[int, str | None]]()
     for resource in resources:
@@ -281,7 +283,7 @@ def _alter_all(
 
 
 def _alter(broker: Broker, resource: AlteredResource, call: Call, *, validate_only: bool) -> None:
-    """SettingOperation one resource. Raises RequestRefusedError, SiltstoneError, OSError."""
+    """Alter one resource. Raises RequestRefusedError, SiltstoneError, OSError."""
     kind, name = resource.kind, resource.name
     if kind == TOPIC:
         if not name:
@@ -303,7 +305,7 @@ def _alter(broker: Broker, resource: AlteredResource, call: Call, *, validate_on
 
 
 def _refuse_bad_changes(resource: AlteredResource) -> None:
-    """Raises RequestRefusedError for what no resource can be asked for."""
+    """Raises RequestRefusedError for changes that no kind of resource allows."""
     times = Counter(change.name for change in resource.changes)
     if len(times) < len(resource.changes):
         raise RequestRefusedError(Code.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -322,7 +324,7 @@ def _refuse_bad_changes(resource: AlteredResource) -> None:
 
 def _alter_topic(broker: Broker, resource: AlteredResource, call: Call, *, validate_only: bool) -> None:
     manager, name = broker.manager, resource.name
-    with manager.creation_or_deletion_lock:  # what is read is what is changed
+    with manager.creation_or_deletion_lock:  # APPEND and SUBTRACT read the settings that they change
         before = manager.topics.describe(name).config
         settings = manager.topics.settings(name)
         set_to, removed = _outcome(
@@ -366,8 +368,8 @@ def _outcome(
     list_now: Callable[[str], list[str]],
     kind_of: Callable[[str], Kind | None],
 ) -> tuple[dict[str, str], list[str]]:
-    """(the settings to set, the names to remove): deletions of what is not set are left out, as they are no
-    error in Kafka. Raises RequestRefusedError."""
+    """The outcome of all changes: (the settings to set, the names to remove). As in Kafka, the deletion of a
+    setting that is not set is no error. Raises RequestRefusedError."""
     set_to, removed = dict[str, str](), list[str]()
     for change in resource.changes:
         if change.operation == DELETE:
@@ -388,10 +390,10 @@ def _outcome(
 
 def _combined(words: Iterable[str], change: SettingOperation) -> list[str]:
     """A list after words were appended to or subtracted from it."""
-    given = [word.strip() for word in (change.value or "").split(",") if word.strip()]
+    changed = [word.strip() for word in (change.value or "").split(",") if word.strip()]
     if change.operation == APPEND:
-        return list(dict.fromkeys([*words, *given]))
-    return [word for word in words if word not in given]
+        return list(dict.fromkeys([*words, *changed]))
+    return [word for word in words if word not in changed]
 
 
 # ListConfigResources
@@ -400,19 +402,19 @@ def _combined(words: Iterable[str], change: SettingOperation) -> list[str]:
 async def list_config_resources(
     broker: Broker, request: ListConfigResourcesRequest, call: Call
 ) -> ListConfigResourcesResponse:
-    """The names of what has settings; version 0 lists subscriptions of client metrics only, of which there
-    are none."""
+    """The names of the resources that have settings. Version 0 lists subscriptions of client metrics only, so
+    nothing."""
     if call.version < _FIRST_OF_ALL_TYPES:
         return ListConfigResourcesResponse()
     kinds = set(request.resource_types) or {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}
     if not kinds <= {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}:
         return ListConfigResourcesResponse(error_code=Code.UNSUPPORTED_VERSION)
-    found = [
+    resources = [
         ConfigResource(resource_name=str(broker.node_id), resource_type=kind)
         for kind in (BROKER_LOGGER, BROKER)
         if kind in kinds
     ]
     if TOPIC in kinds:
         names = await broker.in_pool(broker.manager.topics.names)
-        found += [ConfigResource(resource_name=name, resource_type=TOPIC) for name in names]
-    return ListConfigResourcesResponse(config_resources=tuple(found))
+        resources += [ConfigResource(resource_name=name, resource_type=TOPIC) for name in names]
+    return ListConfigResourcesResponse(config_resources=tuple(resources))

@@ -21,13 +21,13 @@ from siltstone.log.partition import PartitionLog
 from siltstone.runtime.served_directory import ServedDirectory
 
 Wanted = Mapping[str, frozenset[int]] | None
-"""The partitions that are asked for, by topic; None: all."""
+"""The requested partitions by topic; None: all."""
 
 
 async def describe_log_dirs(
     broker: Broker, request: DescribeLogDirsRequest, call: Call
 ) -> DescribeLogDirsResponse:
-    """The log directories with some of their partitions, or all."""
+    """Answers with the log directories, their space, and the sizes of the requested partitions."""
     wanted: Wanted = None
     if request.topics is not None:
         numbers = dict[str, set[int]]()

@@ -1,12 +1,14 @@
-"""Metadata 0 to 13, DescribeTopicPartitions 0 and DescribeCluster 0 to 2: who serves what.
+"""Metadata 0 to 13, DescribeTopicPartitions 0 and DescribeCluster 0 to 2: the broker, topics and partition
+leaders (Kafka's ``KRaftMetadataCache``, ``DescribeTopicPartitionsRequestHandler``).
 
-There is one broker: it leads every partition and is its only replica. A partition in a log directory that is
-out of service has no leader (LEADER_NOT_AVAILABLE). Corresponds to Kafka's ``KRaftMetadataCache`` and
-``DescribeTopicPartitionsRequestHandler``.
+There is one broker, which leads every partition and is its only replica. A partition whose log directory is
+offline has no leader (LEADER_NOT_AVAILABLE).
 
-Metadata creates topics, too: a name that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION, also
-when this request creates it, and the next request finds it. All of this happens in the broker's threads: the
-lists of topics wait for changes of topics.
+With ``auto.create.topics.enable``, Metadata creates topics. As in Kafka, the request that creates a topic is
+answered with UNKNOWN_TOPIC_OR_PARTITION, and the client's next request finds it.
+
+Metadata and DescribeTopicPartitions run in the pool, since a list of topics waits for a change of topics that
+is under way.
 """
 
 from __future__ import annotations
@@ -48,12 +50,12 @@ from siltstone.runtime.topic_names import refuse_bad_name
 CLUSTER_OPERATIONS, TOPIC_OPERATIONS = 8096, 3576
 """What every client may do without an authorizer: bits of Kafka's ``AclOperation``, measured on a 4.3."""
 NOT_ASKED = -(1 << 31)
-"""The operations in an answer to a client that has not asked for them."""
+"""The authorized operations in a response to a client that has not asked for them."""
 PARTITIONS_MAX = 2000
-"""The most partitions in an answer of DescribeTopicPartitions (``max.request.partition.size.limit``)."""
+"""The most partitions in a response of DescribeTopicPartitions (``max.request.partition.size.limit``)."""
 CREATED_MAX = 100
-"""The most topics that one Metadata request creates: each takes some file operations. Later ones create the
-others."""
+"""The most topics that one Metadata request creates, since each takes some file operations. The client's next
+requests create the others."""
 AUTO_CREATE = "auto.create.topics.enable"
 _FIRST_BY_ID = 12
 _BROKER_ENDPOINT, _CONTROLLER_ENDPOINT = 1, 2
@@ -61,7 +63,9 @@ _BROKER_ENDPOINT, _CONTROLLER_ENDPOINT = 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Partition:
-    """A partition as an answer has it. ``error``: LEADER_NOT_AVAILABLE if it is not served now."""
+    """A partition in a response. ``error``: LEADER_NOT_AVAILABLE if its log is not open; ``leader``: the node
+    id, -1 without one; ``epoch``: the leader epoch, -1 without a leader; ``replicas``, ``offline``: node
+    ids."""
 
     number: int
     error: int
@@ -75,7 +79,7 @@ def _partition(broker: Broker, topic: str, number: int) -> _Partition:
     node = broker.node_id
     try:
         epoch, error = broker.manager.get(TopicPartition(topic, number)).leader_epoch, 0
-    except LogError:  # its directory is offline, it is refused, or it is being created
+    except LogError:  # its directory is offline, the log was refused at the start, or is being created
         epoch, error = -1, int(Code.LEADER_NOT_AVAILABLE)
     return _Partition(
         number=number,
@@ -88,7 +92,7 @@ def _partition(broker: Broker, topic: str, number: int) -> _Partition:
 
 
 def _partitions(broker: Broker, topic: str, start: int = 0) -> Iterator[_Partition]:
-    """The partitions of a topic from a number on. Raises UnknownTopicError."""
+    """The partitions of a topic from the number ``start`` on. Raises UnknownTopicError."""
     for number in broker.manager.partitions_of(topic):
         if number >= start:
             yield _partition(broker, topic, number)
@@ -98,7 +102,7 @@ def _partitions(broker: Broker, topic: str, start: int = 0) -> Iterator[_Partiti
 
 
 async def metadata(broker: Broker, request: MetadataRequest, call: Call) -> MetadataResponse:
-    """The cluster and its topics; creates those that do not exist, if it may."""
+    """Answers a Metadata request, and creates the topics that it names, if that is enabled."""
     return await broker.in_pool(_metadata, broker, request, call)
 
 
@@ -127,7 +131,8 @@ def _metadata(broker: Broker, request: MetadataRequest, call: Call) -> MetadataR
 
 
 def _refused(request: MetadataRequest, version: int) -> MetadataResponse | None:
-    """The answer to a request that names a topic in a way that its version does not have; None for others."""
+    """The response to a request that names a topic by id or not at all, and must not in its version; None for
+    other requests."""
     topics = request.topics or ()
     has_id = any(topic.topic_id != ZERO_ID for topic in topics)
     has_nothing = any(topic.topic_id == ZERO_ID and topic.name is None for topic in topics)
@@ -147,8 +152,8 @@ def _refused(request: MetadataRequest, version: int) -> MetadataResponse | None:
 
 
 def _topic(broker: Broker, name: str) -> MetadataResponseTopic:
-    """One topic; UNKNOWN_TOPIC_OR_PARTITION if it is gone meanwhile, INVALID_TOPIC_EXCEPTION for a bad
-    name."""
+    """One topic; with the code UNKNOWN_TOPIC_OR_PARTITION if it does not exist, INVALID_TOPIC_EXCEPTION for
+    an invalid name."""
     code, topic_id = Code.NONE, broker.id_of_topic(name)
     partitions: Sequence[_Partition] = ()
     try:
@@ -195,21 +200,22 @@ def _with_operations(topic: MetadataResponseTopic) -> MetadataResponseTopic:
 
 
 def _by_id(broker: Broker, topics: Iterable[MetadataRequestTopic]) -> list[MetadataResponseTopic]:
-    """The topics with an id; names in such a request do not count, as in Kafka."""
-    found = []
+    """The topics that a request names by id. As in Kafka, names in such a request are ignored."""
+    responses = []
     for topic_id in dict.fromkeys(topic.topic_id for topic in topics if topic.topic_id != ZERO_ID):
         name = broker.topic_of_id(topic_id)
         if name is None:
-            found.append(
+            responses.append(
                 MetadataResponseTopic(error_code=Code.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
             )
         else:
-            found.append(_topic(broker, name))
-    return found
+            responses.append(_topic(broker, name))
+    return responses
 
 
 def _by_name(broker: Broker, request: MetadataRequest, call: Call) -> list[MetadataResponseTopic]:
-    """The topics of these names, those that exist first, as in Kafka. Creates the others, if it may."""
+    """The topics that a request names, the existing ones first, as in Kafka. Creates the others, if that is
+    enabled."""
     topics = [
         _topic(broker, name) for name in dict.fromkeys(topic.name or "" for topic in request.topics or ())
     ]
@@ -223,8 +229,8 @@ def _by_name(broker: Broker, request: MetadataRequest, call: Call) -> list[Metad
 
 
 def _create(broker: Broker, name: str, call: Call) -> None:
-    """Create a topic, if that is possible: the client asks again, and sees. An internal topic is made by what
-    uses it."""
+    """Try to create a topic. An error is not reported: the client asks again, and gets the topic's error
+    then. Internal topics are created by the coordinators that use them."""
     if name not in INTERNAL_TOPICS:
         with contextlib.suppress(SiltstoneError, OSError):
             administration.create_topic(broker.served, actor_of(call), name, None, {})
@@ -236,7 +242,7 @@ def _create(broker: Broker, name: str, call: Call) -> None:
 async def describe_topic_partitions(
     broker: Broker, request: DescribeTopicPartitionsRequest, call: Call
 ) -> DescribeTopicPartitionsResponse:
-    """The partitions of topics in order of name, page by page."""
+    """Answers with the partitions of topics, sorted by name, a page at a time (KIP-966)."""
     return await broker.in_pool(_describe_topic_partitions, broker, request)
 
 
@@ -275,7 +281,8 @@ def _describe_topic_partitions(
 def _described(
     broker: Broker, name: str, start: int, limit: int
 ) -> tuple[DescribeTopicPartitionsResponseTopic, int | None]:
-    """(a topic with ``limit`` partitions at most, the number of the next partition or None)."""
+    """A page of a topic's partitions: (the topic with at most ``limit`` partitions from ``start`` on, the
+    number of the first partition that is left or None)."""
     try:
         numbers = [number for number in broker.manager.partitions_of(name) if number >= start]
     except UnknownTopicError:
@@ -313,7 +320,8 @@ def _described(
 
 
 def describe_cluster(broker: Broker, request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
-    """The one broker. A controller is asked for at a listener of its own, which there is none of."""
+    """Answers with the one broker. Controllers are described at a controller's listener, which this broker
+    does not have."""
     if request.endpoint_type != _BROKER_ENDPOINT:
         is_controller = request.endpoint_type == _CONTROLLER_ENDPOINT
         return DescribeClusterResponse(

@@ -3,15 +3,16 @@
 
 ::
 
-    timestamp   stands for                                    from version
-    -1          the end: high watermark or last stable offset
-    -2          the start
-    -3          the record with the largest timestamp         7
-    -4          the start of what is on this disk: all is     8
-    -5, -6      the end of what was tiered, is to be: nothing 9, 11
-    0 …         the first record that is not older
+    timestamp   name                      offset in the response                          from version
+    -1          LATEST                    high watermark, or last stable offset
+    -2          EARLIEST                  log start offset
+    -3          MAX_TIMESTAMP             of the record with the largest timestamp        7
+    -4          EARLIEST_LOCAL            log start offset, since all data is local       8
+    -5          LATEST_TIERED             -1: nothing is tiered                           9
+    -6          EARLIEST_PENDING_UPLOAD   -1: nothing will be tiered                      11
+    0 …         a time in ms              of the first record at or after it; -1 without one
 
-A search by time reads and decodes batches, so it runs in the pool.
+Searches (-3 and times) read and decode batches, so they run in the pool.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _FIRST_VERSIONS = {
 def list_offsets(
     broker: Broker, request: ListOffsetsRequest, call: Call
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
-    """The offsets that timestamps stand for."""
+    """Answers with the offsets for timestamps; in the pool if it searches, or for many partitions."""
     timestamps = [wanted.timestamp for topic in request.topics for wanted in topic.partitions]
     searches = any(timestamp >= 0 or timestamp == MAX_TIMESTAMP for timestamp in timestamps)
 
@@ -80,7 +81,7 @@ def list_offsets(
 def _finder(
     broker: Broker, request: ListOffsetsRequest, version: int
 ) -> Callable[[str, ListOffsetsPartition], ListOffsetsPartitionResponse]:
-    """The function that finds the offset of one partition."""
+    """The function that makes the response for one partition. It raises nothing: errors become codes."""
     counts, isolation = Counter(_partitions(request)), isolation_of(request.isolation_level)
     logs = {where: _log_or_code(broker, *where) for where in counts}
 
@@ -93,7 +94,8 @@ def _finder(
                 raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, NO_ISOLATION)
             timestamp = wanted.timestamp
             if timestamp < 0 and version < _FIRST_VERSIONS.get(timestamp, version + 1):
-                raise RequestRefusedError(Code.UNSUPPORTED_VERSION, f"no timestamp {timestamp} is known")
+                reason = f"version {version} has no timestamp {timestamp}"
+                raise RequestRefusedError(Code.UNSUPPORTED_VERSION, reason)
             log = logs[where]
             if isinstance(log, int):
                 return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=log)
@@ -115,7 +117,8 @@ def _partitions(request: ListOffsetsRequest) -> Iterator[tuple[str, int]]:
 
 
 def _log_or_code(broker: Broker, topic: str, partition: int) -> PartitionLog | int:
-    """A log, or the code of the error. (100,000 errors with their tracebacks would take seconds.)"""
+    """The log of a partition, or the code of the error. It is looked up once for a partition that is listed
+    often: 100,000 exceptions would take seconds."""
     try:
         return broker.log_of(topic, partition)
     except Exception as error:
@@ -126,7 +129,8 @@ _NOTHING = (-1, -1, -1)
 
 
 def _offset_at(log: PartitionLog, timestamp: int, *, is_committed: bool) -> tuple[int, int, int]:
-    """(timestamp, offset, leader epoch), each -1 where there is none. Raises SiltstoneError, OSError."""
+    """(timestamp, offset, leader epoch) for a timestamp of the request; each is -1 if there is none. Raises
+    SiltstoneError, OSError."""
     view = log.view
     end = _end(view, is_committed=is_committed)
     if timestamp == LATEST:
@@ -135,11 +139,11 @@ def _offset_at(log: PartitionLog, timestamp: int, *, is_committed: bool) -> tupl
         return -1, view.log_start_offset, log.epoch_at(view.log_start_offset)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _NOTHING
-    found = offset_for_time(view, timestamp)
+    record = offset_for_time(view, timestamp)
     return (
         _NOTHING
-        if found is None or found.offset >= end
-        else (found.timestamp, found.offset, found.leader_epoch)
+        if record is None or record.offset >= end
+        else (record.timestamp, record.offset, record.leader_epoch)
     )
 
 
@@ -150,7 +154,8 @@ def _end(view: LogView, *, is_committed: bool) -> int:
 def offset_for_leader_epoch(
     broker: Broker, request: OffsetForLeaderEpochRequest, call: Call
 ) -> OffsetForLeaderEpochResponse | Awaitable[OffsetForLeaderEpochResponse]:
-    """Where leader epochs end, so that a consumer notices that records which it has read are no more."""
+    """Answers with the end offsets of leader epochs, by which a consumer notices that the log was truncated
+    below its position (KIP-320)."""
     is_slow = sum(len(topic.partitions) for topic in request.topics) > MANY_PARTITIONS
     return broker.in_pool(_epoch_ends, broker, request) if is_slow else _epoch_ends(broker, request)
 

@@ -1,18 +1,29 @@
-"""Produce, versions 3 to 13: batches of producers, one for each partition (Kafka's ``KafkaApis``,
-``ReplicaManager.appendRecords``).
+"""Produce, versions 3 to 13: appends a request's batches, one for each partition (Kafka's
+``KafkaApis.handleProduceRequest``, ``ReplicaManager.appendRecords``).
+
+Checks come in Kafka's order; the first one that fails gives the error code:
 
 ::
 
-    the whole request   transactional records without an authorised transactional id 53
-    each partition      topic 3, 100 · structure 87 · zstd before version 7 76 · acks 21 · transaction 49 ·
-                        internal topic 17 · then the log: 2, 10, 32, 87, 45, 47, 48
+    whole request    TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53)   transactional records without such an id
+    each partition   UNKNOWN_TOPIC_OR_PARTITION (3), UNKNOWN_TOPIC_ID (100)
+                     INVALID_RECORD (87)                          no batch, or not one whole batch
+                     UNSUPPORTED_COMPRESSION_TYPE (76)            zstd before version 7
+                     INVALID_REQUIRED_ACKS (21)                   acks other than -1, 0, 1
+                     INVALID_PRODUCER_ID_MAPPING (49)             a transaction: there is no coordinator
+                     INVALID_TOPIC_EXCEPTION (17)                 an internal topic
+                     2, 10, 32, 87, 45, 47, 48                    by the log (``log.validation``)
 
-A small plain batch is appended at once; others in the pool, and the answer follows when all are appended.
-Batches are never copied: the log writes their offsets into the bytes of the request.
+A batch is appended in the loop's thread if ``PartitionLog.try_append`` can do so without waiting: if it is
+small, no lock is held and no file has to be created or synced. Other batches are *late*: they are appended in
+the pool, and the response follows when all are. A batch behind a late one of the same log is late, too, so
+their order is that of the request.
 
-No answer is sent for acks 0; after an error the connection is closed then, since nothing else could tell the
-producer. acks -1 is answered like 1: this broker has no replicas, and an append is as durable as in Kafka, in
-the page cache.
+Batches are not copied: the log writes their offsets into the bytes of the request.
+
+With acks 0 no response is sent; after an error the connection is closed, as the only way to tell the
+producer. acks -1 is as 1, since this broker is the only replica: an append is as durable as in Kafka, in the
+page cache.
 """
 
 from __future__ import annotations
@@ -66,16 +77,16 @@ _NO_START_OFFSET = (
     RecordListTooLargeError,
     CorruptMessageError,
 )
-"""The errors of an append that are answered without a log start offset (``appendToLocalLog``)."""
-_LOOKED_AT = CODEC_MASK | TRANSACTIONAL_BIT
-"""The attributes that may refuse a batch before its log is asked."""
+"""Errors of an append whose response has no log start offset (``ReplicaManager.appendToLocalLog``)."""
+_CHECKED_BITS = CODEC_MASK | TRANSACTIONAL_BIT
+"""The bits of a batch's attributes because of which it may be refused before the append."""
 _NO_TOPICS: frozenset[str] = frozenset()
 Answer = ProduceResponse | Unanswered
 Batch = memoryview | bytes
 
 
 def produce(broker: Broker, request: ProduceRequest, call: Call) -> Answer | Awaitable[Answer]:
-    """Append the batches of a request."""
+    """Appends the batches of a request, at once or in the pool."""
     appends = _Appends(broker, request, call)
     if sum(len(topic.partition_data) for topic in request.topic_data) > MANY_PARTITIONS:
         return broker.in_pool(appends.append_all)
@@ -84,16 +95,18 @@ def produce(broker: Broker, request: ProduceRequest, call: Call) -> Answer | Awa
 
 
 def _attributes(batch: Any) -> int:
-    """The low byte of a batch's attributes; 0 if it is cut before them, or null, or has an older format."""
+    """The low byte of a batch's attributes; 0 for a null batch, one that ends before them, and one of format
+    v0 or v1: the log refuses those."""
     if batch is None or len(batch) <= ATTRIBUTES_POSITION + 1 or batch[MAGIC_POSITION] < 2:
         return 0
-    found: int = batch[ATTRIBUTES_POSITION + 1]
-    return found
+    low_byte: int = batch[ATTRIBUTES_POSITION + 1]
+    return low_byte
 
 
 class _Appends:
-    """The appends of one request. ``answers``: those of each topic's partitions, in order of the request;
-    ``late``: what is to be appended in the pool: (topic's row, partition's row, log, batch)."""
+    """The appends of one request. ``answers``: for each topic the responses of its partitions, in the order
+    of the request, None while a batch is late; ``late``: the late batches: (index of the topic, index of the
+    partition, log, batch)."""
 
     def __init__(self, broker: Broker, request: ProduceRequest, call: Call) -> None:
         self._broker, self._request, self._version = broker, request, call.version
@@ -104,7 +117,7 @@ class _Appends:
         self._late_logs: set[PartitionLog] = set()
 
     def try_all(self) -> None:
-        """Append what can be appended at once; refuse what is to be refused; the rest is late."""
+        """Refuse or append each batch; those that cannot be appended without waiting are late."""
         refused = self._refuse_all()
         for topic_row, topic in enumerate(self._request.topic_data):
             name = topic.name if self._version < _FIRST_BY_ID else self._broker.topic_of_id(topic.topic_id)
@@ -118,7 +131,7 @@ class _Appends:
                 answers.append(self._try(name, topic_row, row, data))
 
     def _refuse_all(self) -> RequestRefusedError | None:
-        """The error of the whole request."""
+        """The error of the whole request, or None."""
         if self._request.transactional_id is not None:
             return None
         for topic in self._request.topic_data:
@@ -131,7 +144,7 @@ class _Appends:
     def _try(
         self, name: str | None, topic_row: int, row: int, data: PartitionProduceData
     ) -> PartitionProduceResponse | None:
-        """Append one batch at once; None if it is late."""
+        """Append one batch, or refuse it: the response of its partition; None if it is late."""
         log = None
         try:
             if name is None:
@@ -141,9 +154,9 @@ class _Appends:
             if batch is None:
                 raise RequestRefusedError(Code.INVALID_RECORD, "no batch was sent")
             attributes = _attributes(batch)
-            if attributes & _LOOKED_AT or name in self._refused_topics or not self._has_acks:
+            if attributes & _CHECKED_BITS or name in self._refused_topics or not self._has_acks:
                 self._refuse_before_append(name, batch, attributes)
-            # Behind a batch of the same log that is late, this one is late, too.
+            # A batch of the same log is late: this one must not overtake it.
             result = None if log in self._late_logs else log.try_append(batch)
             if result is None:
                 self._late_logs.add(log)
@@ -154,8 +167,9 @@ class _Appends:
             return self._failed(data.index, error, log, data.records)
 
     def _refuse_before_append(self, name: str, batch: Batch, attributes: int) -> None:
-        """Raises for what Kafka refuses before it asks the log. The structure of the batch comes first; the
-        log would find it, too, so it is only checked where another error would come before."""
+        """Raises RequestRefusedError for a batch that Kafka refuses before the append, CorruptMessageError or
+        another LogError if its structure is wrong, which comes first. The log checks the structure, too: it
+        is only checked here before another error."""
         codec, refused = attributes & CODEC_MASK, None
         is_old = self._version < _FIRST_WITH_ZSTD
         if codec == _ZSTD and is_old:
@@ -178,18 +192,18 @@ class _Appends:
             raise refused
 
     def append_all(self) -> Answer:
-        """Append all, in the pool, then answer."""
+        """Append all batches in this thread, one of the pool, and return the response."""
         self.try_all()
         self._append_late()
         return self.answer()
 
     async def finish_in_pool(self) -> Answer:
-        """Append in the pool what is late, then answer."""
+        """Append the late batches in the pool, and return the response."""
         await self._broker.in_pool(self._append_late)
         return self.answer()
 
     def _append_late(self) -> None:
-        """Append what is late, in order."""
+        """Append the late batches in order."""
         for topic_row, row, log, batch in self.late:
             index = self._request.topic_data[topic_row].partition_data[row].index
             try:
@@ -221,7 +235,7 @@ class _Appends:
         )
 
     def answer(self) -> Answer:
-        """The answer, once all is appended or refused."""
+        """The response, once all batches were appended or refused."""
         if self._request.acks == 0:
             answers = (answer for topic in self.answers for answer in topic)
             return CLOSE if any(answer is None or answer.error_code for answer in answers) else NO_ANSWER
@@ -237,14 +251,14 @@ class _Appends:
 def _of_topic(
     topic: TopicProduceData, answers: Sequence[PartitionProduceResponse | None]
 ) -> TopicProduceResponse:
-    found = tuple(answer for answer in answers if answer is not None)
-    return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=found)
+    responses = tuple(answer for answer in answers if answer is not None)
+    return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=responses)
 
 
 def _failed(
     index: int, error: Exception, log: PartitionLog | None = None, batch: Any = None
 ) -> PartitionProduceResponse:
-    """The answer of a partition whose batch was refused. ``log`` and ``batch``: if the log refused it."""
+    """The response of a partition whose batch was refused. ``log`` and ``batch``: if the log refused it."""
     refused = error.record_errors if isinstance(error, RecordRefusedError) else ()
     return PartitionProduceResponse(
         index=index,
@@ -260,7 +274,8 @@ def _failed(
 
 
 def _start_offset_for(error: Exception, log: PartitionLog, batch: Batch | None) -> int:
-    """The log start offset beside an error: the log's if the append itself failed, else -1."""
+    """The log start offset in the response of a refused batch: as in Kafka the log's if the log refused its
+    content, else -1."""
     if batch is None or isinstance(error, (RequestRefusedError, *_NO_START_OFFSET)):
         return -1
     try:

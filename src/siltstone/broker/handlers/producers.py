@@ -1,8 +1,8 @@
 """InitProducerId, versions 0 to 5: ids for idempotent producers (Kafka's ``TransactionCoordinator``).
 
-Without a transactional id every call gets a new producer id with epoch 0, whatever id and epoch it names.
-With one, COORDINATOR_NOT_AVAILABLE: this broker has no transaction coordinator yet. (It does not announce
-FindCoordinator either, so clients say so before they come here.)
+A request without a transactional id gets a new producer id with epoch 0, whatever id and epoch it has, as in
+Kafka. A request with one gets COORDINATOR_NOT_AVAILABLE: this broker has no transaction coordinator. (It does
+not announce FindCoordinator either, so transactional clients fail before they send this request.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from siltstone.broker.wire.messages.init_producer_id import InitProducerIdReques
 def init_producer_id(
     broker: Broker, request: InitProducerIdRequest, call: Call
 ) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
-    """A new producer id; in the pool if a block of ids has to be written first."""
+    """Answers with a new producer id; in the pool if a new block of ids has to be written first."""
     refused = _refused(request)
     if refused:
         return InitProducerIdResponse(error_code=refused, producer_epoch=-1)
@@ -27,7 +27,7 @@ def init_producer_id(
 
 
 def _refused(request: InitProducerIdRequest) -> int:
-    """Kafka's code for a request that gets no id, else 0."""
+    """The error code of a request that gets no id; 0 for others."""
     if (request.producer_id == -1) != (request.producer_epoch == -1) or request.transactional_id == "":
         return Code.INVALID_REQUEST
     return Code.NONE if request.transactional_id is None else Code.COORDINATOR_NOT_AVAILABLE

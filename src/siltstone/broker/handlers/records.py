@@ -1,4 +1,5 @@
-"""DeleteRecords 0 to 2: raises the start offsets of logs (Kafka's ``ReplicaManager.deleteRecords``)."""
+"""DeleteRecords 0 to 2: deletes records below an offset, by raising the log start offset (Kafka's
+``ReplicaManager.deleteRecords``)."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ async def delete_records(broker: Broker, request: DeleteRecordsRequest, call: Ca
 
 
 def _delete_records(broker: Broker, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
-    # Of a partition that comes twice the last offset counts, as in Kafka.
+    # As in Kafka, the last offset counts of a partition that is listed twice.
     wanted = dict[str, dict[int, DeleteRecordsPartition]]()
     for topic in request.topics:
         for partition in topic.partitions:
@@ -57,12 +58,13 @@ def _deleted(
 
 
 def _start_after(broker: Broker, topic: str, number: int, offset: int, call: Call) -> int:
-    """Delete the records of one partition below ``offset``, and return its new start. Raises LogError."""
+    """Delete the records of one partition below ``offset``, and return its new log start offset. Raises
+    LogError."""
     if topic in INTERNAL_TOPICS:
         raise _InternalTopicError(f"records of {topic} cannot be deleted", path=topic)
-    broker.manager.get(TopicPartition(topic, number))  # what is unknown comes before a wrong offset
+    broker.manager.get(TopicPartition(topic, number))  # as in Kafka, an unknown partition comes first
     if offset < HIGH_WATERMARK:
-        raise OffsetOutOfRangeError(f"{offset} is no offset", path=f"{topic}-{number}")
+        raise OffsetOutOfRangeError(f"{offset} is not an offset", path=f"{topic}-{number}")
     return administration.delete_records(broker.served, actor_of(call), topic, {number: offset})[number]
 
 

@@ -1,10 +1,14 @@
-"""Settings of a topic or of the broker, as Kafka's protocol tells them: value, source, synonyms, type.
+"""The entries of DescribeConfigs: settings of a topic or of the broker with value, source, synonyms and type
+(Kafka's ``ConfigHelper``, ``DynamicBrokerConfig``).
 
-Kafka 4.3 has ``TOPIC_SETTINGS``, in this order: that of its hash table, which ``kafka-topics --describe``
-shows. Siltstone's own come after them. Of a setting that a broker has several names for
-(``log.retention.ms``, ``.minutes``, ``.hours``) Kafka lists each name, and the default at the last one; and
-what of its sources stands before the first one of the strongest name does not count (``ConfigHelper``,
-``DynamicBrokerConfig``).
+The order is Kafka's: Kafka 4.3 lists the settings of a topic in the order of its hash table
+(``TOPIC_SETTINGS``), which ``kafka-topics --describe`` shows. Siltstone's own settings come after them.
+
+A *synonym* is a place that sets the same value: the topic, the broker dynamically, all brokers dynamically,
+``server.properties``, the default. The first one counts. A setting that a broker has under several names
+(``log.retention.ms``, ``.minutes``, ``.hours``) has an entry for each name, and only the last name has the
+default as a synonym. Synonyms that stand before the first one with the entry's own name are left out, as in
+Kafka.
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ SOURCES = {
     ConfigSource.STATIC_BROKER_CONFIG: 4,
     ConfigSource.DEFAULT_CONFIG: 5,
 }
-"""The protocol's numbers."""
+"""The protocol's numbers of the sources."""
 TYPES = {
     Kind.BOOLEAN: 1,
     Kind.STRING: 2,
@@ -69,7 +73,7 @@ TYPES = {
     Kind.DOUBLE: 6,
     Kind.LIST: 7,
 }
-"""The protocol's numbers."""
+"""The protocol's numbers of the types."""
 _SHORT, _SHORT_MAX = 4, 32_767
 _POSITIONS = {name: position for position, name in enumerate(TOPIC_SETTINGS)}
 _BROKER_SOURCES = (
@@ -90,7 +94,7 @@ _UNLISTED = frozenset(
         "producer.id.expiration.check.interval.ms",
     )
 )
-"""Names of a broker's settings that Kafka 4.3 does not list: listed where they are set."""
+"""Names of a broker's settings that Kafka 4.3 does not list. They are listed only if they are set."""
 _WITHOUT_DEFAULT = frozenset(
     (
         "advertised.listeners",
@@ -105,9 +109,8 @@ _LOG_DIRS, _LOG_DIR = "log.dirs", "log.dir"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldValue:
-    """One place that says a setting's value: the name there, the value, the protocol's number of the
-    place."""
+class SettingSynonym:
+    """A place that sets a setting: the name that it uses, the value, the protocol's number of the source."""
 
     name: str
     value: str | None
@@ -115,15 +118,15 @@ class ToldValue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldSetting:
-    """A setting as DescribeConfigs tells it. ``value``: None for a name of a broker that says nothing;
-    ``synonyms``: all that say a value, the one that counts first; ``is_own_to_siltstone``: Kafka 4.3 does not
-    list it for topics."""
+class SettingEntry:
+    """A setting as DescribeConfigs returns it. ``value``: None if no place sets the broker's setting under
+    this name; ``synonyms``: the one that counts first; ``type``: the protocol's number;
+    ``is_own_to_siltstone``: Kafka 4.3 does not have it for topics."""
 
     key: Key
     name: str
     value: str | None
-    synonyms: tuple[ToldValue, ...]
+    synonyms: tuple[SettingSynonym, ...]
     type: int
     is_read_only: bool = False
     is_own_to_siltstone: bool = False
@@ -135,8 +138,8 @@ class ToldSetting:
 
 
 def as_formatted(config: Config) -> Config:
-    """The settings with what formatting a directory sets in Kafka 4.3: ``min.insync.replicas`` for the whole
-    cluster (KIP-966). Tools show it with every topic."""
+    """The settings, with ``min.insync.replicas=1`` for the whole cluster unless it is set: Kafka 4.3 sets it
+    when it formats a directory (KIP-966), and tools show it with every topic."""
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     layer = config.layer(source)
     if _MIN_ISR in layer:
@@ -147,7 +150,7 @@ def as_formatted(config: Config) -> Config:
 
 
 def refuse_tiered(overrides: Mapping[str, str]) -> None:
-    """Raises InvalidConfigError for a topic that is to have tiered storage: there is none."""
+    """Raises InvalidConfigError for settings that turn on tiered storage, which this broker does not have."""
     if overrides.get(_TIERED, "").strip().lower() == "true":
         raise InvalidConfigError(
             "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote "
@@ -156,36 +159,36 @@ def refuse_tiered(overrides: Mapping[str, str]) -> None:
         )
 
 
-def topic_entries(config: Config) -> list[ToldSetting]:
-    """All settings of a topic, whose own ones are the topic layer of ``config``."""
+def topic_entries(config: Config) -> list[SettingEntry]:
+    """All settings of a topic. ``config``: those in effect; its topic layer has those that the topic sets."""
     config = as_formatted(config)
     own = config.layer(ConfigSource.DYNAMIC_TOPIC_CONFIG)
-    # Those of Kafka's earlier releases, which Siltstone does not use, are listed where they are set.
+    # Settings of Kafka's earlier releases, which Siltstone does not use, are listed only if they are set.
     entries = [
         _topic_entry(config, key, key.name)
         for key in TOPIC_KEYS
         if key.name in _POSITIONS or key.is_used or key.name in own
     ]
-    # Another name of a setting, such as internal.segment.bytes, is listed where it is set.
+    # An alias of a setting, such as internal.segment.bytes, is listed only if it is set.
     entries += [_topic_entry(config, key, name) for key in TOPIC_KEYS for name in key.aliases if name in own]
     return sorted(entries, key=lambda entry: (_position(entry), entry.name))
 
 
-def _position(entry: ToldSetting) -> int:
+def _position(entry: SettingEntry) -> int:
     if entry.is_own_to_siltstone:
         return len(TOPIC_SETTINGS)
     return _POSITIONS.get(entry.name, -1)
 
 
-def _topic_entry(config: Config, key: Key, name: str) -> ToldSetting:
+def _topic_entry(config: Config, key: Key, name: str) -> SettingEntry:
     own = config.layer(ConfigSource.DYNAMIC_TOPIC_CONFIG).get(name)
     synonyms = list(_broker_sources(config, key, key.broker_names)) if name == key.name else []
     if own is not None:
         value = format_value(own.value)
         synonyms.insert(
-            0, ToldValue(name=name, value=value, source=SOURCES[ConfigSource.DYNAMIC_TOPIC_CONFIG])
+            0, SettingSynonym(name=name, value=value, source=SOURCES[ConfigSource.DYNAMIC_TOPIC_CONFIG])
         )
-    return ToldSetting(
+    return SettingEntry(
         key=key,
         name=name,
         value=synonyms[0].value if synonyms else format_value(_without_topic(config).setting(key.name).value),
@@ -199,7 +202,7 @@ def _without_topic(config: Config) -> Config:
     return config.with_layer(ConfigSource.DYNAMIC_TOPIC_CONFIG, {})
 
 
-def broker_entries(config: Config) -> list[ToldSetting]:
+def broker_entries(config: Config) -> list[SettingEntry]:
     """All settings of the broker, each under each of its names, sorted by name."""
     config = as_formatted(config)
     set_here = {name for source in _BROKER_SOURCES for name in config.layer(source)}
@@ -209,18 +212,18 @@ def broker_entries(config: Config) -> list[ToldSetting]:
     return [_broker_entry(config, name) for name in sorted(names)]
 
 
-def default_entries(config: Config) -> list[ToldSetting]:
-    """What is set at run time for all brokers, sorted by name."""
+def default_entries(config: Config) -> list[SettingEntry]:
+    """The settings that were changed at run time for all brokers, sorted by name."""
     layer = as_formatted(config).layer(ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
     only = Config(broker_default=layer)
     return [_default_entry(only, name) for name in sorted(layer)]
 
 
-def _default_entry(config: Config, name: str) -> ToldSetting:
+def _default_entry(config: Config, name: str) -> SettingEntry:
     entry = _broker_entry(config, name)
     number = SOURCES[ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG]
     synonyms = tuple(source for source in entry.synonyms if source.source == number)
-    return ToldSetting(
+    return SettingEntry(
         key=entry.key,
         name=name,
         value=entry.value,
@@ -230,13 +233,13 @@ def _default_entry(config: Config, name: str) -> ToldSetting:
     )
 
 
-def _broker_entry(config: Config, name: str) -> ToldSetting:
+def _broker_entry(config: Config, name: str) -> SettingEntry:
     key = find_broker_key(name)
-    # A setting of topics has one meaning under all of its names; of another one a synonym is an older name.
+    # A setting that topics have, too, has all its names as synonyms; another one only its own name.
     names = key.broker_names if key.is_topic_key else (name,)
     synonyms = tuple(_broker_sources(config, key, names, strongest=name))
     value = synonyms[0].value if synonyms else None
-    return ToldSetting(
+    return SettingEntry(
         key=key,
         name=name,
         value=value,
@@ -248,9 +251,9 @@ def _broker_entry(config: Config, name: str) -> ToldSetting:
 
 def _broker_sources(
     config: Config, key: Key, names: Iterable[str], strongest: str | None = None
-) -> Iterator[ToldValue]:
-    """Every place that says the broker's value, from the first one with the name ``strongest`` on (by default
-    the first name)."""
+) -> Iterator[SettingSynonym]:
+    """The places that set the broker's value, from the first one with the name ``strongest`` on (default:
+    the first of ``names``)."""
     names = tuple(names)
     strongest = strongest or (names[0] if names else None)
     has_begun = False
@@ -260,29 +263,31 @@ def _broker_sources(
             yield source
 
 
-def _all_sources(config: Config, key: Key, names: tuple[str, ...]) -> Iterator[ToldValue]:
+def _all_sources(config: Config, key: Key, names: tuple[str, ...]) -> Iterator[SettingSynonym]:
     for source in _BROKER_SOURCES:
         layer = config.layer(source)
         for name in names:
             if name in layer:
-                yield ToldValue(
+                yield SettingSynonym(
                     name=name, value=text_of(key, name, layer[name].value), source=SOURCES[source]
                 )
-    # Kafka's default is at the last name (hours, log.dir); of another setting with older names at its own.
+    # The default belongs to the last name (log.retention.hours, log.dir), or to the name of the setting.
     has_default = names and (key.is_topic_key or _has_default(key, names[-1]))
     last = names[-1] if has_default and key.name not in _WITHOUT_DEFAULT else None
     if last is not None:
-        yield ToldValue(name=last, value=default_text(key, last), source=SOURCES[ConfigSource.DEFAULT_CONFIG])
+        yield SettingSynonym(
+            name=last, value=default_text(key, last), source=SOURCES[ConfigSource.DEFAULT_CONFIG]
+        )
 
 
 def _has_default(key: Key, name: str) -> bool:
-    """Is Kafka's default at this name of a setting that topics do not have?"""
+    """Does Kafka list the default under this name? For settings that topics do not have."""
     return name == _LOG_DIR if key.name == _LOG_DIRS else name == key.name
 
 
 def _type_of(key: Key, name: str | None = None) -> int:
     synonym = None if name is None else key.synonym(name)
-    if name == _PROTOCOLS:  # for Kafka one text
+    if name == _PROTOCOLS:  # a list here, a string in Kafka
         return TYPES[Kind.STRING]
     if key.kind is Kind.INT and key.maximum == _SHORT_MAX:
         return _SHORT

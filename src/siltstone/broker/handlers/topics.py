@@ -1,11 +1,10 @@
 """CreateTopics 2 to 7, DeleteTopics 1 to 6, CreatePartitions 0 to 3 (Kafka's ``ReplicationControlManager``).
 
-Each topic of a request is a change of its own, with its own outcome, through ``commands.administration``:
-checked, recorded in the audit log, and made before the answer is sent. Timeouts of requests do not end a
-change.
+Each topic of a request is a change of its own, with its own result, by ``commands.administration``: it is
+checked, recorded in the audit log and made before the response is sent. ``timeout_ms`` has no effect.
 
-A request may ask for ``PARTITIONS_MAX`` new partitions, as in Kafka. Where Kafka compares what a topic is to
-have with the number of brokers, there is one.
+As in Kafka, a request may create ``PARTITIONS_MAX`` partitions. Replication factors and assignments are
+checked against the one broker that there is.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from siltstone.base.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from siltstone.broker.answers import Call
+from siltstone.broker.answers import CLIENT_ID_MAX, Call
 from siltstone.broker.errors import Code, RequestRefusedError, advice_of, code_of, message_of
 from siltstone.broker.handlers.settings import refuse_tiered, topic_entries
 from siltstone.broker.quotas import MutationQuota
@@ -56,9 +55,7 @@ from siltstone.runtime.topics import refuse_new_topic
 PARTITIONS_MAX = administration.NEW_PARTITIONS_MAX
 """The most partitions that one request creates, of all of its topics together."""
 WAY = "kafka"
-"""How a change came, in the audit log."""
-CLIENT_ID_MAX = 256
-"""So many characters of a client's id are in the audit log."""
+"""The way by which a change came, in the audit log: Kafka's protocol."""
 _TOO_MANY = "Excessively large number of partitions per request."
 _DUPLICATE = "Duplicate topic name."
 _NO_TOPIC, _NO_ID = (
@@ -71,7 +68,7 @@ _STRICT_CREATION, _STRICT_DELETION, _STRICT_PARTITIONS = 6, 5, 3
 
 
 def actor_of(call: Call) -> Actor:
-    """Who asks for a change: what the client calls itself, and its address."""
+    """The origin of a change for the audit log: the client id and the client's address."""
     return Actor(user=(call.client_id or LOCAL_USER)[:CLIENT_ID_MAX], address=call.connection.peer, way=WAY)
 
 
@@ -85,11 +82,12 @@ async def create_topics(broker: Broker, request: CreateTopicsRequest, call: Call
 
 def _create_topics(broker: Broker, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
     times = Counter(topic.name for topic in request.topics)
-    wanted = [topic for topic in request.topics if times[topic.name] == 1]
+    topics = [topic for topic in request.topics if times[topic.name] == 1]
     default = broker.config.integer("num.partitions")
-    total = sum(_count(topic, default) + 1 for topic in wanted)
+    # As in Kafka, the limit counts metadata records: one a topic, one a partition.
+    total = sum(_count(topic, default) + 1 for topic in topics)
     results, quota = [], broker.quotas.mutations(call, _STRICT_CREATION)
-    for topic in wanted:
+    for topic in topics:
         try:
             if total > PARTITIONS_MAX:
                 raise RequestRefusedError(Code.POLICY_VIOLATION, _TOO_MANY)
@@ -110,7 +108,7 @@ def _refuse_over(quota: MutationQuota, partitions: int) -> None:
 
 
 def _count(topic: CreatableTopic, default: int) -> int:
-    """How many partitions a topic asks for."""
+    """The number of partitions of a topic that is to be created."""
     return len(topic.assignments) or (default if topic.num_partitions == -1 else max(topic.num_partitions, 0))
 
 
@@ -119,7 +117,7 @@ def _not_created(name: str, code: int, message: str | None) -> CreatableTopicRes
 
 
 def _creation_message(name: str, error: Exception) -> str | None:
-    """What a client is told; in Kafka's words where tools show them to people."""
+    """The message for the client; in Kafka's words where its tools print them."""
     if isinstance(error, TopicExistsError):
         return f"Topic '{name}' already exists."
     if isinstance(error, InvalidPartitionsError):
@@ -152,7 +150,7 @@ def _create_topic(
     if validate_only:
         config = manager.config.with_topic_layer(parse_topic_config(overrides, name))
         created = count or manager.config.integer("num.partitions")
-        topic_id = id_bytes(new_id(manager.random_bytes))  # as Kafka: of no topic
+        topic_id = id_bytes(new_id(manager.random_bytes))  # as in Kafka, an id that no topic gets
     else:
         config, created = manager.topics.settings(name), len(manager.partitions_of(name))
         topic_id = broker.id_of_topic(name)
@@ -200,8 +198,8 @@ def _factor_message(factor: int) -> str:
 
 
 def _assigned(topic: CreatableTopic, node_id: int) -> int:
-    """The number of partitions that a manual assignment has. Raises RequestRefusedError for one that cannot
-    be."""
+    """The number of partitions in a manual assignment of replicas. Raises RequestRefusedError for one that
+    this broker cannot have."""
     for value, what in (
         (topic.num_partitions, "numPartitions"),
         (topic.replication_factor, "replication factor"),
@@ -214,8 +212,8 @@ def _assigned(topic: CreatableTopic, node_id: int) -> int:
 
 
 def _number_of(assignments: Sequence[CreatableReplicaAssignment]) -> int:
-    """How many partitions are assigned. Raises RequestRefusedError for a gap, or a number that comes
-    twice."""
+    """The number of assigned partitions. Raises RequestRefusedError for a gap or a duplicate in their
+    numbers."""
     numbers = [assignment.partition_index for assignment in assignments]
     if len(set(numbers)) != len(numbers):
         raise RequestRefusedError(
@@ -229,7 +227,7 @@ def _number_of(assignments: Sequence[CreatableReplicaAssignment]) -> int:
 
 
 def _refuse_bad_replicas(replicas_of: Sequence[Sequence[int]], node_id: int) -> None:
-    """Raises RequestRefusedError for replicas that are not this broker alone."""
+    """Raises RequestRefusedError unless the replicas of each partition are this broker alone."""
     for replicas in replicas_of:
         reason = None
         if not replicas:
@@ -279,8 +277,8 @@ def _not_deleted(name: str | None, topic_id: bytes, code: int, message: str | No
 def _resolved(
     broker: Broker, states: Sequence[DeleteTopicState]
 ) -> tuple[list[DeletableTopicResult], dict[str, bytes]]:
-    """(answers for what cannot be deleted, the id of each topic to delete by its name; ``ZERO_ID`` for a name
-    that does not exist)."""
+    """(results for the refused entries, name to id of the topics to delete; the id is ``ZERO_ID`` for
+    a name that does not exist)."""
     refused, names = [], dict[str, bytes]()
     times = Counter((state.name, state.topic_id) for state in states)
     for (name, topic_id), count in times.items():
@@ -291,15 +289,15 @@ def _resolved(
         elif count > 1:
             reason = _DUPLICATE if name is not None else "Duplicate topic id."
         else:
-            found = name if name is not None else broker.topic_of_id(topic_id)
-            if found is None:
+            topic = name if name is not None else broker.topic_of_id(topic_id)
+            if topic is None:
                 refused.append(_not_deleted(None, topic_id, Code.UNKNOWN_TOPIC_ID, _NO_ID))
-            elif found in names:
-                del names[found]
+            elif topic in names:  # once by its name, once by its id
+                del names[topic]
                 reason = "The provided topic name maps to an ID that was already supplied."
-                refused.append(_not_deleted(found, broker.id_of_topic(found), Code.INVALID_REQUEST, reason))
+                refused.append(_not_deleted(topic, broker.id_of_topic(topic), Code.INVALID_REQUEST, reason))
             else:
-                names[found] = broker.id_of_topic(found)
+                names[topic] = broker.id_of_topic(topic)
             continue
         refused.append(_not_deleted(name, topic_id, Code.INVALID_REQUEST, reason))
     return refused, names
@@ -311,7 +309,7 @@ def _resolved(
 async def create_partitions(
     broker: Broker, request: CreatePartitionsRequest, call: Call
 ) -> CreatePartitionsResponse:
-    """Raise the numbers of partitions of topics, or check whether they could be."""
+    """Add partitions to topics, or check whether they could be added."""
     return await broker.in_pool(_create_partitions, broker, request, call)
 
 
@@ -346,7 +344,7 @@ def _create_partitions(
 def _added(
     broker: Broker, topic: CreatePartitionsTopic, add: Callable[[CreatePartitionsTopic, int], None]
 ) -> CreatePartitionsTopicResult:
-    """Check one topic, and ``add`` its partitions."""
+    """Check one topic, call ``add`` with its present number of partitions, and return the result."""
     try:
         existing = len(broker.manager.partitions_of(topic.name))
         if topic.count > existing and topic.assignments is not None:

@@ -1,7 +1,7 @@
-"""ApiVersions, versions 0 to 4: which APIs there are, in which versions.
+"""ApiVersions, versions 0 to 4: the APIs of this broker and their versions (Kafka's ``ApiVersionManager``).
 
-No features are announced. With a finalized ``transaction.version`` of 2, Java's clients from 4.0 on would use
-the second part of KIP-890; and nothing else depends on one. Corresponds to ``ApiVersionManager``.
+No features are announced: no client needs one, and with a finalized ``transaction.version`` of 2 Java's
+clients from 4.0 on would use transactions of KIP-890's second part.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from siltstone.broker.wire.messages.api_versions import ApiVersion, ApiVersionsR
 
 UNSUPPORTED_VERSION, INVALID_REQUEST = 35, 42
 _NAMED_FROM = 3
-"""The first version that names the client's software."""
+"""The first version whose request has the name and version of the client's software (KIP-511)."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def announcing(keys: Iterable[int]) -> Callable[[Broker, ApiVersionsRequest, Call], ApiVersionsResponse]:
-    """The handler that announces these APIs."""
+    """The handler of ApiVersions, which announces the APIs with these keys."""
     known = tuple(
         ApiVersion(
             api_key=key,
-            # Versions 0 to 2 are refused. But older librdkafka stops to compress when 0 is missing
-            # (KAFKA-18659).
+            # As Kafka 4 does: versions 0 to 2 are announced and refused, since older versions of librdkafka
+            # do not compress unless version 0 is announced (KAFKA-18659).
             min_version=0 if key == PRODUCE else APIS[key].min_version,
             max_version=APIS[key].max_version,
         )
@@ -43,7 +43,8 @@ def announcing(keys: Iterable[int]) -> Callable[[Broker, ApiVersionsRequest, Cal
 
 
 def unsupported() -> ApiVersionsResponse:
-    """The answer, always in version 0, to an ApiVersions of an unknown version."""
+    """The response to an unknown version of ApiVersions; it is written in version 0, which every client
+    reads."""
     api = APIS[API_VERSIONS]
     only = ApiVersion(api_key=API_VERSIONS, min_version=api.min_version, max_version=api.max_version)
     return ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=(only,))
