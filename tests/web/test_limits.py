@@ -79,7 +79,7 @@ def test_every_route_that_reads_records_needs_a_place(served: Served) -> None:
         for path, _, _ in routes_with_roles(app)
         if "/consumer-groups" in path
     ]
-    assert len(groups) == 2 * 8
+    assert len(groups) == 2 * 9
     app.state.reads = Places(0, waiting_max=0)
     for path in [*READS, *groups]:
         answer = client.get(path)

@@ -41,6 +41,7 @@
         ├── TopicExistsError                   36
         ├── InvalidPartitionsError             37
         ├── InvalidConfigError                 40
+        ├── InvalidQuotaError                  42
         ├── PolicyViolationError               44
         ├── OutOfOrderSequenceError            45
         ├── InvalidProducerEpochError          47
