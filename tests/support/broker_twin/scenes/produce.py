@@ -177,7 +177,7 @@ def _without_answer(side: Side, version: int, number: int) -> None:
 def init_producer_id(side: Side, versions: range) -> None:
     """Without a transactional id: always a new producer id."""
     # Kafka answers 14 while it waits for its first block of ids.
-    side.until(lambda: _new_id(side) >= 0, "producer ids")
+    side.until(lambda: new_id(side) >= 0, "producer ids")
     for version in versions:
         ids = [
             side.ask(what, INIT_PRODUCER_ID, version, transactional_id=None, **fields)["producer_id"]
@@ -198,6 +198,6 @@ def init_producer_id(side: Side, versions: range) -> None:
         side.ask("empty id", INIT_PRODUCER_ID, version, transactional_id="", transaction_timeout=1000)
 
 
-def _new_id(side: Side) -> int:
+def new_id(side: Side) -> int:
     answer = side.quietly(INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout=1000)
     return int(answer["producer_id"])
