@@ -17,6 +17,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from siltstone import web
+from siltstone.commands import browsing
 from siltstone.commands.clients import NO_BROKER
 from siltstone.commands.latest_keys import LatestViews
 from siltstone.commands.served import Served, ServeOptions
@@ -181,9 +182,11 @@ def test_the_list_of_topics_sorts_filters_and_pages(
     ],
 )
 def test_records_are_found_and_wrong_questions_answered(
-    looking: tuple[Served, TestClient], query: str, shown: str
+    looking: tuple[Served, TestClient], query: str, shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = looking[1]
+    # No search ends for its time, beside any load.
+    monkeypatch.setattr(browsing.Budget.__init__, "__defaults__", (browsing.READ_BYTES, 300.0))
     # The last records of keys are found by the request, and not beside it: so nothing is "being found".
     client.app._app.state.latest = LatestViews(start=lambda work: work())  # type: ignore[attr-defined]
     answer = client.get(f"/ui/topics/users/records?{query}")
