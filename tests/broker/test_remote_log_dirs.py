@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from siltstone.base.errors import BrokerRefusedError, BrokerUnreachableError, SiltstoneError, UsageError
-from siltstone.broker import remote_log_dirs
+from siltstone.broker import asking
+from siltstone.broker.asking import Address
 from siltstone.broker.listeners import BrokerListener
-from siltstone.broker.remote_log_dirs import Address, describe_log_dirs
+from siltstone.broker.remote_log_dirs import describe_log_dirs
 from siltstone.broker.server import BrokerServer
 from siltstone.broker.wire import codec
 from siltstone.broker.wire.apis import API_VERSIONS, DESCRIBE_LOG_DIRS, METADATA
@@ -216,7 +217,7 @@ def test_a_listed_broker_that_is_not_there() -> None:
 
 
 def test_a_peer_that_is_silent_or_sends_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_log_dirs, "SECONDS", 0.2)
+    monkeypatch.setattr(asking, "SECONDS", 0.2)
     with peer(lambda frame: b"") as address, pytest.raises(BrokerUnreachableError, match="does not answer"):
         describe_log_dirs(address, {})
     with (

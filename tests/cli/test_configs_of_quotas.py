@@ -14,7 +14,7 @@ import pytest
 
 from siltstone.base.errors import BrokerRefusedError, BrokerUnreachableError, UsageError
 from siltstone.broker import asked_quotas
-from siltstone.broker.asking import ANSWER_BYTES_MAX, AskedBroker
+from siltstone.broker.asking import ANSWER_BYTES_MAX, Address, AskedBroker, plain_addresses
 from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.server import BrokerServer
 from siltstone.commands.quotas import number, told
@@ -177,7 +177,7 @@ class Answering:
 def test_a_broker_that_answers_something_else(data: bytes) -> None:
     there = Answering(data)
     with (
-        AskedBroker(there.address, {}) as broker,
+        AskedBroker(Address.parse(there.address)) as broker,
         pytest.raises((BrokerRefusedError, BrokerUnreachableError)),
     ):
         asked_quotas.describe(broker, [])
@@ -188,7 +188,7 @@ def test_a_broker_that_cannot_be_asked() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(BrokerUnreachableError):
-        AskedBroker(f"127.0.0.1:{port}", {})
+        AskedBroker.first_of(plain_addresses(f"127.0.0.1:{port}", {}, "quotas"))
     for address, config in ((f"127.0.0.1:{port}", {"security.protocol": "ssl"}), ("127.0.0.1:port", {})):
         with pytest.raises(UsageError):
-            AskedBroker(address, config)
+            plain_addresses(address, config, "quotas")

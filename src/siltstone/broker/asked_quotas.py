@@ -9,9 +9,9 @@ from siltstone.base.errors import BrokerRefusedError, InvalidQuotaError, LogErro
 from siltstone.base.records.metadata import QuotaEntity, quota_entity
 from siltstone.broker.asking import AskedBroker
 from siltstone.broker.errors import Code
+from siltstone.broker.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
 from siltstone.broker.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
     EntityData,
     EntryData,
     OpData,
@@ -19,13 +19,10 @@ from siltstone.broker.wire.messages.alter_client_quotas import (
 from siltstone.broker.wire.messages.describe_client_quotas import (
     ComponentData,
     DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
 )
 from siltstone.commands.quotas import QuotaChange, new_values, target_of
 from siltstone.runtime.quotas import EntityMatch, Quotas, ordered
 
-_VERSION = 0
-"""All brokers since 2.6 have it."""
 _EXACT, _DEFAULT, _ANY = range(3)
 _BY_CODE: Mapping[int, type[LogError]] = {
     kind.error_code: kind for kind in (InvalidQuotaError, PolicyViolationError)
@@ -43,8 +40,9 @@ def describe(broker: AskedBroker, matches: Sequence[EntityMatch]) -> Quotas:
         )
         for match in matches
     )
-    answer = broker.ask(DescribeClientQuotasRequest(components=components, strict=True), _VERSION)
-    assert isinstance(answer, DescribeClientQuotasResponse)
+    answer = broker.ask(
+        DESCRIBE_CLIENT_QUOTAS, DescribeClientQuotasRequest(components=components, strict=True)
+    )
     if answer.error_code:
         raise _error(answer.error_code, answer.error_message)
     return ordered(
@@ -75,8 +73,7 @@ def alter(
         *(OpData(key=key, remove=True) for key in remove),
     )
     request = AlterClientQuotasRequest(entries=(EntryData(entity=parts, ops=changes),), validate_only=dry_run)
-    answer = broker.ask(request, _VERSION)
-    assert isinstance(answer, AlterClientQuotasResponse)
+    answer = broker.ask(ALTER_CLIENT_QUOTAS, request)
     for entry in answer.entries:
         if entry.error_code:
             raise _error(entry.error_code, entry.error_message, target_of(entity))

@@ -1,101 +1,169 @@
-"""A client that asks a broker a few things by Kafka's protocol, over a plain socket: what the usual client's
-library has no functions for, such as quotas.
+"""Asks brokers by Kafka's protocol, over plain sockets, for what the client library of the other commands has
+no functions for: log directories and quotas.
 
-One request at a time, on one connection. An answer may not be larger than ``ANSWER_BYTES_MAX``, and takes no
-more memory than has come of it.
+::
+
+    HOST:PORT ─ ApiVersions 0 ─► versions ─ a request in the newest version that both sides have ─► its answer
+
+One request at a time, on one connection. A broker is not trusted: an answer takes memory only as it comes, up
+to ``ANSWER_BYTES_MAX``, and a broker has ``SECONDS`` for one, however slowly it sends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from siltstone.base.closing import Closing
 from siltstone.base.errors import BrokerRefusedError, BrokerUnreachableError, UsageError
 from siltstone.broker.wire import codec
 from siltstone.broker.wire.apis import API_VERSIONS, APIS
-from siltstone.broker.wire.codec import MalformedRequestError
 from siltstone.broker.wire.fields import Message
+from siltstone.broker.wire.headers import response_header
+from siltstone.broker.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
-ANSWER_BYTES_MAX = 64 << 20
 SECONDS = 30.0
-"""How long an answer may take."""
-CLIENT_ID = b"siltstone"
-_PORT = 9092
-_RECEIVED_AT_ONCE = 1 << 16
-_BY_NAME = {api.name: api for api in APIS.values()}
+"""How long a connection and each answer may take."""
+ANSWER_BYTES_MAX = 64 << 20
+_PART_BYTES = 1 << 16
+_CLIENT_ID = b"siltstone"
+_PROTOCOL = "security.protocol"
+
+
+class Address(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """``HOST:PORT`` or ``[ADDRESS]:PORT``. Raises UsageError."""
+        host, _, port = text.strip().rpartition(":")
+        is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 1 << 16
+        if not host.strip("[]") or not is_port:
+            raise UsageError(
+                f"{text[:256]!r} is no address", path="--bootstrap-server", advice="pass HOST:PORT"
+            )
+        return cls(host.strip("[]"), int(port))
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def plain_addresses(
+    bootstrap_server: str, config: Mapping[str, str], what: str, *, port: int | None = None
+) -> list[Address]:
+    """The addresses of ``--bootstrap-server``, with commas between them. ``config``: the client's properties,
+    of which only ``security.protocol`` is read; ``what``: is asked for, such as ``quotas``; ``port``: of a
+    host without one. Raises UsageError for a bad address, and for a connection that is not plain."""
+    protocol = config.get(_PROTOCOL, "PLAINTEXT")
+    if protocol.upper() != "PLAINTEXT":
+        raise UsageError(
+            f"{what} are only asked for over a plain connection, not by {protocol}",
+            path=f"--command-config {_PROTOCOL}",
+            advice="ask a PLAINTEXT listener, or use Kafka's own tool",
+        )
+    texts = [text.strip() for text in bootstrap_server.split(",")]
+    return [Address.parse(text if port is None or ":" in text else f"{text}:{port}") for text in texts]
 
 
 class AskedBroker(Closing):
-    """A connection to the first of some brokers that answers."""
+    """A connection to a broker. Raises BrokerUnreachableError."""
 
-    def __init__(self, bootstrap_server: str, config: Mapping[str, str]) -> None:
-        """``bootstrap_server``: ``HOST:PORT``, with commas between several. ``config``: the client's
-        settings. Raises UsageError for a connection that is not plain, BrokerUnreachableError."""
-        protocol = config.get("security.protocol", "PLAINTEXT")
-        if protocol.upper() != "PLAINTEXT":
-            raise UsageError(
-                f"security.protocol={protocol}: quotas are only asked for over a plain connection",
-                path="--command-config",
-                advice="use kafka-configs, or a listener of the broker that is PLAINTEXT",
-            )
-        self._number = 0
-        self._socket = _connected(bootstrap_server)
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._correlation = 0
+        self._versions: ApiVersionsResponse | None = None
+        self._deadline = time.monotonic() + SECONDS
+        with self._failures():
+            self._socket = socket.create_connection(address, timeout=SECONDS)
 
-    def ask(self, request: Message, version: int) -> Message:
-        """Send a request, and wait for its answer. Raises BrokerUnreachableError, BrokerRefusedError if the
-        broker ends the connection: it does not know the request."""
-        api = _BY_NAME[type(request).__name__.removesuffix("Request")]
-        self._number += 1
-        is_flexible = version >= api.first_flexible
-        head = struct.pack(">hhih", api.key, version, self._number, len(CLIENT_ID)) + CLIENT_ID
-        body = b"".join(bytes(piece) for piece in codec.write(request, version))  # type: ignore[arg-type]
-        frame = head + (b"\0" if is_flexible else b"") + body
-        try:
-            self._socket.sendall(struct.pack(">i", len(frame)) + frame)
-            answer = self._receive()
-        except OSError as error:
-            raise BrokerUnreachableError(f"the broker does not answer: {error}") from None
-        start = 5 if is_flexible and api.key != API_VERSIONS else 4
-        try:
-            found: Message = codec.read(api.response, version, memoryview(answer), start)
-        except MalformedRequestError as error:
-            raise BrokerRefusedError(f"the broker's answer cannot be read: {error}") from None
-        return found
-
-    def _receive(self) -> bytes:
-        (size,) = struct.unpack(">i", self._take(4))
-        if not 4 <= size <= ANSWER_BYTES_MAX:
-            raise BrokerRefusedError(f"the broker answers with {size} bytes")
-        return self._take(size)
-
-    def _take(self, size: int) -> bytes:
-        found = bytearray()
-        while len(found) < size:
-            part = self._socket.recv(min(size - len(found), _RECEIVED_AT_ONCE))
-            if not part:
-                raise BrokerRefusedError("the broker has closed the connection: it does not know the request")
-            found += part
-        return bytes(found)
+    @classmethod
+    def first_of(cls, addresses: list[Address]) -> AskedBroker:
+        """A connection to the first broker that accepts one. Raises BrokerUnreachableError."""
+        for address in addresses[:-1]:
+            with contextlib.suppress(BrokerUnreachableError):
+                return cls(address)
+        return cls(addresses[-1])
 
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
 
+    def ask(self, key: int, request: Message, min_version: int = 0) -> Any:
+        """The answer to a request, which is sent in the newest version that both sides have. Raises
+        BrokerUnreachableError, BrokerRefusedError if they have none from ``min_version`` on."""
+        if self._versions is None:
+            self._versions = self._ask(API_VERSIONS, 0, ApiVersionsRequest())
+        api = APIS[key]
+        theirs = next((one for one in self._versions.api_keys if one.api_key == key), None)
+        version = -1 if theirs is None else min(theirs.max_version, api.max_version)
+        if theirs is None or version < max(theirs.min_version, api.min_version, min_version):
+            raise BrokerRefusedError(
+                f"the broker has no {api.name} that is known here",
+                path=str(self.address),
+                advice="ask a newer broker",
+            )
+        return self._ask(key, version, request)
 
-def _connected(bootstrap_server: str) -> socket.socket:
-    failure = "no address"
-    for address in bootstrap_server.split(","):
-        host, _, port = address.strip().rpartition(":")
-        if not host:
-            host, port = address.strip(), str(_PORT)
+    def _ask(self, key: int, version: int, request: Message) -> Any:
+        api, self._correlation = APIS[key], self._correlation + 1
+        tags = b"\0" if version >= api.first_flexible else b""
+        head = struct.pack(">hhih", key, version, self._correlation, len(_CLIENT_ID)) + _CLIENT_ID + tags
+        pieces = codec.write(request, version)
+        frame = head + b"".join(piece for piece in pieces if isinstance(piece, bytes | bytearray))
+        self._deadline = time.monotonic() + SECONDS
+        with self._failures():
+            self._wait_at_most()
+            self._socket.sendall(struct.pack(">i", len(frame)) + frame)
+            answer = self._receive(self._answer_size())
+        expected = response_header(key, version, self._correlation)
+        if not answer.startswith(expected):
+            raise self._unreadable("it is for another request")
         try:
-            return socket.create_connection((host.strip("[]"), int(port)), timeout=SECONDS)
-        except ValueError:
-            raise UsageError(
-                f"{address!r:.256} is no address", path="--bootstrap-server", advice="pass HOST:PORT"
-            ) from None
-        except OSError as error:
-            failure = f"{address}: {error}"
-    raise BrokerUnreachableError(failure)
+            return codec.read(api.response, version, memoryview(answer), len(expected))
+        except codec.MalformedRequestError as error:
+            raise self._unreadable(f"of {api.name} cannot be read at byte {error.position}") from error
+
+    def _answer_size(self) -> int:
+        (size,) = struct.unpack(">i", self._receive(4))
+        if not 4 <= size <= ANSWER_BYTES_MAX:
+            raise self._unreadable(f"has {size} bytes")
+        return int(size)
+
+    def _receive(self, size: int) -> bytes:
+        found = bytearray()
+        while len(found) < size:
+            self._wait_at_most()
+            part = self._socket.recv(min(size - len(found), _PART_BYTES))
+            if not part:
+                raise BrokerUnreachableError("the broker closed the connection", path=str(self.address))
+            found += part
+        return bytes(found)
+
+    def _wait_at_most(self) -> None:
+        """The next call of the socket may take what is left of the time."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._socket.settimeout(left)
+
+    def _unreadable(self, reason: str) -> BrokerUnreachableError:
+        return BrokerUnreachableError(f"an answer {reason}: is it a broker?", path=str(self.address))
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Errors of the socket as ours."""
+        try:
+            yield
+        except TimeoutError as error:
+            raise BrokerUnreachableError("the broker does not answer", path=str(self.address)) from error
+        except (OSError, UnicodeError) as error:  # UnicodeError: a host that is no name
+            reason = getattr(error, "strerror", None) or str(error)
+            raise BrokerUnreachableError(reason, path=str(self.address)) from error

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from siltstone.commands.remote import RemoteBroker
 
 _TYPES = ("topics", "brokers", "namespaces")
+_DEFAULT_PORT = 9092
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,14 +127,15 @@ class ConfigsFlags(output.DirFlags, output.ServerFlags):
 
     def asked(self) -> AskedBroker:
         """The running broker, for quotas. Raises UsageError, BrokerUnreachableError."""
-        from siltstone.broker.asking import AskedBroker
+        from siltstone.broker.asking import AskedBroker, plain_addresses
         from siltstone.log.checkpoints import read_properties
 
         assert self.bootstrap_server is not None
         output.refuse_if(bool(self.dir), "a directory and --bootstrap-server", "pass one of them")
         self.refuse_at_a_broker("server_properties")
         config = read_properties(self.command_config) if self.command_config else {}
-        return AskedBroker(self.bootstrap_server, config)
+        addresses = plain_addresses(self.bootstrap_server, config, "quotas", port=_DEFAULT_PORT)
+        return AskedBroker.first_of(addresses)
 
 
 def configs(

@@ -37,7 +37,6 @@ ENTITIES_MAX = 10_000
 NAME_MAX = 1_024
 """The longest name of an entity."""
 _NO_LIMIT = "remove the quota for no limit"
-_NO_LIMIT = "remove the quota for no limit"
 _EPSILON = 1e-6
 """A number that is so near a whole one is taken for it, as in Kafka."""
 Quotas: TypeAlias = Mapping[QuotaEntity, Mapping[str, float]]
