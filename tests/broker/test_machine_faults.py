@@ -24,7 +24,7 @@ from tests.support.going_on import (
     Reader,
     assert_nothing_is_lost,
     create_topic,
-    everything,
+    finish,
     kafka,
     senders_to,
     work,
@@ -74,10 +74,7 @@ def test_a_broker_that_is_stopped_for_a_minute() -> None:
         assert all(later - before <= IN_FLIGHT_MAX for later, before in zip(now, acknowledged, strict=True))
         broker.resume()
         work_until(senders, watching, more=MORE)
-        for sender in senders:
-            sender.finish()
-        log = everything(broker.address)
-        watching.close()
+        log = finish(senders, watching, broker.address)
     assert_nothing_is_lost(senders, watching, log)
 
 
@@ -96,10 +93,7 @@ def test_a_full_disk_that_is_freed(tmp_path: Path) -> None:
             assert [log.log_end_offset for _, log in server.broker.manager.logs()] == ends
         assert not server.broker.manager.offline
         work_until(senders, watching, more=MORE)
-        for sender in senders:
-            sender.finish()
-        log = everything(address)
-        watching.close()
+        log = finish(senders, watching, address)
     assert_nothing_is_lost(senders, watching, log)
 
 
@@ -124,10 +118,7 @@ def test_a_directory_that_goes_offline_and_is_back_after_a_restart(tmp_path: Pat
     with serving(good, bad, port=port) as server:
         assert not server.broker.manager.offline
         work_until(senders, watching, more=MORE)
-        for sender in senders:
-            sender.finish()
-        log = everything(address)
-        watching.close()
+        log = finish(senders, watching, address)
     assert_nothing_is_lost(senders, watching, log)
 
 

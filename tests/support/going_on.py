@@ -152,6 +152,15 @@ def everything(bootstrap: str) -> dict[int, dict[int, int]]:
     return reader.seen
 
 
+def finish(senders: Sequence[Sender], watching: Reader, bootstrap: str) -> dict[int, dict[int, int]]:
+    """End the producers and the consumer; what the topic has then (see ``everything``)."""
+    for sender in senders:
+        sender.finish()
+    log = everything(bootstrap)
+    watching.close()
+    return log
+
+
 def assert_nothing_is_lost(
     senders: Sequence[Sender], watching: Reader, log: dict[int, dict[int, int]]
 ) -> None:

@@ -212,8 +212,9 @@ def _folder_of(
     root = Path(remote)
     if topic_id is None:
         topic_id = _only_topic_id(root, topic_partition)
-    for layout in Layout if topic_id is not None else ():
-        assert topic_id is not None
+    if topic_id is None:
+        return None
+    for layout in Layout:
         folder = root / layout.folder(topic_partition, topic_id)
         if not files.is_object(root) and not _is_below(root, folder):
             continue
@@ -226,8 +227,9 @@ def _folder_of(
 
 def _is_below(root: Path, folder: Path) -> bool:
     """Is it a directory of this machine, without a link below the root? Raises UnsafeFileError for a link."""
-    for path in (*reversed(folder.relative_to(root).parents[:-1]), Path(folder.name)):
-        step = root / path if path != Path(folder.name) else folder
+    step = root
+    for part in folder.relative_to(root).parts:
+        step /= part
         if files.is_link(step):
             raise UnsafeFileError(
                 "it is a symbolic link; links in a remote storage are not followed",
