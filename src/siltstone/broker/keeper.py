@@ -9,7 +9,7 @@
 
 There is one keeper for a program, from its first broker on. A program with a single thread forks it, which
 takes some milliseconds; others start a new Python, which imports everything once. Brokers come from a process
-without threads in any case, so nobody's locks are copied in an unknown state (``spark.daemon`` has the same
+without threads in any case, so no lock is copied in an unknown state (``spark.daemon`` has the same
 rule).
 
 The keeper learns of the program's end by a descriptor of its process (``pidfd``), so a process that the
@@ -151,7 +151,7 @@ def close_in_forks(channel: Channel) -> None:
 
 
 def _after_fork() -> None:
-    global _lock  # noqa: PLW0603 - somebody may have held the copied one
+    global _lock  # noqa: PLW0603 - another thread may have held the copied one
     _lock = threading.Lock()
     for channel in list(_channels):
         channel.close()
@@ -216,7 +216,7 @@ class _Brokers:
         self.temporary: set[str] = set()
 
     def reap(self, pid: int, *, waits: bool = False) -> bool:
-        """Has a child ended? A process id that was waited for may be somebody else's, so it is forgotten."""
+        """Has a child ended? A process id that was waited for may be another's by now, so it is forgotten."""
         if pid in self.children and os.waitpid(pid, 0 if waits else os.WNOHANG)[0]:
             self.children.discard(pid)
         return pid not in self.children
@@ -231,7 +231,7 @@ class _Brokers:
         return True
 
     def end(self) -> None:
-        """Kill all, and remove what nobody will need."""
+        """Kill all, and remove what is not needed any more."""
         for pid in list(self.children):
             self.signal(pid, signal.SIGKILL, is_end=True)
         for directory in filter(files.exists, self.temporary):

@@ -219,7 +219,7 @@ class BrokerProcess(Closing):
         self._forget_process()
 
     def pause(self) -> None:
-        """SIGSTOP: it answers nobody, and clients cannot tell whether it ever will."""
+        """SIGSTOP: it answers no request, and clients cannot tell whether it ever will."""
         self._refuse_others()
         if not self._signal(signal.SIGSTOP):
             raise _gone("has ended")

@@ -450,7 +450,7 @@ PART_BYTES = 16 << 20
 
 
 def put_file(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
-    """Put a file of this machine under a key that nobody else has, in parts if it is large: it appears as a
+    """Put a file of this machine under a new key, in parts if it is large: it appears as a
     whole. What the store has is compared with the file, and removed if it is not the same. Raises OSError."""
     place, size = place_of(path), os.stat(source).st_size
     is_large = size > PART_BYTES

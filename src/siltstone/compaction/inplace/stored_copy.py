@@ -36,7 +36,7 @@ _READABLE = 0o644
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTarget:
-    """A prefix of a store that takes a copy, while nobody else writes there. ``point``: the name that the
+    """A prefix of a store that takes a copy, while no other run writes there. ``point``: the name that the
     copy gets; ``folder``: of this machine, for what is being cleaned."""
 
     path: Path
