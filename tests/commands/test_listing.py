@@ -19,6 +19,7 @@ from siltstone.commands.listing import (
     json_rows,
     list_rows,
 )
+from siltstone.commands.row_texts import RowTexts
 
 Row = tuple[str, int | None]
 COLUMNS: tuple[Column[Row], ...] = (
@@ -68,7 +69,7 @@ def test_a_long_list_says_the_same_and_makes_only_the_rows_that_are_shown(
     rows = LongList(
         count=len(ROWS),
         make=make,
-        text=lambda number: ROWS[number][0],
+        rows_with=RowTexts(name for name, _ in ROWS).rows_with,
         keys={
             "name": lambda: np.array([RANKS[name] for name, _ in ROWS]),
             "size": lambda: np.array([UNKNOWN if size is None else size for _, size in ROWS]),

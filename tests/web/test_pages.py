@@ -145,6 +145,7 @@ def test_in_look_mode_all_buttons_that_change_are_disabled_and_their_forms_refus
     [
         ("sort=bytes&descending=true&count=3", 200, "next page"),
         ("contains=nothing-has-this", 200, "No topic fits"),
+        ("contains=HELD_", 200, "held_back"),
         ("state=dirty", 200, "held_back"),
         ("policy=compact,delete", 200, "events.cd"),
         ("sort=shape", 400, "there is no such column"),
@@ -798,6 +799,11 @@ def test_a_log_is_paused_resumed_and_cleaned_from_the_queue(
     served.cataloguer.refresh()
     client.post("/ui/topics/users/partitions/0/pause")
     assert "a user has paused it" in client.get("/ui/cleaner").text
+    found = client.get("/ui/cleaner", params={"contains": "HAS paused", "sort": "waits_for"}).text
+    assert "users-0" in found and "a user has paused it" in found
+    everything = client.get("/ui/cleaner", params={"sort": "waits_for", "format": "json"}).json()
+    reasons = [row["waits_for"] for row in everything]
+    assert reasons == sorted(reasons) and "a user has paused it" in reasons
     client.post("/ui/topics/users/partitions/0/resume")
     assert "a user has paused it" not in client.get("/ui/cleaner").text
     assert client.post("/ui/topics/users/partitions/0/clean").status_code == 200

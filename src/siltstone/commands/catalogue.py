@@ -36,6 +36,7 @@ from siltstone.base.closing import Closing
 from siltstone.base.collector import collector_paused
 from siltstone.base.config import Config
 from siltstone.base.errors import SiltstoneError, UnknownTopicError, UsageError
+from siltstone.commands.row_texts import RowTexts
 from siltstone.commands.watch import (
     SKIPPED,
     STATES,
@@ -182,7 +183,8 @@ class Catalogue:
     @cached_property
     def partition_columns(self) -> Mapping[str, npt.NDArray[Any]]:
         """By name a column with a row a partition: ``topic`` is the topic's row, ``state`` the state's place
-        in ``STATES``; unknown numbers are ``UNKNOWN``. ``is_read``: is the log compacted, and was it read?"""
+        in ``STATES``, ``reason`` that in ``reasons``; unknown numbers are ``UNKNOWN``. ``is_read``: is the
+        log compacted, and was it read?"""
         records = self.facts.records
         unknown = np.full(len(self.watched), UNKNOWN, np.int64)
         return {**self._log_columns, "records": unknown if records is None else records}
@@ -192,6 +194,7 @@ class Catalogue:
         """The columns of partitions that are made of the logs."""
         logs, count = self.watched, len(self.watched)
         row_of = self._row_of_topic
+        place_of_reason = {reason: place for place, reason in enumerate(self.reasons)}
 
         def column(values: Iterable[int], kind: Any = np.int64) -> npt.NDArray[Any]:
             return np.fromiter(values, kind, count)
@@ -203,6 +206,7 @@ class Catalogue:
             "topic": column(row_of[log.topic_partition.topic] for log in logs),
             "partition": column(log.topic_partition.partition for log in logs),
             "state": column((_CODE[log.state] for log in logs), np.int8),
+            "reason": column((place_of_reason[log.reason] for log in logs), np.int32),
             "is_read": column((bounds is not None for bounds in ranges), np.bool_),
             "is_uncleanable": column((log.uncleanable is not None for log in logs), np.bool_),
             "bytes": column(log.size for log in logs),
@@ -270,6 +274,22 @@ class Catalogue:
         order: Numbers = np.argsort(-columns["dirty_ratio"], kind="stable").astype(np.int64)
         rows: Numbers = order[columns["is_read"][order]]
         return rows
+
+    @cached_property
+    def queue_texts(self) -> RowTexts:
+        """What a filter searches in the rows of ``by_dirty_ratio``: log, state and reason."""
+        logs = map(self.watched.__getitem__, self.by_dirty_ratio.tolist())
+        return RowTexts(f"{log.topic_partition} {log.state} {log.reason}" for log in logs)
+
+    @cached_property
+    def name_texts(self) -> RowTexts:
+        """What a filter searches in the rows of topics."""
+        return RowTexts(self.names)
+
+    @cached_property
+    def reasons(self) -> list[str]:
+        """What the logs wait for, each once, in order, for the column ``reason``."""
+        return sorted({log.reason for log in self.watched})
 
     @cached_property
     def uncleanable_rows(self) -> Numbers:
@@ -361,12 +381,16 @@ class Catalogue:
 
     def partition_of(self, topic_partition: TopicPartition) -> PartitionRow:
         """One partition. Raises UnknownTopicError."""
+        return self.partition(self.row_of(topic_partition))
+
+    def row_of(self, topic_partition: TopicPartition) -> int:
+        """The row of a partition in ``watched`` and in the columns. Raises UnknownTopicError."""
         row = self._row(topic_partition.topic)
         first, end = self._first_rows[row : row + 2].tolist()
         numbers = self._log_columns["partition"][first:end]
-        found = first + int(np.searchsorted(numbers, topic_partition.partition))
+        found: int = first + int(np.searchsorted(numbers, topic_partition.partition))
         if found < end and self.watched[found].topic_partition == topic_partition:
-            return self.partition(found)
+            return found
         raise UnknownTopicError("there is no such partition", path=str(topic_partition)[:256])
 
     def _row(self, topic: str) -> int:
@@ -414,7 +438,7 @@ class Catalogue:
 
 _MADE_OF_LOGS = frozenset(
     "names _row_of_topic _log_columns _topic_columns policies _first_rows totals by_dirty_ratio "
-    "uncleanable_rows sums_by_directory".split()
+    "uncleanable_rows sums_by_directory queue_texts name_texts reasons".split()
 )
 """What a catalogue keeps that does not depend on its facts."""
 
@@ -429,8 +453,8 @@ def is_internal(topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """Which topics of a list, in which order: those whose name has ``contains``, with this ``policy``
-    ("compact", "compact,delete") and ``state``; ``count`` rows from row ``start``."""
+    """Which topics of a list, in which order: those whose name has ``contains``, whatever its case, with
+    this ``policy`` ("compact", "compact,delete") and ``state``; ``count`` rows from row ``start``."""
 
     sort: str = "name"
     descending: bool = False
@@ -484,7 +508,9 @@ def list_topics(catalogue: Catalogue, listing: Listing) -> TopicPage:
 def _matching_rows(catalogue: Catalogue, listing: Listing) -> Numbers:
     chosen = np.ones(len(catalogue.names), bool)
     if listing.contains:
-        chosen &= np.fromiter((listing.contains in name for name in catalogue.names), bool, len(chosen))
+        has_text = np.zeros(len(chosen), bool)
+        has_text[catalogue.name_texts.rows_with(listing.contains)] = True
+        chosen &= has_text
     if not listing.with_internal:
         chosen &= ~catalogue.topic_columns["is_internal"]
     if listing.state:
@@ -596,7 +622,7 @@ class Cataloguer(Closing):
         built = self._of(snapshot, began, facts=self._facts(snapshot.logs), is_complete=True)
         # The columns are made here, in this thread, and not by the first request.
         _ = built.totals, built.topic_columns, built._first_rows, built.by_dirty_ratio
-        _ = built.sums_by_directory
+        _ = built.sums_by_directory, built.queue_texts, built.name_texts
         return built
 
     def _of(

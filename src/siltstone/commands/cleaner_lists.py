@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from siltstone.base.errors import UnknownTopicError
 from siltstone.commands import console
-from siltstone.commands.catalogue import PartitionRow
+from siltstone.commands.catalogue import UNKNOWN, Catalogue, PartitionRow
 from siltstone.commands.explaining import removal_words
 from siltstone.commands.listing import LongList
+from siltstone.commands.row_texts import RowTexts
 from siltstone.commands.served import Served
 from siltstone.log.names import TopicPartition
 
+PAUSED = "a user has paused it"
 _PLACE = re.compile(r"(?P<file>/.*?): byte (?P<byte>\d+): (?P<reason>.*)", re.DOTALL)
 
 
@@ -43,28 +48,35 @@ def queue(served: Served) -> LongList[QueueRow]:
     catalogue = served.catalogue
     paused = frozenset[TopicPartition]() if served.cleaner is None else served.cleaner.paused
     order, columns = catalogue.by_dirty_ratio, catalogue.partition_columns
-    logs = catalogue.watched
-
-    def waits_for(place: int) -> str:
-        log = logs[order[place]]
-        return "a user has paused it" if log.topic_partition in paused else log.reason
+    places = _places_of(catalogue, paused)
 
     def make(place: int) -> QueueRow:
         row = catalogue.partition(int(order[place]))
-        return _queue_row(place + 1, row, waits_for(place), is_paused=row.topic_partition in paused)
+        is_paused = row.topic_partition in paused
+        return _queue_row(place + 1, row, PAUSED if is_paused else row.watched.reason, is_paused=is_paused)
 
-    def text(place: int) -> str:
-        log = logs[order[place]]
-        return f"{log.topic_partition} {log.state} {waits_for(place)}"
+    def rows_with(needle: str) -> npt.NDArray[np.int64]:
+        chosen = np.zeros(len(order), bool)
+        chosen[catalogue.queue_texts.rows_with(needle)] = True
+        rows = [make(place) for place in places.tolist()]
+        texts = RowTexts(f"{row.topic_partition} {row.state} {row.waits_for}" for row in rows)
+        chosen[places] = False
+        chosen[places[texts.rows_with(needle)]] = True
+        return np.flatnonzero(chosen).astype(np.int64)
+
+    def reasons() -> npt.NDArray[np.int64]:
+        ranks = 2 * columns["reason"][order].astype(np.int64) + 1
+        ranks[places] = 2 * bisect_left(catalogue.reasons, PAUSED)  # between those of the reasons beside it
+        return ranks
 
     return LongList(
         count=len(order),
         make=make,
-        text=text,
+        rows_with=rows_with,
         keys={
             "place": lambda: np.arange(len(order)),
             "log": lambda: order,  # the catalogue is in order of names and numbers
-            "waits_for": lambda: _ranks([waits_for(place) for place in range(len(order))]),
+            "waits_for": reasons,
             **{
                 name: lambda name=name: columns[name][order].astype(float)  # type: ignore[misc]
                 for name in ("state", "dirty_bytes", "dirty_ratio", "overdue_ms", "last_cleaning_ms")
@@ -73,10 +85,18 @@ def queue(served: Served) -> LongList[QueueRow]:
     )
 
 
-def _ranks(texts: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The place of each text among all that there are: few differ, so that only these are sorted."""
-    rank = {text: number for number, text in enumerate(sorted(set(texts)))}
-    return np.fromiter(map(rank.__getitem__, texts), np.int64, len(texts))
+def _places_of(catalogue: Catalogue, paused: Collection[TopicPartition]) -> npt.NDArray[np.int64]:
+    """The places in the queue of the logs that are paused and in it."""
+    rows = list[int]()
+    for topic_partition in paused:
+        with contextlib.suppress(UnknownTopicError):  # paused, but not in the catalogue yet
+            rows.append(catalogue.row_of(topic_partition))
+    order = catalogue.by_dirty_ratio
+    place = np.full(len(catalogue.watched), UNKNOWN, np.int64)
+    place[order] = np.arange(len(order))
+    places = place[np.array(rows, np.int64)]
+    in_queue: npt.NDArray[np.int64] = places[places != UNKNOWN]
+    return in_queue
 
 
 def _queue_row(place: int, row: PartitionRow, waits_for: str, *, is_paused: bool) -> QueueRow:

@@ -28,6 +28,7 @@ from siltstone.base import files
 from siltstone.base.errors import UsageError
 from siltstone.commands import console
 from siltstone.commands.listing import LongList
+from siltstone.commands.row_texts import RowTexts
 from siltstone.commands.scans import LastScan, Report, no_report
 from siltstone.commands.served import Served
 from siltstone.log import names
@@ -76,7 +77,8 @@ class LeftOver:
 @dataclass(slots=True, kw_only=True)
 class DirectoryContents:
     """One directory. ``shares``: bytes by kind; ``free_bytes``, ``total_bytes``: of its file system, None if
-    unknown; ``offline``: why it is out of service; ``keys``: by column of ``logs`` what sorts them."""
+    unknown; ``offline``: why it is out of service; ``keys``: by column of ``logs`` what sorts them;
+    ``names``: of their topics."""
 
     path: str
     in_use: bool
@@ -88,6 +90,7 @@ class DirectoryContents:
     left_overs: list[LeftOver] = field(default_factory=list)
     shares: Counter[str] = field(default_factory=Counter)
     keys: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=lambda: _keys_of(()))
+    names: RowTexts = field(default_factory=lambda: RowTexts(()))
 
     @property
     def used_bytes(self) -> int | None:
@@ -104,7 +107,7 @@ class DirectoryContents:
         return LongList(
             count=len(self.logs),
             make=self.logs.__getitem__,
-            text=lambda number: self.logs[number].topic,
+            rows_with=self.names.rows_with,
             keys=keys,
         )
 
@@ -145,6 +148,7 @@ def contents_of(served: Served, path: Path, report: Report = no_report) -> Direc
     contents.logs.sort(key=lambda log: -log.bytes)
     contents.left_overs.sort(key=lambda left: -left.bytes)
     contents.keys = _keys_of(contents.logs)
+    contents.names = RowTexts(log.topic for log in contents.logs)
     return contents
 
 

@@ -57,13 +57,13 @@ class LongList(Generic[Row]):
     """A list of which there may be 100,000 rows: only those of the page that is shown are made.
 
     ``count``: how many; ``make``: a row from its number; ``keys``: by column what sorts it, an array with a
-    number for each row, ``UNKNOWN`` for none, made when it is asked for; ``text``: where in a row
-    ``contains`` is searched.
+    number for each row, ``UNKNOWN`` for none, made when it is asked for; ``rows_with``: the numbers of the
+    rows that have a text, in order (``RowTexts``).
     """
 
     count: int
     make: Callable[[int], Row]
-    text: Callable[[int], str]
+    rows_with: Callable[[str], npt.NDArray[np.int64]]
     keys: Mapping[str, Callable[[], npt.NDArray[Any]]] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Row]:
@@ -71,9 +71,7 @@ class LongList(Generic[Row]):
 
     def chosen(self, query: ListQuery) -> Sequence[Row]:
         """The rows that fit, in order, each made when it is looked at."""
-        needle, numbers = query.contains.casefold(), np.arange(self.count)
-        if needle:
-            numbers = numbers[[needle in self.text(number).casefold() for number in range(self.count)]]
+        numbers = self.rows_with(query.contains) if query.contains else np.arange(self.count)
         if query.sort:
             keys = self.keys[query.sort]()[numbers]
             order = np.argsort(-keys if query.descending else keys, kind="stable")
