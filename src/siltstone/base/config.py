@@ -427,7 +427,7 @@ class Config:
     is Kafka's default, with ``DEFAULT_CONFIG`` as its source.
     """
 
-    __slots__ = ("_found", "_layers")
+    __slots__ = ("_layers", "_settings")
 
     def __init__(
         self,
@@ -443,17 +443,17 @@ class Config:
             ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG: dict(broker_default or {}),
             ConfigSource.STATIC_BROKER_CONFIG: dict(static or {}),
         }
-        self._found: dict[str, Setting] = {}
+        self._settings: dict[str, Setting] = {}
 
     def __getitem__(self, name: str) -> Value:
         return self.setting(name).value
 
     def setting(self, name: str) -> Setting:
         """The setting of one key, by any of its names. Raises UsageError for an unknown name."""
-        found = self._found.get(name)
-        if found is None:
-            found = self._found[name] = self._find(name)
-        return found
+        setting = self._settings.get(name)
+        if setting is None:
+            setting = self._settings[name] = self._find(name)
+        return setting
 
     def _find(self, name: str) -> Setting:
         key = find_key(name)
@@ -512,7 +512,7 @@ class Config:
         assert config_source in self._layers
         config = copy.copy(self)
         config._layers = {**self._layers, config_source: dict(layer)}
-        config._found = {}
+        config._settings = {}
         return config
 
 

@@ -138,14 +138,14 @@ class AskedBroker(Closing):
         return int(size)
 
     def _receive(self, size: int) -> bytes:
-        found = bytearray()
-        while len(found) < size:
+        received = bytearray()
+        while len(received) < size:
             self._wait_at_most()
-            part = self._socket.recv(min(size - len(found), _PART_BYTES))
+            part = self._socket.recv(min(size - len(received), _PART_BYTES))
             if not part:
                 raise BrokerUnreachableError("the broker closed the connection", path=str(self.address))
-            found += part
-        return bytes(found)
+            received += part
+        return bytes(received)
 
     def _wait_at_most(self) -> None:
         """The next call of the socket may take what is left of the time."""

@@ -204,15 +204,15 @@ class Dispatcher:
 
     def _throttled(self, key: int, call: Call, size: int, answer: Message | Unanswered) -> Any:
         """The answer, with the time for which the client is throttled."""
-        found = {quotas.REQUEST: 0}
+        throttle_ms_by_kind = {quotas.REQUEST: 0}
         if key == apis.PRODUCE:
-            found[quotas.PRODUCE] = self._quotas.record(quotas.PRODUCE, call, size)
+            throttle_ms_by_kind[quotas.PRODUCE] = self._quotas.record(quotas.PRODUCE, call, size)
         if isinstance(answer, Unanswered):
-            self._quotas.throttle(call, found)
+            self._quotas.throttle(call, throttle_ms_by_kind)
             return answer
-        found[quotas.REQUEST] = self._quotas.used(call, call.seconds)
-        found[quotas.MUTATION] = getattr(answer, "throttle_time_ms", 0)
-        throttle_ms = self._quotas.throttle(call, found)
+        throttle_ms_by_kind[quotas.REQUEST] = self._quotas.used(call, call.seconds)
+        throttle_ms_by_kind[quotas.MUTATION] = getattr(answer, "throttle_time_ms", 0)
+        throttle_ms = self._quotas.throttle(call, throttle_ms_by_kind)
         # DescribeQuorum's answer has no place for it.
         is_told = throttle_ms and "throttle_time_ms" in answer.__struct_fields__
         return structs.replace(answer, throttle_time_ms=throttle_ms) if is_told else answer

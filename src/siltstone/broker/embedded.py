@@ -75,8 +75,8 @@ class EmbeddedBroker(Closing):
             self._served.close()
             raise
         self._server.start()
-        found = self._server.addresses[0]
-        self.address = f"{found.host}:{found.port}"
+        bound_address = self._server.addresses[0]
+        self.address = f"{bound_address.host}:{bound_address.port}"
 
     @property
     def logs(self) -> LogManager:

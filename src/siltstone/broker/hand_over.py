@@ -186,8 +186,8 @@ class _Plan:
     def _identity(self) -> tuple[int, str]:
         properties = [directory.properties() for directory in self._directories]
         self._directory_ids = {
-            directory.path: found.get("directory.id")
-            for directory, found in zip(self._directories, properties, strict=True)
+            directory.path: stated.get("directory.id")
+            for directory, stated in zip(self._directories, properties, strict=True)
         }
         node, cluster = node_id_of(self._directories), next((p.get("cluster.id") for p in properties), None)
         missing = [

@@ -60,8 +60,8 @@ class BrokerListener:
         """Bind a non-blocking listening socket. Raises UsageError for an address that is in use, or that this
         machine does not have."""
         try:
-            found = socket.getaddrinfo(self.host or None, self.port, type=socket.SOCK_STREAM)
-            family, address = found[0][0], found[0][4][:2]
+            resolved = socket.getaddrinfo(self.host or None, self.port, type=socket.SOCK_STREAM)
+            family, address = resolved[0][0], resolved[0][4][:2]
             is_dual = not self.host and socket.has_dualstack_ipv6()
             if not self.host:
                 family, address = (socket.AF_INET6 if is_dual else socket.AF_INET), ("", self.port)
@@ -109,16 +109,16 @@ def listeners_of(config: Config, texts: Sequence[str] = ()) -> list[BrokerListen
         for one in (BrokerListener.parse(text, setting) for text in _words(config, setting))
     }
     controllers = {name.upper() for name in _words(config, "controller.listener.names")}
-    found = [
+    listeners = [
         BrokerListener(name=one.name, host=one.host, port=one.port, advertised=advertised.get(one.name))
         for one in parsed
         if one.name not in controllers
     ]
-    _refuse_unknown(config, found)
-    for others in ([one.name for one in found], [(one.host, one.port) for one in found if one.port]):
+    _refuse_unknown(config, listeners)
+    for others in ([one.name for one in listeners], [(one.host, one.port) for one in listeners if one.port]):
         if len(set(others)) < len(others):
             raise UsageError("two listeners have one name or one address", path="listeners", advice=ADVICE)
-    return found
+    return listeners
 
 
 def refuse_taken(listeners: Sequence[BrokerListener]) -> None:

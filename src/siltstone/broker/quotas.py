@@ -247,13 +247,13 @@ class QuotaManager:
 
     def bound_of(self, kind: str, call: Call) -> float | None:
         """A client's bound of a kind; None: no limit."""
-        found = self._table.of_client(kind, ANONYMOUS, call.client_id or "")
-        return None if found is None else found.bound
+        quota = self._table.of_client(kind, ANONYMOUS, call.client_id or "")
+        return None if quota is None else quota.bound
 
     def record(self, kind: str, call: Call, amount: float) -> int:
         """A client has taken an amount: for how many ms is it to be throttled? 0: not at all."""
-        found = self._table.of_client(kind, ANONYMOUS, call.client_id or "")
-        return 0 if found is None else self._record(kind, found, amount)
+        quota = self._table.of_client(kind, ANONYMOUS, call.client_id or "")
+        return 0 if quota is None else self._record(kind, quota, amount)
 
     def used(self, call: Call, seconds: float) -> int:
         """A request has taken a thread for so long: for how many ms is its client to be throttled?"""
@@ -261,10 +261,10 @@ class QuotaManager:
 
     def give_back(self, kind: str, call: Call, amount: float) -> None:
         """What was recorded is not taken after all."""
-        found = self._table.of_client(kind, ANONYMOUS, call.client_id or "")
-        if found is not None:
+        quota = self._table.of_client(kind, ANONYMOUS, call.client_id or "")
+        if quota is not None:
             with self._lock:
-                meter = self._meter(kind, found.group)
+                meter = self._meter(kind, quota.group)
                 if isinstance(meter, Rate):
                     meter.record(-amount, self._now() * 1000)
 
@@ -280,14 +280,14 @@ class QuotaManager:
     def mutations(self, call: Call, strict_from: int) -> MutationQuota:
         """What one request may create and delete. ``strict_from``: the first version of its API whose clients
         know that they may be refused; others are only throttled."""
-        found = self._table.of_client(MUTATION, ANONYMOUS, call.client_id or "")
-        return MutationQuota(self, found, is_strict=call.version >= strict_from)
+        quota = self._table.of_client(MUTATION, ANONYMOUS, call.client_id or "")
+        return MutationQuota(self, quota, is_strict=call.version >= strict_from)
 
-    def throttle(self, call: Call, found: Mapping[str, int]) -> int:
+    def throttle(self, call: Call, throttle_ms_by_kind: Mapping[str, int]) -> int:
         """Throttle a client for the longest of these times, by kind, once its request is answered: that
         time in ms."""
-        kind = max(found, key=found.__getitem__)
-        throttle_ms = found[kind]
+        kind = max(throttle_ms_by_kind, key=throttle_ms_by_kind.__getitem__)
+        throttle_ms = throttle_ms_by_kind[kind]
         if throttle_ms:
             call.connection.activity.throttle_ms = throttle_ms
             self.throttled(kind, throttle_ms)
@@ -298,13 +298,13 @@ class QuotaManager:
     def connected(self, address: str) -> int:
         """A connection comes from an address: for how many ms is it to be delayed before it is closed? 0: it
         is served."""
-        found = self._table.of_address(address)
-        if found is None:
+        quota = self._table.of_address(address)
+        if quota is None:
             return 0
-        throttle_ms = self._record(CONNECTION, found, 1)
+        throttle_ms = self._record(CONNECTION, quota, 1)
         if throttle_ms:
             with self._lock:
-                meter = self._meter(CONNECTION, found.group)
+                meter = self._meter(CONNECTION, quota.group)
                 assert isinstance(meter, Rate)
                 meter.record(-1, self._now() * 1000)
         return throttle_ms
@@ -320,27 +320,27 @@ class QuotaManager:
 
     def rates(self) -> list[tuple[str, QuotaGroup, float]]:
         """(kind, who, what was taken a second; of ``MUTATION`` the tokens that are left)."""
-        found = []
+        rates = []
         with self._lock:
             now_ms, table = self._now() * 1000, self._table
             for (kind, group), meter in self._meters.items():
                 if isinstance(meter, Rate):
-                    found.append((kind, group, meter.value(now_ms)[0]))
+                    rates.append((kind, group, meter.value(now_ms)[0]))
                 else:
                     limit = table.of_client(kind, group.user or ANONYMOUS, group.client_id)
                     if limit is not None:
-                        found.append((kind, group, meter.tokens(limit.bound, now_ms)))
-        return found
+                        rates.append((kind, group, meter.tokens(limit.bound, now_ms)))
+        return rates
 
-    def _record(self, kind: str, found: _Bound, amount: float) -> int:
+    def _record(self, kind: str, quota: _Bound, amount: float) -> int:
         now_ms = self._now() * 1000
         with self._lock:
-            meter = self._meter(kind, found.group)
+            meter = self._meter(kind, quota.group)
             if isinstance(meter, TokenBucket):
-                meter.record(amount, found.bound, now_ms)
+                meter.record(amount, quota.bound, now_ms)
             else:
                 meter.record(amount, now_ms)
-            throttle_ms = meter.throttle_ms(found.bound, now_ms)
+            throttle_ms = meter.throttle_ms(quota.bound, now_ms)
         return self._whole(kind, throttle_ms)
 
     def _whole(self, kind: str, throttle_ms: float) -> int:
@@ -360,42 +360,42 @@ class QuotaManager:
             self._meters.move_to_end(key)
         return meter
 
-    def take_mutations(self, found: _Bound, amount: float, *, is_strict: bool) -> tuple[bool, int]:
+    def take_mutations(self, quota: _Bound, amount: float, *, is_strict: bool) -> tuple[bool, int]:
         """(may they be made?, for how many ms the client is to be throttled)."""
         now_ms = self._now() * 1000
         with self._lock:
-            meter = self._meter(MUTATION, found.group)
+            meter = self._meter(MUTATION, quota.group)
             assert isinstance(meter, TokenBucket)
-            wait_ms = meter.throttle_ms(found.bound, now_ms)
+            wait_ms = meter.throttle_ms(quota.bound, now_ms)
             if wait_ms > 0 and is_strict:
                 return False, self._whole(MUTATION, wait_ms)
-            meter.record(amount, found.bound, now_ms)
+            meter.record(amount, quota.bound, now_ms)
             if is_strict:
                 return True, 0
-            return True, self._whole(MUTATION, meter.throttle_ms(found.bound, now_ms))
+            return True, self._whole(MUTATION, meter.throttle_ms(quota.bound, now_ms))
 
 
 class MutationQuota:
     """What one request may still create and delete. ``throttle_ms``: how long its client is to be
     throttled."""
 
-    __slots__ = ("_found", "_is_strict", "_manager", "throttle_ms")
+    __slots__ = ("_is_strict", "_manager", "_quota", "throttle_ms")
 
-    def __init__(self, manager: QuotaManager, found: _Bound | None, *, is_strict: bool) -> None:
-        self._manager, self._found, self._is_strict = manager, found, is_strict
+    def __init__(self, manager: QuotaManager, quota: _Bound | None, *, is_strict: bool) -> None:
+        self._manager, self._quota, self._is_strict = manager, quota, is_strict
         self.throttle_ms = 0
 
     @property
     def is_set(self) -> bool:
         """Has the client a quota?"""
-        return self._found is not None
+        return self._quota is not None
 
     def take(self, partitions: int) -> bool:
         """May so many partitions be created or deleted? They are counted then."""
-        if self._found is None:
+        if self._quota is None:
             return True
         allowed, throttle_ms = self._manager.take_mutations(
-            self._found, partitions, is_strict=self._is_strict
+            self._quota, partitions, is_strict=self._is_strict
         )
         self.throttle_ms = max(self.throttle_ms, throttle_ms)
         return allowed

@@ -76,8 +76,8 @@ class BrokerTopics:
     def partition_count(self, name: str) -> int | None:
         """How many partitions a topic has. Raises UnknownTopicError."""
         kind: Any = int | None
-        found: int | None = self._call(kind, "topics.partition_count", name=name)
-        return found
+        count: int | None = self._call(kind, "topics.partition_count", name=name)
+        return count
 
     def create(
         self, name: str, partitions: int | None = None, config: Mapping[str, ConfigValue] | None = None

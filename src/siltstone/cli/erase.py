@@ -129,13 +129,13 @@ def erase(
     _refuse_unasked(flags.yes or flags.dry_run, "the key's records would be erased")
     if flags.yes:
         return _show_erasures(run(dry_run=False), as_json=json_)
-    found = run(dry_run=True)
-    if flags.dry_run or all(key.status == erasing.ABSENT for key in found.keys):
-        return _show_erasures(found, as_json=json_)
-    values, tombstones = (sum(getattr(key, name) for key in found.keys) for name in ("values", "tombstones"))
+    search = run(dry_run=True)
+    if flags.dry_run or all(key.status == erasing.ABSENT for key in search.keys):
+        return _show_erasures(search, as_json=json_)
+    values, tombstones = (sum(getattr(key, name) for key in search.keys) for name in ("values", "tombstones"))
     counts = f"{counted(values, 'value')}, {counted(tombstones, 'tombstone')}"
-    named = "the key" if len(found.keys) == 1 else counted(len(found.keys), "key")
-    if not _agreed(f"erase {named} from topic {found.topic} ({counts})?"):
+    named = "the key" if len(search.keys) == 1 else counted(len(search.keys), "key")
+    if not _agreed(f"erase {named} from topic {search.topic} ({counts})?"):
         return 1
     return _show_erasures(run(dry_run=False), as_json=json_)
 

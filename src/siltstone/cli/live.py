@@ -90,7 +90,7 @@ def compact(*, flags: CompactFlags = CompactFlags(), json_: output.Json = False)
     else:
         _write(result)
     _note(*result.restored)
-    timed_out = any(each.status == live.TIMED_OUT for each in result.partitions)
+    timed_out = any(partition.status == live.TIMED_OUT for partition in result.partitions)
     return 1 if timed_out and not flags.dry_run else 0
 
 
@@ -116,10 +116,10 @@ def _restore(flags: CompactFlags, journal: Path, *, json_: bool) -> int:
 
 
 def _note(*restored: live.Restored) -> None:
-    for each in restored:
-        names = ", ".join(each.restored)
-        output.note(*([f"{each.topic}: restored {names}"] if names else []))
-        output.note(*(f"{each.topic}: {line}" for line in each.kept))
+    for topic_restored in restored:
+        names = ", ".join(topic_restored.restored)
+        output.note(*([f"{topic_restored.topic}: restored {names}"] if names else []))
+        output.note(*(f"{topic_restored.topic}: {line}" for line in topic_restored.kept))
 
 
 def _write(result: live.Result) -> None:
@@ -129,13 +129,20 @@ def _write(result: live.Result) -> None:
         output.write_lines(f"{verb} {change.name}={change.ours} for a time (own value: {before})")
     names = ("partition", "status", "cleaned to", "active from", "records", "superseded")
     rows = []
-    for each in result.partitions:
+    for partition in result.partitions:
         records = superseded = ""
-        if each.before is not None and each.after is not None:
-            records = output.change_text(each.before.records, each.after.records)
-            superseded = output.change_text(each.before.superseded, each.after.superseded)
-        status = "to clean" if result.dry_run and each.status == live.TIMED_OUT else each.status
+        if partition.before is not None and partition.after is not None:
+            records = output.change_text(partition.before.records, partition.after.records)
+            superseded = output.change_text(partition.before.superseded, partition.after.superseded)
+        status = "to clean" if result.dry_run and partition.status == live.TIMED_OUT else partition.status
         rows.append(
-            (each.partition, status.replace("_", " "), each.cleaned_to, each.active_from, records, superseded)
+            (
+                partition.partition,
+                status.replace("_", " "),
+                partition.cleaned_to,
+                partition.active_from,
+                records,
+                superseded,
+            )
         )
     output.write_table(result.topic, names, rows, left=2)

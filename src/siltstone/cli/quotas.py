@@ -95,12 +95,12 @@ def _alter(flags: ConfigsFlags, entity: QuotaEntity, *, as_json: bool) -> None:
     _show_change(change, dry_run=flags.dry_run, as_json=as_json)
 
 
-def _show(found: Quotas, *, as_json: bool) -> None:
+def _show(quotas: Quotas, *, as_json: bool) -> None:
     if as_json:
-        entities = [{"entity": dict(entity), "quotas": dict(values)} for entity, values in found.items()]
+        entities = [{"entity": dict(entity), "quotas": dict(values)} for entity, values in quotas.items()]
         output.write_json({"entities": entities})
         return
-    for entity, values in found.items():
+    for entity, values in quotas.items():
         texts = ", ".join(f"{name}={commands.number(value)}" for name, value in values.items())
         output.write_lines(f"Quota configs for {commands.told(entity)} are {texts}")
 

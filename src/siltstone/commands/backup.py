@@ -211,12 +211,12 @@ class _Backup:
                 path=str(root), folders=tuple(folders), files=self._files(root, statuses)
             )
         top = {name: status for name, status in statuses.items() if "/" not in name}
-        listed, found = list[str](), list(self._files(root, top))
+        listed, backed_up = list[str](), list(self._files(root, top))
         for folder in (name for name in folders if "/" not in name):
             below, inner = self._live_folder(root, folder)
             listed += below
-            found += inner
-        return BackedUpDirectory(path=str(root), folders=tuple(listed), files=tuple(found))
+            backed_up += inner
+        return BackedUpDirectory(path=str(root), folders=tuple(listed), files=tuple(backed_up))
 
     def _files(
         self, root: Path, statuses: Mapping[str, files.FileStat], prefix: str = ""
@@ -296,18 +296,18 @@ def _files_below(
 ) -> tuple[list[str], dict[str, files.FileStat]]:
     """(the folders, the regular files) below a directory, by their names from there. Links are passed
     over."""
-    folders, found = list[str](), dict[str, files.FileStat]()
+    folders, statuses = list[str](), dict[str, files.FileStat]()
     for name, status in sorted(files.list_all(root, may_vanish=_PASSING).items()):
         path = f"{prefix}{name}"
         if status.kind == files.FILE:
-            found[path] = status
+            statuses[path] = status
         elif status.kind == files.DIRECTORY:
             inner_folders, inner = _files_below(root / name, passed_over, f"{path}/")
             folders += [path, *inner_folders]
-            found |= inner
+            statuses |= inner
         else:
             passed_over.append(f"{root / name}: a {status.kind}")
-    return folders, found
+    return folders, statuses
 
 
 def _is_same_moment(before: Mapping[str, files.FileStat], after: Mapping[str, files.FileStat]) -> bool:

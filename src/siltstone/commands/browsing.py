@@ -136,7 +136,7 @@ class RecordQuery:
         """Is it the last record of one key? That is the first one found from the end, without
         ``LatestKeys``."""
         filters = (self.key_contains, self.value_contains, self.header_contains, self.only_tombstones or None)
-        return self.view == "latest" and self.key is not None and all(each is None for each in filters)
+        return self.view == "latest" and self.key is not None and all(bound is None for bound in filters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -499,10 +499,10 @@ class MatchingRows:
         rows = rows[rows_containing(columns.data, start, size, needle)]
         # The bytes between the headers are their sizes, which a needle may match by chance.
         headers = (columns.headers(int(row)) for row in rows)
-        found = (
+        matches = (
             any(needle in name or needle in (value or b"") for name, value in pairs) for pairs in headers
         )
-        return rows[np.fromiter(found, np.bool_, len(rows))]
+        return rows[np.fromiter(matches, np.bool_, len(rows))]
 
 
 class _Scan:
@@ -704,9 +704,9 @@ def _browse(
             for number, log in logs.items()
             if number in position.ranges
         }
-        are_ready = [latest.bring_up_to_date(each, budget) for each in keys.values()]
+        are_ready = [latest.bring_up_to_date(newest, budget) for newest in keys.values()]
         if not all(are_ready):
-            share = sum(each.share for each in keys.values()) / len(keys)
+            share = sum(newest.share for newest in keys.values()) / len(keys)
             read = _PageRead((), position, is_bounded=True)
             return _page(read, budget, digest, query.view, building=share)
         # A request that caught up may have used its time: the page itself is small, and gets time of its own.

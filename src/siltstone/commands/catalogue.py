@@ -388,9 +388,9 @@ class Catalogue:
         row = self._row(topic_partition.topic)
         first, end = self._first_rows[row : row + 2].tolist()
         numbers = self._log_columns["partition"][first:end]
-        found: int = first + int(np.searchsorted(numbers, topic_partition.partition))
-        if found < end and self.watched[found].topic_partition == topic_partition:
-            return found
+        log: int = first + int(np.searchsorted(numbers, topic_partition.partition))
+        if log < end and self.watched[log].topic_partition == topic_partition:
+            return log
         raise UnknownTopicError("there is no such partition", path=str(topic_partition)[:256])
 
     def _row(self, topic: str) -> int:

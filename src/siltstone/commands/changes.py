@@ -256,20 +256,20 @@ def _ended(change: AuditedChange, end: _Outcome | None) -> AuditedChange:
 def _parse(line: bytes) -> AuditedChange | _Outcome | None:
     """An intent, an outcome, or None for any other line."""
     try:
-        found = json.loads(line)
-        if found["stage"] == OUTCOME:
-            receipt = found.get("receipt")
+        entry = json.loads(line)
+        if entry["stage"] == OUTCOME:
+            receipt = entry.get("receipt")
             return _Outcome(
-                str(found["id"]), str(found["outcome"]), None if receipt is None else dict(receipt)
+                str(entry["id"]), str(entry["outcome"]), None if receipt is None else dict(receipt)
             )
         return AuditedChange(
-            id=str(found["id"]),
-            at_ms=int(found["at_ms"]),
-            actor=Actor(user=str(found["user"]), address=str(found["address"]), way=str(found["way"])),
-            action=str(found["action"]),
-            target=str(found["target"]),
-            before=dict(found["before"]),
-            after=dict(found["after"]),
+            id=str(entry["id"]),
+            at_ms=int(entry["at_ms"]),
+            actor=Actor(user=str(entry["user"]), address=str(entry["address"]), way=str(entry["way"])),
+            action=str(entry["action"]),
+            target=str(entry["target"]),
+            before=dict(entry["before"]),
+            after=dict(entry["after"]),
         )
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -172,15 +172,15 @@ def uncleanable(served: Served) -> Iterator[UncleanableRow]:
 
 
 def _uncleanable(row: PartitionRow) -> UncleanableRow:
-    found = row.watched.uncleanable
-    assert found is not None
-    place = _PLACE.fullmatch(found.reason)
+    uncleanable = row.watched.uncleanable
+    assert uncleanable is not None
+    place = _PLACE.fullmatch(uncleanable.reason)
     file = place["file"] if place is not None else None
     return UncleanableRow(
         topic_partition=row.topic_partition,
-        since_ms=found.since_ms,
+        since_ms=uncleanable.since_ms,
         file=file,
         byte=None if place is None else int(place["byte"]),
-        reason=found.reason if place is None else place["reason"],
+        reason=uncleanable.reason if place is None else place["reason"],
         command=shlex.join(["siltstone", "dump", file or str(row.watched.directory)]),
     )

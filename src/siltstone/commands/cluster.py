@@ -30,7 +30,7 @@ class ClusterIdentity:
 def cluster_identity(served: Served) -> ClusterIdentity:
     """Which broker of which cluster the directories belong to. Raises SiltstoneError, OSError."""
     if served.manager is not None:
-        directories = [each.directory for each in served.manager.serving()]
+        directories = [open_directory.directory for open_directory in served.manager.serving()]
     else:
         directories = list(served.snapshot().directories)
     clusters = (directory.properties().get("cluster.id") for directory in directories)
@@ -145,11 +145,11 @@ def topic_entry(served: Served, topic: str, name: str) -> ConfigEntry:
 def broker_entries(served: Served, *, everything: bool = True) -> list[ConfigEntry]:
     """The broker's settings: all, or those that were set. Raises SiltstoneError, OSError."""
     waiting = {find_broker_key(name).name for name in pending(served)}
-    found = broker_settings(served)
+    settings = broker_settings(served)
     if not everything:
-        set_names = {each.name for each in settings_of_broker(served.broker_settings(), everything=False)}
-        found = [
-            each for each in found if each.name in set_names or find_broker_key(each.name).name in waiting
+        names = {entry.name for entry in settings_of_broker(served.broker_settings(), everything=False)}
+        settings = [
+            entry for entry in settings if entry.name in names or find_broker_key(entry.name).name in waiting
         ]
     return [
         ConfigEntry(
@@ -157,7 +157,7 @@ def broker_entries(served: Served, *, everything: bool = True) -> list[ConfigEnt
             is_read_only=not find_broker_key(setting.name).changes_at_run_time(setting.name),
             restart_pending=find_broker_key(setting.name).name in waiting,
         )
-        for setting in found
+        for setting in settings
     ]
 
 

@@ -64,7 +64,7 @@ def circumstances(served: Served, topic: str, partition: int) -> Circumstances:
     UnknownTopicError, SiltstoneError, OSError."""
     log, where = served.log(topic, partition), TopicPartition(topic, partition)
     watched = served.catalogue.partition_of(where).watched
-    found = circumstances_of(
+    circumstances = circumstances_of(
         log,
         watched,
         served.settings_of(topic),
@@ -73,14 +73,14 @@ def circumstances(served: Served, topic: str, partition: int) -> Circumstances:
         place=_place_in_queue(served, watched),
     )
     if served.manager is None:
-        return found
+        return circumstances
     checkpoints = (
         directory.cleaner_checkpoint().get(where)
         for directory in served.manager.serving()
         if where in directory.logs
     )
     checkpoint = next(checkpoints, None)
-    return replace(found, checkpoint=checkpoint, uncleanable=served.manager.uncleanable.get(where))
+    return replace(circumstances, checkpoint=checkpoint, uncleanable=served.manager.uncleanable.get(where))
 
 
 def _place_in_queue(served: Served, watched: WatchedLog) -> int | None:
@@ -163,11 +163,11 @@ def _size_of(logs: Sequence[ReadableLog]) -> int:
 def cleanings(served: Served, topic: str | None = None) -> Sequence[Cleaning]:
     """The cleanings in the directories' histories, or those of one topic, the newest first. Raises
     UnknownTopicError, OSError."""
-    found = served.histories.cleanings(served.roots)
+    newest = served.histories.cleanings(served.roots)
     if topic is None:
-        return found
+        return newest
     served.describe(topic)
-    return [cleaning for cleaning in found if cleaning.result.topic == topic]
+    return [cleaning for cleaning in newest if cleaning.result.topic == topic]
 
 
 def savings(served: Served) -> Sequence[Saving]:
@@ -185,8 +185,8 @@ def groups(served: Served) -> tuple[list[ConsumerGroup], list[str]]:
     snapshot = served.snapshot_now()
     if not snapshot.has(CONSUMER_OFFSETS):
         return [], [f"the directories have no {CONSUMER_OFFSETS}, where a broker keeps its groups"]
-    found, failures = read_groups(snapshot)
-    complete, more = with_log_ends(snapshot, found)
+    groups, failures = read_groups(snapshot)
+    complete, more = with_log_ends(snapshot, groups)
     return complete, [*failures, *more, *partitions_elsewhere(snapshot, complete)]
 
 

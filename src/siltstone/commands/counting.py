@@ -123,7 +123,7 @@ class SegmentCounter:
     def records_of(self, log: ReadableLog, *, bytes_max: int | None = None) -> int | None:
         """How many records the log has stored; None if a segment is damaged, vanished or not counted yet."""
         counts = self.counts_of(log, bytes_max=bytes_max)
-        return total_or_none([None if found is None else found.records for found in counts])
+        return total_or_none([None if count is None else count.records for count in counts])
 
     def counts_of(self, log: ReadableLog, *, bytes_max: int | None = None) -> list[SegmentCounts | None]:
         """The counts of each segment of ``log.view``, in order; None for one that is damaged or has gone.
@@ -159,7 +159,7 @@ class SegmentCounter:
             counts = [self._counts(file, may_read) for file in _files_of(log)]
         except _NotNowError:
             return None, False
-        return total_or_none([None if found is None else found.records for found in counts]), True
+        return total_or_none([None if count is None else count.records for count in counts]), True
 
     def _counts(self, file: _SegmentFile, may_read: Callable[[int], bool]) -> SegmentCounts | None:
         """The counts of a segment; None if it is damaged or has gone. Raises _NotNowError if it may not be

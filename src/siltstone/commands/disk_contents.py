@@ -212,7 +212,7 @@ def _add_other(contents: DirectoryContents, root: Path, entry: files.Entry) -> N
     """What is no log: a deleted or moved one, checkpoints, files of others."""
     status = files.stat(root / entry.name, follow=False)
     size = _tree_size(root / entry.name) if entry.is_directory else status.size
-    suffix = next((each for each in ("-delete", "-future", "-stray") if entry.name.endswith(each)), "")
+    suffix = next((ending for ending in ("-delete", "-future", "-stray") if entry.name.endswith(ending)), "")
     kind = {"-delete": DELETED_TOPICS, "": OTHER}.get(suffix, MOVED) if entry.is_directory else OTHER
     contents.shares[kind] += size
     if kind != OTHER:

@@ -379,31 +379,32 @@ def look_for_keys(
 ) -> Erasures:
     """A dry run: where the keys are. Raises OSError."""
     keys, notes = list(earlier), _notes(topic)
-    found = search_keys(topic, keys, lambda done, total: progress(topic.name, "searching", done, total))
+    searches = search_keys(topic, keys, lambda done, total: progress(topic.name, "searching", done, total))
     looked = {
-        key: _looked(topic.name, of_key, earlier[key], notes) for key, of_key in zip(keys, found, strict=True)
+        key: _looked(topic.name, of_key, earlier[key], notes)
+        for key, of_key in zip(keys, searches, strict=True)
     }
     return Erasures(topic=topic.name, dry_run=True, keys=[looked[key] for key in request.keys])
 
 
-def _looked(topic: str, found: KeySearch, earlier: EarlierRuns, notes: Sequence[str]) -> Erasure:
+def _looked(topic: str, search: KeySearch, earlier: EarlierRuns, notes: Sequence[str]) -> Erasure:
     holders = [
         _holder(place, "it has records of the key" if place.damage is None else place.damage, "")
-        for place in found.places
+        for place in search.places
     ]
-    is_absent = not found.places and earlier.fingerprint is None
-    horizons = [place.horizon_ms for place in found.places if place.horizon_ms is not None]
+    is_absent = not search.places and earlier.fingerprint is None
+    horizons = [place.horizon_ms for place in search.places if place.horizon_ms is not None]
     return Erasure(
         topic=topic,
         status=ABSENT if is_absent else FOUND,
         dry_run=True,
-        values=found.values,
-        tombstones=found.tombstones,
-        partitions=found.partitions,
-        files=found.files,
-        bytes=found.bytes,
+        values=search.values,
+        tombstones=search.tombstones,
+        partitions=search.partitions,
+        files=search.files,
+        bytes=search.bytes,
         holders=holders,
-        due_ms=None if found.with_values else max(horizons, default=None),
+        due_ms=None if search.with_values else max(horizons, default=None),
         notes=notes,
     )
 
@@ -676,12 +677,12 @@ class _Erasing:
     def _search(self) -> None:
         """Search all keys that are left."""
         name, keys = self.request.topic, self._left
-        found = search_keys(
+        searches = search_keys(
             self._topic(),
             [key.key for key in keys],
             lambda done, total: self.progress(name, "searching", done, total),
         )
-        for key, of_key in zip(keys, found, strict=True):
+        for key, of_key in zip(keys, searches, strict=True):
             key.last = of_key
 
     def _search_at_rest(self) -> None:

@@ -292,11 +292,11 @@ def compact(
     BrokerRefusedError, OSError.
     """
     if dry_run:
-        found, changes = _planned(admin, topic)
-        partitions = _Partitions(admin, topic, found.partitions, waiting)
+        description, changes = _planned(admin, topic)
+        partitions = _Partitions(admin, topic, description.partitions, waiting)
         return Result(
             topic=topic,
-            topic_id=found.topic_id,
+            topic_id=description.topic_id,
             dry_run=True,
             changes=changes,
             partitions=partitions.results(),
@@ -305,36 +305,36 @@ def compact(
         earlier = restore(admin, journal)
         if earlier is not None:  # until all brokers know; else our old values would seem to be the topic's
             waiting.pause(_PROPAGATION_SECONDS)
-        found, changes = _planned(admin, topic)
-        partitions = _Partitions(admin, topic, found.partitions, waiting)
+        description, changes = _planned(admin, topic)
+        partitions = _Partitions(admin, topic, description.partitions, waiting)
         entry = JournalEntry(
             version=_VERSION,
             bootstrap_server=bootstrap_server,
             cluster_id=admin.cluster_id(),
             topic=topic,
-            topic_id=found.topic_id,
+            topic_id=description.topic_id,
             changes=changes,
         )
         with _changed(admin, entry, journal) as restored:
             partitions.wait()
     return Result(
         topic=topic,
-        topic_id=found.topic_id,
+        topic_id=description.topic_id,
         dry_run=False,
         changes=changes,
         partitions=partitions.results(),
-        restored=tuple(each for each in (earlier, *restored) if each is not None),
+        restored=tuple(restoration for restoration in (earlier, *restored) if restoration is not None),
     )
 
 
 def _planned(admin: Admin, topic: str) -> tuple[LiveTopic, tuple[SettingChange, ...]]:
     """The topic as it is, and the changes. Raises UsageError, UnknownTopicError."""
-    found = admin.topic(topic)
-    if found is None:
+    description = admin.topic(topic)
+    if description is None:
         raise UnknownTopicError(
             "the cluster has no such topic", path=topic, advice="kafka-topics --list shows its topics"
         )
-    return found, planned_changes(admin.settings(topic), topic)
+    return description, planned_changes(admin.settings(topic), topic)
 
 
 @contextlib.contextmanager
@@ -394,12 +394,12 @@ class _Partitions:
             directory = log_dir / f"{self._topic}-{number}"
             if files.is_directory(directory):
                 return self._from_files(log_dir, directory, number)
-        found = self._admin.read_back(self._topic, number)
+        counts = self._admin.read_back(self._topic, number)
         return PartitionResult(
             partition=number,
-            status=TIMED_OUT if found.superseded else CLEANED,
-            before=found if earlier is None else earlier.before,
-            after=found,
+            status=TIMED_OUT if counts.superseded else CLEANED,
+            before=counts if earlier is None else earlier.before,
+            after=counts,
         )
 
     def _from_files(self, log_dir: Path, directory: Path, number: int) -> PartitionResult:

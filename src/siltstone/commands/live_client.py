@@ -46,14 +46,15 @@ class KafkaAdmin:
         try:
             with _refusals():
                 futures = self._client.describe_topics(TopicCollection([name]), request_timeout=_SECONDS)
-                found = _answer(futures[name])
+                description = _answer(futures[name])
         except BrokerRefusedError as error:
             cause = error.__cause__
             if isinstance(cause, KafkaException) and cause.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
             raise
         return LiveTopic(
-            topic_id=str(found.topic_id), partitions=tuple(sorted(each.id for each in found.partitions))
+            topic_id=str(description.topic_id),
+            partitions=tuple(sorted(partition.id for partition in description.partitions)),
         )
 
     def settings(self, name: str) -> Mapping[str, LiveSetting]:

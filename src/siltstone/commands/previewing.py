@@ -191,7 +191,7 @@ def _partition(
     try:
         expiring, already = _expiring(new), {segment.base_offset for segment in _expiring(log)}
         over = [_is_over_threshold(topic, part, namespaces) for part in (log, new)]
-        found = PartitionPreview(
+        preview = PartitionPreview(
             partition=number,
             expiring=expiring,
             expires_already=sum(segment.base_offset in already for segment in expiring),
@@ -203,9 +203,9 @@ def _partition(
             is_over_threshold=over[1],
         )
         if "compact" not in after.policies:
-            return found
+            return preview
         return replace(
-            found,
+            preview,
             first_dirty_offset=new.range.first_dirty,
             first_uncleanable_offset=new.range.end,
             cleanable_bytes=new.range.cleanable_bytes,
@@ -254,23 +254,23 @@ def _stamped(logs: Sequence[Circumstances], counter: SegmentCounter | None) -> t
     """(Batches with a delete horizon, the newest of these), None if not all segments are counted."""
     if counter is None:
         return None
-    counts = [found for log in logs for found in counter.counts_of(log.log, bytes_max=0)]
-    known = [found for found in counts if found is not None]
+    counts = [count for log in logs for count in counter.counts_of(log.log, bytes_max=0)]
+    known = [count for count in counts if count is not None]
     total = sum_of(known)
     return (total.stamped_batches, total.newest_horizon_ms) if len(known) == len(counts) else None
 
 
-def _sentences(found: ChangePreview, before: Config, after: Config) -> list[str]:
+def _sentences(preview: ChangePreview, before: Config, after: Config) -> list[str]:
     """What matters of the change, in words."""
-    sentences, parts = list[str](), found.partitions
-    if found.contradiction is not None:
-        sentences.append(f"It is refused: {found.contradiction}.")
+    sentences, parts = list[str](), preview.partitions
+    if preview.contradiction is not None:
+        sentences.append(f"It is refused: {preview.contradiction}.")
     segments = sum(len(part.expiring) for part in parts)
     already = sum(part.expires_already for part in parts)
     if segments:
-        going = f"{counted(segments, 'segment')} with {counted(found.expiring_bytes, 'byte')}"
+        going = f"{counted(segments, 'segment')} with {counted(preview.expiring_bytes, 'byte')}"
         verb = "goes" if segments == 1 else "go"
-        text = f"{going} {verb} at the next check, within {found.check_ms / 60_000:g} min"
+        text = f"{going} {verb} at the next check, within {preview.check_ms / 60_000:g} min"
         sentences.append(
             f"{text}; {counted(already, 'of them goes', 'of them go')} already." if already else f"{text}."
         )
@@ -286,13 +286,13 @@ def _sentences(found: ChangePreview, before: Config, after: Config) -> list[str]
         sentences.append(_retention_sentence(after))
     sentences += _difference(parts, "was_due", "is_due", "due for a cleaning")
     sentences += _difference(parts, "was_over_threshold", "is_over_threshold", "over compactionThreshold")
-    if any(name in found.changed for name in ROLL_SETTINGS):
+    if any(name in preview.changed for name in ROLL_SETTINGS):
         rolling = sum(part.rolls and not part.rolled for part in parts)
         rolled = counted(rolling, "active segment")
         sentences.append(f"The next append rolls {rolled} that it would not roll now.")
-    if "delete.retention.ms" in found.changed:
+    if "delete.retention.ms" in preview.changed:
         one, many = "batch that has one keeps it", "batches that have one keep it"
-        known = found.stamped_batches
+        known = preview.stamped_batches
         kept = "those that have one keep it" if known is None else f"the {counted(known, one, many)}"
         sentences.append(
             f"It is for new delete horizons only: {kept}. Tombstones without one lie "

@@ -34,7 +34,7 @@ def named_logs(served: Served, name: str) -> list[PartitionLog | ReadOnlyLog]:
     UnknownTopicError, SiltstoneError, OSError."""
     existing: Iterable[TopicPartition]
     existing = served.snapshot().partitions if served.manager is None else served.manager
-    return [served.log(found.topic, found.partition) for found in find_partitions(name, existing)]
+    return [served.log(partition.topic, partition.partition) for partition in find_partitions(name, existing)]
 
 
 def topic_of(served: Served, name: str) -> str:
@@ -51,8 +51,8 @@ def threshold(served: Served, name: str, *, applied: bool) -> int | None:
     """A topic's threshold in bytes: its own, None without one; ``applied``: the one that is used. Raises as
     ``named_logs``."""
     topic = topic_of(served, name)
-    found = compaction_threshold(topic, served.settings_of(topic), _policies(served))
-    return found.size if applied or found.source == TOPIC else None
+    threshold = compaction_threshold(topic, served.settings_of(topic), _policies(served))
+    return threshold.size if applied or threshold.source == TOPIC else None
 
 
 def set_threshold(served: Served, actor: Actor, name: str, size: int | None) -> None:

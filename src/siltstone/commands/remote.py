@@ -144,12 +144,12 @@ class RemoteBroker:
         )
 
     def _described(self, names: Sequence[str]) -> dict[str, Any]:
-        found = {}
+        described = {}
         for name in names:
             with refusals(name):
                 future = self.client.describe_topics(TopicCollection([name]), request_timeout=SECONDS)[name]
-                found[name] = _answer(future)
-        return found
+                described[name] = _answer(future)
+        return described
 
     def describe(self, name: str) -> tuple[TopicDescription, list[PartitionDescription]]:
         """A topic and its partitions. Raises UnknownTopicError, BrokerUnreachableError."""
@@ -334,17 +334,17 @@ class RemoteBroker:
         asked = {ClientPartition(where.topic, where.partition): spec for where in wanted}
         with refusals():
             futures = self.client.list_offsets(asked, request_timeout=SECONDS, isolation_level=level)
-        found = {}
+        offsets = {}
         for client_partition, future in futures.items():
             where = TopicPartition(client_partition.topic, client_partition.partition)
             try:
                 with refusals(str(where)):
                     offset = _answer(future).offset
             except LogError as error:
-                found[where] = PartitionOffset(topic_partition=where, offset=None, failure=str(error))
+                offsets[where] = PartitionOffset(topic_partition=where, offset=None, failure=str(error))
             else:
-                found[where] = PartitionOffset(topic_partition=where, offset=None if offset < 0 else offset)
-        return {where: found[where] for where in wanted}
+                offsets[where] = PartitionOffset(topic_partition=where, offset=None if offset < 0 else offset)
+        return {where: offsets[where] for where in wanted}
 
     def delete_records(
         self, offsets: Mapping[TopicPartition, int], *, dry_run: bool = False

@@ -56,9 +56,9 @@ def log_ends(
 ) -> tuple[dict[TopicPartition, int | None], list[str]]:
     """(the log end offset of each partition of the groups, a line for each one that cannot be read)."""
     wanted = sorted({offset.topic_partition for group in groups for offset in group.offsets})
-    found = broker.offsets(wanted, LATEST_TIMESTAMP)
-    failures = [f"{where}: {end.failure}" for where, end in found.items() if end.failure is not None]
-    return {where: end.offset for where, end in found.items()}, failures
+    ends = broker.offsets(wanted, LATEST_TIMESTAMP)
+    failures = [f"{where}: {end.failure}" for where, end in ends.items() if end.failure is not None]
+    return {where: end.offset for where, end in ends.items()}, failures
 
 
 def _answer(future: Future[_Answer]) -> _Answer:

@@ -120,13 +120,13 @@ def why_it_stays(
         start = max(offset + 1, search_from or 0)
         superseder, next_offset = _next_of_key(log, record.key, start, budget or Budget())
         superseder = superseder if superseder is not None else superseded_by
-    found = Staying(offset=offset, code=SEARCHING, sentence="", kind=record.kind, superseded_by=superseder)
+    answer = Staying(offset=offset, code=SEARCHING, sentence="", kind=record.kind, superseded_by=superseder)
     if next_offset is not None:
         sentence = f"No later record of its key was found below offset {next_offset} yet; go on."
-        return replace(found, sentence=sentence, next_offset=next_offset)
+        return replace(answer, sentence=sentence, next_offset=next_offset)
     if superseder is None and record.kind == VALUE:
-        return _newest(log, found)
-    return _of_removable(log, record, found)
+        return _newest(log, answer)
+    return _of_removable(log, record, answer)
 
 
 def _read(log: Circumstances, offset: int) -> _Record:
@@ -232,16 +232,16 @@ def _policy_delete(log: Circumstances, record: _Record) -> Staying:
     )
 
 
-def _newest(log: Circumstances, found: Staying) -> Staying:
+def _newest(log: Circumstances, answer: Staying) -> Staying:
     sentence = "It is the last record of its key: compaction never removes it"
     if log.log_config.deletes:
         sentence += "; retention does, with its segment (cleanup.policy has delete)"
-    return replace(found, code=NEWEST, sentence=f"{sentence}.")
+    return replace(answer, code=NEWEST, sentence=f"{sentence}.")
 
 
-def _of_removable(log: Circumstances, record: _Record, found: Staying) -> Staying:
+def _of_removable(log: Circumstances, record: _Record, answer: Staying) -> Staying:
     """Of a record that a cleaning removes, sooner or later."""
-    superseder = found.superseded_by
+    superseder = answer.superseded_by
     if superseder is not None and record.kind == TOMBSTONE and not _supersedes(log, superseder):
         superseder = None  # until a cleaning reaches the newer record, the tombstone's own horizon counts
     what = (
@@ -250,26 +250,26 @@ def _of_removable(log: Circumstances, record: _Record, found: Staying) -> Stayin
     held = _holding(log, record.offset, superseder)
     if held is not None:
         sentence = f"{_capital(what)}; but {held.sentence}."
-        return replace(found, code=held.code, sentence=sentence, until_ms=held.until_ms)
+        return replace(answer, code=held.code, sentence=sentence, until_ms=held.until_ms)
     if log.uncleanable is not None:
         since = time_text(log.uncleanable.since_ms)
         sentence = f"The cleaner has skipped the log since {since}: {log.uncleanable.reason}."
-        return replace(found, code=UNCLEANABLE, sentence=sentence)
+        return replace(answer, code=UNCLEANABLE, sentence=sentence)
     if log.is_paused:
-        return replace(found, code=PAUSED, sentence="The cleaning of the log is paused.")
+        return replace(answer, code=PAUSED, sentence="The cleaning of the log is paused.")
     if log.skipped:
-        return replace(found, code=SKIPPED, sentence=f"The log is not cleaned: {log.skipped}.")
+        return replace(answer, code=SKIPPED, sentence=f"The log is not cleaned: {log.skipped}.")
     if superseder is not None and superseder < log.range.first_dirty:
         sentence = (
             f"{_capital(what)}, but both lie below the cleaner checkpoint {log.range.first_dirty}: it goes "
             "with the next record of the key, or when the checkpoint is reset."
         )
-        return replace(found, code=BOTH_CLEAN, sentence=sentence)
+        return replace(answer, code=BOTH_CLEAN, sentence=sentence)
     if superseder is None and record.kind in (TOMBSTONE, MARKER):
-        waits = _waits_for_horizon(log, record, found)
+        waits = _waits_for_horizon(log, record, answer)
         if waits is not None:
             return waits
-    return _due_or_not(log, found, what)
+    return _due_or_not(log, answer, what)
 
 
 def _supersedes(log: Circumstances, offset: int) -> bool:
@@ -286,7 +286,7 @@ def _holding(log: Circumstances, offset: int, superseder: int | None) -> Holding
     return held
 
 
-def _waits_for_horizon(log: Circumstances, record: _Record, found: Staying) -> Staying | None:
+def _waits_for_horizon(log: Circumstances, record: _Record, answer: Staying) -> Staying | None:
     """Of a tombstone or a marker that no cleaning removes before its delete horizon; None if that has
     passed."""
     horizon_ms, is_marker = record.horizon_ms, record.kind == MARKER
@@ -295,31 +295,31 @@ def _waits_for_horizon(log: Circumstances, record: _Record, found: Staying) -> S
             "It is the end of a transaction that had records left when the log was last cleaned, or that no "
             "cleaning has looked at yet; once none is left, a cleaning gives it a delete horizon."
         )
-        return replace(found, code=MARKER_NEEDED, sentence=sentence)
+        return replace(answer, code=MARKER_NEEDED, sentence=sentence)
     if record.batch["magic"][0] < 2:
-        return _waits_in_old_format(log, record, found)
+        return _waits_in_old_format(log, record, answer)
     if horizon_ms is None:
         retention = log.log_config.delete_retention_ms
         sentence = (
             "It is a tombstone. The next cleaning gives it a delete horizon, "
             f"{retention:,} ms later (delete.retention.ms); a cleaning after that removes it."
         )
-        return replace(found, code=TOMBSTONE_UNSTAMPED, sentence=sentence)
+        return replace(answer, code=TOMBSTONE_UNSTAMPED, sentence=sentence)
     if horizon_ms > log.now_ms:
         what = "the end of a transaction without records" if is_marker else "a tombstone"
         sentence = f"It is {what}; a cleaning after {time_text(horizon_ms)}, its delete horizon, removes it."
-        return replace(found, code=TOMBSTONE_WAITING, sentence=sentence, until_ms=horizon_ms)
+        return replace(answer, code=TOMBSTONE_WAITING, sentence=sentence, until_ms=horizon_ms)
     tombstones_from = log.bounds.tombstones_from
     if not is_marker and int(record.batch["last_offset"][0]) >= tombstones_from:
         sentence = (
             "Its delete horizon has passed, but side-by-side compaction, which may have a record with its "
             f"key, has only reached offset {tombstones_from}."
         )
-        return replace(found, code=HELD_BY_LEDGER, sentence=sentence)
+        return replace(answer, code=HELD_BY_LEDGER, sentence=sentence)
     return None
 
 
-def _waits_in_old_format(log: Circumstances, record: _Record, found: Staying) -> Staying | None:
+def _waits_in_old_format(log: Circumstances, record: _Record, answer: Staying) -> Staying | None:
     """Of a tombstone of record format v0 or v1, which has no delete horizon: it stays while its segment is
     not older than the last clean one by ``delete.retention.ms``."""
     retention, segments = log.log_config.delete_retention_ms, log.log.view.segments
@@ -335,22 +335,22 @@ def _waits_in_old_format(log: Circumstances, record: _Record, found: Staying) ->
         "It is a tombstone of an old record format: a cleaning removes it once a clean segment was written "
         f"{retention:,} ms (delete.retention.ms) after its own."
     )
-    return replace(found, code=TOMBSTONE_UNSTAMPED, sentence=sentence)
+    return replace(answer, code=TOMBSTONE_UNSTAMPED, sentence=sentence)
 
 
-def _due_or_not(log: Circumstances, found: Staying, what: str) -> Staying:
+def _due_or_not(log: Circumstances, answer: Staying, what: str) -> Staying:
     what = _capital(what)
     if log.is_being_cleaned:
-        return replace(found, code=DUE, sentence=f"{what}. The log is being cleaned now.")
+        return replace(answer, code=DUE, sentence=f"{what}. The log is being cleaned now.")
     if log.is_eligible or _is_due_for_its_tombstones(log):
         place = "" if log.place is None else f", in place {log.place} of the queue"
         sentence = f"{what}. The log is due{place}: the next cleaning removes the record."
-        return replace(found, code=DUE, sentence=sentence, place=log.place)
+        return replace(answer, code=DUE, sentence=sentence, place=log.place)
     if not log.range.cleanable_bytes:
         sentence = f"{what}. The log is not due: nothing in it is dirty"
     else:
         sentence = f"{what}. The log is not due: {ratio_sentence(log)}"
-    return replace(found, code=NOT_DIRTY_ENOUGH, sentence=f"{sentence}.", until_ms=log.forced_ms)
+    return replace(answer, code=NOT_DIRTY_ENOUGH, sentence=f"{sentence}.", until_ms=log.forced_ms)
 
 
 def _is_due_for_its_tombstones(log: Circumstances) -> bool:

@@ -111,7 +111,7 @@ def check_stream(topic: BrowsedTopic, query: RecordQuery, position: str | None =
     """Raises UsageError for a query or a position that ``follow`` cannot follow."""
     check_query(topic, query)
     ends = (query.last, query.newest_first or None, query.end_ms, query.end_offset)
-    if query.view == "latest" or any(each is not None for each in ends):
+    if query.view == "latest" or any(bound is not None for bound in ends):
         advice = "leave view=latest, last, end and order out"
         raise UsageError("a stream has the order of the log, and no end", advice=advice)
     if position is not None:

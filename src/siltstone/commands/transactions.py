@@ -86,43 +86,46 @@ def open_transactions(served: Served, report: Report = no_report) -> OpenTransac
     # What is only looked at is not asked of ``served``, which keeps the logs that pages were asked for.
     logs = served.snapshot_now() if served.manager is None else None
     listed = sorted(served.opened() if logs is None else logs.partitions)
-    found, unreadable = list[OpenTransaction](), list[str]()
+    transactions, unreadable = list[OpenTransaction](), list[str]()
     for number, where in enumerate(listed):
         report(number, len(listed))
         try:
             log = served.opened().get(where) if logs is None else logs.log(where)
-            found += _transactions_of(served, log)
+            transactions += _transactions_of(served, log)
         except (UnknownTopicError, FileNotFoundError):
             continue  # deleted meanwhile
         except (SiltstoneError, OSError) as error:
             unreadable.append(f"{where}: {error}")
     left = len(unreadable) - NOTES_MAX
     notes = [*unreadable[:NOTES_MAX], *([f"{counted(left, 'more log')} cannot be read"] if left > 0 else [])]
-    ids, more = transactional_ids(served) if found else ({}, [])
-    named = [replace(each, transactional_id=ids.get(each.producer_id)) for each in found]
+    ids, more = transactional_ids(served) if transactions else ({}, [])
+    named = [
+        replace(transaction, transactional_id=ids.get(transaction.producer_id))
+        for transaction in transactions
+    ]
     return OpenTransactions(transactions=named, notes=[*notes, *more])
 
 
 def transactional_ids(served: Served, budget: Budget | None = None) -> tuple[dict[int, str], list[str]]:
     """The transactional id of each producer id that ``__transaction_state`` has, as far as ``budget`` goes,
     and a note on what was not read. Raises SiltstoneError, OSError if the directories cannot be listed."""
-    budget, found, notes = budget or Budget(), dict[int, str](), list[str]()
+    budget, ids, notes = budget or Budget(), dict[int, str](), list[str]()
     topics = all_partitions(served)
     for number in topics.get(TRANSACTION_STATE, ()):
         try:
             log = served.log(TRANSACTION_STATE, number)
             budget.spent += sum(map(log.view.size_of, range(len(log.view.segments))))
             if budget.is_over:
-                return found, [*notes, f"{TRANSACTION_STATE} is too long to find all transactional ids in it"]
+                return ids, [*notes, f"{TRANSACTION_STATE} is too long to find all transactional ids in it"]
             for polled in latest_records(LogReader(log), LogReader(log), keep_tombstones=False):
                 for record in records_of(polled):
                     row = decode_record("transactions", record.key, record.value)
                     if "decodedKey" in row and "decodedValue" in row:
                         producer_id = row["decodedValue"]["data"]["producerId"]
-                        found[producer_id] = row["decodedKey"]["data"]["transactionalId"]
+                        ids[producer_id] = row["decodedKey"]["data"]["transactionalId"]
         except (SiltstoneError, OSError) as error:
             notes.append(f"{TRANSACTION_STATE}-{number}: {error}")
-    return found, notes
+    return ids, notes
 
 
 def _transactions_of(served: Served, log: ReadableLog) -> Iterator[OpenTransaction]:

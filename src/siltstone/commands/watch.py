@@ -136,14 +136,14 @@ class WatchedLog:
     @property
     def size(self) -> int:
         """Bytes of the log's segments."""
-        found = self.snapshot or self.listed
-        return 0 if found is None else found.size
+        state = self.snapshot or self.listed
+        return 0 if state is None else state.size
 
     @property
     def segment_count(self) -> int:
         """How many segments the log has."""
-        found = self.snapshot or self.listed
-        return 0 if found is None else found.segments
+        state = self.snapshot or self.listed
+        return 0 if state is None else state.segments
 
     @property
     def policy_text(self) -> str:
@@ -530,12 +530,12 @@ class Watch:
 
     def keep(self, path: Path, log: WatchedLog, facts: _Facts, now_ms: int) -> None:
         """Keep a log for ``kept``, unless its state depends on the time or its directory is just changing."""
-        found = log.snapshot or log.listed
+        state = log.snapshot or log.listed
         settled = facts.modified_ns < (now_ms - SETTLED_MS) * 1_000_000
-        if found is None or not found.segments or not settled or not self._is_timeless(log, facts.settings):
+        if state is None or not state.segments or not settled or not self._is_timeless(log, facts.settings):
             self._kept.pop(path, None)
             return
-        self._kept[path] = _KeptLog(log=log, facts=facts, active=found.active)
+        self._kept[path] = _KeptLog(log=log, facts=facts, active=state.active)
 
     def _is_timeless(self, log: WatchedLog, settings: Config | str) -> bool:
         """Does the state stay while no file changes?"""

@@ -404,9 +404,9 @@ def _find_batch(reader: files.Reader, segment: Segment, offset: int) -> BatchPos
         entries = read_entries(files.read_bytes(path), "index", str(path))
         row = int(np.searchsorted(entries["relative_offset"], offset - segment.base_offset, side="right"))
         start = int(entries["position"][row - 1]) if row else 0
-        found = position_of_offset(reader, offset, start=start, end=segment.size)
-        if found is not None and found.base_offset <= offset:
-            return found
+        batch = position_of_offset(reader, offset, start=start, end=segment.size)
+        if batch is not None and batch.base_offset <= offset:
+            return batch
     return position_of_offset(reader, offset, end=segment.size)
 
 

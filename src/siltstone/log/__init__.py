@@ -16,8 +16,8 @@ from siltstone.base.files import joined
 
 def _find_joined(place: joined.JoinedPlace) -> joined.JoinedFiles:
     """``joining.find``: its module imports most of this package."""
-    found: joined.JoinedFiles = importlib.import_module("siltstone.log.tiered.joining").find(place)
-    return found
+    joined_files: joined.JoinedFiles = importlib.import_module("siltstone.log.tiered.joining").find(place)
+    return joined_files
 
 
 joined.find_with(_find_joined)

@@ -322,13 +322,13 @@ def _decoded(data: bytes) -> TopicRegistry:
 def registry_files(directories: Iterable[Path]) -> list[files.FileStat | None]:
     """The files of the registry's copies, None for a missing one: as long as none is written they are equal.
     Two that are written within a tick of the clock may be equal, too. Raises OSError."""
-    found = list[files.FileStat | None]()
+    statuses = list[files.FileStat | None]()
     for directory in directories:
         try:
-            found.append(files.stat(directory / TOPICS_FILE))
+            statuses.append(files.stat(directory / TOPICS_FILE))
         except FileNotFoundError:
-            found.append(None)
-    return found
+            statuses.append(None)
+    return statuses
 
 
 def write_registry(directory: Path, registry: TopicRegistry) -> None:
@@ -509,7 +509,7 @@ def _refuse_bad_settings(name: str, overrides: Mapping[str, str], broker: Config
 
 
 @dataclass(slots=True, eq=False)
-class _Found:
+class _Cache:
     """What was found out of topics and partitions since the last change of them, which begins a new one.
 
     Nobody waits for a change, which may take seconds for many partitions. Who looks while one goes on may
@@ -530,7 +530,7 @@ class Topics:
 
     ``_cluster``: the broker's metadata log, None without one. ``_is_used_by_broker``: a broker has used the
     directories. ``_outdated``: directories whose copy of the registry is missing or older. ``_log_configs``:
-    a cache, by topic. ``_found``: what was found out since the last change of topics.
+    a cache, by topic. ``_cache``: what was read since the last change of topics.
     ``_new_ids``: ids of new topics while a single partition is open (``LogManager.only``); the registry does
     not list them.
 
@@ -550,7 +550,7 @@ class Topics:
         self._cluster: ClusterSettings | None = None
         self._is_used_by_broker = False
         self._log_configs: dict[str, LogConfig] = {}
-        self._found = _Found()
+        self._cache = _Cache()
         self._ids_on_disk: dict[str, bytes] = {}
         self._all_partitions: tuple[object, object, Mapping[str, tuple[int, ...]]] = (None, None, {})
         self._new_ids: dict[str, str] = {}
@@ -667,13 +667,13 @@ class Topics:
         or deleted, or a directory goes offline: nobody has to go over all partitions for one topic."""
         serving = self._manager.serving()
         state = [(served.path, len(served.logs), len(served.refused)) for served in serving]
-        found = self._found
-        known = found.on_disk
+        cache = self._cache
+        known = cache.on_disk
         if known[0] != state:
             numbers: dict[str, list[int]] = {}
             for topic_partition in self._on_disk():
                 numbers.setdefault(topic_partition.topic, []).append(topic_partition.partition)
-            known = found.on_disk = state, numbers
+            known = cache.on_disk = state, numbers
         return known[1]
 
     def _paths_on_disk(self, name: str) -> dict[TopicPartition, Path]:
@@ -703,10 +703,10 @@ class Topics:
 
     def partitions_of(self, name: str) -> tuple[int, ...]:
         """The numbers of a topic's partitions, served or not. Raises UnknownTopicError."""
-        found = self._found
-        numbers = found.partitions.get(name)
+        cache = self._cache
+        numbers = cache.partitions.get(name)
         if numbers is None:
-            numbers = found.partitions[name] = self._entry(name).partitions
+            numbers = cache.partitions[name] = self._entry(name).partitions
         return numbers
 
     def all_partitions(self) -> Mapping[str, tuple[int, ...]]:
@@ -726,15 +726,15 @@ class Topics:
 
     def partition_count(self, name: str) -> int | None:
         """How many partitions a topic has; see ``TopicSettings``. Raises UnknownTopicError."""
-        found = self._found
-        if name not in found.counts:
+        cache = self._cache
+        if name not in cache.counts:
             self._entry(name)
-            found.counts[name] = self._topic_settings.partition_count(name)
-        return found.counts[name]
+            cache.counts[name] = self._topic_settings.partition_count(name)
+        return cache.counts[name]
 
     def forget_partitions(self) -> None:
         """Forget the cached partitions of topics, after some were created or deleted."""
-        self._found = _Found()
+        self._cache = _Cache()
 
     def _entry(self, name: str) -> TopicEntry:
         """A topic's entry, with its partitions on disk and the settings from ``TopicSettings.overrides``."""
@@ -764,14 +764,14 @@ class Topics:
 
     def _names_and_ids(self) -> tuple[Mapping[str, bytes], Mapping[bytes, str]]:
         """Both, cached until topics are created or deleted: every request of a client with ids asks."""
-        found = self._found
-        cached = found.ids
+        cache = self._cache
+        cached = cache.ids
         if cached is None:
             ids = {name: topic_id for name in self.names() if (topic_id := self._id_bytes(name))}
             # Those of topics that no longer exist are left out: one of the same name has another id.
             on_disk = self._ids_on_disk.copy()  # another thread may add one
             self._ids_on_disk = {name: known for name, known in on_disk.items() if name in ids}
-            cached = found.ids = ids, {topic_id: name for name, topic_id in ids.items()}
+            cached = cache.ids = ids, {topic_id: name for name, topic_id in ids.items()}
         return cached
 
     def _id_bytes(self, name: str) -> bytes:
@@ -782,14 +782,14 @@ class Topics:
             return self._ids_on_disk[name]
         try:
             entry = listed or self._registry.entry(name, self._paths_on_disk(name))
-            found = id_bytes(entry.topic_id)
+            topic_id_bytes = id_bytes(entry.topic_id)
         except UnknownTopicError:  # deleted just now
             return b""
         except ValueError:
-            found = b""
+            topic_id_bytes = b""
         if listed is None:
-            self._ids_on_disk[name] = found
-        return found
+            self._ids_on_disk[name] = topic_id_bytes
+        return topic_id_bytes
 
     @property
     def given_ids_end(self) -> int:

@@ -266,11 +266,13 @@ def _type_of(value: object, path: str = "$", level: int = 0) -> pa.DataType:
             return pa.string()
         case list():
             item = pa.null()
-            for each in value:
-                item = _common_type(item, _type_of(each, f"{path}[]", level + 1), f"{path}[]")
+            for element in value:
+                item = _common_type(item, _type_of(element, f"{path}[]", level + 1), f"{path}[]")
             return pa.list_(item)
         case dict():
-            fields = [(name, _type_of(each, f"{path}.{name}", level + 1)) for name, each in value.items()]
+            fields = [
+                (name, _type_of(element, f"{path}.{name}", level + 1)) for name, element in value.items()
+            ]
             return pa.struct(fields)
     raise AssertionError(type(value))
 

@@ -307,8 +307,8 @@ def commit(export: ExportPlan, written: Sequence[ExportedFile]) -> Export:
     if files.is_object(target):
         _publish_in_store(export, written)
     else:
-        found = files.list_files(staging)
-        for name in found.keys() - {file.name for file in written}:
+        in_staging = files.list_files(staging)
+        for name in in_staging.keys() - {file.name for file in written}:
             files.unlink(staging / name)
         files.write_new(staging / SUCCESS, b"")
         files.sync_directory(staging)
@@ -324,9 +324,9 @@ def commit(export: ExportPlan, written: Sequence[ExportedFile]) -> Export:
 
 def _check_written(export: ExportPlan, written: Sequence[ExportedFile]) -> None:
     """Raises EngineError if a file is not as it was reported."""
-    found = files.list_files(export.staging)
+    in_staging = files.list_files(export.staging)
     for file in written:
-        if file.name not in found or found[file.name].size != file.size:
+        if file.name not in in_staging or in_staging[file.name].size != file.size:
             raise EngineError(
                 f"a task has written {file.name}, which is not here as it was reported",
                 path=export.staging,

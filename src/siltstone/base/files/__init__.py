@@ -1011,10 +1011,10 @@ def copy(source: PathLike, target: PathLike) -> None:
     ``source`` is a link."""
     source, joined = located(source)
     if joined is not None or is_object(source):
-        with Reader(source if joined is None else joined) as found, Writer(target) as writer:
-            writer.copy(found, 0, found.stat.size)
+        with Reader(source if joined is None else joined) as stored, Writer(target) as writer:
+            writer.copy(stored, 0, stored.stat.size)
             writer.sync()
-        set_modified(target, found.stat.modified_ns)
+        set_modified(target, stored.stat.modified_ns)
         return
     with open(open_regular(source, follow=False), "rb", buffering=0) as reader, Writer(target) as writer:
         status = os.fstat(reader.fileno())

@@ -91,10 +91,10 @@ class RestorePoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="version
         """A folder's name for each log directory: "" if there is only one, else its last name."""
         if len(self.directories) == 1:
             return [""]
-        found = [PurePath(directory.path).name for directory in self.directories]
-        if len(set(found)) < len(found) or not {"", ".", ".."}.isdisjoint(found):
-            found = [f"{number}-{name.strip('.')}" for number, name in enumerate(found)]
-        return found
+        names = [PurePath(directory.path).name for directory in self.directories]
+        if len(set(names)) < len(names) or not {"", ".", ".."}.isdisjoint(names):
+            names = [f"{number}-{name.strip('.')}" for number, name in enumerate(names)]
+        return names
 
 
 def point_path(target: Path, backup_id: str) -> Path:
@@ -131,8 +131,8 @@ def newest_id(target: Path) -> str | None:
         listed, _ = list_keys(target / BACKUPS)
     except FileNotFoundError:
         return None
-    found = (_ID.fullmatch(name.removesuffix(".json")) for name in listed if name.endswith(".json"))
-    ids = [(form[1], int(form[2] or 1), form[0]) for form in found if form is not None]
+    matches = (_ID.fullmatch(name.removesuffix(".json")) for name in listed if name.endswith(".json"))
+    ids = [(form[1], int(form[2] or 1), form[0]) for form in matches if form is not None]
     return max(ids)[2] if ids else None
 
 
@@ -163,9 +163,9 @@ def new_id(points: Sequence[RestorePoint], now_ms: int) -> str:
     name = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
     taken = {point.backup_id for point in points}
     number = 1
-    while (found := name if number == 1 else f"{name}-{number}") in taken:
+    while (new := name if number == 1 else f"{name}-{number}") in taken:
         number += 1
-    return found
+    return new
 
 
 @contextlib.contextmanager

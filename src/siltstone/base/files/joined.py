@@ -95,7 +95,7 @@ JoinedFiles = Mapping[str, JoinedFile]
 Finder = Callable[[JoinedPlace], JoinedFiles]
 
 _finder: Finder | None = None
-_found: dict[JoinedPlace, JoinedFiles] = {}
+_known: dict[JoinedPlace, JoinedFiles] = {}
 
 
 def find_with(finder: Finder) -> None:
@@ -112,8 +112,8 @@ def is_joined(path: str | os.PathLike[str] | int) -> bool:
 def join(local: Path, remote: str) -> Path:
     """The path of a directory with a remote storage joined to it; what was found there before is asked
     anew."""
-    for place in [place for place in _found if place[:2] == (os.fspath(local), remote)]:
-        del _found[place]
+    for place in [place for place in _known if place[:2] == (os.fspath(local), remote)]:
+        del _known[place]
     return Path(f"{_SCHEME}/{quote(os.fspath(local), safe='')}+{quote(remote, safe='')}")
 
 
@@ -143,9 +143,9 @@ def joined_files(path: str | os.PathLike[str], *, again: bool) -> JoinedFiles:
 def _files_of(place: JoinedPlace, *, again: bool) -> JoinedFiles:
     if not place.inside or "/" in place.inside or _finder is None:
         return {}
-    if again or place not in _found:
-        _found[place] = _finder(place)
-    return _found[place]
+    if again or place not in _known:
+        _known[place] = _finder(place)
+    return _known[place]
 
 
 def located(path: str | os.PathLike[str]) -> tuple[str | os.PathLike[str], JoinedFile | None]:
@@ -175,7 +175,7 @@ def shown(text: str) -> str:
 def _shown_path(path: str) -> str:
     place = place_of_joined(path)
     folder, _, name = place.inside.rpartition("/")
-    file = _found.get(place._replace(inside=folder), {}).get(name)
+    file = _known.get(place._replace(inside=folder), {}).get(name)
     return local_path(place) if file is None else _with_slashes(file.path)
 
 
@@ -297,10 +297,10 @@ def _one_frame(data: memoryview, size: int, path: str, position: int) -> bytes:
             reason = f"the chunk's frame declares {declared} bytes, but the manifest {size}"
         else:
             decompressor = zstandard.ZstdDecompressor(max_window_size=_LARGEST_ZSTD_WINDOW)
-            found = decompressor.decompress(data, max_output_size=size, allow_extra_data=False)
-            if len(found) == size:
-                return found
-            reason = f"the chunk decompresses to {len(found)} bytes, but the manifest says {size}"
+            frame = decompressor.decompress(data, max_output_size=size, allow_extra_data=False)
+            if len(frame) == size:
+                return frame
+            reason = f"the chunk decompresses to {len(frame)} bytes, but the manifest says {size}"
     except zstandard.ZstdError as error:
         reason = f"the chunk is no whole zstd frame of {size} bytes ({error})"
     raise CorruptFileError(path, position, reason)

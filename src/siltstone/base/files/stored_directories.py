@@ -108,15 +108,15 @@ def _directory(target: str, backup_id: str) -> StoredDirectory:
     """Raises FileNotFoundError, CorruptFileError, OSError."""
     path = point_path(Path(target), backup_id)
     point = read_point(path)
-    found = StoredDirectory(target=Path(target), chunk_bytes=point.chunk_bytes)
+    stored = StoredDirectory(target=Path(target), chunk_bytes=point.chunk_bytes)
     for directory, folder in zip(point.directories, point.directory_names, strict=True):
         prefix = f"{folder}/" if folder else ""
         for name in directory.folders:
-            found.add_folder(f"{prefix}{name}".rstrip("/"))
+            stored.add_folder(f"{prefix}{name}".rstrip("/"))
         for file in directory.files:
             _check_file(path, point, file)
-            found.add_file(f"{prefix}{file.name}", file)
-    return found
+            stored.add_file(f"{prefix}{file.name}", file)
+    return stored
 
 
 objects.when_forgotten.append(_directory.cache_clear)
@@ -128,7 +128,7 @@ def _check_file(path: Path, point: RestorePoint, file: BackedUpFile) -> None:
         raise CorruptFileError(str(path), 0, reason, advice="remove it, or use an earlier one")
 
 
-def _found(path: AnyPath) -> tuple[StoredDirectory, str] | None:
+def _locate(path: AnyPath) -> tuple[StoredDirectory, str] | None:
     inside = _inside(path)
     if inside is None:
         return None
@@ -145,9 +145,9 @@ class StoredChunks(NamedTuple):
 
 def stored_chunks(path: AnyPath) -> StoredChunks | None:
     """The chunks of a file; None if it is not one of a restore point. Raises FileNotFoundError, OSError."""
-    if not is_in_restore_point(path) or (found := _found(path)) is None:
+    if not is_in_restore_point(path) or (located := _locate(path)) is None:
         return None
-    directory, name = found
+    directory, name = located
     if name not in directory.files:
         raise _no_such(path)
     return StoredChunks(directory.target, directory.chunk_bytes, directory.files[name].chunks)
@@ -164,9 +164,9 @@ def _status_of(file: BackedUpFile) -> ObjectStatus:
 
 def head(path: AnyPath) -> ObjectStatus:
     """The status of a file. Raises FileNotFoundError, OSError."""
-    if (found := _found(path)) is None:
+    if (located := _locate(path)) is None:
         return objects.head(path)
-    directory, name = found
+    directory, name = located
     if name not in directory.files:
         raise _no_such(path)
     return _status_of(directory.files[name])
@@ -175,18 +175,18 @@ def head(path: AnyPath) -> ObjectStatus:
 def has_keys(path: AnyPath) -> bool:
     """Is it a directory? Raises OSError."""
     try:
-        found = _found(path)
+        located = _locate(path)
     except FileNotFoundError:
         return False
-    return objects.has_keys(path) if found is None else found[1] in found[0].folders
+    return objects.has_keys(path) if located is None else located[1] in located[0].folders
 
 
 def list_keys(path: AnyPath) -> tuple[dict[str, ObjectStatus], list[str]]:
     """What is directly in a directory: (files by name, names of folders). Raises FileNotFoundError,
     OSError."""
-    if (found := _found(path)) is None:
+    if (located := _locate(path)) is None:
         return objects.list_keys(path)
-    directory, name = found
+    directory, name = located
     if name not in directory.folders:
         raise _no_such(path)
     inner, folders = directory.folders[name]
@@ -212,10 +212,10 @@ class _Chunks(Windows):
     """The bytes of a file of a restore point: each window is a chunk, whose name says its bytes."""
 
     def __init__(self, path: AnyPath) -> None:
-        found = _found(path)
-        if found is None or found[1] not in found[0].files:
+        located = _locate(path)
+        if located is None or located[1] not in located[0].files:
             raise _no_such(path)
-        self._directory, self._file = found[0], found[0].files[found[1]]
+        self._directory, self._file = located[0], located[0].files[located[1]]
         self._place = place_of(path)
         self.requests = 0
         self._begin(_status_of(self._file), memoryview(b""))

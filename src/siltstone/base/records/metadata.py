@@ -399,12 +399,12 @@ def _text(text: str) -> bytes:
 
 def unsigned_varint(value: int) -> bytes:
     """A number as an unsigned varint."""
-    found = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def _id(text: str) -> bytes:

@@ -35,5 +35,5 @@ class Api:
     def _message(self, kind: str) -> type[Message]:
         words = "".join("_" + letter.lower() if letter.isupper() else letter for letter in self.name)
         module = importlib.import_module(f"siltstone.broker.wire.messages.{words[1:]}")
-        found: type[Message] = getattr(module, self.name + kind)
-        return found
+        message: type[Message] = getattr(module, self.name + kind)
+        return message

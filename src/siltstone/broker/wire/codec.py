@@ -115,10 +115,10 @@ def read(message: type[MessageT], version: int, data: memoryview, position: int 
     """Read a message at ``position`` of a frame. Fields of type ``records`` are views of ``data``. Raises
     MalformedRequestError."""
     try:
-        found, _ = _reader(message, version, message.FIRST_FLEXIBLE)(data, position, _Budget())
+        value, _ = _reader(message, version, message.FIRST_FLEXIBLE)(data, position, _Budget())
     except (struct.error, IndexError) as error:
         raise MalformedRequestError("the request ends within a field", position=len(data)) from error
-    return found  # type: ignore[no-any-return]
+    return value  # type: ignore[no-any-return]
 
 
 def write(message: Message, version: int) -> list[Piece]:
@@ -134,12 +134,12 @@ def _fields(message: type[Message]) -> tuple[_Known, ...]:
     """The fields of a message in the order of its definition."""
     defaults = message()
     hints = get_type_hints(message, include_extras=True)
-    found = []
+    fields = []
     for name in message.__struct_fields__:
         declared, field = get_args(hints[name])[:2]
         structures = [hint for hint in _all_types(declared) if issubclass(hint, Message)]
-        found.append(_Known(name, field, structures[0] if structures else None, getattr(defaults, name)))
-    return tuple(found)
+        fields.append(_Known(name, field, structures[0] if structures else None, getattr(defaults, name)))
+    return tuple(fields)
 
 
 def _all_types(hint: Any) -> Iterator[type]:
@@ -233,10 +233,10 @@ def _reader(message: type[Message], version: int, flexible: int) -> ReadValue:
         for step in steps:
             position = step(data, position, budget, values)
         if not has_all:
-            found = defaults.copy()
+            all_values = defaults.copy()
             for row, value in zip(plain, values, strict=True):
-                found[row] = value
-            values = found
+                all_values[row] = value
+            values = all_values
         if is_flexible:
             if data[position] == 0:  # no tagged field, as nearly always
                 return message(*values), position + 1
@@ -332,10 +332,10 @@ def _sized_reader(kind: str, is_flexible: bool, may_be_null: bool) -> ReadValue:
             raise MalformedRequestError(
                 f"a field of {size} bytes, {len(data) - start} are left", position=start
             )
-        found: Any = data[start:end]
+        value: Any = data[start:end]
         if kind == "string":
-            return str(found, "utf-8", "replace"), end
-        return (found if kind == "records" else bytes(found)), end
+            return str(value, "utf-8", "replace"), end
+        return (value if kind == "records" else bytes(value)), end
 
     return read_sized
 
@@ -361,11 +361,11 @@ def _array_reader(known: _Known, version: int, flexible: int) -> ReadValue:
                 return tuple(bytes(data[at : at + 16]) for at in range(position, end, 16)), end
             return struct.unpack_from(f">{count}{code}", data, position), end
         _end(data, position, count)  # each element has a byte at least
-        found = []
+        elements = []
         for _ in range(count):
             element, position = read_element(data, position, budget)
-            found.append(element)
-        return tuple(found), position
+            elements.append(element)
+        return tuple(elements), position
 
     return read_array
 
@@ -404,10 +404,10 @@ def _write_tags(tagged: Sequence[tuple[int, _Known, WriteStep]], value: Any, out
     """Write the tagged fields that do not have their default, in the order of their tags."""
     present = []
     for tag, known, write_value in tagged:
-        found = getattr(value, known.name)
-        if found is not known.default and found != known.default:
+        field_value = getattr(value, known.name)
+        if field_value is not known.default and field_value != known.default:
             part = _Output()
-            write_value(found, part)
+            write_value(field_value, part)
             present.append((tag, part.data))
     output.data += varint(len(present))
     for tag, data in present:

@@ -156,10 +156,10 @@ class StoredCopy(CleanedCopy):
         """Put the restore point, when all its chunks are there."""
         for path in files.list_files(self._partial_copy) if files.exists(self._partial_copy) else ():
             self._put(self._partial_copy / path)  # the checkpoint
-        found = tuple(self._files[name].result() for name in sorted(self._files))
+        backed_up = tuple(self._files[name].result() for name in sorted(self._files))
         self._pool.shutdown()
         directory = BackedUpDirectory(
-            path=str(self._stored.path), folders=tuple(sorted(self._folders)), files=found
+            path=str(self._stored.path), folders=tuple(sorted(self._folders)), files=backed_up
         )
         point = RestorePoint(
             backup_id=self._stored.backup_id,

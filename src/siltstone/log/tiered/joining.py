@@ -145,10 +145,10 @@ def remote_part(place: JoinedPlace) -> RemotePart | None:
     local = Path(place.local) / place.inside
     if topic_partition is None or not files.is_directory(local):
         return None
-    found = _folder_of(place.remote, topic_partition, read_topic_id(local))
-    if found is None:
+    remote_folder = _folder_of(place.remote, topic_partition, read_topic_id(local))
+    if remote_folder is None:
         return None
-    layout, topic_id, folder, listing = found
+    layout, topic_id, folder, listing = remote_folder
     states = _remote_states(place.local).get((topic_partition, topic_id))
     part = RemotePart(
         topic_partition=topic_partition,
@@ -253,11 +253,11 @@ def _only_topic_id(root: Path, topic_partition: TopicPartition) -> str | None:
 
 
 def _segments(
-    part: RemotePart, listing: _Listing, topic_id: str, states: Mapping[str, RemoteState] | None
+    part: RemotePart, folder: _Listing, topic_id: str, states: Mapping[str, RemoteState] | None
 ) -> dict[str, RemoteSegment]:
     """The segments that count, by id; notes those that do not."""
     by_segment: dict[tuple[int, str], _Listing] = {}
-    for name, status in listing.items():
+    for name, status in folder.items():
         parsed = parse_remote_file(name)
         if parsed is None:
             continue
@@ -269,10 +269,10 @@ def _segments(
             )
         by_segment.setdefault((parsed.start_offset, parsed.segment_id), {})[parsed.kind] = status
     complete: list[tuple[int, str, _Listing]] = []
-    for (start, segment_id), found in sorted(by_segment.items()):
-        reason = _reason_to_leave_out(found, part.layout, segment_id, states)
+    for (start, segment_id), listing in sorted(by_segment.items()):
+        reason = _reason_to_leave_out(listing, part.layout, segment_id, states)
         if reason is None:
-            complete.append((start, segment_id, found))
+            complete.append((start, segment_id, listing))
         else:
             part.left_out.append(LeftOut(name=f"{start:020d}-{segment_id}", reason=reason))
     _require_finished(part, {segment_id for _, segment_id, _ in complete}, states)
@@ -287,23 +287,25 @@ def _segments(
 
 
 def _reason_to_leave_out(
-    found: _Listing, layout: Layout, segment_id: str, states: Mapping[str, RemoteState] | None
+    listing: _Listing, layout: Layout, segment_id: str, states: Mapping[str, RemoteState] | None
 ) -> str | None:
     if states:
         state = states.get(segment_id)
         if state is None:
             return f"{REMOTE_LOG_METADATA} does not have it"
         return None if state.state == COPY_FINISHED else f"its state is {SEGMENT_STATES[state.state]}"
-    missing = sorted(layout.required - found.keys())
+    missing = sorted(layout.required - listing.keys())
     if missing:
         return f"it has no .{', no .'.join(missing)}: it was not copied to the end, or is being deleted"
     return None
 
 
-def _require_finished(part: RemotePart, found: set[str], states: Mapping[str, RemoteState] | None) -> None:
+def _require_finished(
+    part: RemotePart, segment_ids: set[str], states: Mapping[str, RemoteState] | None
+) -> None:
     """Raise DirectoryRefusedError if the storage lacks a segment that was copied."""
     for segment_id, state in (states or {}).items():
-        if state.state == COPY_FINISHED and segment_id not in found:
+        if state.state == COPY_FINISHED and segment_id not in segment_ids:
             raise DirectoryRefusedError(
                 f"the segment {state.start_offset:020d}-{segment_id} is missing, which was copied by "
                 f"{part.decided_by}",
@@ -332,9 +334,9 @@ def _file(part: RemotePart, start: int, segment_id: str, kind: str, status: file
     return JoinedFile(path=str(Path(part.folder) / name), origin=status, stat=status)
 
 
-def _require(found: _Listing, part: RemotePart, start: int, segment_id: str) -> None:
+def _require(listing: _Listing, part: RemotePart, start: int, segment_id: str) -> None:
     """Raise DirectoryRefusedError if a file of a segment is missing that was copied by the topic."""
-    for kind in sorted(part.layout.required - found.keys()):
+    for kind in sorted(part.layout.required - listing.keys()):
         raise DirectoryRefusedError(
             f"the segment {start:020d}-{segment_id} has no .{kind}, but was copied by {part.decided_by}",
             path=part.folder,
@@ -343,13 +345,13 @@ def _require(found: _Listing, part: RemotePart, start: int, segment_id: str) -> 
 
 
 def _read_aiven(
-    part: RemotePart, topic_id: str, start: int, segment_id: str, found: _Listing
+    part: RemotePart, topic_id: str, start: int, segment_id: str, listing: _Listing
 ) -> RemoteSegment:
     """A segment of Aiven's plugin, by its manifest."""
-    _require(found, part, start, segment_id)
-    log, indexes = (_file(part, start, segment_id, kind, found[kind]) for kind in (LOG, INDEXES))
-    path = _file(part, start, segment_id, MANIFEST, found[MANIFEST]).path
-    manifest = _manifest(path, found[MANIFEST], log.stat.size, indexes.stat.size)
+    _require(listing, part, start, segment_id)
+    log, indexes = (_file(part, start, segment_id, kind, listing[kind]) for kind in (LOG, INDEXES))
+    path = _file(part, start, segment_id, MANIFEST, listing[MANIFEST]).path
+    manifest = _manifest(path, listing[MANIFEST], log.stat.size, indexes.stat.size)
     said = (manifest.topic, manifest.partition, manifest.topic_id, manifest.segment_id, manifest.start_offset)
     topic = part.topic_partition
     if said != (topic.topic, topic.partition, topic_id, segment_id, start):
@@ -382,12 +384,12 @@ def _manifest(path: str, status: files.FileStat, stored_size: int, indexes_size:
 
 
 def _read_local(
-    part: RemotePart, topic_id: str, start: int, segment_id: str, found: _Listing
+    part: RemotePart, topic_id: str, start: int, segment_id: str, listing: _Listing
 ) -> RemoteSegment:
     """A segment of ``LocalTieredStorage``: its last offset is that of its last batch."""
-    _require(found, part, start, segment_id)
+    _require(listing, part, start, segment_id)
     del topic_id  # the directory's name has it
-    by_kind = {kind: _file(part, start, segment_id, kind, status) for kind, status in found.items()}
+    by_kind = {kind: _file(part, start, segment_id, kind, status) for kind, status in listing.items()}
     epochs = _read_epochs(by_kind.pop(EPOCHS))
     segment = RemoteSegment(
         copy=RemoteCopy(segment_id=segment_id, start_offset=start, end_offset=start, epochs=epochs),
@@ -464,15 +466,15 @@ def _boundary(segment: RemoteSegment, offset: int) -> int:
     if offset > segment.copy.end_offset:
         return log.stat.size
     with files.Reader(log) as reader:
-        found = position_of_offset(reader, offset, start=_index_position(segment, offset - 1))
-    if found is None:
+        batch = position_of_offset(reader, offset, start=_index_position(segment, offset - 1))
+    if batch is None:
         return log.stat.size
-    if found.base_offset < offset and found.base_offset != found.last_offset:
+    if batch.base_offset < offset and batch.base_offset != batch.last_offset:
         reason = (
-            f"a batch has the offsets {found.base_offset} to {found.last_offset}, and another copy of the "
+            f"a batch has the offsets {batch.base_offset} to {batch.last_offset}, and another copy of the "
         )
-        raise CorruptRecordError(reader.path, found.position, f"{reason}log is read from {offset} on")
-    return found.position
+        raise CorruptRecordError(reader.path, batch.position, f"{reason}log is read from {offset} on")
+    return batch.position
 
 
 # The topic with the states of segments.

@@ -97,13 +97,13 @@ class DeltaLake:
         """The progress of those of the partitions that are in the table."""
         if self._table is None:
             return {}
-        generation, found = self._generation(topic), {}
+        generation, progress_of_logs = self._generation(topic), {}
         for number in partitions:
             ids = [_app_id(topic, number, generation, name) for name in _FIELDS]
             values = [at for at in map(self._table.transaction_version, ids) if at is not None]
             if len(values) == len(_FIELDS):
-                found[number] = LogProgress(**dict(zip(_FIELDS, values, strict=True)))
-        return found
+                progress_of_logs[number] = LogProgress(**dict(zip(_FIELDS, values, strict=True)))
+        return progress_of_logs
 
     def _generation(self, topic: str) -> int:
         """How often all rows were replaced. Raises UsageError if they were restored since the last export."""
