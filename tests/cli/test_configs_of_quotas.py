@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from siltstone.base.config import format_value
 from siltstone.base.errors import BrokerRefusedError, BrokerUnreachableError, UsageError
 from siltstone.broker import asked_quotas
 from siltstone.broker.asking import ANSWER_BYTES_MAX, Address, AskedBroker, plain_addresses
 from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.server import BrokerServer
-from siltstone.commands.quotas import number, told
+from siltstone.commands.quotas import entity_text
 from siltstone.commands.served import Served, ServeOptions
 from tests.support.command_line import Command
 
@@ -134,8 +135,8 @@ def test_numbers_are_written_as_java_writes_them() -> None:
         1024.0: "1024.0", 1e7: "1.0E7", 9_999_999.0: "9999999.0", 12345678.9: "1.23456789E7", 1e22: "1.0E22",
         0.001: "0.001", 0.0005: "5.0E-4", 0.1: "0.1",
     }  # fmt: skip
-    assert {value: number(value) for value in written} == written
-    assert told((("client-id", None), ("user", "a"))) == "user-principal 'a', the default client-id"
+    assert {value: format_value(value) for value in written} == written
+    assert entity_text((("client-id", None), ("user", "a"))) == "user-principal 'a', the default client-id"
 
 
 # A broker that is none

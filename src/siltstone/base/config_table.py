@@ -235,7 +235,7 @@ BROKER_KEYS = (
     _broker_key("auto.create.topics.enable", Kind.BOOLEAN, True, "Whether a topic is created when it is first used."),
     _broker_key("controller.listener.names", Kind.LIST, (), "Names of the controllers' listeners."),
     _broker_key("broker.id", Kind.INT, -1, "Older name of node.id, which goes before it.", minimum=-1),
-    _accepted_broker_key("authorizer.class.name", Kind.STRING, "", "Who may do what: siltstone serve refuses it, since nobody would be asked."),
+    _accepted_broker_key("authorizer.class.name", Kind.STRING, "", "Authorization by Kafka's ACLs: siltstone serve refuses the setting, since it has none."),
     _broker_key("connections.max.idle.ms", Kind.LONG, 600_000, "A connection of a Kafka client that has been silent for so long is closed.", minimum=0),
     _broker_key("fetch.max.bytes", Kind.INT, 57_671_680, "Most bytes of records in the answer to one fetch, whatever the client asks for.", minimum=1024),
     _broker_key("max.connections", Kind.INT, INT_MAX, "Connections of Kafka clients at the same time; also at most half of the files that the process may open. More wait until one is closed.", minimum=0),
@@ -380,7 +380,7 @@ transaction.two.phase.commit.enable transactional.id.expiration.ms unclean.leade
 unstable.api.versions.enable unstable.feature.versions.enable
 """.split()
 )
-"""Kafka 4.3's other settings of brokers, which have no effect here; with them a file of a Kafka is told from
-one with typing errors."""
+"""Kafka 4.3's other settings of brokers, which have no effect here. An unknown name that is none of these may be
+a typing error."""
 
 ALL_KEYS: tuple[Key, ...] = (*TOPIC_KEYS, *BROKER_KEYS)

@@ -159,7 +159,7 @@ class AskedBroker(Closing):
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:
-        """Errors of the socket as ours."""
+        """Errors of the socket as BrokerUnreachableError."""
         try:
             yield
         except TimeoutError as error:

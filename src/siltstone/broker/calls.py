@@ -198,7 +198,8 @@ def _set_time(broker: EmbeddedBroker, time_ms: int) -> None:
 
 
 def _write_positions(broker: EmbeddedBroker) -> None:
-    """Write the checkpoints: who reads the directory sees high watermarks and log starts as they are now."""
+    """Write the checkpoints, so that readers of the directory see the present high watermarks and log
+    starts."""
     upkeep = broker.logs.upkeep
     upkeep.write_recovery_points()
     upkeep.write_log_starts()

@@ -35,7 +35,7 @@ ADVICE = "choose another address with --kafka-listen, or with the setting listen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerListener:
     """A listener. ``host``: "" is every address of the machine; ``port``: 0 is any free one; ``advertised``:
-    the host and port that clients are told, None for the same."""
+    the host and port in the response to Metadata, None for the same."""
 
     name: str = PLAINTEXT
     host: str = "127.0.0.1"
@@ -82,7 +82,7 @@ class BrokerListener:
         return bound
 
     def address(self, bound: socket.socket) -> ListenerAddress:
-        """The address that clients are told, with the port of the bound socket."""
+        """The advertised address, with the port of the bound socket."""
         host, port = self.advertised or (self.host, 0)
         if host in _EVERY_ADDRESS:
             host = socket.getfqdn()

@@ -52,7 +52,7 @@ _HELP = {
     "siltstone_broker_memory_waiting_connections": "Connections that wait for memory.",
     "siltstone_broker_throttled_connections": "Connections that are not read: their clients are throttled.",
     "siltstone_broker_throttled_total": "How often a quota was exceeded, by its kind.",
-    "siltstone_broker_throttled_ms_total": "For how many ms clients were told to wait, by kind of quota.",
+    "siltstone_broker_throttled_ms_total": "Milliseconds of throttling that clients got, by kind of quota.",
     "kafka_server_produce_byte_rate": "Bytes of Produce requests a second, of clients with a quota.",
     "kafka_server_fetch_byte_rate": "Bytes of answers to Fetch a second, of clients with a quota.",
     "kafka_server_request_request_time": "Percent of a thread that requests take, of clients with a quota.",
@@ -65,7 +65,7 @@ _OF_QUOTAS = {
     quotas.MUTATION: "kafka_server_controllermutation_tokens",
 }
 QUOTA_SERIES_MAX = 1_000
-"""The most clients whose rates are told, those that were counted last."""
+"""The most clients whose rates are metrics: those that were counted last."""
 _TOPIC_FIGURES: dict[str, tuple[str, Callable[[TopicCounts], int]]] = {
     "messagesin": ("Records that were appended.", lambda counts: counts.messages_in),
     "bytesin": ("Bytes of batches that were appended.", lambda counts: counts.bytes_in),

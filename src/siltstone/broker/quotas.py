@@ -1,4 +1,4 @@
-"""Enforces quotas: who took more than allowed is told for how long to wait, and is not read meanwhile.
+"""Enforces quotas: a client that exceeds one gets a throttle time, and its connection is muted for as long.
 
 ::
 
@@ -11,7 +11,7 @@
 
 Which quota holds for a client is found in Kafka's order: that of its user and its id, of its user and the
 default id, of its user, of the default user and its id, of both defaults, of the default user, of its id, of
-the default id. What a quota of a user counts, all of the user's clients take together.
+the default id. All clients of a user share the user's quota.
 
 Times are those of a clock that is passed in, in seconds. Corresponds to Kafka's ``ClientQuotaManager``,
 ``ClientRequestQuotaManager``, ``ControllerMutationQuotaManager``, ``ConnectionQuotas``, and to ``Rate``,
@@ -139,8 +139,8 @@ class TokenBucket:
 
 
 class QuotaGroup(NamedTuple):
-    """Who is counted together: ``user`` or ``client_id`` is "" where it does not matter, as in the tags of
-    Kafka's metrics; of an address ``user`` is that."""
+    """The clients that are counted together: ``user`` or ``client_id`` is "" where it does not matter, as in
+    the tags of Kafka's metrics. In a quota of an address, ``user`` is the address."""
 
     user: str
     client_id: str
@@ -319,7 +319,7 @@ class QuotaManager:
             totals.milliseconds += milliseconds
 
     def rates(self) -> list[tuple[str, QuotaGroup, float]]:
-        """(kind, who, what was taken a second; of ``MUTATION`` the tokens that are left)."""
+        """(kind, group, rate a second) of each group; of ``MUTATION`` the tokens that are left."""
         rates = []
         with self._lock:
             now_ms, table = self._now() * 1000, self._table

@@ -1,6 +1,6 @@
 """Asks running brokers for their log directories: ``siltstone log-dirs --bootstrap-server``.
 
-A client of our own asks (``asking``)::
+Siltstone's own client asks (``asking``)::
 
     the first of --bootstrap-server that answers ─ Metadata ─► brokers
     each broker ─ DescribeLogDirs ─► JSON

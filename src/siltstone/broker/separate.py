@@ -182,11 +182,11 @@ class BrokerProcess(Closing):
         return self.pid is not None
 
     def start(self) -> None:
-        """Start it again, on its directory and its address, after ``stop`` or ``kill``. Its clock goes on;
-        faults are forgotten. Raises UsageError if it runs, what the first start raises."""
+        """Start it again, on its directory and its address, after ``stop`` or ``kill``. Its clock continues;
+        faults are forgotten. Raises UsageError if it runs, and what the first start raises."""
         self._refuse_others()
         if self._is_closed or self.is_running:
-            state = "closed for good" if self._is_closed else "running"
+            state = "closed" if self._is_closed else "running"
             raise UsageError(f"the broker is {state}", advice="make a new one, or stop this one first")
         start = BrokerStart(
             directory=str(self.directory),

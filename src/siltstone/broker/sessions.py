@@ -175,7 +175,7 @@ class FetchSessionCache:
 
     def begin(self, partitions: FetchedPartitions, *, by_id: bool, slots: int, now: float) -> int:
         """Create a session (request epoch 0). Returns its id, or 0 if all ``slots`` are taken and none may be
-        evicted: the client then goes on without a session. ``now``: the loop's time, in seconds."""
+        evicted: the client then continues without a session. ``now``: the loop's time, in seconds."""
         if not self._make_room(len(partitions), slots, now):
             return 0
         number = 0

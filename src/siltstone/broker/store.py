@@ -59,7 +59,7 @@ class Broker(Closing):
     """One broker. ``manager``: the open logs; ``config``: the broker's current settings; ``node_id`` and
     ``cluster_id``: those in ``meta.properties``; ``purgatory`` and ``fetch_sessions``: the parked fetches and
     the fetch sessions, for the loop's thread only; ``counts``: the counters of requests and topics;
-    ``quotas``: who is throttled.
+    ``quotas``: the quotas in force and what clients have used of them.
     """
 
     def __init__(self, served: Served, loop: AbstractEventLoop) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from siltstone.base.config import split_additions
+from siltstone.base.config import format_value, split_additions
 from siltstone.base.records.metadata import QuotaEntity, quota_entity
 from siltstone.cli import output
 from siltstone.commands import quotas as commands
@@ -81,7 +81,7 @@ def _described(flags: ConfigsFlags, matches: list[EntityMatch]) -> Quotas:
 
 
 def _alter(flags: ConfigsFlags, entity: QuotaEntity, *, as_json: bool) -> None:
-    set_to = commands.parsed([part for text in flags.add_config for part in split_additions(text)])
+    set_to = commands.parse_quotas([part for text in flags.add_config for part in split_additions(text)])
     remove = [name.strip() for text in flags.delete_config for name in text.split(",")]
     options = {"dry_run": flags.dry_run}
     if flags.bootstrap_server is None:
@@ -101,8 +101,8 @@ def _show(quotas: Quotas, *, as_json: bool) -> None:
         output.write_json({"entities": entities})
         return
     for entity, values in quotas.items():
-        texts = ", ".join(f"{name}={commands.number(value)}" for name, value in values.items())
-        output.write_lines(f"Quota configs for {commands.told(entity)} are {texts}")
+        texts = ", ".join(f"{name}={format_value(value)}" for name, value in values.items())
+        output.write_lines(f"Quota configs for {commands.entity_text(entity)} are {texts}")
 
 
 def _show_change(change: QuotaChange, *, dry_run: bool, as_json: bool) -> None:

@@ -123,7 +123,7 @@ def _size(raw: bytes | None) -> int:
 def envelope(
     topic_partition: TopicPartition, record: Record, *, log_append: bool, broker: int
 ) -> dict[str, object]:
-    """A record as kcat -J has it; what is not UTF-8 is in ``key_base64``, ``payload_base64`` instead.
+    """A record as ``kcat -J`` prints it; bytes that are not UTF-8 are in ``key_base64``, ``payload_base64``.
 
     ``headers``: names and values in turn; bytes that are not UTF-8 are escaped.
     """

@@ -175,7 +175,7 @@ class BrowsedRecord:
     mark: str | None
 
     def to_json(self) -> dict[str, object]:
-        """As the REST interface has it."""
+        """The object in the REST API."""
         return {
             "partition": self.partition,
             "offset": self.offset,
@@ -200,7 +200,7 @@ class PartitionProgress:
     high: int
 
     def to_json(self) -> dict[str, object]:
-        """As the REST interface has it."""
+        """The object in the REST API."""
         return {"partition": self.partition, "low": self.low, "high": self.high}
 
 
@@ -218,7 +218,7 @@ class RecordPage:
     building: float | None = None
 
     def to_json(self) -> dict[str, object]:
-        """As the REST interface has it."""
+        """The object in the REST API."""
         return {
             "records": [record.to_json() for record in self.records],
             "cursor": self.cursor,
@@ -626,7 +626,7 @@ class _Scan:
         try:
             return reader.poll()
         except OffsetOutOfRangeError:
-            # Retention was faster: what it has left goes on in the ledger that is current now.
+            # Retention has deleted these records: continue in the ledger that is current now.
             reader.seek_existing(reader.offset)
             return reader.poll()
 

@@ -50,7 +50,7 @@ from siltstone.log.names import INTERNAL_TOPICS, TopicPartition
 
 PAGE_ROWS, PAGE_MAX = 50, 500
 FACTS_SECONDS = 0.25
-"""How long a catalogue's thread works on facts at a time."""
+"""How long a catalogue's thread counts records at a time."""
 UNKNOWN = -1
 """In a column of numbers: not known."""
 _CODE = {state: number for number, state in enumerate(STATES)}
@@ -130,12 +130,11 @@ class CatalogueTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known of logs beside their states, in the order of the catalogue's ``watched``.
+    """Figures of logs that take longer than their states. In the order of the catalogue's ``watched``.
 
-    ``records``: a column of the records that each stores, ``UNKNOWN`` until they were counted; None: none
-    was.
-    ``saved_bytes_7d``: by topic what the last seven days' cleanings have saved, None: not known.
-    ``is_complete``: nothing is left to be counted.
+    ``records``: a column, the records that each log stores, ``UNKNOWN`` until they were counted; None: no log
+    was counted yet. ``saved_bytes_7d``: by topic what the last seven days' cleanings have saved, None: not
+    known. ``is_complete``: all logs are counted.
     """
 
     records: Numbers | None = None
@@ -173,8 +172,8 @@ class Catalogue:
         return {name: row for row, name in enumerate(self.names)}
 
     def with_other(self, **values: Any) -> Catalogue:
-        """The same logs with another ``facts``, ``error``, ``seconds``; what was made of the logs is taken
-        over."""
+        """A copy with another ``facts``, ``error`` or ``seconds``. The logs are the same, so the columns that
+        were made of them are kept."""
         changed = replace(self, **values)
         taken = {name: value for name, value in vars(self).items() if name in _MADE_OF_LOGS}
         vars(changed).update(taken)
@@ -288,7 +287,7 @@ class Catalogue:
 
     @cached_property
     def reasons(self) -> list[str]:
-        """What the logs wait for, each once, in order, for the column ``reason``."""
+        """The distinct reasons of the logs' states, sorted: the column ``reason`` has places in this list."""
         return sorted({log.reason for log in self.watched})
 
     @cached_property
@@ -308,7 +307,8 @@ class Catalogue:
 
     @cached_property
     def policies(self) -> list[str]:
-        """The policies of topics, for the column ``policy``: "" stands for one that is not known."""
+        """The distinct policies of topics, sorted: the column ``policy`` has places in this list. "" stands
+        for one that is not known."""
         return sorted({policy for policy, *_ in self._setting_rows})
 
     @cached_property
@@ -440,7 +440,7 @@ _MADE_OF_LOGS = frozenset(
     "names _row_of_topic _log_columns _topic_columns policies _first_rows totals by_dirty_ratio "
     "uncleanable_rows sums_by_directory queue_texts name_texts reasons".split()
 )
-"""What a catalogue keeps that does not depend on its facts."""
+"""The cached properties of a catalogue that do not depend on its facts."""
 
 
 def is_internal(topic: str) -> bool:
@@ -540,9 +540,10 @@ def uncleanable(catalogue: Catalogue, count: int, start: int = 0) -> list[Partit
 class Cataloguer(Closing):
     """Refreshes the catalogue in a thread, again and again.
 
-    A refresh follows ``every_seconds`` after the last one, and after ten times as long as that took; a change
-    of ours asks for one at once (``refresh_soon``). ``facts``: of the logs, asked at each refresh, and
-    between two as long as they are not complete; it works for ``FACTS_SECONDS`` at most.
+    A refresh follows ``every_seconds`` after the last one, or ten times as long as that took, if this is
+    longer. A change by the server asks for one at once (``refresh_soon``). ``facts``: returns the facts of
+    the logs. It is called at each refresh, and between two while the facts are not complete, and works for
+    ``FACTS_SECONDS`` at most.
     """
 
     def __init__(

@@ -1,4 +1,5 @@
-"""The audit log of changes: who changed what, in which way, from what to what, and how it ended.
+"""The audit log: a line for each change that a user asked for, with the values before and after, and a line
+for its outcome.
 
 A JSON object a line, in ``siltstone-changes.jsonl`` in the first log directory::
 
@@ -36,13 +37,13 @@ RESTART = "restart"
 LOCAL_USER = "-"
 READ_BYTES = 4 << 20
 """The newest bytes of the file that are read to show changes."""
-_RECEIPT_ADVICE = "free space or repair the directory, and run the command again: it goes on where it was"
+_RECEIPT_ADVICE = "free space or repair the directory, and run the command again: it continues where it was"
 _AUDIT_ADVICE = "free space or repair the directory: no change is made that cannot be recorded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """Who asks for a change: the user's name (``-`` without authentication; a Kafka client's id, which it
+    """The user who asks for a change: the name (``-`` without authentication; a Kafka client's id, which it
     chooses itself), the address, and the way (``http``, ``cli`` or ``kafka``)."""
 
     user: str = LOCAL_USER
@@ -52,8 +53,8 @@ class Actor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditedChange:
-    """One change, with its outcome: None while it runs, or if a crash interrupted it. ``receipt``: what holds
-    after it, where that was found out."""
+    """One change, with its outcome: None while it runs, or if a crash interrupted it. ``receipt``: of an
+    erasure, what a search found afterwards."""
 
     id: str
     at_ms: int

@@ -1,4 +1,4 @@
-"""What a server's broker tells of its clients: who is connected, what they ask, what it measures.
+"""The clients of a server's broker: their connections, their requests by API, and the broker's metrics.
 
 The broker fills this, as ``Served.clients``; the console, REST and ``/metrics`` read it. A server without a
 broker has none.
@@ -37,7 +37,7 @@ class ClientConnection:
     for_ms: int
 
     def to_json(self) -> dict[str, Any]:
-        """As REST has it."""
+        """The object in the REST API."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -61,7 +61,7 @@ class ApiRequests:
         return sum(self.errors.values())
 
     def to_json(self) -> dict[str, Any]:
-        """As REST has it."""
+        """The object in the REST API."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 

@@ -1,4 +1,4 @@
-"""What the batch headers of a log's segments tell: exact counts of records, codecs, delete horizons.
+"""Counts from the batch headers of a log's segments: records (exact), codecs, delete horizons.
 
 ::
 
@@ -41,7 +41,7 @@ KEPT_MAX = 200_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentCounts:
-    """What the headers of a segment tell.
+    """Counts from the batch headers of a segment.
 
     ``records``: that are stored, with ``markers`` (all control batches); ``codecs``: of its batches, by
     number; ``stamped_batches``: with a delete horizon and records; ``oldest_horizon_ms`` and

@@ -62,7 +62,7 @@ class DecodedBytes:
     note: str | None = None
 
     def to_json(self) -> dict[str, object]:
-        """As the REST interface has it."""
+        """The object in the REST API."""
         return {
             "kind": self.kind,
             "text": self.text,

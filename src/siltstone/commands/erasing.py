@@ -8,16 +8,16 @@
     search ─────────────► roll, clean ─► search ─┬─► receipt "key": the key is in no file
                                                  └─► held
 
-Many keys take these steps together: one search, one cleaning, a receipt of each. The same command does both
-steps: each run searches first, and does what is left to do. So one that was interrupted goes on when it is
-run again, and a tombstone that is there already is not written a second time. A receipt is one line, written
-after the search that it tells of; the search happens while no cleaning or compaction writes
+Several keys take these steps together: one search, one cleaning, and a receipt for each key. The same command
+does both steps: a run searches first, and does what is left to do. So a run that was interrupted is completed
+by the next one, and a tombstone that is there already is not written a second time. A receipt is one line of
+the audit log. It is written after its search, which runs while no cleaning or compaction writes
 (``files_at_rest``).
 
-Neither the key nor a value goes into the audit log, a job or a result. A receipt has SHA-256(salt ‖ key) with
-a random salt, which it has, too: who knows the key can prove that it is meant, but there is no table in
-which hashes of keys could be looked up, and the receipts of two topics do not show that they are of the same
-key. (A key that can be guessed, such as a number, can still be tried.)
+Neither the key nor a value goes into the audit log, a job or a result. A receipt has SHA-256(salt ‖ key) and
+the salt, which is random. With the key one can prove that a receipt is about it. Without the key, a table of
+hashes is of no use, and the receipts of two topics do not show that they are about the same key. (A key that
+can be guessed, such as a number, can still be tried.)
 """
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ class ErasureRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A file that has the key still, why, and what to do. ``until_ms``: when the reason ends, None if no time
-    ends it."""
+    """A file that still has the key: why, and what to do. ``until_ms``: when the reason ends, None if it does
+    not end by time."""
 
     kind: str
     path: str
@@ -194,10 +194,10 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
-    """What became of a key. ``values`` and ``tombstones``: records that were found first, in ``partitions``;
-    ``holders``: what has the key, or a value, still; ``receipts``: that were written; ``due_ms``: when the
-    second step may be taken, None if it is not known or was taken. ``files`` and ``bytes``: that the last
-    search read."""
+    """The result for one key. ``values`` and ``tombstones``: the records that the first search found, in
+    ``partitions``; ``holders``: the files that still have the key, or a value; ``receipts``: those that were
+    written; ``due_ms``: when the second step may be taken, None if that is not known or was taken. ``files``
+    and ``bytes``: what the last search read."""
 
     topic: str
     status: str
@@ -231,7 +231,7 @@ class Erasure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasures:
-    """What became of some keys, in the order in which they were named."""
+    """The results for several keys, in the order of the request."""
 
     topic: str
     dry_run: bool
@@ -262,7 +262,7 @@ class Erasures:
         }
 
 
-# What earlier runs have left in the audit log.
+# Earlier runs, from the audit log.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +276,7 @@ class EarlierRuns:
 def earlier_runs(
     directories: Iterable[Path], clock: Clock, request: ErasureRequest
 ) -> dict[bytes, EarlierRuns]:
-    """What the audit logs of some directories say of each key, in their order. Raises OSError."""
+    """The earlier runs for each key of the request, from the directories' audit logs. Raises OSError."""
     changes = list[AuditedChange]()
     for directory in directories:
         changes += ChangeLog(directory, clock).all_of(ERASE_KEY, request.topic)
@@ -300,7 +300,7 @@ def _earlier_runs_of(key: bytes, steps: Iterable[tuple[AuditedChange, KeyFingerp
     return state
 
 
-# What is searched.
+# The topic to search.
 
 
 def opened_topic(manager: LogManager, topic: str, kept: Sequence[Path] = ()) -> SearchedTopic:
@@ -324,7 +324,7 @@ def opened_topic(manager: LogManager, topic: str, kept: Sequence[Path] = ()) -> 
 
 
 def looked_topic(snapshot: Snapshot, topic: str, kept: Sequence[Path] = ()) -> SearchedTopic:
-    """A topic of directories that are only looked at. Raises UnknownTopicError."""
+    """A topic of a snapshot, without locks. Raises UnknownTopicError."""
     description, roots = snapshot.topic(topic), roots_of(snapshot)
     logs, unreadable = list[ReadableLog](), dict[int, str]()
     for number in description.partitions:
@@ -424,7 +424,7 @@ def _holder(place: KeyPlace, reason: str, advice: str, until_ms: int | None = No
 
 def refuse_topic(topic: str, config: Config) -> None:
     """Raises PolicyViolationError for a topic from which no key can be erased."""
-    refuse_internal(topic, "a tombstone of ours")
+    refuse_internal(topic, "a tombstone of Siltstone's")
     refuse_not_compacted(topic, config, NOT_COMPACTED_ADVICE)
 
 
@@ -574,8 +574,8 @@ class _Erasing:
     # One step
 
     def _step(self, step: str, keys: Sequence[_ErasedKey]) -> None:
-        """Take a step for some keys, and search again: what holds the receipt of a key back is in its
-        ``holders``. The receipt is written if nothing does."""
+        """Take a step for some keys, and search again. A key that some file still has gets ``holders``; the
+        others get a receipt."""
         if not keys:
             return
         changes, begun, outcome = self.here.changes, dict[str, _ErasedKey](), INTERRUPTED
@@ -624,7 +624,7 @@ class _Erasing:
         }
 
     def _remove(self, step: str, keys: Sequence[_ErasedKey]) -> None:
-        """Write the tombstones that are missing, and clean the logs that have what is to go."""
+        """Write the tombstones that are missing, and clean the logs with records that have to go."""
         to_clean = set[TopicPartition]()
         for key in keys:
             has_key = set[TopicPartition]()
@@ -667,7 +667,7 @@ class _Erasing:
         try:
             appended = append(log, [tombstone], now_ms=self._now_ms(), sync=True)
         except LogError as error:
-            if len(self.keys) > 1:  # which one to leave out, for who has a list of them
+            if len(self.keys) > 1:  # the user has to know which key of the list to leave out
                 error.reason = f"key {self.request.keys.index(key.key) + 1}: {error.reason}"
             raise
         key.superseded[topic_partition] = appended.first_offset
@@ -697,7 +697,8 @@ class _Erasing:
     # What holds the key
 
     def _waiting(self, key: _ErasedKey) -> tuple[int | None, Sequence[Holder]]:
-        """When the tombstones may go (None: there are none), and those of which that is not known yet."""
+        """When the tombstones may go (None: there are none), and the holders with a tombstone for which that
+        is not known yet."""
         in_logs = [place for place in key.last.places if place.kind == LOG and place.tombstones]
         horizons = [place.horizon_ms for place in in_logs if place.horizon_ms is not None]
         unstamped = [self._explained(place, key) for place in in_logs if place.unstamped]
@@ -737,7 +738,7 @@ class _Erasing:
                 "it is cleaned when all of them may go"
             )
             return Hold(reason=reason, advice=f"{AGAIN} after that time", until_ms=newest_ms)
-        return Hold(reason="the cleaning has left it")
+        return Hold(reason="the cleaning has not removed it")
 
     def _newest_horizon(self, facts: Circumstances) -> int | None:
         bases = [segment.base_offset for segment in facts.log.view.segments[:-1]]

@@ -46,7 +46,7 @@ REASON_WORDS = {
     ),
     "expired": ("record in a segment that retention took", "records in segments that retention took"),
 }
-"""Why one record goes, and why several, for a reader who does not know the words."""
+"""Descriptions of removed records by reason, for one record and for several, without terms of the field."""
 
 
 def removal_words(removed: Mapping[str, int]) -> str:

@@ -211,8 +211,8 @@ class LatestViews:
             raise TooManyKeysError(reason, path=topic)
 
     def bring_up_to_date(self, keys: LatestKeys, budget: WorkBudget) -> bool:
-        """Cover what was appended, within the budget; go on in the background where that is not enough.
-        Returns whether the keys can be asked. Raises TooManyKeysError, and what made the background work
+        """Read what was appended, within the budget; if that is not enough, continue in the background.
+        Returns whether the keys are up to date. Raises TooManyKeysError, and what made the background work
         fail."""
         if keys.failure is not None:
             failure, keys.failure = keys.failure, None

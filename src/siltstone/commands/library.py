@@ -310,7 +310,7 @@ def clean_open_logs(manager: LogManager, topic: str | Sequence[str] = ()) -> lis
 
 
 def cleaner_in_process(manager: LogManager) -> LogCleaner:
-    """A log cleaner that cleans when it is told to, in this process."""
+    """A log cleaner that cleans only when ``clean_now`` is called, in this process."""
     from siltstone.compaction.engine import InProcessEngine
     from siltstone.runtime.log_cleaner import LogCleaner
 

@@ -10,7 +10,7 @@ a client appends (Kafka's ``LogConfig.maximumTimestampDelta`` is checked by an a
 active segment is not compacted, which is a normal outcome. ``delete.retention.ms`` is never changed.
 
 The broker cannot change a setting on condition of its value (KIP-339 has no such operation), so a value that
-another client sets between our last reading of it and our restoring of it, some milliseconds, is lost.
+another client sets in the milliseconds between the last read of it and its restoration is lost.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CLEANED, SETTLED, TIMED_OUT = "cleaned", "settled", "timed_out"
 SETTLE_SECONDS = 60.0
 """Four times Kafka's ``log.cleaner.backoff.ms``, after which the cleaner looks for work."""
 GRACE_SECONDS = 5.0
-"""The least time with our settings, in which an append may close the active segment."""
+"""The least time for which the temporary settings hold, so that an append can close the active segment."""
 _PROPAGATION_SECONDS = 2.0
 _VERSION = 1
 _CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
@@ -113,7 +113,7 @@ class Admin(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingChange:
-    """A setting: its own value before (None: inherited), and ours."""
+    """A setting of the topic: its own value before (None: inherited), and ``ours``, the temporary value."""
 
     name: str
     before: str | None
@@ -218,10 +218,10 @@ def locked(journal: Path) -> Iterator[None]:
 def restore(admin: Admin, journal: Path) -> Restored | None:
     """Put back what a run left, and remove its journal; None if it left nothing. Call it ``locked``.
 
-    A topic that was deleted has lost our settings, too. A value that is neither ours nor the old one was set
-    by another client, and stays. One that is the old one is written all the same: a broker may answer with
-    what it knew before our change. Raises CorruptFileError, DirectoryRefusedError, BrokerRefusedError,
-    OSError.
+    A topic that was deleted has lost the temporary settings, too. A value that is neither the temporary nor
+    the old one was set by another client, and stays. The old value is written even if the broker returns it:
+    a broker that has not seen the temporary one yet returns the old one, too. Raises CorruptFileError,
+    DirectoryRefusedError, BrokerRefusedError, OSError.
     """
     entry = read_journal(journal)
     if entry is None:
@@ -303,7 +303,8 @@ def compact(
         )
     with locked(journal):
         earlier = restore(admin, journal)
-        if earlier is not None:  # until all brokers know; else our old values would seem to be the topic's
+        if earlier is not None:
+            # Until all brokers have the old values: one without them would return the temporary ones.
             waiting.pause(_PROPAGATION_SECONDS)
         description, changes = _planned(admin, topic)
         partitions = _Partitions(admin, topic, description.partitions, waiting)
@@ -339,7 +340,7 @@ def _planned(admin: Admin, topic: str) -> tuple[LiveTopic, tuple[SettingChange, 
 
 @contextlib.contextmanager
 def _changed(admin: Admin, entry: JournalEntry, journal: Path) -> Iterator[list[Restored | None]]:
-    """The topic with our settings; adds to the list that it yields what was restored."""
+    """Within it the topic has the temporary settings; adds to the yielded list what was restored."""
     restored: list[Restored | None] = []
     if not entry.changes:
         yield restored

@@ -134,7 +134,7 @@ def _answer(future: Future[_Answer]) -> _Answer:
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """A client's error as ours, with itself as its cause."""
+    """The client's errors as BrokerRefusedError or BrokerUnreachableError."""
     try:
         yield
     except KafkaException as error:

@@ -7,7 +7,7 @@
 A rule is a regular expression for the whole name of a topic, a colon, and ``key``, ``value`` or a JSON
 pointer (RFC 6901) into the value; ``*`` stands for every member or element at that place. Rules are divided
 by commas, so an expression has none; the part follows the last colon. If a pointer's rule applies to a value
-that is no JSON object or array, all of it is masked, since its parts cannot be told apart. A masked value is
+that is no JSON object or array, all of it is masked, since it has no parts. A masked value is
 written anew: of a name that occurs twice in an object only the last value is left.
 """
 

@@ -1,9 +1,8 @@
-"""What a change of a topic's settings would do, told before it is applied.
+"""Previews a change of a topic's settings: what it would do, before it is applied.
 
-``preview`` answers at once, from the facts of segments: the functions that retention, the cleaner and the
-roll of a segment ask are asked twice, with the settings as they are and as they would be. ``count_kinds``
-reads the records, for a job: how many have no key, and are lost once the topic compacts; how many tombstones
-have no delete horizon yet.
+``preview`` reads no records: it calls the functions by which retention, the cleaner and the roll of a segment
+decide, with the present settings and with the new ones. ``count_kinds`` reads the records, for a job: how
+many have no key, and are lost once the topic compacts; how many tombstones have no delete horizon yet.
 """
 
 from __future__ import annotations
@@ -321,7 +320,7 @@ def _difference(parts: Sequence[PartitionPreview], before: str, after: str, what
     return [text for count, text in pairs if count]
 
 
-# By a job: what only the records themselves tell.
+# For a job: counts that need the records themselves.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 
 from siltstone.base.errors import InvalidQuotaError, UsageError
 from siltstone.base.records.metadata import QuotaEntity
@@ -25,9 +24,8 @@ from siltstone.runtime.quotas import (
 
 ENTITY_TYPES: Mapping[str, str] = {"users": USER, "clients": CLIENT_ID, "ips": IP}
 """The kind of entity by its name in kafka-configs."""
-_TOLD = {USER: "user-principal", CLIENT_ID: "client-id", IP: "ip"}
-_LARGE, _SMALL = 1e7, 1e-3
-"""From the first one on, and below the second, Java writes a power of ten."""
+_SHOWN = {USER: "user-principal", CLIENT_ID: "client-id", IP: "ip"}
+"""The kinds of entities as kafka-configs prints them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,26 +42,17 @@ def target_of(entity: QuotaEntity) -> str:
     return " ".join(kind if name is None else f"{kind}={name}" for kind, name in entity)
 
 
-def told(entity: QuotaEntity) -> str:
+def entity_text(entity: QuotaEntity) -> str:
     """An entity as kafka-configs names it: ``user-principal 'ada', the default client-id``."""
     parts = dict(entity)
     return ", ".join(
-        f"the default {_TOLD[kind]}" if parts[kind] is None else f"{_TOLD[kind]} '{parts[kind]}'"
-        for kind in _TOLD
+        f"the default {_SHOWN[kind]}" if parts[kind] is None else f"{_SHOWN[kind]} '{parts[kind]}'"
+        for kind in _SHOWN
         if kind in parts
     )
 
 
-def number(value: float) -> str:
-    """A value as Java writes it: ``1024.0``, ``1.0E7``."""
-    if _SMALL <= abs(value) < _LARGE or value == 0:
-        return repr(value)
-    _, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
-    first, *more = map(str, digits)
-    return f"{'-' if value < 0 else ''}{first}.{''.join(more) or '0'}E{int(exponent) + len(more)}"
-
-
-def parsed(additions: Sequence[str]) -> dict[str, float]:
+def parse_quotas(additions: Sequence[str]) -> dict[str, float]:
     """Assignments such as ``producer_byte_rate=1024``. Raises UsageError."""
     values = {}
     for text in additions:

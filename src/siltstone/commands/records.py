@@ -114,7 +114,7 @@ class TopicProducer(Closing):
 ISOLATIONS = (READ_COMMITTED, READ_UNCOMMITTED)
 _WORDS = dict.fromkeys(("start", "beginning", "earliest", "oldest"), EARLIEST)
 _WORDS |= dict.fromkeys(("end", "latest", "newest"), "end")
-"""The words of ``-o``: kcat's, Kafka's and ours."""
+"""The words of ``-o``: kcat's, Kafka's and Siltstone's."""
 _NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
 _TRIES = 20
 """Consecutive attempts at reading a directory before its error is raised."""

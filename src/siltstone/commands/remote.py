@@ -1,12 +1,12 @@
-"""What the commands of log directories do by Kafka's protocol instead (``--bootstrap-server``), with the same
-results: topics, settings, offsets. Records are in ``remote_records``.
+"""Topics, settings and offsets of a running broker, asked by Kafka's protocol (``--bootstrap-server``). The
+results are those that the commands get from log directories. Records are in ``remote_records``.
 
 ::
 
     siltstone topics --bootstrap-server HOST:PORT --describe ─► RemoteBroker ─ confluent-kafka ─► the broker
 
-The broker may be Siltstone's or Kafka's. It tells no sizes and no directories of partitions, and of a
-setting's sources one for each name.
+The broker may be Siltstone's or Kafka's. Its responses have no sizes and no directories of partitions, and
+one source of a setting for each of its names.
 """
 
 from __future__ import annotations

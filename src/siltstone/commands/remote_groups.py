@@ -1,6 +1,6 @@
 """Consumer groups of a running broker, as ``commands.groups`` reads them from its files.
 
-The broker tells neither a group's generation and leader nor when an offset was committed. Share and streams
+A broker's responses have neither a group's generation and leader nor the time of a commit. Share and streams
 groups are left out, since the client does not list them.
 """
 

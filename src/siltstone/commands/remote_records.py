@@ -33,7 +33,7 @@ _FETCH_WAIT_MS = 50
 
 class RemoteConsumer(Closing):
     """Reads the partitions of a topic in ``offset_range``, as ``TopicConsumer``; ``notes`` and ``damage`` are
-    empty: the broker tells none."""
+    empty, since a broker sends none."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ class Histories:
         self._sums: dict[str, tuple[object, Sequence[object]]] = {}
 
     def of(self, directory: Path) -> Sequence[Cleaning]:
-        """The history of a log directory, as ``read_cleanings`` has it. Raises OSError."""
+        """The history of a log directory (``read_cleanings``). Raises OSError."""
         return self._parsed(directory, CLEANINGS_FILE, read_cleanings)
 
     def cleanings(self, directories: Iterable[Path]) -> Sequence[Cleaning]:
@@ -79,7 +79,7 @@ class Histories:
     def _merged(
         self, name: str, parts: Sequence[Sequence[Row]], merge: Callable[[], Sequence[Row]]
     ) -> Sequence[Row]:
-        """What ``merge`` makes of ``parts``, kept while these are the same objects."""
+        """The result of ``merge`` for ``parts``, kept while these are the same objects."""
         with self._lock:
             kept = self._sums.get(name)
         if kept is None or not _are_same(kept[0], parts):

@@ -1,4 +1,4 @@
-"""What one ``siltstone serve`` process has: its log directories, open or only looked at, and their catalogue.
+"""The log directories of one ``siltstone serve`` process, open or in look mode, and what works on them.
 
 ::
 
@@ -53,16 +53,17 @@ if TYPE_CHECKING:
 Part = TypeVar("Part")
 LOOK_ADVICE = "start siltstone serve without --look, on directories that no broker uses"
 SNAPSHOT_MS = 5_000
-"""How long a log that is only looked at is used before its files are looked at again."""
+"""In look mode: how long a log is used before its files are read again."""
 LOOKED_AT_MAX = 256
-"""Logs that are kept open while they are only looked at."""
+"""In look mode: the most logs that are kept open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """What ``siltstone serve`` serves. ``properties``: the broker's ``server.properties``, None: defaults;
-    ``is_look``: take no lock and change nothing; ``engine``: the cleaner's, as for ``st.start_cleaner``;
-    ``creates``: see ``refuse_missing``; ``settings``: a program's, in the place of the file."""
+    """The options of ``siltstone serve``. ``properties``: the broker's ``server.properties``, None: defaults;
+    ``is_look``: look mode, which takes no lock and changes nothing; ``engine``: the cleaner's, as for
+    ``st.start_cleaner``; ``creates``: see ``refuse_missing``; ``settings``: a program's settings instead of
+    the file."""
 
     paths: tuple[Path, ...]
     properties: Path | None = None
@@ -81,8 +82,8 @@ def settings_to_serve(options: ServeOptions) -> Config:
 
 
 def ignored_settings(options: ServeOptions) -> list[str]:
-    """Lines that say what of ``server.properties`` has no effect: names that are not known here, with the
-    nearest that is, and what only a Kafka needs. Raises UsageError, OSError."""
+    """Lines about the settings of ``server.properties`` that have no effect: unknown names, with the nearest
+    known one, and settings that only Kafka uses. Raises UsageError, OSError."""
     if options.properties is None:
         return []
     text = read_text(options.properties, "--config")
@@ -103,8 +104,8 @@ def refuse_missing(options: ServeOptions) -> list[Path]:
     """The directories that are missing and may be made: those that ``log.dirs`` names in the broker's
     ``server.properties``, or all with ``creates``.
 
-    A broker makes the directories of its ``log.dirs``, which stand in a file. A path that is typed may
-    be mistyped: then a new, empty broker would take the place of the one that was meant. Raises
+    A broker makes the directories of its ``log.dirs``, as Kafka does. A path on the command line may be a
+    typing error, and would start a new, empty broker instead of the right one: so it must exist. Raises
     NotALogDirectoryError for a directory that may not be made, UsageError for a bad file.
     """
     missing = [path for path in options.paths if not files.exists(path)]
@@ -120,12 +121,12 @@ def refuse_missing(options: ServeOptions) -> list[Path]:
 
 class Served(Closing):
     """The directories of a server. ``manager``, ``cleaner``, ``compactions`` and ``changes`` are None in look
-    mode; ``config``: the settings of ``server.properties``; ``clients``: what the broker tells of its
-    clients, None without one."""
+    mode; ``config``: the settings of ``server.properties``; ``clients``: the broker's clients, None without a
+    broker."""
 
     def __init__(self, options: ServeOptions, clock: Clock | None = None) -> None:
-        """Open or look. Raises UsageError, DirectoryLockedError, DirectoryRefusedError, SiltstoneError,
-        OSError."""
+        """Open the directories, or read them in look mode. Raises UsageError, DirectoryLockedError,
+        DirectoryRefusedError, SiltstoneError, OSError."""
         self.options, self.clock = options, clock or SystemClock()
         self.config = settings_to_serve(options)
         self.manager: LogManager | None = None
@@ -180,7 +181,7 @@ class Served(Closing):
 
     @property
     def is_look(self) -> bool:
-        """Are the directories only looked at?"""
+        """Is this look mode?"""
         return self.options.is_look
 
     @property
@@ -202,8 +203,8 @@ class Served(Closing):
         return None
 
     def facts(self, logs: Sequence[WatchedLog]) -> Facts:
-        """What is known of logs beside their states. Counts for ``FACTS_SECONDS``, one segment at least.
-        Raises OSError."""
+        """Counts of records, and savings, for the catalogue. Counts for ``FACTS_SECONDS``, and at least one
+        segment. Raises OSError."""
         until, has_read = time.monotonic() + FACTS_SECONDS, False
 
         def may_read(size: int) -> bool:
@@ -217,7 +218,7 @@ class Served(Closing):
 
     @property
     def roots(self) -> list[Path]:
-        """The log directories that have the logs, without links: where histories and savings are."""
+        """The paths of the log directories, links resolved: there are the files of histories and savings."""
         newest = self._watch.newest
         return list(self.paths) if newest is None else [directory.path for directory in newest.directories]
 
@@ -240,8 +241,8 @@ class Served(Closing):
     # Reading, the same in both modes
 
     def snapshot(self) -> Snapshot:
-        """The directories without a lock, as the catalogue's last look has read them. Raises SiltstoneError,
-        OSError."""
+        """The directories without a lock, as the last refresh of the catalogue has read them. Raises
+        SiltstoneError, OSError."""
         newest = self._watch.newest
         if newest is not None:
             return newest
@@ -260,8 +261,8 @@ class Served(Closing):
             return kept[2]
 
     def log(self, topic: str, partition: int) -> PartitionLog | ReadOnlyLog:
-        """A partition's log; one that is only looked at as it was ``SNAPSHOT_MS`` ago at most. Raises
-        UnknownTopicError, SiltstoneError, OSError."""
+        """A partition's log; in look mode as it was ``SNAPSHOT_MS`` ago at most. Raises UnknownTopicError,
+        SiltstoneError, OSError."""
         topic_partition = TopicPartition(topic, partition)
         if self.manager is not None:
             return self.manager.get(topic_partition)
@@ -315,7 +316,7 @@ class Served(Closing):
 
 
 def _opened(part: Part | None) -> Part:
-    """A part of a server that only look mode does not have. Raises NotAllowedError without it."""
+    """A part of a server. Raises NotAllowedError if it is None, as in look mode."""
     if part is None:
         raise NotAllowedError("the directories are only looked at", advice=LOOK_ADVICE)
     return part

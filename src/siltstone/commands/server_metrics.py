@@ -24,7 +24,7 @@ PARTITIONS_MAX = 20_000
 _HELP = {
     "siltstone_build_info": "1, with the version as label.",
     "siltstone_catalogue_age_seconds": "Seconds since the catalogue of topics was read.",
-    "siltstone_logs": "Logs by their state, as clean --watch has it.",
+    "siltstone_logs": "Logs by their state (those of clean --watch).",
     "siltstone_jobs": "Background jobs by their state.",
     "siltstone_setting_changes_total": "Changes of settings by outcome.",
     FREE_BYTES: "Bytes that are free on the log directory's file system.",

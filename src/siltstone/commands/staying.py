@@ -1,4 +1,4 @@
-"""Why a record is still in its log: the first reason that holds, with what changes it and when.
+"""Explains why a record is still in its log: the first reason that applies, and when it ends.
 
 ::
 
@@ -12,8 +12,8 @@
       │ no                                                                 held_by_ledger · marker_needed
     is the log due?                                                     ─► due, else not_dirty_enough
 
-A search for the next record of the key reads the log above, within a budget: where that is used up the code
-is ``searching``, and ``next_offset`` says where to go on.
+A search for the next record of the key reads the log above the record, within a budget. When the budget is
+used up, the code is ``searching``, and ``next_offset`` says where to continue.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Staying:
 
     ``kind``: of the record, None if it cannot be read; ``superseded_by``: the offset of the next record of
     its key, None if none was found; ``until_ms``: when the reason ends, or the time at which the record goes;
-    ``place``: in the queue, if it is due; ``next_offset``: where the search goes on, if it was not ended.
+    ``place``: in the queue, if it is due; ``next_offset``: where to continue a search that was not ended.
     """
 
     offset: int
@@ -122,7 +122,7 @@ def why_it_stays(
         superseder = superseder if superseder is not None else superseded_by
     answer = Staying(offset=offset, code=SEARCHING, sentence="", kind=record.kind, superseded_by=superseder)
     if next_offset is not None:
-        sentence = f"No later record of its key was found below offset {next_offset} yet; go on."
+        sentence = f"No later record of its key was found below offset {next_offset} yet; continue."
         return replace(answer, sentence=sentence, next_offset=next_offset)
     if superseder is None and record.kind == VALUE:
         return _newest(log, answer)
@@ -148,7 +148,7 @@ def _unknown(log: Circumstances, offset: int) -> UnknownRecordError:
     if offset >= end:
         why = f"the next record that is written gets the offset {end}"
     elif offset >= start:
-        why = "a cleaning has removed the one that was there; the topic's history tells of cleanings"
+        why = "a cleaning has removed the one that was there; the topic's history lists cleanings"
     else:
         why = f"retention or delete-records has removed all below the log start, {start}"
     where = str(log.log.topic_partition)
@@ -168,7 +168,7 @@ def _kind(log: Circumstances, offset: int, columns: RecordColumns, batch: BatchH
 
 
 def _next_of_key(log: Circumstances, key: bytes, start: int, budget: Budget) -> tuple[int | None, int | None]:
-    """(The offset of a later record of ``key``, where the search has to go on or None if it has ended.)
+    """(The offset of a later record of ``key``, where to continue the search or None if it has ended.)
 
     A record in the dirty section is preferred, since only such a one supersedes others in a cleaning.
     Aborted records supersede none.

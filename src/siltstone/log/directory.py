@@ -89,9 +89,9 @@ class LogDirectory(Closing):
     """An opened, locked log directory. ``open`` and ``open_or_create`` return one; ``close`` releases it.
 
     ``partitions``: the paths of its partitions. ``is_partition_subset``: these are only the ones whose
-    paths the caller passed; the others are not read or changed. ``when_damaged``: is told of a damaged
-    cleaner checkpoint, which then counts as empty and is replaced at the next change, so that a server goes
-    on; None: it is an error, so that a run stops and somebody looks.
+    paths the caller passed; the others are not read or changed. ``when_damaged``: called for a damaged
+    cleaner checkpoint, which then counts as empty and is replaced at the next change, so that a server
+    continues; None: a damaged one is an error, so that a run stops and an operator looks at it.
     """
 
     def __init__(self, path: Path, only: Mapping[TopicPartition, Path] | None = None) -> None:

@@ -10,9 +10,9 @@ If a snapshot is damaged, or lacks its header or footer, the snapshot before it 
 that one's end offset or below. The log has no gaps, since it is not compacted. Its control batches (leader
 changes, voters) have no topics or settings.
 
-A broker keeps this log's high watermark only in memory. If ``replication-offset-checkpoint`` has it all the
-same, records at or above it are not read. Otherwise the whole log is read. Its last records may then be
-changes that a majority of the controllers had not confirmed when the broker stopped.
+A broker keeps this log's high watermark only in memory. If ``replication-offset-checkpoint`` names it
+nevertheless, records at or above it are not read. Otherwise the whole log is read. Its last records may then
+be changes that a majority of the controllers had not confirmed when the broker stopped.
 """
 
 from __future__ import annotations

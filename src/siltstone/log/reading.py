@@ -104,7 +104,7 @@ class PolledRecords:
 class Record:
     """One record as an object; ``timestamp`` in ms, -1 where the format has none.
 
-    ``topic`` and ``partition`` are those of the log; "" and -1 if the reader was not told them.
+    ``topic`` and ``partition`` are those of the log; "" and -1 if the reader does not know them.
     """
 
     offset: int

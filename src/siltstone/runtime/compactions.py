@@ -252,7 +252,7 @@ def already_in_progress(topic_partition: TopicPartition) -> CompactionInProgress
     return CompactionInProgressError("Compaction already in progress", path=str(topic_partition))
 
 
-# A compaction of an open log goes on during appends, reads, cleanings and retention. It fails when the log is
+# Appends, reads, cleanings and retention do not stop a compaction of an open log. It fails when the log is
 # truncated or deleted.
 
 

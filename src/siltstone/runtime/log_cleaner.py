@@ -589,7 +589,7 @@ class LogCleaner(LogService[Engine]):
                 advice = "set cleanup.policy=compact"
                 raise UsageError(f"topic {topic!r} is not compacted", advice=advice)
 
-    # Pauses that somebody has asked for. They end with the process.
+    # Pauses that a user has asked for. They end with the process.
 
     @property
     def paused(self) -> frozenset[TopicPartition]:

@@ -1,4 +1,4 @@
-"""What is measured of open log directories, as Prometheus has it, without its library.
+"""Samples of metrics in Prometheus' data model, without its library.
 
 ::
 

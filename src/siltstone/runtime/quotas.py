@@ -68,7 +68,7 @@ QUOTA_KEYS: Mapping[str, QuotaKey] = {
         ),
     )
 }
-"""All kinds of quotas by name, in the order in which Kafka tells them."""
+"""All kinds of quotas by name, in the order in which Kafka lists them."""
 
 
 class QuotaEntry(msgspec.Struct, frozen=True, kw_only=True):

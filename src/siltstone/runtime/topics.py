@@ -510,10 +510,10 @@ def _refuse_bad_settings(name: str, overrides: Mapping[str, str], broker: Config
 
 @dataclass(slots=True, eq=False)
 class _Cache:
-    """What was found out of topics and partitions since the last change of them, which begins a new one.
+    """What was read of topics and partitions since the last change of them. A change begins a new cache.
 
-    Nobody waits for a change, which may take seconds for many partitions. Who looks while one goes on may
-    keep what was before it, but in the object of that time, which nobody asks any more.
+    A change may take seconds for many partitions, and readers do not wait for it. What a reader reads during
+    a change, it keeps in the old cache, which later readers do not use.
 
     ``partitions``, ``counts``: by topic; ``on_disk``: the numbers of each topic's partitions, and the state
     of the directories that they were found in; ``ids``: by name, and the names by id.
@@ -664,7 +664,7 @@ class Topics:
 
     def _numbers_on_disk(self) -> Mapping[str, Sequence[int]]:
         """The numbers of each topic's partitions in the directories that serve; kept until some are created
-        or deleted, or a directory goes offline: nobody has to go over all partitions for one topic."""
+        or deleted, or a directory goes offline, so that one topic costs no walk over all partitions."""
         serving = self._manager.serving()
         state = [(served.path, len(served.logs), len(served.refused)) for served in serving]
         cache = self._cache

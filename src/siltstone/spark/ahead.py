@@ -39,7 +39,7 @@ over: ``daemon.main`` then runs PySpark's own daemon."""
 _STANDARD_FILES = (0, 1, 2)
 _SIZE, _TAKEN = struct.Struct(">I"), b"1"
 _kept_open: list[socket.socket] = []
-"""Sockets whose other end tells a fork that this process has ended."""
+"""Open sockets. When this process ends they close, and the fork sees it at their other end."""
 
 
 def fork(path: str) -> None:
@@ -108,15 +108,15 @@ def _take_over(connection: socket.socket) -> None:
         os.dup2(number, standard)
     _close_all_but(connection.fileno())
     with connection.makefile("rb") as stream:
-        told = json.loads(stream.read(*_SIZE.unpack(size)))
+        program = json.loads(stream.read(*_SIZE.unpack(size)))
     sys.stdin, sys.stdout, sys.stderr = (
         os.fdopen(n, "w" if n else "r", closefd=False) for n in _STANDARD_FILES
     )
-    sys.argv[1:] = told["arguments"]
+    sys.argv[1:] = program["arguments"]
     os.environ.clear()
-    os.environ.update(told["environment"])
-    os.chdir(told["folder"])
-    known = told["environment"].get("PYTHONPATH", "").split(os.pathsep)
+    os.environ.update(program["environment"])
+    os.chdir(program["folder"])
+    known = program["environment"].get("PYTHONPATH", "").split(os.pathsep)
     sys.path += [entry for entry in known if entry and entry not in sys.path]
     connection.sendall(_TAKEN)
 
@@ -124,8 +124,8 @@ def _take_over(connection: socket.socket) -> None:
 def _hand_over(path: str) -> bool:
     """In the process that Java started: hand over to the fork, and wait until it ends; False if it has not
     taken over."""
-    told = {"arguments": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd()}
-    data = json.dumps(told).encode()
+    program = {"arguments": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd()}
+    data = json.dumps(program).encode()
     taken = b""
     with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
         connection.connect(path)

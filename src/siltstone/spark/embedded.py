@@ -92,7 +92,7 @@ def start_cleaner(manager: LogManager, *, spark_conf: Mapping[str, str] | None =
 
 
 def cleaner_on_spark(manager: LogManager, *, spark_conf: Mapping[str, str] | None = None) -> LogCleaner:
-    """The same, not started: it cleans when it is told to."""
+    """The same, not started: it cleans only when ``clean_now`` is called."""
     sessions = _Sessions(manager, spark_conf)
     return LogCleaner(manager, lambda: sessions.start(SparkEngine), stop_engine=sessions.stop)
 

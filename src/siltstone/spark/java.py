@@ -207,7 +207,7 @@ def _command(further: str) -> list[str]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    ours = {
+    settings = {
         "SPARK_HOME": str(class_archive.spark_home()),
         "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
         "SPARK_SCALA_VERSION": _SCALA,
@@ -217,7 +217,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / _CONNECTION_FILE),
         ahead.VARIABLE: str(folder / _DAEMON_SOCKET),
     }
-    return {**os.environ, **ours}
+    return {**os.environ, **settings}
 
 
 def terminate(process: subprocess.Popen[bytes]) -> None:

@@ -1,5 +1,4 @@
-"""``/healthz``: the process answers; ``/readyz``: the directories were read, and one at least is in
-service."""
+"""``/healthz``: the process answers. ``/readyz``: the directories were read, and at least one serves."""
 
 from __future__ import annotations
 

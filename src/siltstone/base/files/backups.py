@@ -1,10 +1,11 @@
-"""The format of backups in a store: restore points, their chunks, and who writes.
+"""The format of backups in a store: restore points, their chunks, and the file of the one writer.
 
 ::
 
     PREFIX/chunks/ab/abcd…        up to CHUNK_BYTES of a file, named by their SHA-256; never written again
     PREFIX/backups/ID.json        a restore point: all files with their sizes, times, modes and chunks
-    PREFIX/writer.json            who writes now; created only if there is none (If-None-Match)
+    PREFIX/writer.json            the host and time of the backup that writes now; created only if there is
+                                  none (If-None-Match)
 
 A restore point is written last: it is complete, or not there. ``commands.backup`` writes backups of log
 directories so, ``compaction.inplace.stored_copy`` cleaned copies, and ``base.files.stored_directories`` reads
@@ -67,7 +68,7 @@ class BackedUpDirectory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestorePoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
-    """A backup: what ``backups/ID.json`` has. ``is_live``: a broker went on meanwhile."""
+    """A backup: the content of ``backups/ID.json``. ``is_live``: a broker may have been running."""
 
     backup_id: str
     time_ms: int
@@ -88,7 +89,8 @@ class RestorePoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="version
 
     @property
     def directory_names(self) -> list[str]:
-        """A folder's name for each log directory: "" if there is only one, else its last name."""
+        """The folder of each log directory in a restore: "" if there is only one, else the last part of its
+        path; numbered if two are the same."""
         if len(self.directories) == 1:
             return [""]
         names = [PurePath(directory.path).name for directory in self.directories]
@@ -176,9 +178,9 @@ def only_writer(target: Path, now_ms: int, *, takes_over: bool = False) -> Itera
     if takes_over:
         delete_objects([path])
     if not put_own(path, json.dumps(note).encode()):
-        who = bytes(read_whole(path)).decode("utf-8", "replace")[:200]
+        writer = bytes(read_whole(path)).decode("utf-8", "replace")[:200]
         raise BusyError(
-            f"another backup writes there, or was interrupted: {who}",
+            f"another backup writes there, or was interrupted: {writer}",
             advice="wait for its end; if it has died, pass --take-over",
         )
     try:
@@ -227,24 +229,24 @@ class ChunkWriter:
             self.read_bytes += size
             if name in self._known:
                 return
-            coming = self._coming.get(name)
-            mine = self._coming.setdefault(name, Future())
-        if coming is not None:  # another thread puts it
-            return coming.result()
+            of_other_thread = self._coming.get(name)
+            upload = self._coming.setdefault(name, Future())
+        if of_other_thread is not None:
+            return of_other_thread.result()
         try:
             if not self._dry_run:
                 put()
         except BaseException as error:
             with self._lock:
                 del self._coming[name]
-            mine.set_exception(error)
+            upload.set_exception(error)
             raise
         with self._lock:
             self._known.add(name)
             del self._coming[name]
             self.new_chunks += 1
             self.new_bytes += size
-        mine.set_result(None)
+        upload.set_result(None)
 
     def put_file(self, reader: Chunked, size: int) -> tuple[str, ...]:
         """The chunks of the first ``size`` bytes of an open file. Raises SourceChangedError if it has fewer,

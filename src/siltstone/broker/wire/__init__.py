@@ -1,1 +1,2 @@
-"""Kafka's requests and answers as bytes: headers, messages, and the codec between the two. Pure."""
+"""Kafka's requests and responses: the classes of their messages, and the codec to and from bytes. Pure: it
+opens no file and no socket."""

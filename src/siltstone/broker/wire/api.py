@@ -1,4 +1,4 @@
-"""What is known of an API without its messages: number, name, versions."""
+"""An API of Kafka's protocol: number, name, versions. Its messages are imported at their first use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Api:
 
     @cached_property
     def response(self) -> type[Message]:
-        """The class of its answers."""
+        """The class of its responses."""
         return self._message("Response")
 
     def _message(self, kind: str) -> type[Message]:

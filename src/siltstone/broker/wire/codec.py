@@ -1,8 +1,9 @@
-"""Reads and writes messages: for each message and version a list of steps, made once from its fields.
+"""Reads and writes messages. A message in one version is read, and written, by a list of steps, which is made
+once from its fields.
 
-A reader never trusts a length. Each is compared with the bytes that are left before anything is allocated;
-arrays of structures may have ``ELEMENTS_MAX`` elements in one message. Unknown tagged fields are skipped.
-Bytes behind the last field are ignored, as in Kafka.
+A reader never trusts a length: before it allocates anything, it compares the length with the bytes that are
+left. The arrays of one message may have ``ELEMENTS_MAX`` elements in all. Unknown tagged fields are skipped.
+Bytes after the last field are ignored, as in Kafka.
 
 ::
 
@@ -10,7 +11,7 @@ Bytes behind the last field are ignored, as in Kafka.
     string, bytes, records     size (int16, int32; if flexible a varint of size + 1), bytes
     array                      count (int32; or a varint of count + 1), elements
     uuid                       16 bytes
-    tagged fields              varint count, then for each: varint tag, varint size, bytes
+    tagged fields              varint count, then of each field: varint tag, varint size, bytes
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class MalformedRequestError(LogError, code="INVALID_REQUEST", error_code=42):
 
 
 class _Budget:
-    """How many elements a message may still have."""
+    """Counts the array elements of a message against ``ELEMENTS_MAX``; ``left``: how many it may still
+    have."""
 
     __slots__ = ("left",)
 
@@ -71,7 +73,7 @@ ReadValue = Callable[[memoryview, int, _Budget], tuple[Any, int]]
 
 
 class _Output:
-    """What has been written: pieces, and the bytes after the last one."""
+    """What has been written: the finished ``pieces``, and ``data``, the bytes after the last piece."""
 
     __slots__ = ("data", "pieces")
 
@@ -80,7 +82,7 @@ class _Output:
         self.data = bytearray()
 
     def add(self, piece: Piece) -> None:
-        """Put a piece behind what is written, without a copy."""
+        """Add a piece after what is written, without a copy."""
         self.pieces.append(self.data)
         self.pieces.append(piece)
         self.data = bytearray()
@@ -91,7 +93,8 @@ WriteStep = Callable[[Any, _Output], None]
 
 
 class _Known(NamedTuple):
-    """A field of a message, with its Python name, the class of its structures and its default."""
+    """A field of a message: its Python ``name``, its definition, its default, and ``of``: the class of its
+    structures, None if it has none."""
 
     name: str
     field: Field
@@ -122,7 +125,7 @@ def read(message: type[MessageT], version: int, data: memoryview, position: int 
 
 
 def write(message: Message, version: int) -> list[Piece]:
-    """The bytes of a message in pieces. Its ``records`` that are files stay what they are."""
+    """The bytes of a message, in pieces. ``records`` in a file are one piece, a range of that file."""
     output = _Output()
     _writer(type(message), version, message.FIRST_FLEXIBLE)(message, output)
     output.pieces.append(output.data)
@@ -293,7 +296,7 @@ def _value_reader(known: _Known, version: int, flexible: int) -> ReadValue:
 
 
 def _null_or(inner: ReadValue) -> ReadValue:
-    """A structure that may be null: an int8 before it is -1 then."""
+    """Reads a structure that may be null: an int8 before it says so, -1 for null."""
 
     def read_null_or(data: memoryview, position: int, budget: _Budget) -> tuple[Any, int]:
         return (None, position + 1) if data[position] > 0x7F else inner(data, position + 1, budget)
@@ -326,7 +329,7 @@ def _sized_reader(kind: str, is_flexible: bool, may_be_null: bool) -> ReadValue:
         if size < 0:
             if may_be_null:
                 return None, start
-            raise MalformedRequestError("a field is null that may not be", position=position)
+            raise MalformedRequestError("a field is null, but must not be", position=position)
         end = start + size
         if end > len(data):
             raise MalformedRequestError(
@@ -353,7 +356,7 @@ def _array_reader(known: _Known, version: int, flexible: int) -> ReadValue:
         if count < 0:
             if may_be_null:
                 return None, position
-            raise MalformedRequestError("an array is null that may not be", position=position)
+            raise MalformedRequestError("an array is null, but must not be", position=position)
         budget.take(count, position)
         if read_element is None:
             end = _end(data, position, count * width)
@@ -371,7 +374,7 @@ def _array_reader(known: _Known, version: int, flexible: int) -> ReadValue:
 
 
 def _element(known: _Known) -> _Known:
-    """The field that an element of an array is. None is null: no element of Kafka's arrays may be."""
+    """The definition of one element of an array. No element of Kafka's arrays may be null."""
     return known._replace(field=Field(known.field.kind, 0))
 
 

@@ -1,4 +1,4 @@
-"""What a message's definition says of each field: its type, and the versions that have it.
+"""Describes the fields of messages: the type of a field, and the versions that have it.
 
 ``wire.messages`` is generated from Kafka's own definitions by ``scripts/wire_messages.py``. One class serves
 all versions of a message::
@@ -30,7 +30,7 @@ Records: TypeAlias = bytes | bytearray | memoryview | Slice
 Piece: TypeAlias = Records
 """A part of what is sent."""
 ZERO_ID = bytes(16)
-"""The topic id that stands for none."""
+"""The topic id that stands for no topic."""
 EVERY_LATER = 32767
 """The last version of a field that no version has removed."""
 NEVER = 32767
@@ -38,7 +38,7 @@ NEVER = 32767
 
 
 class Field(NamedTuple):
-    """A field of a message, as Kafka's definition has it.
+    """A field of a message, from Kafka's definition of the message.
 
     ``kind``: Kafka's type, such as ``int32``, ``string``, ``uuid``, ``records``; ``struct`` for a message
     within the message. ``first``, ``last``: the versions that have it. ``nullable``: the first version in
@@ -58,8 +58,8 @@ class Field(NamedTuple):
 class Message(msgspec.Struct, frozen=True):
     """The root of all messages and of the structures in them. Arrays are tuples, ids 16 bytes.
 
-    ``FIRST_FLEXIBLE``: the first version with compact sizes and tagged fields (KIP-482); that of the request
-    or answer counts, and structures in it follow.
+    ``FIRST_FLEXIBLE``: the first version with compact sizes and tagged fields (KIP-482). For the structures
+    in a message, the one of the request or the response counts.
     """
 
     FIRST_FLEXIBLE: ClassVar[int] = NEVER

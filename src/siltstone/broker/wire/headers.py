@@ -1,15 +1,15 @@
-"""The headers of requests and answers (``RequestHeader``, ``ResponseHeader``).
+"""The headers of requests and responses (Kafka's ``RequestHeader``, ``ResponseHeader``).
 
 ::
 
     request:  0         2             4                8
               | api key | api version | correlation id | client id (int16, bytes) | tags (header v2) | body
-    answer:   0                4
+    response: 0                4
               | correlation id | tags (header v1) | body
 
 The client id is in the old form, with an int16 size, in all versions. A flexible version of an API has
-request header v2 and response header v1, with one exception: the answer of ApiVersions has header v0, since a
-client cannot know yet what the broker understands.
+request header v2 and response header v1, with one exception: the response to ApiVersions has header v0, since
+the client does not know yet which versions the broker has.
 """
 
 from __future__ import annotations
@@ -53,6 +53,6 @@ def read_header(frame: memoryview) -> RequestHeader:
 
 
 def response_header(key: int, version: int, correlation_id: int) -> bytes:
-    """The header of the answer to a request."""
+    """The header of the response to a request."""
     is_flexible = version >= APIS[key].first_flexible and key != API_VERSIONS
     return _INT32.pack(correlation_id) + (b"\0" if is_flexible else b"")

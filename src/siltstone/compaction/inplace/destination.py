@@ -192,7 +192,7 @@ class DryRun(Destination):
         return self._imitated.space_budget(state, max_extra_bytes)
 
     def commit_groups(self, planned: PlannedLog, groups: Sequence[GroupReport]) -> None:
-        """Count the space that the run would take for good."""
+        """Count the space that the run would take permanently."""
         if self._imitated is not None:
             self._imitated.count_originals(groups)
 

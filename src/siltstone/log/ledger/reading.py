@@ -12,12 +12,12 @@ open, retention does not delete the log's records from the horizon on. The reade
 first reads the log itself. A ledger has no records of open or aborted transactions, so ``isolation`` matters
 only from the horizon on. If a log has no ledger, all of the log is read.
 
-A ledger has no tombstones either. A reader that goes on after another one has to see those of the keys that
-the other one has read, also when a newer ledger has applied them meanwhile. So it reads the log itself from
-where the other one would have, ``log_from``, and the newer ledger only below that::
+A ledger has no tombstones either. A reader that continues where another one stopped has to see the tombstones
+of the keys that the other one has read, also when a newer ledger has applied them meanwhile. So it reads the
+log itself from where the other one would have, ``log_from``, and the newer ledger only below that::
 
     other reader   ├─ ledger 1 ─┤ log_from ── log ──►
-    goes on at           ▲
+    continues at         ▲
                          ├ ledger 2 ┤ log_from ── log ──►        not: ├ ledger 2 ──────────────┤ its horizon
 """
 
@@ -145,7 +145,7 @@ class CompactedReader(RecordReader, Closing):
         log_from: int | None = None,
         **options: Unpack[ReaderSettings],
     ) -> None:
-        """Arguments are ``LogReader``'s; ``log_from``: that of the reader that this one goes on after.
+        """Arguments are ``LogReader``'s; ``log_from``: that of the reader that this one continues.
 
         Raises UsageError, LedgerError, OSError; and OffsetOutOfRangeError, here or in a later ``poll``, if
         records of the log from ``log_from`` on were deleted before they were read.

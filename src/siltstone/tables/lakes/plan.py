@@ -1,18 +1,19 @@
-"""Plans an export into a table: what each log has that the table does not, or that a log is read again.
+"""Plans an export into a Delta or Iceberg table: which records of a log are read, and how they are written.
 
 ::
 
     the log, compared with the table's progress      view=latest                 view=log
     has no progress in the table                     read from its start         read from its start
-    the same topic, the same start, end >= ours      new records are merged      new records are appended
+    the same topic and start, and no smaller end     new records are merged      new records are appended
     another topic id; records that the table has     replaced                    refused
     were truncated
-    a later log start, or cleaned beyond our end     read again, and compared    appended, or data loss
+    a later log start, or cleaned beyond its end     read again, and compared    appended, or data loss
 
-A cleaning keeps the last record of each key, but in time removes tombstones. Where it has passed the table's
-end, a deletion may be in no record any more, so the log is read again as a whole. Read again, a bucket whose
-rows are the same keeps its files: offsets say so, as the records at an offset never change. They do not where
-a log was replaced or truncated: then all its buckets are written.
+*End* is the offset up to which the table has the log's records. A cleaning keeps the last record of a key,
+but removes tombstones after their delete horizon. If a cleaning has gone beyond the table's end, the
+tombstone of a row may be missing in the log, so the whole log is read again. Then a bucket whose rows have
+the same offsets keeps its files, since the record at an offset never changes. After a log was replaced or
+truncated, offsets are no proof, and all its buckets are written.
 """
 
 from __future__ import annotations
@@ -69,14 +70,15 @@ _START_AGAIN = "export to another target, or with mode='overwrite', which replac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakePlan:
-    """What the tasks of an export do. It is small, and picklable.
+    """The plan of an export, for its tasks. It is small, and picklable.
 
-    ``run``: a random word in the names of its files. ``options``: of the records that are read; None if
-    there is nothing to read. ``source``: of the export. ``files``: the present ones, by (partition, bucket).
-    ``partitions``: those that are read. ``read_again``: those whose old rows all go; ``compared``: those of
-    them whose buckets may stay as they are. ``stale``: partitions whose old files go where there is no new
-    row, too. ``progress``: of the logs that have another one than in the table. ``replaces_all``: no row of
-    before stays. ``size``: about the bytes of the new records.
+    ``run``: a random word in the names of the export's files. ``options``: those that read the records, None
+    if there is nothing to read; ``source``: the export's own options. ``files``: the table's files, by
+    (partition, bucket). ``partitions``: those that are read. ``read_again``: the partitions whose old rows
+    are all replaced; ``compared``: those of them whose unchanged buckets keep their files. ``stale``: the
+    partitions whose old files are removed also from buckets without a new row. ``progress``: the new progress
+    of the logs whose progress changes. ``replaces_all``: all old rows are replaced. ``size``: an estimate of
+    the bytes of the new records.
     """
 
     root: str
