@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from siltstone.base.clock import ManualClock
@@ -133,7 +134,8 @@ def test_a_clean_log_says_when_its_newest_records_are_cleaned(tmp_path: Path) ->
         assert sentence.startswith("Nothing to clean: all closed segments are clean")
         assert "What is newer is in the active segment" in sentence
         assert f"(it has {log.view.active_size:,})" in sentence and "over 0.50." in sentence
-        waiting = replace(watched, state=TOMBSTONES, reason="the last delete horizon passes in 5 min")
+        reason = "the last delete horizon passes in 5 min"
+        waiting = msgspec.structs.replace(watched, state=TOMBSTONES, reason=reason)
         sentence = sentence_of(waiting, settings, circumstances_of(log, watched, settings, NOW))
         assert "passes in 5 min. A cleaning after that removes them. What is newer" in sentence
         log.roll()

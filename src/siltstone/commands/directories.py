@@ -36,7 +36,13 @@ from siltstone.base.records.metadata import Replicas
 from siltstone.commands.policies import read_server_properties
 from siltstone.compaction.inplace.planning import HIGH_WATERMARK_ADVICE, UNKNOWN_COMMITTED
 from siltstone.log.directory import LogDirectory, open_directories, refuse_network_file_system
-from siltstone.log.metadata_log import ClusterSettings, metadata_directory, node_id_of, read_cluster_settings
+from siltstone.log.metadata_log import (
+    METADATA_PARTITION,
+    ClusterSettings,
+    metadata_directory,
+    node_id_of,
+    read_cluster_settings,
+)
 from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
 from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
 from siltstone.runtime.manager import LogManager
@@ -191,10 +197,7 @@ class Snapshot:
     @property
     def has_brokers_metadata(self) -> bool:
         """Do the directories have a broker's metadata log, with its topics and their settings?"""
-        partitions = (
-            topic_partition for directory in self.directories for topic_partition in directory.partitions
-        )
-        return any(topic_partition.topic == CLUSTER_METADATA for topic_partition in partitions)
+        return any(METADATA_PARTITION in directory.partitions for directory in self.directories)
 
     @property
     def broker_id(self) -> int:

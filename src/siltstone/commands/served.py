@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.closing import Closing
+from siltstone.base.collector import collector_paused
 from siltstone.base.config import (
     Config,
     ConfigValue,
@@ -144,14 +145,15 @@ class Served(Closing):
         with contextlib.ExitStack() as stack:
             if not options.is_look:
                 self._open(stack)
-            self._watch = Watch(
-                options.paths,
-                LogOptions(broker_config=options.properties),
-                self.clock,
-                for_catalogue=True,
-                is_ours=not options.is_look,
-                history_of=self.histories.of,
-            )
+            with collector_paused():
+                self._watch = Watch(
+                    options.paths,
+                    LogOptions(broker_config=options.properties),
+                    self.clock,
+                    for_catalogue=True,
+                    is_ours=not options.is_look,
+                    history_of=self.histories.of,
+                )
             if not options.is_look:
                 self._watch.list_again()
             self.cataloguer = stack.enter_context(Cataloguer(self._watch, self.clock, facts=self.facts))

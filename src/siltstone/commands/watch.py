@@ -15,8 +15,11 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from siltstone.base import files
 from siltstone.base.clock import Clock, duration_text
@@ -111,8 +114,7 @@ class ListedSegments:
     active: tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchedLog:
+class WatchedLog(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One log at one moment. ``snapshot`` None: it was not read, for the ``reason``.
 
     ``policy`` and ``min_ratio`` are settings with their sources, None if they are not known;
@@ -333,7 +335,8 @@ class Watch:
         ``topics`` have neither ids nor settings. Raises SiltstoneError, OSError."""
         snapshot = self.newest = self._open(self._clock.now_ms())
         numbers = dict[str, list[int]]()
-        for topic_partition in sorted(snapshot.partitions):
+        in_order = sorted(snapshot.partitions.items())
+        for topic_partition, _ in in_order:
             numbers.setdefault(topic_partition.topic, []).append(topic_partition.partition)
         self.topics = {
             name: WatchedTopic(
@@ -350,13 +353,8 @@ class Watch:
             for name, partitions in numbers.items()
         }
         logs = (
-            WatchedLog(
-                topic_partition=topic_partition,
-                directory=snapshot.partitions[topic_partition],
-                state=SKIPPED,
-                reason=NOT_READ,
-            )
-            for topic_partition in sorted(snapshot.partitions)
+            WatchedLog(topic_partition=topic_partition, directory=path, state=SKIPPED, reason=NOT_READ)
+            for topic_partition, path in in_order
         )
         return WatchSnapshot(
             at_ms=self._clock.now_ms(), logs=tuple(logs), notes=tuple(self._notes_on_use(snapshot))

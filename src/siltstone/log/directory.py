@@ -487,15 +487,16 @@ def _find_partitions(
     objects for a name stay the same, since to make them takes most of the time where there are many."""
     partitions, passed_over = dict[TopicPartition, Path](), list[PassedOver]()
     by_name = {path.name: topic_partition for topic_partition, path in known.items()}
+    paths = {} if known else files.children(directory)
     for entry in files.entries(directory):
         topic_partition = by_name.get(entry.name)
         if topic_partition is not None and entry.is_directory:
             partitions[topic_partition] = known[topic_partition]
-        elif entry.is_link:
-            path = directory / entry.name
+            continue
+        path = paths.get(entry.name) or directory / entry.name
+        if entry.is_link:
             passed_over.append(PassedOver(path=str(path), reason="a symbolic link"))
         elif entry.is_directory:
-            path = directory / entry.name
             topic_partition = parse_partition(entry.name)
             if topic_partition is None:
                 passed_over.append(PassedOver(path=str(path), reason=ignore_reason(entry.name)))

@@ -14,6 +14,8 @@ import functools
 import re
 from dataclasses import dataclass
 
+import msgspec
+
 from siltstone.base.config import LONG_MAX
 
 SEGMENT_KINDS = ("log", "index", "timeindex", "txnindex")
@@ -79,9 +81,9 @@ _NOT_SERVED = re.compile(r"-(delete|future|stray)$")
 this log directory, of a replica that no longer belongs to the broker."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
-    """A topic's name and a partition's number."""
+class TopicPartition(msgspec.Struct, frozen=True, order=True, gc=False):
+    """A topic's name and a partition's number. (A ``Struct``: there may be 100,000 of them as keys of several
+    mappings, and its hash and its order take a third of a dataclass's time.)"""
 
     topic: str
     partition: int

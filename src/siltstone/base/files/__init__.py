@@ -37,6 +37,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple
 
@@ -354,14 +355,22 @@ def entries(directory: PathLike | int) -> list[Entry]:
     with os.scandir(directory) as listing:
         rows = [
             Entry(
-                name=item.name,
-                is_file=item.is_file(follow_symlinks=False),
-                is_directory=item.is_dir(follow_symlinks=False),
-                is_link=item.is_symlink(),
+                item.name,
+                item.is_file(follow_symlinks=False),
+                item.is_dir(follow_symlinks=False),
+                item.is_symlink(),
             )
             for item in listing
         ]
-    return sorted(rows, key=lambda row: row.name)
+    return sorted(rows, key=itemgetter(0))
+
+
+def children(directory: PathLike) -> dict[str, Path]:
+    """The path of each entry of a directory by name. (``directory / name`` parses the name: twice the time
+    where there are 100,000.) Raises OSError."""
+    if is_read_only(directory):
+        return {entry.name: Path(directory) / entry.name for entry in entries(directory)}
+    return {path.name: path for path in Path(directory).iterdir()}
 
 
 def _local(path: PathLike) -> str:
