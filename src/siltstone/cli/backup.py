@@ -21,7 +21,7 @@ class BackupFlags(output.DirFlags):
     Parameters
     ----------
     live
-        A broker goes on meanwhile: take no lock; the first start on a restore recovers as after a crash.
+        A broker may keep running: take no lock; the first start on a restore recovers as after a crash.
     keep
         How many backups stay; older ones are removed, with what only they have.
     take_over

@@ -1,5 +1,5 @@
-"""``siltstone erase`` erases keys from a compacted topic, ``siltstone empty`` empties a topic. Both show
-first what would go, and ask."""
+"""``siltstone erase`` erases keys from a compacted topic, ``siltstone empty`` empties a topic. Both show what
+they would remove, and ask."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _text_in(file: str) -> str:
 
 
 def _engine(name: str) -> EngineName:
-    """Raises UsageError for an engine that there is not."""
+    """The engine of this name. Raises UsageError if there is none."""
     output.refuse_if(
         name not in ENGINES, f"--engine {name}: there is no such engine", f"pass {', '.join(ENGINES)}"
     )
@@ -141,7 +141,7 @@ def erase(
 
 
 def _show_erasures(done: erasing.Erasures, *, as_json: bool) -> int:
-    """Show what became of the keys; the exit status."""
+    """Print the results; returns the exit status."""
     if as_json:
         output.write_json(done.to_json())
     elif len(done.keys) == 1:
@@ -173,7 +173,7 @@ def _show_holders(lines: Sequence[str]) -> None:
 
 
 def _show_erasure(done: erasing.Erasure) -> None:
-    """Show what became of one key."""
+    """Print the result for one key."""
     counts = f"{counted(done.values, 'value')} and {counted(done.tombstones, 'tombstone')}"
     numbers = ", ".join(map(str, done.partitions))
     where = f" in {'partition' if len(done.partitions) == 1 else 'partitions'} {numbers}" if numbers else ""

@@ -2,14 +2,14 @@
 
 The format is that of ``base.files.backups``. A file is cut into chunks of equal size, so a segment that has
 grown since the last backup adds its new chunks, and a segment that a cleaning has written anew under its old
-name adds what is new in it. A file whose size, time and inode are those of the last backup is not read again,
-unless it was written just before that one. The restore point is written last: it is complete, or not there. A
+name adds what is new in it. A file with the size, time and inode of the last backup is not read again, unless
+it was written just before that backup. The restore point is written last: it is complete, or not there. A
 restore checks every chunk against its name.
 
-A directory is locked, and was stopped in order, or not: a restore leaves it as it was, and a start recovers
-it. With ``is_live`` a broker goes on meanwhile: each partition is copied until its list of files was the same
-before and afterwards, offsets' checkpoints before the logs, and without the mark of a clean shutdown. So the
-first start on it recovers as after a crash.
+The directories are locked during a backup. After an unclean shutdown, a broker recovers the restored
+directories as it would the originals. With ``is_live`` they are not locked, and a broker may run: a partition
+is copied again until its files were the same before and after the copy; checkpoints are copied before the
+logs, and the clean-shutdown marker is left out. So the first start on a restore recovers as after a crash.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ _PASSING = (".deleted", ".cleaned")
 _GRACE_MS = 24 * 3_600_000
 """A chunk that no restore point has is removed once it is older: an interrupted backup is repeated sooner."""
 _SAME_TICK_MS = 2_000
-"""A file that was written so shortly before a backup is read again: its time may be the same although its
-bytes are others."""
+"""A file that was modified so shortly before a backup is read again by the next one: it may have changed
+since, within the same tick of its modification time."""
 Progress = Callable[[str, int, int], None]
-"""Called with what is done, bytes done, bytes in all."""
+"""Called with the step (``backup`` or ``restore``), bytes done, bytes in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupRequest:
-    """What is backed up, and where. ``keep``: how many restore points stay, None: all."""
+    """The options of ``siltstone backup``. ``keep``: how many restore points stay, None: all."""
 
     directories: Sequence[Path]
     target: Path
@@ -76,8 +76,9 @@ class BackupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupResult:
-    """What a backup did. ``new_bytes``: of the chunks that the store did not have; ``passed_over``: what is
-    no regular file; ``pruned``: restore points that were removed."""
+    """The result of a backup. ``new_chunks``, ``new_bytes``: those that the store did not have;
+    ``passed_over``: links and other files that are not regular; ``pruned``: the restore points that were
+    removed."""
 
     backup_id: str
     files: int
@@ -96,7 +97,7 @@ class BackupResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreResult:
-    """What was restored, and whether a start will recover it (``needs_recovery``)."""
+    """The result of a restore. ``needs_recovery``: the first start on it will recover the logs."""
 
     backup_id: str
     time_ms: int
@@ -132,12 +133,13 @@ def chosen(points: Sequence[RestorePoint], at: str | None) -> RestorePoint:
     try:
         moment = datetime.fromisoformat(at)
     except ValueError:
-        reason = f"--at {at}: is no backup and no time"
+        reason = f"--at {at}: it is neither a backup nor a time"
         raise UsageError(reason, advice=f"pass one of {known}, or a time as 2026-11-24T12:00:00Z") from None
     until_ms = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
     before = [point for point in points if point.time_ms <= until_ms]
     if not before:
-        raise UsageError(f"--at {at}: no backup is so old", advice=f"the oldest is {points[0].backup_id}")
+        reason = f"--at {at}: all backups are newer"
+        raise UsageError(reason, advice=f"the oldest is {points[0].backup_id}")
     return before[-1]
 
 
@@ -185,7 +187,7 @@ def backup(
 
 
 class _Backup:
-    """One run: reads files, puts the chunks that are new."""
+    """One run: reads the files, and puts the chunks that the store does not have."""
 
     def __init__(self, request: BackupRequest, points: Sequence[RestorePoint], progress: Progress) -> None:
         self._request, self._progress = request, progress
@@ -203,7 +205,7 @@ class _Backup:
         self.passed_over: list[str] = []
 
     def back_up(self, root: Path) -> BackedUpDirectory:
-        """Put what is new of a log directory."""
+        """Put the new chunks of a log directory, and return its files."""
         folders, statuses = _files_below(root, self.passed_over)
         self._total = sum(status.size for status in statuses.values())
         if not self._request.is_live:
@@ -236,8 +238,8 @@ class _Backup:
         return self._request.is_live and base == CLEAN_SHUTDOWN
 
     def _live_folder(self, root: Path, folder: str) -> tuple[list[str], tuple[BackedUpFile, ...]]:
-        """(the folder with those in it, their files), at a moment at which nothing but the last segment has
-        changed."""
+        """(The folder and those below it, their files) of a partition of a running broker. Copies it again
+        until nothing but its last segment has changed during the copy."""
         for _ in range(LIVE_ATTEMPTS):
             with contextlib.suppress(FileNotFoundError, SourceChangedError):
                 below, before = _files_below(root / folder, [])

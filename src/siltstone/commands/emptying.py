@@ -173,12 +173,12 @@ def _size(log: ReadableLog) -> int:
 
 
 def _notes(mode: str, logs: Sequence[ReadableLog]) -> list[str]:
-    """What the topic's readers have to know."""
+    """Notes for the topic's readers."""
     notes = []
     if mode == TRUNCATE:
         notes.append(
-            "no reader learns of it: those that are behind go on at the end, and tables made of the topic "
-            "keep what they have; the mode tombstones tells them"
+            "no reader learns of it: consumers that are behind continue at the end, and tables made of the "
+            "topic keep their rows; with the mode tombstones they delete them"
         )
     with_ledger = [
         str(log.topic_partition) for log in logs if LedgerStore(log.directory).cursor() is not None

@@ -286,8 +286,8 @@ def cleaner_with(
     topic: str | None = None,
     spark_conf: Mapping[str, str] | None = None,
 ) -> LogCleaner:
-    """A log cleaner that cleans when it is told to, with an engine as for ``start_cleaner``; ``topic``: the
-    only one that it will clean. Raises UsageError, EngineError."""
+    """A log cleaner that is not started: it cleans when ``clean_now`` is called. ``engine``: as for
+    ``start_cleaner``; ``topic``: the only one that it will clean. Raises UsageError, EngineError."""
     if engine not in ENGINES:
         raise UsageError(f"there is no engine {engine!r}", advice="pass auto, spark or process")
     if engine != "spark" and not (engine == "auto" and _takes_spark(manager, topic)):
