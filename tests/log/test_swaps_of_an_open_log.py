@@ -120,18 +120,18 @@ def test_appends_go_on_while_a_swap_syncs(log: PartitionLog, monkeypatch: pytest
 
     def slow(path: Path) -> None:
         syncing.set()
-        assert appended.wait(10), "an append waited for the swap"
+        assert appended.wait(60), "an append waited for the swap"
         sync(path)
 
     monkeypatch.setattr(files, "sync_directory", slow)
     swapping = threading.Thread(target=lambda: offset_values.clean_two(log, 0), daemon=True)
     swapping.start()
-    assert syncing.wait(10)
+    assert syncing.wait(60)
     end = log.log_end_offset
     offset_values.append(log)
     assert log.log_end_offset == end + 3
     appended.set()
-    swapping.join(10)
+    swapping.join(60)
     assert log.log_end_offset == end + 3
     assert read_all(log)[-1].offset == end + 2
 

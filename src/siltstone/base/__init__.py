@@ -1,1 +1,1 @@
-"""What all other packages build on: the record format, settings, file access, the clock, errors."""
+"""The base of all other packages: the record format, settings, file access, the clock, errors."""

@@ -66,7 +66,7 @@ CODEC_NAMES = tuple(codec.name for codec in CODECS)
 # Values of ``compression.type`` that name no codec. With "producer" each batch keeps its own.
 _WITHOUT_CODEC = ("uncompressed", "producer")
 COMPRESSION_TYPES = (_WITHOUT_CODEC[0], *reversed(CODEC_NAMES[1:]), _WITHOUT_CODEC[1])
-"""What ``compression.type`` can be, in Kafka's order."""
+"""The values of ``compression.type``, in Kafka's order."""
 
 
 def codec_number(name: str) -> int:

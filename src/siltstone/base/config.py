@@ -346,7 +346,7 @@ def _pairs(assignments: Iterable[str], source: str) -> Iterator[tuple[str, str]]
 # A broker's ``server.properties``: Java's properties format, with Kafka's names.
 
 _LISTENERS_OWN = "listener.name."
-"""What the name of a setting of one listener begins with."""
+"""The prefix of the names of one listener's settings."""
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
@@ -365,9 +365,9 @@ def parse_server_properties(text: str, name: str, *, skip_unknown: bool = False)
 
 
 def ignored_properties(text: str, name: str) -> tuple[list[UsageError], list[str]]:
-    """What has no effect in a ``server.properties``: an error that suggests the nearest name for each entry
-    that is no setting of a broker, and the names of those that only a Kafka uses. Raises UsageError for an
-    invalid escape."""
+    """The settings of a ``server.properties`` that have no effect: an error that suggests the nearest name
+    for each entry that is no setting of a broker, and the names of those that only a Kafka uses. Raises
+    UsageError for an invalid escape."""
     unknown, unused = list[UsageError](), dict[str, None]()
     for line, key, _ in _entries(text, name):
         if key in OTHER_BROKER_NAMES or key.startswith(_LISTENERS_OWN):

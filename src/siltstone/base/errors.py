@@ -298,7 +298,7 @@ class JobCancelledError(SiltstoneError, code="JOB_CANCELLED"):
 class ChangedMeanwhileError(
     SiltstoneError, code="CHANGED_MEANWHILE", advice="look at the present state, and ask again"
 ):
-    """What was to be changed is no longer what the caller has seen (HTTP's 412)."""
+    """The object of a change is no longer as the caller has read it (HTTP's 412)."""
 
 
 class NotAllowedError(SiltstoneError, code="NOT_ALLOWED"):

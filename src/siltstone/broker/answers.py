@@ -23,7 +23,7 @@ Pieces: TypeAlias = Sequence[Piece]
 
 
 class Unanswered(enum.Enum):
-    """What a handler returns if no response is to be sent."""
+    """A handler returns it if no response is to be sent."""
 
     SILENT = "no answer is sent, and the next request is read"
     CLOSED = "no answer is sent, and the connection is closed"
@@ -52,7 +52,7 @@ class ListenerAddress:
 
 @dataclass(slots=True, eq=False)
 class Activity:
-    """What a connection has done so far, for the list of connections. Only the loop's thread writes it.
+    """The activity of a connection, for the list of connections. Only the loop's thread writes it.
 
     ``client_id``: of the last request, at most ``CLIENT_ID_MAX`` characters. ``api_key``: of the last
     request; -1 before the first one. ``asked_at``: the time at which that request was complete, by

@@ -33,7 +33,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class CalledMethod(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program asks: a method by its dotted name, and its keyword arguments."""
+    """A program's call: a method by its dotted name, and its keyword arguments."""
 
     method: str
     arguments: dict[str, Any] = {}

@@ -59,8 +59,8 @@ _logger = logging.getLogger("siltstone.broker")
 
 
 class SharedState(Protocol):
-    """What all connections share (``server.Sockets``). ``scratch``: the buffer for small frames; ``now``: the
-    loop's time in seconds, as of the last sweep, at most a second ago."""
+    """The state that all connections share (``server.Sockets``). ``scratch``: the buffer for small frames;
+    ``now``: the loop's time in seconds, as of the last sweep, at most a second ago."""
 
     loop: asyncio.AbstractEventLoop
     limits: Limits

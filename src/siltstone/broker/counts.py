@@ -141,7 +141,7 @@ class ApiCounts:
 
 
 class TopicCounts:
-    """What was produced to and fetched from one topic, or all. ``produces``: batches; ``fetches``: partitions
+    """Counters of one topic, or of all. ``produces``: batches; ``fetches``: partitions
     in responses; bytes are those of batches."""
 
     __slots__ = (

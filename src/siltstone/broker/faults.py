@@ -58,7 +58,7 @@ from siltstone.broker.wire.messages.produce import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedFault:
-    """What happens to one request. ``code``: the error code of its response, None for none; ``delay_s``: the
+    """The fault of one request. ``code``: the error code of its response, None for none; ``delay_s``: the
     delay, in seconds; ``cuts``: the connection is closed without a response; ``after``: the request is
     carried out first."""
 

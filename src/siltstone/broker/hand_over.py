@@ -243,7 +243,8 @@ class _Plan:
         return topic.topic_id or self._new_ids[topic.name]
 
     def _handed_over_before(self) -> MetadataImage:
-        """What an earlier run has handed over, if no Kafka has started since. Raises CorruptFileError."""
+        """The metadata that an earlier run has handed over, if no Kafka has started since. Raises
+        CorruptFileError."""
         if self._holder is None and self._snapshot.registry.is_handed_over and files.exists(self._path):
             return read_snapshot(self._path)
         return MetadataImage()

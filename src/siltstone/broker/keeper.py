@@ -60,7 +60,7 @@ class BrokerStart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartedBroker(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker says when it listens."""
+    """The message of a broker that has begun to listen."""
 
     pid: int
     address: str

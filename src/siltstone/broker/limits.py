@@ -117,7 +117,7 @@ def _overrides(text: str) -> dict[str, int]:
 
 
 class MemoryHolder(Protocol):
-    """What takes memory of a budget: a connection."""
+    """A connection, which takes memory of a budget."""
 
     def end_exemption(self) -> None:
         """Called when it has been exempt for over ``EXEMPT_SECONDS``."""

@@ -45,7 +45,7 @@ from siltstone.runtime.quotas import (
 ANONYMOUS = "ANONYMOUS"
 """The user of a connection without a password (``KafkaPrincipal.ANONYMOUS``)."""
 PRODUCE, FETCH, REQUEST, MUTATION, CONNECTION = "Produce", "Fetch", "Request", "ControllerMutation", "Ip"
-"""What is limited, by the names of Kafka's ``QuotaType``."""
+"""The kinds of quotas, by the names of Kafka's ``QuotaType``."""
 KINDS: Mapping[str, str] = {
     PRODUCE: PRODUCER_BYTE_RATE,
     FETCH: CONSUMER_BYTE_RATE,
@@ -59,7 +59,7 @@ METERS_MAX = 10_000
 itself what it likes."""
 THROTTLE_MS_MAX = (1 << 31) - 1
 _CAPPED = (REQUEST, CONNECTION)
-"""What is throttled for a window at most."""
+"""The kinds whose throttle time is one window at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class QuotaWindows:
 
 
 class Rate:
-    """What was taken a second, over windows (Kafka's ``Rate`` over ``WindowedSum``)."""
+    """A rate a second, over windows (Kafka's ``Rate`` over ``WindowedSum``)."""
 
     __slots__ = ("_taken", "_windows")
 
@@ -206,7 +206,7 @@ def _plain_address(text: str | None) -> str | None:
 
 
 class ThrottledTotals:
-    """What was throttled since the start, of one kind: how often, and for how many ms."""
+    """Throttling of one kind since the start: how often, and for how many ms."""
 
     __slots__ = ("milliseconds", "times")
 
@@ -260,7 +260,7 @@ class QuotaManager:
         return self.record(REQUEST, call, 100 * seconds)
 
     def give_back(self, kind: str, call: Call, amount: float) -> None:
-        """What was recorded is not taken after all."""
+        """Subtract an amount that was recorded and then not used."""
         quota = self._table.of_client(kind, ANONYMOUS, call.client_id or "")
         if quota is not None:
             with self._lock:
@@ -278,8 +278,8 @@ class QuotaManager:
         return int(min(bound * (windows.samples - 1) * windows.window_ms / 1000, THROTTLE_MS_MAX))
 
     def mutations(self, call: Call, strict_from: int) -> MutationQuota:
-        """What one request may create and delete. ``strict_from``: the first version of its API whose clients
-        know that they may be refused; others are only throttled."""
+        """The quota for the mutations of one request. ``strict_from``: the first version of its API whose
+        clients know that they may be refused; others are only throttled."""
         quota = self._table.of_client(MUTATION, ANONYMOUS, call.client_id or "")
         return MutationQuota(self, quota, is_strict=call.version >= strict_from)
 
@@ -376,7 +376,7 @@ class QuotaManager:
 
 
 class MutationQuota:
-    """What one request may still create and delete. ``throttle_ms``: how long its client is to be
+    """The quota for the mutations of one request. ``throttle_ms``: how long its client is to be
     throttled."""
 
     __slots__ = ("_is_strict", "_manager", "_quota", "throttle_ms")

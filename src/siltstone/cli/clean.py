@@ -44,7 +44,7 @@ class FleetFlags(FleetOptions):
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What is printed.
+    """The options of the output.
 
     Parameters
     ----------

@@ -64,7 +64,7 @@ class EraseFlags(output.TopicFlags):
     dry_run: bool = False
 
     def request(self) -> erasing.ErasureRequest:
-        """What is to be erased. Raises UsageError, OSError."""
+        """The request. Raises UsageError, OSError."""
         return erasing.ErasureRequest(topic=self.required_topic(), keys=self._keys(), kept=tuple(self.kept))
 
     def _keys(self) -> tuple[bytes, ...]:
@@ -80,7 +80,7 @@ class EraseFlags(output.TopicFlags):
 
 
 def _text_in(file: str) -> str:
-    """What a file or standard input has, without a line end at its end. Raises OSError."""
+    """The text of a file or of standard input, without a line end at its end. Raises OSError."""
     if file == "-":
         read = sys.stdin.buffer.read(_KEY_BYTES_MAX)
     else:

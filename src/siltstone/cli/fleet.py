@@ -16,7 +16,7 @@ from siltstone.commands.policies import NO_BROKER_CONFIG
 from siltstone.compaction.report import CLEANED, FAILED
 
 ShowBroker = Callable[[CleanOutcome, float], None]
-"""Shows the logs of one broker, whose cleaning took so many seconds."""
+"""Shows the logs of one broker, and how many seconds its cleaning took."""
 Document = Callable[[CleanOutcome], dict[str, object]]
 """The JSON of a cleaning of one broker."""
 
@@ -52,7 +52,7 @@ def clean_fleet(
         try:
             fleet.clean(on_broker)
             is_complete = True
-        finally:  # also after an interrupt: what is done, is done
+        finally:  # also after an interrupt: brokers that ended are cleaned
             progress.hide()
             if is_complete or fleet.results:
                 _finish(request, fleet, time.monotonic() - began, as_json=document is not None, quiet=quiet)
@@ -62,7 +62,7 @@ def clean_fleet(
 def _finish(
     request: CleanRequest, fleet: running.Fleet, seconds: float, *, as_json: bool, quiet: bool
 ) -> None:
-    """The last object, or the table with what is said below it."""
+    """Print the last JSON object, or the table with the lines below it."""
     if as_json:
         output.write_json(_total_document(request, fleet))
     elif quiet:
@@ -148,7 +148,7 @@ def _by_number(name: str) -> list[tuple[str, int]]:
 def _reasons(
     results: Sequence[running.BrokerResult], *, only_failed: bool = False
 ) -> Iterator[tuple[tuple[str, str], object]]:
-    """What is said of brokers, and of their logs that failed."""
+    """((Status, reason), name) of brokers with a reason, and of their logs that failed."""
     for result in results:
         if result.reason and (result.status == FAILED or not only_failed):
             yield (result.status, result.reason), result.broker

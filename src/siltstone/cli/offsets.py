@@ -106,7 +106,7 @@ class LogDirsFlags(output.DirFlags, output.ServerFlags):
     broker_list: str | None = None
 
     def document(self) -> dict[str, Any]:
-        """What is shown. Raises SiltstoneError."""
+        """The rows to show. Raises SiltstoneError."""
         config, topics = self.client_properties(), _words(self.topic_list)
         if self.bootstrap_server is None:
             is_alone = self.broker_list is not None

@@ -146,8 +146,8 @@ def write_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]],
 
 
 def write_rendered(renderable: RenderableType, width: int) -> None:
-    """What ``rich`` renders on standard output; without blanks at the ends of lines where that is no
-    terminal."""
+    """The text that ``rich`` renders for standard output; without blanks at the ends of lines where that is
+    no terminal."""
     console = Console(width=width)
     if console.is_terminal:
         console.print(renderable, crop=False)

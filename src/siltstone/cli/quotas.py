@@ -22,7 +22,7 @@ def wants_quotas(flags: ConfigsFlags) -> bool:
 
 
 def _of_flags(flags: ConfigsFlags) -> Iterator[EntityMatch]:
-    """What ``--user``, ``--user-defaults`` and so on say."""
+    """The entity that ``--user``, ``--user-defaults`` and so on name."""
     for entity_type, kind in ENTITY_TYPES.items():
         flag = entity_type.removesuffix("s")
         name, is_default = getattr(flags, flag), getattr(flags, f"{flag}_defaults")

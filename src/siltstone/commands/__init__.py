@@ -1,1 +1,1 @@
-"""What the commands and the library's functions do, without parsing arguments and printing (``cli``)."""
+"""The work of the commands and of the library's functions; ``cli`` parses arguments and prints."""

@@ -279,7 +279,7 @@ class _Backup:
         )
 
     def result(self, point: RestorePoint, pruned: Sequence[str]) -> BackupResult:
-        """What was done."""
+        """The result of the run."""
         return BackupResult(
             backup_id=point.backup_id,
             files=sum(len(directory.files) for directory in point.directories),

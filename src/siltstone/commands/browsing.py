@@ -78,7 +78,7 @@ Result = TypeVar("Result")
 RecordsView = Literal["log", "latest", "compacted"]
 RECORDS_VIEWS: tuple[RecordsView, ...] = get_args(RecordsView)
 READ_BYTES, READ_SECONDS = 64 << 20, 1.0
-"""What one request reads at most."""
+"""The most bytes that one request reads."""
 PAGE_RECORDS, PAGE_RECORDS_MAX = 50, 500
 _BLOCK_BYTES, _SMALLEST_BLOCK = 1 << 20, 16 << 10
 _ATTEMPTS = 3
@@ -351,7 +351,7 @@ class _Position(NamedTuple):
 
 
 def _digest(topic: BrowsedTopic, query: RecordQuery) -> bytes:
-    """What a cursor belongs to: the topic, and all of the query but how much and how it is shown."""
+    """The identity of a cursor's query: the topic, and all of the query but how much and how it is shown."""
     shape = replace(query, limit=1, key_decoding="auto", value_decoding="auto")
     return sha256(repr((topic.name, topic.identity, shape)).encode()).digest()[:8]
 
@@ -543,7 +543,7 @@ class _Scan:
         self._matches.popleft()
 
     def left(self) -> _Range:
-        """What is left to read from the head on."""
+        """The ranges that are left to read, from the head on."""
         if not self._matches:
             return self.rest
         offset = self._matches[0].offset
@@ -673,7 +673,7 @@ def _block_start(view: LogView, high: int, block_bytes: int) -> int:
 
 
 class _PageRead(NamedTuple):
-    """What a page has read, and where the next one begins."""
+    """The records of a page, and where the next one begins."""
 
     records: tuple[BrowsedRecord, ...]
     position: _Position

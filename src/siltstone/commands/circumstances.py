@@ -1,4 +1,5 @@
-"""What decides whether a log is cleaned now: its cleanable range, and what holds records back from it.
+"""The circumstances that decide whether a log is cleaned now: its cleanable range, and what holds records
+back from it.
 
 ::
 
@@ -72,7 +73,7 @@ class Circumstances:
 
     @cached_property
     def facts(self) -> ranges.LogFacts:
-        """What the rules need to know of the log. Raises OSError."""
+        """The log's state, for the rules. Raises OSError."""
         view = self.log.view
         stable = (
             durable_stable_offset(self.log, view)
@@ -88,7 +89,7 @@ class Circumstances:
 
     @cached_property
     def bounds(self) -> CleaningBounds:
-        """What a compacted ledger sets. Raises OSError."""
+        """The bounds that a compacted ledger sets. Raises OSError."""
         return cleaning_bounds(self.log.directory)
 
     @cached_property
@@ -107,11 +108,11 @@ class Circumstances:
 
     @cached_property
     def holdings(self) -> list[Holding]:
-        """What holds records back, the more lasting causes first: each from a segment's base on."""
+        """The causes that hold records back, the more lasting ones first: each from a segment's base on."""
         return [*self._active(), *self._unreplicated(), *self._young(), *self._other_bounds()]
 
     def holding_of(self, offset: int) -> Holding | None:
-        """What holds the record at ``offset`` back, None if it is in the cleanable range."""
+        """The cause that holds the record at ``offset`` back, None if it is in the cleanable range."""
         if offset < self.range.end:
             return None
         return next((holding for holding in self.holdings if holding.offset <= offset), None)

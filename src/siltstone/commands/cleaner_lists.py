@@ -1,4 +1,4 @@
-"""What the cleaner's lists show: its queue, its runs, the logs that it skips."""
+"""The rows of the cleaner's lists: its queue, its runs, the logs that it skips."""
 
 from __future__ import annotations
 

@@ -77,11 +77,11 @@ class Clients(Protocol):
         ...
 
     def samples(self) -> list[Sample]:
-        """What is measured, but for topics."""
+        """The broker's samples, but for topics."""
         ...
 
     def topic_series(self) -> list[Series]:
-        """What is counted of all topics, and of each."""
+        """The counters of all topics together, and of each topic."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What the console and the REST API ask of a ``Served``, beside the catalogue: records, segments, groups,
+"""Queries of the console and the REST API to a ``Served``, beside the catalogue: records, segments, groups,
 directories, savings, changes. Nothing here changes anything."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def browsed_topic(served: Served, topic: str) -> BrowsedTopic:
 
 
 def circumstances(served: Served, topic: str, partition: int) -> Circumstances:
-    """What bears on the cleaning of a partition: what the manager knows now, else the catalogue. Raises
+    """The circumstances of a partition's cleaning: from the manager, else the catalogue. Raises
     UnknownTopicError, SiltstoneError, OSError."""
     log, where = served.log(topic, partition), TopicPartition(topic, partition)
     watched = served.catalogue.partition_of(where).watched
@@ -117,7 +117,7 @@ def why_record_stays(
 def preview_change(
     served: Served, topic: str, set_to: Mapping[str, str], remove: Sequence[str] = ()
 ) -> ChangePreview:
-    """What a change of a topic's own settings would do. Raises UsageError for a setting that there is not,
+    """A preview of a change of a topic's own settings. Raises UsageError for a setting that there is not,
     UnknownTopicError, SiltstoneError, OSError."""
     numbers = served.describe(topic).partitions
     logs = [circumstances(served, topic, number) for number in numbers]
@@ -127,7 +127,7 @@ def preview_change(
 
 
 def look_at_emptying(served: Served, topic: str, mode: str) -> Emptying:
-    """What emptying a topic would remove; its keys are counted up to ``READ_BYTES``. Raises
+    """A dry run of emptying a topic; its keys are counted up to ``READ_BYTES``. Raises
     UnknownTopicError, PolicyViolationError, UsageError, SiltstoneError, OSError."""
     emptying.refuse_topic(topic, mode, served.settings_of(topic))
     logs = [served.log(topic, number) for number in served.describe(topic).partitions]
@@ -176,7 +176,7 @@ def savings(served: Served) -> Sequence[Saving]:
 
 
 def saved(served: Served) -> SavedBytes:
-    """What cleanings have freed lately. Raises OSError."""
+    """The recent savings of cleanings. Raises OSError."""
     return saved_lately(savings(served), cleanings(served), served.clock.now_ms())
 
 
@@ -259,7 +259,7 @@ class CleanerHealth:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong, in words; None if nothing is."""
+        """A sentence on the problem; None if there is none."""
         if self.dead_threads:
             return f"{counted(self.dead_threads, 'thread has', 'threads have')} died"
         return None if self.engine_up else "engine lost"

@@ -178,7 +178,7 @@ class SegmentCounter:
             return None
 
     def _kept_of(self, file: _SegmentFile) -> _Kept | None:
-        """What is kept of a file and still holds, perhaps of its first bytes only."""
+        """The kept counts of a file that are still valid, perhaps of its first bytes only."""
         path = file.path
         with self._lock:
             kept = self._kept.get(str(path))

@@ -1,4 +1,4 @@
-"""What a log directory is full of: each log with its segments, indexes and left-overs, and what is beside the
+"""The contents of a log directory: each log with its segments, indexes and left-overs, and what is beside the
 logs.
 
 ::
@@ -133,7 +133,7 @@ def last_scan(served: Served, number: int) -> LastScan[DirectoryContents]:
 
 
 def contents_of(served: Served, path: Path, report: Report = no_report) -> DirectoryContents:
-    """What a directory is full of, the largest log first. Raises OSError if it cannot be listed."""
+    """The contents of a directory, the largest log first. Raises OSError if it cannot be listed."""
     contents = outline(served, path)
     if contents.offline is not None:
         return contents
@@ -162,7 +162,7 @@ def _keys_of(logs: Sequence[LogOnDisk]) -> Mapping[str, npt.NDArray[np.int64]]:
 
 
 def outline(served: Served, path: Path) -> DirectoryContents:
-    """What is known of a directory without reading its logs."""
+    """The contents of a directory, as far as they are known without reading its logs."""
     free = None
     with contextlib.suppress(OSError):
         free = files.free_space(path)
@@ -209,7 +209,7 @@ def _log(name: str, sizes: Counter[str]) -> LogOnDisk:
 
 
 def _add_other(contents: DirectoryContents, root: Path, entry: files.Entry) -> None:
-    """What is no log: a deleted or moved one, checkpoints, files of others."""
+    """Entries that are no logs: a deleted or moved one, checkpoints, files of others."""
     status = files.stat(root / entry.name, follow=False)
     size = _tree_size(root / entry.name) if entry.is_directory else status.size
     suffix = next((ending for ending in ("-delete", "-future", "-stray") if entry.name.endswith(ending)), "")

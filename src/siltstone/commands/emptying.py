@@ -84,7 +84,7 @@ class EmptiedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emptying:
-    """What became of a topic, or would."""
+    """The result of emptying a topic, or of a dry run."""
 
     topic: str
     mode: str
@@ -99,7 +99,7 @@ class Emptying:
 
     @property
     def sentence(self) -> str:
-        """What holds now."""
+        """A sentence on the state of the topic."""
         records = sum(partition.records or 0 for partition in self.partitions)
         size = size_text(sum(partition.bytes for partition in self.partitions))
         verb = "would be emptied" if self.dry_run else "is empty" if self.is_empty else "is not empty yet"

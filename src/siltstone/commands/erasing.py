@@ -123,8 +123,8 @@ def parse_key(text: str, key_format: str = "utf8") -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyFingerprint:
-    """What a receipt has instead of the key: ``sha256`` of the ``salt``'s bytes and the key's, both in
-    hex."""
+    """A receipt's proof of the key, without the key: ``sha256`` of the ``salt``'s bytes and the key's, both
+    in hex."""
 
     salt: str
     sha256: str

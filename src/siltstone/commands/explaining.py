@@ -57,7 +57,7 @@ def removal_words(removed: Mapping[str, int]) -> str:
 
 
 def outcome_words(job: BackgroundJob) -> str:
-    """What a cleaning or a dry run that is done has come to, in words; empty for other jobs."""
+    """A sentence on the result of a cleaning or a dry run; empty for other jobs."""
     result = job.result
     if job.state != DONE or job.kind not in (CLEAN, EXPLAIN) or not isinstance(result, dict):
         return ""

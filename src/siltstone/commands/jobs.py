@@ -60,7 +60,8 @@ class BackgroundJob:
 
 
 class Progress:
-    """What a job reports, and how it learns that it was cancelled. Call it as an engine's progress."""
+    """The progress of a job, by which it also learns that it was cancelled. Call it as an engine's
+    progress."""
 
     def __init__(self, jobs: Jobs, job_id: str) -> None:
         self._jobs, self._id = jobs, job_id

@@ -90,7 +90,7 @@ class KeyPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySearch:
-    """What a search found of one key. ``files`` and ``bytes``: so many were searched."""
+    """The result of a search for one key. ``files`` and ``bytes``: so many were searched."""
 
     places: Sequence[KeyPlace] = ()
     files: int = 0
@@ -123,7 +123,7 @@ class KeySearch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedTopic:
-    """What is searched: the ``logs`` of a topic, its other directories in the log ``directories``, and the
+    """A topic to search: its ``logs``, its other directories in the log ``directories``, and the
     folders with ``kept`` originals. ``unreadable``: why a partition that is here cannot be searched;
     ``count``: of its partitions, here and elsewhere, None if that is not known; ``is_brokers``: Siltstone did
     not make it, so that there may be other replicas."""

@@ -38,7 +38,7 @@ _MERGED_AT = 1 << 18
 
 
 class WorkBudget(Protocol):
-    """What bounds a request: ``browsing.Budget``."""
+    """The bounds of a request: ``browsing.Budget``."""
 
     spent: int
 

@@ -154,7 +154,8 @@ def clean(
 
 
 def explain(path: OnePathOrMany, **keywords: Unpack[ExplainKeywords]) -> Explanation:
-    """What ``clean`` would do, and why, as ``siltstone explain`` shows it; nothing is locked or changed.
+    """Explain what ``clean`` would do, and why, as ``siltstone explain`` shows it; nothing is locked or
+    changed.
 
     Raises UsageError, SiltstoneError, OSError.
     """
@@ -176,10 +177,10 @@ def verify(before: OnePathOrMany, after: OnePathOrMany, **keywords: Unpack[LogKe
 
 
 class ReadableLogs(ReadOnlyLogs):
-    """What ``st.open`` returns: logs that are only read, and the commands on their directories."""
+    """The result of ``st.open``: logs that are only read, and the commands on their directories."""
 
     def explain(self, **keywords: Unpack[ExplainKeywords]) -> Explanation:
-        """What a cleaning would do; see ``st.explain``."""
+        """Explain what a cleaning would do; see ``st.explain``."""
         return explain(self._paths, **keywords)
 
     def clean(self, *, all_topics: bool = False, **keywords: Unpack[CleanKeywords]) -> CleanOutcome:
@@ -189,7 +190,7 @@ class ReadableLogs(ReadOnlyLogs):
 
 
 class OpenLogs(LogManager):
-    """What ``st.open`` returns with ``mode="a"``: logs to append to, read, and clean at once."""
+    """The result of ``st.open`` with ``mode="a"``: logs to append to, read, and clean at once."""
 
     def clean(self, topic: str | Sequence[str] = ()) -> list[LogResult]:
         """Clean compacted topics now, all or some, in this process: whatever their dirty ratio, and with the

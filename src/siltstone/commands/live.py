@@ -69,7 +69,7 @@ class LiveSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveTopic:
-    """What a cluster says about a topic."""
+    """A topic of the cluster."""
 
     topic_id: str
     partitions: tuple[int, ...]
@@ -77,7 +77,7 @@ class LiveTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadBack:
-    """What a read-back of a partition found: its offsets from ``start`` to ``end``, the ``records`` there,
+    """The counts of a read-back of a partition: its offsets from ``start`` to ``end``, the ``records`` there,
     and of these the number ``superseded`` by a later record of the same key."""
 
     start: int
@@ -122,7 +122,7 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalEntry:
-    """What the journal file holds, as JSON: the changes that one run makes, or has made."""
+    """The content of the journal file, as JSON: the changes that one run makes, or has made."""
 
     version: int
     bootstrap_server: str
@@ -134,7 +134,7 @@ class JournalEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What became of an entry: the names ``restored``, and a line for each one that was ``kept``."""
+    """The result of restoring an entry: the names ``restored``, and a line for each one that was ``kept``."""
 
     topic: str
     restored: tuple[str, ...] = ()
@@ -185,7 +185,7 @@ def default_journal() -> Path:
 
 
 def read_journal(path: Path) -> JournalEntry | None:
-    """What a run left, None without a file. Raises CorruptFileError, OSError."""
+    """The entry that an earlier run left, None without a file. Raises CorruptFileError, OSError."""
     try:
         entry = msgspec.json.decode(files.read_bytes(path), type=JournalEntry)
     except FileNotFoundError:
@@ -371,7 +371,7 @@ class _Partitions:
         self._changed_at: dict[int, float] = {}
 
     def results(self) -> tuple[PartitionResult, ...]:
-        """What was found last."""
+        """The last results."""
         return tuple(self._results.values())
 
     def wait(self) -> None:

@@ -27,7 +27,7 @@ SETTING = "siltstone.http.mask"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedParts:
-    """What is masked in the records of one topic. ``pointers``: the steps of each JSON pointer."""
+    """The masked parts of the records of one topic. ``pointers``: the steps of each JSON pointer."""
 
     key: bool = False
     value: bool = False
@@ -71,7 +71,7 @@ class Masking:
         return cls(rules=tuple(_rule(part.strip()) for part in parts if part.strip()))
 
     def of_topic(self, topic: str) -> MaskedParts:
-        """What is masked in the records of ``topic``."""
+        """The masked parts of the records of ``topic``."""
         parts = [part for expression, part in self.rules if expression.fullmatch(topic)]
         return MaskedParts(
             key="key" in parts,

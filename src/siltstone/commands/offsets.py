@@ -93,7 +93,7 @@ def parse_partitions(text: str) -> list[range]:
 
 
 class ListedTopics(Protocol):
-    """What knows topics and their partitions: a snapshot of directories, or a running broker."""
+    """A source of topics and their partitions: a snapshot of directories, or a running broker."""
 
     def names(self) -> list[str]: ...
     def topic(self, name: str) -> TopicDescription: ...

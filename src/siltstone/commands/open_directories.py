@@ -73,7 +73,7 @@ class OpenDirectories:
         return results
 
     def circumstances(self, log: TopicPartition) -> Circumstances:
-        """What bears on the cleaning of a log. Raises UnknownTopicError, StorageError, OSError."""
+        """The circumstances of the cleaning of a log. Raises UnknownTopicError, StorageError, OSError."""
         manager = self.manager
         return Circumstances(
             log=manager.get(log),
@@ -83,8 +83,8 @@ class OpenDirectories:
         )
 
     def what_holds(self, log: TopicPartition, offset: int, result: LogResult | None) -> Hold | None:
-        """What has kept a forced cleaning, which had ``result``, from the records up to ``offset``; None if
-        that is not known. Raises as ``circumstances``."""
+        """The hold that has kept a forced cleaning, which had ``result``, from the records up to ``offset``;
+        None if that is not known. Raises as ``circumstances``."""
         row = self.manager.uncleanable.get(log)
         if row is not None:
             return Hold(

@@ -333,7 +333,7 @@ def as_if_compacted(state: LogState) -> LogState:
 
 
 def tiered_notes(states: Iterable[LogState]) -> Iterator[str]:
-    """What an operator should know of logs with a remote part: which segments were read, and that they are
+    """Notes on logs with a remote part: which segments were read, and that they are
     not compacted. Only of logs that were listed."""
     topics = set()
     for state in states:

@@ -76,8 +76,8 @@ class PartitionPreview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePreview:
-    """What a change does to a topic. ``contradiction``: why the settings are refused, None if they are not;
-    ``check_ms``: within so many ms retention looks at the logs. ``sentences``: for people.
+    """The effect of a change on a topic. ``contradiction``: why the settings are refused, None if they are
+    not; ``check_ms``: within so many ms retention looks at the logs. ``sentences``: for people.
 
     ``stamped_batches``: with a delete horizon, which they keep, and its newest; None if they were not all
     counted. ``deletes_data``: segments go, or the topic begins to compact and records without a key or older
@@ -123,7 +123,7 @@ def preview(
     namespaces: Mapping[str, Mapping[str, str]] | None = None,
     counter: SegmentCounter | None = None,
 ) -> ChangePreview:
-    """What ``after``, the topic's new settings over the broker's, would do to its partitions.
+    """Preview the effect of ``after``, the topic's new settings over the broker's.
 
     ``logs``: of the partitions, with the settings as they are; ``namespaces``: the policies of Pulsar's
     namespaces; ``counter``: has the delete horizons, if it has counted the segments. Reads no record. What
@@ -260,7 +260,7 @@ def _stamped(logs: Sequence[Circumstances], counter: SegmentCounter | None) -> t
 
 
 def _sentences(preview: ChangePreview, before: Config, after: Config) -> list[str]:
-    """What matters of the change, in words."""
+    """Sentences on the effect of the change."""
     sentences, parts = list[str](), preview.partitions
     if preview.contradiction is not None:
         sentences.append(f"It is refused: {preview.contradiction}.")
@@ -301,7 +301,7 @@ def _sentences(preview: ChangePreview, before: Config, after: Config) -> list[st
 
 
 def _retention_sentence(after: Config) -> str:
-    """What goes from now on where retention begins."""
+    """Sentences on records that retention will delete from now on."""
     age_ms, size = after.integer("retention.ms"), after.integer("retention.bytes")
     age = duration_text(age_ms / 1000) if age_ms >= 1000 else f"{age_ms} ms"
     ways = [f"it is older than {age} (retention.ms)"] if age_ms >= 0 else []

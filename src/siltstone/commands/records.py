@@ -225,7 +225,7 @@ class _Followed:
 
     @property
     def view(self) -> LogView:
-        """What ``reader`` reads: it asks at each poll."""
+        """The options that ``reader`` reads at each poll."""
         return self.log.view
 
 

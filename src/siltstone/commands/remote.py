@@ -402,8 +402,8 @@ def _spec(time: int) -> OffsetSpec:
 
 
 def _set_for_all(entries: Mapping[str, ConfigEntry]) -> list[EffectiveSetting]:
-    """What was set at run time for all brokers: a source of a broker's settings. (The client cannot ask for
-    them alone.)"""
+    """The settings of all brokers that were changed at run time: a source of a broker's settings. (The client
+    cannot ask for them alone.)"""
     of_all = Source.DYNAMIC_DEFAULT_BROKER_CONFIG.value
     return [
         EffectiveSetting(name=name, value=value, source=source, synonyms=((source, name, value),))

@@ -66,7 +66,7 @@ def _answer(future: Future[_Answer]) -> _Answer:
 
 
 def _committed(broker: RemoteBroker, group_id: str) -> dict[TopicPartition, Any]:
-    """What the group has committed, by partition."""
+    """The offsets that the group has committed, by partition."""
     wanted = ConsumerGroupTopicPartitions(group_id)
     (future,) = broker.client.list_consumer_group_offsets([wanted], request_timeout=SECONDS).values()
     committed = _answer(future).topic_partitions or []

@@ -136,8 +136,8 @@ def explain(
     progress: Progress | None = None,
     engine: Callable[[], Engine] | None = None,
 ) -> Explanation:
-    """What a cleaning would do and why. Nothing is locked or changed. Raises SiltstoneError, OSError if
-    nothing can be explained; the failure of a log is in its explanation."""
+    """Explain what a cleaning would do and why. Nothing is locked or changed. Raises SiltstoneError, OSError
+    if nothing can be explained; the failure of a log is in its explanation."""
     plan_options = request.plan_options(resolve_now_ms(request.now_ms, SystemClock()))
     if request.top < 0:
         raise UsageError(f"--top {request.top} is negative", advice="pass a number from 0 on")

@@ -1,4 +1,4 @@
-"""What cleanings have saved, by day and by topic, in all log directories of a server."""
+"""The savings of cleanings, by day and by topic, in all log directories of a server."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Histories:
     def _parsed(
         self, directory: Path, name: str, read: Callable[[Path], Sequence[Row]], kept_as: str = ""
     ) -> Sequence[Row]:
-        """What ``read`` reads in a directory, kept while its file ``name`` is the same."""
+        """The result of ``read`` for a directory, kept while its file ``name`` is the same."""
         try:
             # Before it is read: a change in between is noticed the next time.
             state: object = name, files.stat(directory / name).identity
@@ -113,7 +113,7 @@ class SavedBytes:
 
 
 def saved_lately(savings: Sequence[Saving], cleanings: Sequence[Cleaning], now_ms: int) -> SavedBytes:
-    """What was saved lately: whole days by ``savings``; of yesterday those ``cleanings`` of the history that
+    """Recent savings: whole days by ``savings``; of yesterday those ``cleanings`` of the history that
     began in the last 24 hours."""
     today = day_of(now_ms)
     yesterdays = (

@@ -63,14 +63,14 @@ class LastScan(Generic[Found]):
         return not self.is_running and not is_recent
 
     def result(self) -> Found:
-        """What was found. Raises BusyError if that is not known yet."""
+        """The result. Raises BusyError if it is not known yet."""
         if self.found is not None:
             return self.found
         reason = self.error or f"it is being found: {self.done:,} of {self.total:,} logs"
         raise BusyError(reason, advice="try again in a moment")
 
     def to_json(self) -> dict[str, object]:
-        """What the REST API says beside the rows. ``looking``: the earlier name of ``scanning``, kept until
+        """The state of the scan, for the REST API. ``looking``: the earlier name of ``scanning``, kept until
         the first release, since scripts read it."""
         running = {"logs_done": self.done, "logs_total": self.total} if self.is_running else None
         return {"at_ms": self.at_ms, "error": self.error, "scanning": running, "looking": running}
@@ -86,7 +86,7 @@ class Scans(Closing):
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-scan")
 
     def of(self, name: str, scan: Callable[[Report], Found]) -> LastScan[Found]:
-        """What is known by the last scan of this name. ``scan`` makes the next one, where it is time; it may
+        """The result of the last scan of this name. ``scan`` makes the next one, where it is time; it may
         raise SiltstoneError and OSError."""
         with self._lock:
             kept = self._scans.setdefault(name, LastScan())

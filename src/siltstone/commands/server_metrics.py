@@ -1,4 +1,4 @@
-"""What a server measures: its directories and its cleaner in samples, its logs in columns."""
+"""The metrics of a server: its directories and its cleaner in samples, its logs in columns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _LOG_HELP = {
 
 
 def server_samples(served: Served) -> list[Sample]:
-    """What is measured of a server now, without its logs and the topics of its broker."""
+    """The samples of a server now, without its logs and the topics of its broker."""
     manager, catalogue = served.manager, served.catalogue
     samples = _directory_samples(catalogue) if manager is None else manager.samples(with_logs=False)
     samples += samples_of({"siltstone_build_info": 1}, _HELP, version=siltstone.__version__)
@@ -100,7 +100,8 @@ def _open_log_series(manager: LogManager, *, by_partition: bool) -> list[Series]
 
 
 def _catalogue_series(catalogue: Catalogue, *, by_partition: bool) -> list[Series]:
-    """What the catalogue has of the logs; ratio and overdue time of a topic are those of the worst log."""
+    """The series of the logs, from the catalogue; ratio and overdue time of a topic are those of the worst
+    log."""
     columns = catalogue.partition_columns
     if by_partition:
         topics = [catalogue.names[row] for row in columns["topic"].tolist()]

@@ -278,7 +278,7 @@ def _supersedes(log: Circumstances, offset: int) -> bool:
 
 
 def _holding(log: Circumstances, offset: int, superseder: int | None) -> Holding | None:
-    """What holds a record back, or the one that supersedes it."""
+    """The cause that holds a record back, or the one that supersedes it."""
     held = log.holding_of(max(offset, superseder or 0))
     if held is not None and superseder is not None and offset < held.offset:
         sentence = held.sentence.replace("it is ", f"offset {superseder} is ", 1)

@@ -196,7 +196,7 @@ class Position(NamedTuple):
 
 
 def _digest(topic: BrowsedTopic, query: RecordQuery) -> bytes:
-    """What a position belongs to. Filters, and how much is sent, may change."""
+    """The identity of a position's stream. Filters, and how much is sent, may change."""
     return sha256(repr((topic.name, topic.identity, query.view)).encode()).digest()[:8]
 
 
@@ -265,7 +265,7 @@ class _Block(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """What one step has read. ``gap``: why records are missing; ``is_at_end``: of all partitions."""
+    """The result of one step. ``gap``: why records are missing; ``is_at_end``: of all partitions."""
 
     records: tuple[BrowsedRecord, ...] = ()
     gap: str | None = None

@@ -1,4 +1,4 @@
-"""What happened to a topic: its cleanings, its last compactions beside the log, and the changes of its
+"""The history of a topic: its cleanings, its last compactions beside the log, and the changes of its
 settings, the newest first."""
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def _transactions_of(served: Served, log: ReadableLog) -> Iterator[OpenTransacti
 
 
 class _FirstBatch(NamedTuple):
-    """What is known of a transaction's first batch."""
+    """A transaction's first batch, as far as it is known."""
 
     began_ms: int | None
     producer_epoch: int | None

@@ -590,7 +590,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
-    """What the state of a log depends on, beside the bytes of its active segment: when its directory was
+    """The facts that a log's state depends on, beside the bytes of its active segment: when its directory was
     changed, and what other files and settings say of it."""
 
     modified_ns: int

@@ -243,7 +243,7 @@ class MergedLog:
         return self.log_report.extracted.keyless > 0
 
     def input_of(self, group_range: GroupRange) -> tuple[Offsets, TransactionState]:
-        """What the rewrite of a range needs: its retained offsets, and the transactions that are open where
+        """The input of the rewrite of a range: its retained offsets, and the transactions that are open where
         it starts."""
         base, no_offsets = group_range.base_offset, np.empty(0, np.uint32)
         return self.retained.get(base, no_offsets), self.transaction_states.get(base, NO_TRANSACTIONS)

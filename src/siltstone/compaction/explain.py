@@ -133,7 +133,7 @@ class CleaningBound:
 
 @dataclass(slots=True, kw_only=True)
 class KafkaExplained:
-    """What Kafka's cleaner would need for a log: how many keys its offset map holds with the buffer and load
+    """The passes of Kafka's cleaner over a log: how many keys its offset map holds with the buffer and load
     factor of the settings, how many passes that takes, and the buffer for one pass."""
 
     buffer_bytes: int
@@ -160,7 +160,7 @@ class RangeExplained:
 
 @dataclass(slots=True, kw_only=True)
 class ExpiredExplained:
-    """What retention would remove: whole segments, with their records (None: one is damaged) and the bytes
+    """The effect of retention: whole segments, with their records (None: one is damaged) and the bytes
     of their ``.log`` files. Of a log that is cleaned, segments are counted as they are after the cleaning."""
 
     segments: int = 0
@@ -170,7 +170,7 @@ class ExpiredExplained:
 
 @dataclass(slots=True, kw_only=True)
 class OutcomeExplained:
-    """What a cleaning, and retention after it, would keep and remove. ``records_before``, ``records_after``:
+    """The effect of a cleaning, and of retention after it. ``records_before``, ``records_after``:
     of the whole log; ``records``: below the first uncleanable offset, by kind, and after the cleaning.
     ``bytes_after``: of ``.log`` files; ``removed_bytes``: of uncompressed records. None where not known."""
 
@@ -273,8 +273,8 @@ _DECODED_KEY_MAX = 600
 
 
 def statistics_options(work: LogWork, top: int) -> StatisticsOptions:
-    """What is counted of a log. The bins go from the first batch's timestamp to the largest one below the
-    first uncleanable offset."""
+    """The options of counting in a log. The bins go from the first batch's timestamp to the largest one below
+    the first uncleanable offset."""
     non_empty = [segment for segment in work.segments if segment.size]
     first = first_batch_timestamp(non_empty[0]) if non_empty else None
     last = max((largest_timestamp(segment) for segment in non_empty), default=work.rules.now_ms)

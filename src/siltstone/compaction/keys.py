@@ -210,7 +210,7 @@ class EntryBlob:
         return replace(self, entries=self.entries.copy())
 
     def sort_key(self) -> list[int]:
-        """What non-empty blobs are sorted by, so that a merge does not depend on the order in which they
+        """The sort key of non-empty blobs, so that a merge does not depend on the order in which they
         arrive: no two blobs have the same base and first entry."""
         return [self.base_offset, *self.entries[0].tolist()]
 

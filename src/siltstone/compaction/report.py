@@ -100,7 +100,7 @@ CLEANING_REASONS = REASONS[:CLEANING_REASON_COUNT]
 
 @dataclass(slots=True, kw_only=True)
 class RecordCounts(Summable):
-    """What ``Rewriter`` counts: the figures of one group, or of all groups of a log.
+    """The counts of ``Rewriter``: the figures of one group, or of all groups of a log.
 
     ``records_read`` = ``records_retained`` + the records that the cleaning discarded. (Records that expired
     were not read.) The name of a field is its key in the JSON.

@@ -266,7 +266,7 @@ _MARKING_SPAN_FACTOR = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilteredRecords:
-    """What a filter tells about the batches whose decision is by key or to retain all.
+    """The result of a filter for the batches whose decision is by key or to retain all.
 
     ``columns``: records of these batches; ``is_retained`` (bool, one a record): which of them stay, as far as
     the filter knows. ``read``: how many records the batches have, also those that are not in ``columns``.

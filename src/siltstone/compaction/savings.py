@@ -88,7 +88,7 @@ def added_up(savings: Iterable[Saving]) -> list[Saving]:
 
 
 def savings_of_cleanings(cleanings: Iterable[Cleaning]) -> list[Saving]:
-    """What cleanings have saved, by topic and day. Results that removed nothing for another reason than that
+    """The savings of cleanings, by topic and day. Results that removed nothing for another reason than that
     count, too; those that are no cleaning do not."""
     return added_up(
         Saving(

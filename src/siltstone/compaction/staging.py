@@ -235,7 +235,7 @@ class PieceReport:
 
     @property
     def failure(self) -> LogFailure | None:
-        """What went wrong, None if nothing did."""
+        """The failure, None if there was none."""
         return self.group.failure
 
 

@@ -85,7 +85,7 @@ class Bins(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticsOptions:
-    """What is counted of a log: bytes by ``bins`` of time, and the ``top`` hottest keys."""
+    """The options of counting: bytes by ``bins`` of time, and the ``top`` hottest keys."""
 
     bins: Bins
     top: int
@@ -105,7 +105,7 @@ class KeyCount:
 
 @dataclass(slots=True, kw_only=True)
 class LogStatistics(Summable):
-    """What is counted in a log below the first uncleanable offset. Parts add up: ``count_records`` counts
+    """The counts of a log below the first uncleanable offset. Parts add up: ``count_records`` counts
     what single records tell, ``merge_counted_bucket`` what all records of a key tell. Bytes are of
     uncompressed records.
 
@@ -455,7 +455,7 @@ def _sum_up_keys(sums: Words, frequencies: Int64, superseded: Int64) -> int:
 
 
 def _statistics_of_keys(sums: Words, top: int) -> LogStatistics:
-    """What the sums of all keys of a bucket tell."""
+    """The counts that follow from the sums of all keys of a bucket."""
     frequencies, superseded = np.zeros(FREQUENCY_STEPS, np.int64), np.zeros(2, np.int64)
     statistics = LogStatistics()
     statistics.counts["dirty_keys"] = _sum_up_keys(sums, frequencies, superseded)

@@ -244,7 +244,7 @@ MIN_SPLIT_BYTES = 16 << 20
 _NEAR_BOUNDARY_DIVISOR = 16
 """Where a segment boundary is within 1/16 of a task's share, the next split begins there: no cut is made."""
 _FIRST_BATCH_READ_BYTES = 1 << 16
-"""What is read at a time to see whether a batch begins at a cut."""
+"""Bytes that are read at a time to see whether a batch begins at a cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -589,7 +589,7 @@ class LogWork:
 
     @property
     def ranges(self) -> Sequence[GroupRange]:
-        """What tasks rewrite: whole groups, unless some were cut; by offset."""
+        """The ranges that tasks rewrite: whole groups, unless some were cut; by offset."""
         return self.cut_ranges or whole_groups(self.segments, self.groups)
 
     @property

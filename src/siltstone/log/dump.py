@@ -63,7 +63,7 @@ _LARGEST_SEQUENCE = 0x7FFFFFFF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpOptions:
-    """What to show; the names are the flags of Kafka's tool.
+    """The options of a dump; the names are the flags of Kafka's tool.
 
     ``max_bytes``: how many bytes of a log are read. ``max_decompressed_message_bytes``: how many bytes one
     batch may decompress to. ``decoder``: for a log of one of Kafka's coordinator topics.

@@ -134,8 +134,8 @@ def segments_to_delete(
 def deletions_of(
     view: LogView, config: LogConfig, now_ms: int, retain_from: int | None
 ) -> tuple[Deletion, ...]:
-    """What retention deletes of an open log now; see ``segments_to_delete``. Raises InvalidConfigError,
-    OSError."""
+    """The segments of an open log that retention deletes now; see ``segments_to_delete``. Raises
+    InvalidConfigError, OSError."""
     return segments_to_delete(
         segment_metadata(view, with_times=config.deletes),
         now_ms=now_ms,

@@ -182,7 +182,7 @@ FAULT_REASON: dict[int, str] = {
     Fault.CODEC: "the batch's codec is unknown",
     Fault.OFFSETS: "the batch's offsets are below the log end offset, or do not increase",
 }
-"""What an error says about a refused batch. The first ones are faults of a record, as decoding finds them."""
+"""Reasons for which a batch is refused. The first ones are faults of a record, as decoding finds them."""
 _FAULT_ADVICE = {
     Fault.CHECKSUM: "it was damaged in transit; send it again",
     Fault.BASE_OFFSET: "send base offset 0, since the log assigns offsets",

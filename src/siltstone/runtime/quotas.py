@@ -179,8 +179,8 @@ def _names_for(entity: QuotaEntity) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityMatch:
-    """What a part of an entity must be. ``is_any``: whatever its name, also the default; else ``name``, None
-    for the default."""
+    """A condition on one part of an entity. ``is_any``: whatever its name, also the default; else ``name``,
+    None for the default."""
 
     kind: str
     name: str | None = None

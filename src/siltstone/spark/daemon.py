@@ -40,7 +40,8 @@ PRELOADED = (
     "siltstone.spark.compact",
     "siltstone.spark.verify",
 )
-"""What tasks import; imported after ``SINGLE_THREAD_SETTINGS`` are set, since the libraries read them."""
+"""The modules that tasks import; imported after ``SINGLE_THREAD_SETTINGS`` are set, since the libraries read
+them."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """``M_TRIM_THRESHOLD`` and ``M_MMAP_THRESHOLD`` of glibc's ``mallopt``."""

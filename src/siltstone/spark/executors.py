@@ -155,7 +155,7 @@ class UnsharedFolderError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedFolder:
-    """What the driver sees of the file that it wrote for a job: each task must see the same."""
+    """The driver's view of the file that it wrote for a job. Each task must see the same."""
 
     path: str
     nonce: bytes

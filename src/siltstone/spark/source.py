@@ -275,7 +275,7 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """What one task reports to the driver; ``query_id``: the id of the stream, None for a job."""
+    """The report of one task to the driver; ``query_id``: the id of the stream, None for a job."""
 
     staged: StagedOutput
     query_id: str | None = None
@@ -299,7 +299,7 @@ def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
 
 
 def _staged_of(messages: Messages) -> list[StagedOutput]:
-    """What the successful tasks have staged; the others have no message."""
+    """The batches that the successful tasks have staged; the others have no message."""
     return [message.staged for message in messages if isinstance(message, StagedMessage)]
 
 

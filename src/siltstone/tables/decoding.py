@@ -50,7 +50,7 @@ class ColumnDecoder(Protocol):
 
     @property
     def on_error(self) -> str:
-        """What an undecodable value becomes: an error ("raise"), or null ("null")."""
+        """The treatment of an undecodable value: an error ("raise"), or null ("null")."""
         ...
 
     def arrow_type(self) -> pa.DataType:

@@ -67,7 +67,8 @@ class Export:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportPlan:
-    """What the tasks of an export need: the table, its ``staging`` directory, the files' compression."""
+    """The description of an export for its tasks: the table, its ``staging`` directory, the files'
+    compression."""
 
     options: ReadOptions
     target: str

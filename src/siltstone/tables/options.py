@@ -302,7 +302,7 @@ SET_PATH = "set it to a Kafka log directory, or to the directory of one partitio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What a query reads. ``paths``: log directories of one broker, or the directory of one partition.
+    """The options of a query. ``paths``: log directories of one broker, or the directory of one partition.
 
     ``starting``, ``ending``: None is the log start offset, or the end that a consumer can read to. ``as_of``:
     read the log as it was after this offset, or at this time in ms. ``latest_if_no_match``: if no
@@ -393,7 +393,8 @@ _TITLE_FIELDS |= {"starting": "starting", "ending": "ending", "as_of": "asOf"}
 
 
 def plan_title(options: ReadOptions) -> str:
-    """What is read, in a few words, for the plans of queries: ``siltstone /backup/kafka users view=latest``.
+    """A short description of the query, for the plans of queries: ``siltstone /backup/kafka users
+    view=latest``.
 
     Options with their defaults are left out, and so is the filter of records: keys may be secret."""
     words, defaults = ["siltstone", ",".join(options.paths), str(options.selection)], ReadOptions(paths=())

@@ -528,7 +528,8 @@ class PushedFilters:
 
     @classmethod
     def of(cls, row_filter: RowFilter) -> PushedFilters:
-        """What a filter of records restricts. (Its partitions are chosen before: ``selected_partitions``.)"""
+        """The restrictions of a filter of records. (Its partitions are chosen before:
+        ``selected_partitions``.)"""
         return cls(
             start_offset=row_filter.start_offset or 0,
             end_offset=LONG_MAX if row_filter.end_offset is None else row_filter.end_offset,

@@ -68,8 +68,8 @@ def schema_of(options: ReadOptions) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
-    """What the tasks of a query do. ``splits``: what they read. ``keys``: for ``view=latest``, the logs in
-    which they first find the last record of each key (``tables.latest``); otherwise None."""
+    """The plan of a query, for its tasks. ``splits``: what they read. ``keys``: for ``view=latest``, the logs
+    in which they first find the last record of each key (``tables.latest``); otherwise None."""
 
     splits: list[TaskSplit]
     keys: KeyPlan | None = None

@@ -124,7 +124,7 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicTarget:
-    """What tasks need to know of a topic. ``partitions``: the numbers of those in this log directory;
+    """The description of a topic for tasks. ``partitions``: the numbers of those in this log directory;
     ``partition_count``: how many the topic has, None if that is not known; ``codec``: the codec's number;
     ``records_bytes_max``: bytes of a batch's records before compression; ``batch_bytes_max``: bytes of the
     whole batch; ``requires_keys``: the topic is compacted."""

@@ -116,7 +116,7 @@ PROBLEM_KINDS = {
 
 FileError = CorruptFileError | SourceChangedError | OSError
 FILE_ERRORS = (CorruptFileError, SourceChangedError, OSError)
-"""What reading a file of a log raises when the file is damaged, was changed, or cannot be read."""
+"""The errors of reading a file of a log when the file is damaged, was changed, or cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -174,7 +174,7 @@ def _with_path_in_error(path: PathLike) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStat:
-    """What ``stat(2)`` says about a file: ``size`` in bytes, ``links`` is the number of hard links.
+    """The attributes of a file from ``stat(2)``: ``size`` in bytes, ``links`` is the number of hard links.
 
     ``kind``: a value of ``opening.FILE_KINDS``, such as ``FILE``, ``DIRECTORY`` or ``LINK``. ``etag``: an
     object's, as its store gives it.
@@ -1034,8 +1034,8 @@ def copy(source: PathLike, target: PathLike) -> None:
 
 
 class FreeSpace(NamedTuple):
-    """What a file system has left for this user, and its size. ``free_inodes`` is None if it does not count
-    inodes."""
+    """The free space of a file system for this user, and its size. ``free_inodes`` is None if it does not
+    count inodes."""
 
     free_bytes: int
     free_inodes: int | None

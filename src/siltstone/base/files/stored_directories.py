@@ -66,7 +66,7 @@ class StoredDirectory:
 
 
 class _Inside(NamedTuple):
-    """What a path means that is within a restore point. ``name``: from its root on, "" for the root."""
+    """A path within a restore point. ``name``: from its root on, "" for the root."""
 
     target: str
     backup_id: str
@@ -182,7 +182,7 @@ def has_keys(path: AnyPath) -> bool:
 
 
 def list_keys(path: AnyPath) -> tuple[dict[str, ObjectStatus], list[str]]:
-    """What is directly in a directory: (files by name, names of folders). Raises FileNotFoundError,
+    """The entries directly in a directory: (files by name, names of folders). Raises FileNotFoundError,
     OSError."""
     if (located := _locate(path)) is None:
         return objects.list_keys(path)

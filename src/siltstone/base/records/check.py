@@ -45,12 +45,12 @@ _ABOVE_ALL_TIMESTAMPS = 1 << 62
 """The smallest timestamp so far, before the first record."""
 _MAX_CODEC = len(CODECS) - 1
 RecordRules = tuple[bool, bool, int, int]
-"""What the log demands of records: (is_from_client, needs_keys, min_allowed, max_allowed).
+"""The log's rules for records: (is_from_client, needs_keys, min_allowed, max_allowed).
 
 ``is_from_client``: a producer sent them, not a coordinator. ``needs_keys``: the topic has
 ``cleanup.policy=compact``. ``min_allowed`` and ``max_allowed`` bound the timestamps (ms)."""
 AssignedFields = tuple[int, int, bool, int]
-"""What the log assigns: (next offset, leader epoch, is_log_append_time, the time now in ms)."""
+"""The values that the log assigns: (next offset, leader epoch, is_log_append_time, the time now in ms)."""
 ANY_REFUSED, ANY_CHECKSUM_PENDING, ANY_COMPRESSED, ANY_LOG_APPEND_TIME = 1, 2, 4, 8
 """The flags that ``check_batches`` returns: what holds for at least one of the batches."""
 _LOG_ONLY_ATTRIBUTES = layout.TIMESTAMP_TYPE_BIT | layout.DELETE_HORIZON_BIT

@@ -241,8 +241,9 @@ def find_expiry_or_note(
 
 
 def expiry_without_cleaning(state: LogState, result: LogResult, options: PlanOptions) -> Expiry | None:
-    """What retention would remove of a log that is not cleaned; None for nothing. The result has the notes,
-    and is as after a cleaning where a cleaning applies retention. Raises SiltstoneError, OSError."""
+    """The segments that retention would remove of a log that is not cleaned; None for nothing. The result has
+    the notes, and is as after a cleaning where a cleaning applies retention. Raises SiltstoneError,
+    OSError."""
     if retention_applies(result):
         expiry = find_expiry_or_note(state, result, options, None)
         if expiry is not None:
@@ -264,7 +265,7 @@ def expiry_without_cleaning(state: LogState, result: LogResult, options: PlanOpt
 
 
 def _segment_metadata(remaining: Sequence[RemainingSegment], *, needs_times: bool) -> list[SegmentMetadata]:
-    """What ``log.retention`` needs to know of the segments. The active one stays, so its end and its largest
+    """The segments as ``log.retention`` needs them. The active one stays, so its end and its largest
     timestamp are not needed: they are LONG_MAX."""
     ends = [*(entry.segment.base_offset for entry in remaining[1:]), LONG_MAX]
     last = len(remaining) - 1

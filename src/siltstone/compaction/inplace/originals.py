@@ -153,7 +153,8 @@ class Originals:
         )
 
     def _kept_log(self, state: LogState) -> KeptLog:
-        """What is kept of a log. The first call for a log stores its checkpoint, before the run moves it."""
+        """The kept originals of a log. The first call for a log stores its checkpoint, before the run moves
+        it."""
         if str(state.topic_partition) not in self._logs:
             active = state.segments()[-1]
             files.make_directory(self.folder / str(state.topic_partition), parents=True)

@@ -309,7 +309,7 @@ def _refusal_by_settings(state: LogState) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LogInput:
-    """What planning has read of a log. ``config``: the settings of ``state`` that a log uses, as
+    """A log as planning has read it. ``config``: the settings of ``state`` that a log uses, as
     attributes."""
 
     state: LogState
@@ -387,7 +387,7 @@ def log_facts(
     producers: ProducerStates,
     committed_below: int,
 ) -> ranges.LogFacts:
-    """What ``ranges`` needs to know of a log. ``committed_below``: records below this offset are committed
+    """A log as ``ranges`` needs it. ``committed_below``: records below this offset are committed
     (``Checkpoints.committed_below``).
 
     Raises CorruptFileError, OSError.

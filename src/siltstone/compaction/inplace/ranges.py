@@ -28,7 +28,7 @@ KAFKA_MAP_ENTRY_BYTES = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSegment:
-    """What planning needs to know of a segment: sizes in bytes, times in ms.
+    """A segment as planning sees it: sizes in bytes, times in ms.
 
     ``first_timestamp``: the largest timestamp of its first batch, None without one or if it is not needed.
     ``largest_timestamp``: the modification time if the segment has no timestamps; 0 if it is not needed.
@@ -45,7 +45,7 @@ class PlanSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
-    """What planning needs to know of a log. ``segments`` ascend; the last one is active.
+    """A log as planning sees it. ``segments`` ascend; the last one is active.
 
     ``checkpoint``: the log's entry in the cleaner checkpoint, None without one. ``stable_offset``: nothing at
     or above it may be cleaned (``planning.stable_offset``).

@@ -224,7 +224,7 @@ def check_staged(
 
 
 def _superseded_problem(run: Run, offsets: Int64) -> str:
-    """What is wrong with a run's superseded offsets; empty if nothing is."""
+    """The problem of a run's superseded offsets; empty if there is none."""
     if len(offsets) != run.superseded:
         return f"{len(offsets)} offsets of run {run.id} are superseded, but {run.superseded} were counted"
     bounded = np.concatenate(([run.base_offset - 1], offsets, [run.end_offset]))

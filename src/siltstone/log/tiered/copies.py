@@ -58,7 +58,7 @@ class OffsetGap(NamedTuple):
 def choose(
     copies: Iterable[RemoteCopy], lineage: Epochs, *, log_start: int, local_start: int | None
 ) -> list[ChosenRange | OffsetGap]:
-    """What of the copies makes up the log from ``log_start`` to below ``local_start``, by offset.
+    """The parts of the copies that make up the log from ``log_start`` to below ``local_start``, by offset.
 
     ``lineage``: the log's leader epochs; empty if they are unknown: then a copy of a newer leader is taken
     before one of an older. ``local_start``: None if there is no local segment. A log may begin above

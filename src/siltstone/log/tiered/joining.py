@@ -481,7 +481,7 @@ def _boundary(segment: RemoteSegment, offset: int) -> int:
 
 
 def _remote_states(directory: str) -> RemoteStates:
-    """What the local directory has of ``__remote_log_metadata``. Raises CorruptRecordError, OSError."""
+    """The records of ``__remote_log_metadata`` in the local directory. Raises CorruptRecordError, OSError."""
     states: RemoteStates = {}
     for entry in files.entries(directory):
         topic_partition = parse_partition(entry.name)

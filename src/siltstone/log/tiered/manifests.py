@@ -59,7 +59,7 @@ _INDEX_KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentManifest:
-    """What a manifest says.
+    """The content of a manifest.
 
     ``log_size``: bytes of the segment's log. ``chunks``: None if the ``.log`` object is the log itself.
     ``indexes``: (position, size) in the ``.indexes`` object by kind. ``end_offset``: the last offset.

@@ -36,7 +36,7 @@ _SEGMENT, _UPDATE, _PARTITION_DELETE = range(3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteState:
-    """What the topic says of a segment; ``state`` is an index of ``SEGMENT_STATES``."""
+    """A segment's last event in the topic; ``state`` is an index of ``SEGMENT_STATES``."""
 
     start_offset: int
     end_offset: int

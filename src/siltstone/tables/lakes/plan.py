@@ -246,7 +246,7 @@ def _names(columns: pa.Schema) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """What to do with one log: its records from ``start`` on, below the end of ``progress``, are read.
+    """The export of one log: its records from ``start`` on, below the end of ``progress``, are read.
 
     ``is_read_again``: all old rows go; ``is_compared``: but a bucket with the same offsets stays as it is."""
 
@@ -262,7 +262,7 @@ class _Work:
 
 
 def _work_of(log: ReadOnlyLog, old: LogProgress | None, shape: TableShape, options: ReadOptions) -> _Work:
-    """What to do with a log. Raises SourceChangedError, OffsetOutOfRangeError for a table of all records."""
+    """The export of a log. Raises SourceChangedError, OffsetOutOfRangeError for a table of all records."""
     start, end = log.log_start_offset, max(readable_end(log, options.isolation), log.log_start_offset)
     new = LogProgress(
         topic_id=_topic_number(log.directory),

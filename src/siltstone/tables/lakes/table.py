@@ -1,4 +1,4 @@
-"""What Delta and Iceberg tables have in common: the progress of each log, data files, and the one commit."""
+"""The common part of Delta and Iceberg tables: the progress of each log, data files, and the one commit."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableShape:
-    """What stays as it was when a table was created: its ``topic``, its ``columns`` (without the bucket), and
+    """The fixed properties of a table: its ``topic``, its ``columns`` (without the bucket), and
     ``buckets``, the number of key buckets of each partition; 0: the table has all records."""
 
     topic: str
