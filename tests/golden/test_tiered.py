@@ -15,7 +15,9 @@ from siltstone.base import files
 from siltstone.base.errors import SiltstoneError
 from siltstone.base.files.joined import place_of_joined
 from siltstone.cli.main import run
-from siltstone.log.tiered.joining import RemotePart, remote_part, with_remote
+from siltstone.log.names import TopicPartition
+from siltstone.log.tiered import joining
+from siltstone.log.tiered.joining import RemotePart, remote_part, with_remotes
 from tests.support.golden_sets import DATA
 from tests.support.kafka.tiering import STORAGE, TOPIC, as_lines
 
@@ -26,9 +28,9 @@ def broker(tmp_path: Path) -> Path:
     return tmp_path / "tiered"
 
 
-def part_of(broker: Path) -> RemotePart:
-    path = with_remote(broker / "logs", str(broker / "tier" / STORAGE)) / f"{TOPIC}-0"
-    found = remote_part(place_of_joined(path))
+def part_of(broker: Path, *others: Path) -> RemotePart:
+    (path, *_) = with_remotes([broker / "logs", *others], str(broker / "tier" / STORAGE))
+    found = remote_part(place_of_joined(path / f"{TOPIC}-0"))
     assert found is not None
     return found
 
@@ -60,10 +62,93 @@ def test_kafkas_own_topic_decides_and_without_it_the_storage(broker: Path) -> No
     assert offsets[0][0] == 0
     assert all(before[1] + 1 == after[0] for before, after in itertools.pairwise(offsets))
     shutil.rmtree(broker / "logs" / "__remote_log_metadata-0")
+    shutil.rmtree(broker / "logs" / "__cluster_metadata-0")  # which says that the broker has the topic
     by_storage = part_of(broker)
     assert by_storage.decided_by == "the files of LocalTieredStorage"
     assert [(choice.first, choice.last) for choice, _ in by_storage.chosen] == offsets
     assert lines_of(broker) == expected(broker)
+
+
+def second_directory(broker: Path, node_id: int = 1) -> Path:
+    """Another log directory of the broker, with the topic that the first one had."""
+    path = broker / "logs2"
+    path.mkdir()
+    properties = (broker / "logs" / "meta.properties").read_text().replace("node.id=1", f"node.id={node_id}")
+    (path / "meta.properties").write_text(properties.replace("directory.id=", "directory.id=A"))
+    shutil.move(broker / "logs" / "__remote_log_metadata-0", path)
+    return path
+
+
+def test_kafkas_own_topic_is_found_in_another_log_directory_of_the_broker(
+    broker: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    other, remote = second_directory(broker), str(broker / "tier" / STORAGE)
+    assert part_of(broker, other).decided_by == "the topic __remote_log_metadata"
+    with st.open([broker / "logs", other], remote=remote) as logs:
+        records = logs[TOPIC, 0].records(isolation="read_committed")
+        assert as_lines(records) == expected(broker)  # type: ignore[arg-type]
+    words = ["--topic", TOPIC, "--engine", "process", "--json", "--remote", remote]
+    assert run(["explain", str(broker / "logs"), str(other), *words]) == 0
+    assert "by the topic __remote_log_metadata" in capfd.readouterr().out
+
+
+def test_kafkas_own_topic_is_asked_for_if_another_log_directory_has_it(
+    broker: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    remote = str(broker / "tier" / STORAGE)
+    other = second_directory(broker, node_id=2)
+    words = ["--topic", TOPIC, "--engine", "process", "--remote", remote]
+    for directories in ([broker / "logs"], [broker / "logs" / f"{TOPIC}-0"]):
+        assert run(["explain", *map(str, directories), *words]) == 1
+        error = " ".join(capfd.readouterr().err.split())
+        assert f"which remote segments of {TOPIC}-0 count may stand in __remote_log_metadata-0" in error
+        assert "name all log.dirs of the broker together" in error
+        assert "joined" not in error
+    with pytest.raises(SiltstoneError, match="in another log directory"):  # that is another broker's
+        part_of(broker, other)
+    with pytest.raises(SiltstoneError, match="in another log directory"):
+        lines_of(broker)
+
+
+def test_a_run_lists_the_log_directory_and_reads_its_checkpoint_once(
+    broker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, storage = broker / "logs", broker / "tier" / STORAGE
+    (folder,) = storage.glob(f"{TOPIC}-0-*")
+    for number in range(1, 6):
+        shutil.copytree(logs / f"{TOPIC}-0", logs / f"{TOPIC}-{number}")
+        shutil.copytree(folder, storage / folder.name.replace("-0-", f"-{number}-"))
+    reads, read = list[Path](), joining.read_checkpoint
+
+    def counted(path: Path) -> dict[TopicPartition, int]:
+        reads.append(path)
+        return read(path)
+
+    monkeypatch.setattr(joining, "read_checkpoint", counted)
+    looks, look = list[object](), joining._Broker.__init__
+
+    def counted_look(broker: joining._Broker, directories: list[Path]) -> None:
+        looks.append(directories)
+        look(broker, directories)
+
+    monkeypatch.setattr(joining._Broker, "__init__", counted_look)
+    options = {"topic": TOPIC, "engine": "process", "remote": str(storage)}
+    assert len(st.explain(logs, **options).logs) == 6
+    assert (len(looks), len(reads)) == (1, 1)
+    assert len(st.explain(logs, **options).logs) == 6
+    assert (len(looks), len(reads)) == (2, 2)  # another run sees what has changed
+
+
+def test_what_changes_while_a_directory_is_open_is_seen(broker: Path) -> None:
+    with st.open(broker / "logs", remote=str(broker / "tier" / STORAGE)) as logs:
+        log = logs[TOPIC, 0]
+        assert log.log_start_offset == 0
+        (broker / "logs" / "log-start-offset-checkpoint").write_text(f"0\n1\n{TOPIC} 0 1900\n")
+        log.refresh()
+        assert log.log_start_offset == 1_900
+        shutil.rmtree(broker / "logs" / "__remote_log_metadata-0")
+        with pytest.raises(SiltstoneError, match="in another log directory"):
+            log.refresh()
 
 
 def test_a_segment_that_was_copied_must_be_there(broker: Path) -> None:

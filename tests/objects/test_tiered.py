@@ -6,6 +6,7 @@ import base64
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,16 @@ from siltstone.base import files
 from siltstone.base.errors import SiltstoneError
 from siltstone.base.files import objects
 from siltstone.cli.main import run
-from tests.support.tiered import TOPIC, TieredLog, encode_sizes, put_below, segment_id
+from tests.support.tiered import (
+    TOPIC,
+    TieredLog,
+    at_offset,
+    batches_of,
+    encode_sizes,
+    offsets_of,
+    put_below,
+    segment_id,
+)
 
 LAYOUTS = ("aiven", "local")
 COUNT = 600
@@ -203,6 +213,121 @@ def test_whoever_would_write_is_refused_and_the_storage_stays_as_it_is(
             change()
         assert "joined" not in str(caught.value)
     assert (state(storage), state(log.directory)) == before
+
+
+# Copies of which a part belongs to the log: of several leaders, of one that stopped in between.
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A log whose first segment is taken apart. ``middle``: an offset within it, at which a batch begins."""
+
+    log: TieredLog
+    storage: Path
+    batches: list[bytes]
+    middle: int
+
+
+@pytest.fixture
+def parts(whole: Path, tmp_path: Path) -> Callable[..., Parts]:
+    """A log whose segments are all in a storage but the first, which the test copies."""
+
+    def make(source: Path = whole, **options: Any) -> Parts:
+        shutil.copytree(source, tmp_path / "logs")
+        storage = tmp_path / "storage"
+        storage.mkdir()
+        log = TieredLog(directory=tmp_path / "logs", put=put_below(storage), **options)
+        batches = batches_of((log.partition / f"{0:020d}.log").read_bytes())
+        log.tier()
+        for path in storage.rglob(f"{0:020d}-*"):
+            path.unlink()
+        return Parts(log, storage, batches, offsets_of(batches[len(batches) // 2])[0])
+
+    return make
+
+
+PLACES: list[dict[str, Any]] = [{"layout": "local"}, {"compressed": False}, {"chunk_size": 61}, {}]
+
+
+@pytest.mark.parametrize("options", PLACES, ids=str)
+def test_copies_that_overlap_give_each_record_once(
+    options: dict[str, Any], parts: Callable[..., Parts], expected: Records
+) -> None:
+    its = parts(**options)
+    number = len(its.batches) // 2
+    its.log.copy_batches(its.batches[: number + 7], segment_id(100), {0: 0})
+    its.log.copy_batches(its.batches[number - 5 :], segment_id(101), {0: 0})
+    assert records_of(its.log.directory, its.storage) == expected
+    with st.open(its.log.directory, remote=str(its.storage)) as logs:
+        for offset in range(its.middle - 9, its.middle + 10):  # by the parts' names, without their indexes
+            assert next(iter(logs[TOPIC, 0].records(offset))).value == expected[offset][2]
+
+
+@pytest.mark.parametrize("options", PLACES, ids=str)
+def test_a_copy_that_another_leader_repeated_counts_once(
+    options: dict[str, Any], parts: Callable[..., Parts], expected: Records
+) -> None:
+    its = parts(**options)
+    its.log.copy_batches(its.batches[: len(its.batches) // 3], segment_id(100), {0: 0})
+    its.log.copy_batches(its.batches, segment_id(101), {0: 0})
+    assert records_of(its.log.directory, its.storage) == expected
+
+
+@pytest.mark.parametrize("options", PLACES, ids=str)
+def test_records_that_an_election_cut_off_are_not_read(
+    options: dict[str, Any], parts: Callable[..., Parts], expected: Records
+) -> None:
+    its = parts(**options)
+    number, middle = len(its.batches) // 2, its.middle
+    others = [at_offset(batch, middle + place) for place, batch in enumerate(its.batches[:9])]
+    its.log.copy_batches([*its.batches[:number], *others], segment_id(100), {0: 0})
+    its.log.copy_batches(its.batches[number:], segment_id(101), {1: middle})
+    (its.log.partition / "leader-epoch-checkpoint").write_text(f"0\n2\n0 0\n1 {middle}\n")
+    for path in its.storage.rglob("*"):  # the later segments are of the second leader, too
+        if path.name.endswith(("manifest", "checkpoint")) and not path.name.startswith(f"{0:020d}"):
+            retell_epochs(path, its.log.layout, middle)
+    assert records_of(its.log.directory, its.storage) == expected
+
+
+def retell_epochs(path: Path, layout: str, start: int) -> None:
+    """Let a copy say that it has the leader epoch 1."""
+    if layout == "local":
+        path.write_text(f"0\n1\n1 {start}\n")
+        return
+    document = json.loads(path.read_text())
+    metadata = document["remoteLogSegmentMetadata"]
+    metadata["segmentLeaderEpochs"] = {"1": metadata["startOffset"]}
+    path.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_batch_that_two_copies_cut_apart_is_an_error(
+    layout: str, parts: Callable[..., Parts], tmp_path: Path
+) -> None:
+    with st.open(tmp_path / "many", mode="a") as logs:
+        logs.topics.create(TOPIC, 1, {"segment.bytes": "20000"})
+        for number in range(30):
+            logs.send_many(TOPIC, [st.NewRecord(value=b"%d" % number * 50) for _ in range(20)])
+    its = parts(tmp_path / "many", layout=layout)
+    its.log.copy_batches(its.batches[:5], segment_id(100), {0: 0})
+    its.log.copy_batches([at_offset(its.batches[4], 93), *its.batches[6:]], segment_id(101), {0: 0})
+    with pytest.raises(SiltstoneError, match="another copy of the log is read from 100 on") as caught:
+        records_of(its.log.directory, its.storage)
+    assert str(caught.value.path).startswith(str(its.storage))
+
+
+def test_a_copy_whose_log_was_cut_short_is_an_error(tiered: Made) -> None:
+    log, storage = tiered(layout="local")
+    path = storage_files(storage, "*.log")[1]
+    data = path.read_bytes()
+    first, last = offsets_of(batches_of(data)[-1])
+    path.write_bytes(data[:-20])
+    with pytest.raises(SiltstoneError) as caught:
+        records_of(log.directory, storage)
+    assert str(path) in str(caught.value)
+    path.write_bytes(data[: -len(batches_of(data)[-1])])  # between two batches
+    with pytest.raises(SiltstoneError, match=f"has the offsets {first} to {last} of {TOPIC}-0"):
+        records_of(log.directory, storage)
 
 
 def test_a_storage_that_is_not_there_is_named(tiered: Made, tmp_path: Path) -> None:

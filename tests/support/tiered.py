@@ -10,9 +10,11 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import shutil
 import struct
+import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,23 @@ class TieredLog:
             return
         self.put_aiven(name, base, end, its_id, epochs, parts)
 
+    def copy_batches(self, batches: Sequence[bytes], its_id: str, epochs: dict[int, int]) -> None:
+        """Copy some batches as if they were a segment, with an index."""
+        base, end = offsets_of(batches[0])[0], offsets_of(batches[-1])[1]
+        index, position = b"", 0
+        for batch in batches:
+            index += struct.pack(">ii", offsets_of(batch)[1] - base, position)
+            position += len(batch)
+        empty = b"0\n0\n"
+        with tempfile.TemporaryDirectory() as folder:
+            other = replace(self, directory=Path(folder))
+            other.partition.mkdir()
+            shutil.copy(self.partition / "partition.metadata", other.partition)
+            (other.partition / f"{base:020d}.log").write_bytes(b"".join(batches))
+            (other.partition / f"{base:020d}.index").write_bytes(index)
+            (other.partition / "leader-epoch-checkpoint").write_bytes(empty)
+            other.copy(base, end, its_id, epochs)
+
     def put_aiven(
         self, name: str, base: int, end: int, its_id: str, epochs: dict[int, int], parts: dict[str, bytes]
     ) -> None:
@@ -156,6 +175,27 @@ class TieredLog:
         self.put(f"{folder}/{name}.indexes", data)
         self.put(f"{folder}/{name}.rsm-manifest", json.dumps(manifest).encode())
         self.copied.append(f"{folder}/{name}")
+
+
+def batches_of(data: bytes) -> list[bytes]:
+    """The batches of a segment."""
+    found, position = [], 0
+    while position < len(data):
+        end = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+        found.append(data[position:end])
+        position = end
+    return found
+
+
+def offsets_of(batch: bytes) -> tuple[int, int]:
+    """(first, last) offset of a batch."""
+    base = int.from_bytes(batch[:8], "big")
+    return base, base + int.from_bytes(batch[23:27], "big")
+
+
+def at_offset(batch: bytes, offset: int) -> bytes:
+    """The batch with other offsets, which its checksum does not cover."""
+    return offset.to_bytes(8, "big") + batch[8:]
 
 
 def put_below(root: Path) -> Put:

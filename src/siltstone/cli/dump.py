@@ -17,7 +17,7 @@ from siltstone.cli import output
 from siltstone.log.coordinator_records import Decoder
 from siltstone.log.dump import DumpOptions, dump_file, files_below, printable, render
 from siltstone.log.indexes import NamedFile
-from siltstone.log.tiered.joining import with_remote
+from siltstone.log.tiered.joining import with_remotes
 
 _JSON = Parameter(name="--json", help="Print one JSON object a line; keys and values are base64.")
 
@@ -97,7 +97,7 @@ def dump(
     """
     options = flags.with_decoder()
     paths = [path for file in (*arguments, *files) for path in _split(os.fspath(file))]
-    paths = [os.fspath(with_remote(Path(path), stores.remote)) for path in paths]
+    paths = list(map(os.fspath, with_remotes(list(map(Path, paths)), stores.remote)))
     output.refuse_if(not paths, "no file", "name the files to show")
     try:
         only_indexes = options.verify_index_only or options.index_sanity_check

@@ -24,7 +24,7 @@ from siltstone.base.clock import duration_text
 from siltstone.base.errors import UsageError, shown_path
 from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.explain_page import size_text
-from siltstone.log.tiered.joining import with_remote
+from siltstone.log.tiered.joining import with_remotes
 
 if TYPE_CHECKING:
     from siltstone.commands.remote import RemoteBroker
@@ -319,7 +319,7 @@ def named_directories(
     """The directories that are named as arguments or with ``--dir``, with the remote storage joined to each.
     Raises UsageError for none, OSError."""
     refuse_if(not (directories or flag), "no log directory", "pass DIR, or --dir DIR")
-    return [with_remote(path, remote) for path in (*directories, *flag)]
+    return with_remotes([*directories, *flag], remote)
 
 
 def refuse_if(is_wrong: object, reason: str, advice: str) -> None:

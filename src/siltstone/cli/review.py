@@ -23,7 +23,7 @@ from siltstone.compaction.explain import (
 )
 from siltstone.compaction.report import FAILED, REASONS, SKIPPED, UNCLEANABLE
 from siltstone.compaction.statistics import KEPT_BY_LEDGER, NOT_STAMPED
-from siltstone.log.tiered.joining import with_remote
+from siltstone.log.tiered.joining import with_remotes
 from siltstone.verify.findings import PROBLEM_KINDS, LogVerdict, Verdict
 from siltstone.verify.findings import REASONS as VERIFIED_REASONS
 
@@ -264,7 +264,7 @@ def verify(
         before, after = before_and_after
         flags = replace(flags, before=[before], after=[after])
     output.refuse_if(not (flags.before and flags.after), "no BEFORE, or no AFTER", _BEFORE_AFTER_ADVICE)
-    flags = replace(flags, before=[with_remote(path, stores.remote) for path in flags.before])
+    flags = replace(flags, before=with_remotes(flags.before, stores.remote))
     verdict = review.verify(flags)
     if json_:
         output.write_json(verdict.to_json())

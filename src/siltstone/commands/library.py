@@ -27,7 +27,7 @@ from siltstone.base.config import Config, ConfigValue, config_texts, parse_broke
 from siltstone.base.errors import EngineError, UnknownKeywordError, UsageError
 from siltstone.commands.engines import ENGINES, SPARK_BYTES, has_session, parse_spark_conf, use_stores
 from siltstone.log.read_only import ReadOnlyLogs
-from siltstone.log.tiered.joining import with_remote
+from siltstone.log.tiered.joining import with_remotes
 from siltstone.runtime.manager import LogManager
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _request(
         else:
             options[name] = Path(value) if name in _PATHS else value
     local = "before" if "before" in places else "directories"
-    joined = [with_remote(path, keywords.get("remote")) for path in places[local]]
+    joined = with_remotes(places[local], keywords.get("remote"))
     return kind(**options, **places | {local: joined})
 
 
@@ -243,7 +243,7 @@ def open(
         if config is not None:
             advice = "pass mode='a' to append with these settings, or leave them out"
             raise UsageError("config is passed, and logs that are only read use no settings", advice=advice)
-        return ReadableLogs([with_remote(path, remote) for path in paths], clock=clock)
+        return ReadableLogs(with_remotes(paths, remote), clock=clock)
     if mode != "a":
         raise UsageError(f"there is no mode {mode!r}", advice="pass 'r' to read or 'a' to append")
     if remote is not None:

@@ -47,6 +47,7 @@ from siltstone.log.reading import EARLIEST, LogReader, ReaderSettings, Record, S
 from siltstone.log.recovery.partition import RecoveredPartition, recover_partition
 from siltstone.log.segment import NO_TIMESTAMP, LiveSegment
 from siltstone.log.segments import Segment, list_segments
+from siltstone.log.tiered.joining import ask_again
 
 
 class ReadableLog:
@@ -281,6 +282,7 @@ class ReadOnlyLog(ReadableLog):
 
     def refresh(self) -> None:
         """Look at the files again if they have changed. Raises what opening raises."""
+        ask_again(self.directory)
         state = _file_state(self.directory)
         if state != self._state:
             newest = ReadOnlyLogs([self.directory]).get(self.topic_partition)

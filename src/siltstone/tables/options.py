@@ -30,7 +30,7 @@ from siltstone.base.errors import UnknownTopicError, UsageError
 from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT
 from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.names import TopicPartition
-from siltstone.log.tiered.joining import with_remote
+from siltstone.log.tiered.joining import with_remotes
 from siltstone.tables.decoding import Decoders, checked_decoders
 
 # Parsers, which reading, streaming and writing share. A parser takes an option's text and returns its value,
@@ -348,7 +348,7 @@ class ReadOptions:
     @property
     def directories(self) -> list[Path]:
         """``paths``, with the tiered storage joined to each. Raises UsageError, OSError."""
-        return [with_remote(Path(path), self.remote) for path in self.paths]
+        return with_remotes(list(map(Path, self.paths)), self.remote)
 
     @classmethod
     def of(cls, raw_options: Mapping[str, str], *, is_streaming: bool = False) -> ReadOptions:

@@ -2,13 +2,15 @@
 
 ::
 
-    path       joined://LOCAL+REMOTE/users-0/00000000000000000000.log    both quoted, without slashes
+    path       joined://LOCAL+REMOTE+RUN/users-0/00000000000000000000.log    quoted, without slashes
+               joined://LOCAL+REMOTE+RUN+OTHER+…/users-0/…       OTHER: more log directories of the broker
     file       one of LOCAL, or a ``JoinedFile``: bytes of a remote file under a name that LOCAL does not have
     source     the remote file as it is; a range of it; or chunks of it that are decompressed one by one
 
-The path says all that a process needs, so a worker of Spark finds the same files as its driver. Which files
-are joined to a directory is the decision of the function that ``find_with`` was passed (``log.tiered``); it
-is asked when the directory is listed, and its answer holds until the next listing. A remote file is read in
+The path says all that a process needs, so a worker of Spark finds the same files as its driver; RUN differs
+for each run, so that a worker keeps nothing of an earlier one. Which files are joined to a directory is the
+decision of the function that ``find_with`` was passed (``log.tiered``); it is asked when the directory is
+listed, and its answer holds until the next listing. A remote file is read in
 ranges, as any object is, and never as a whole unless it is small; only the chunks that are needed are
 decompressed, one at a time. Each read says the ETag that the listing had.
 
@@ -23,7 +25,7 @@ import functools
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -42,17 +44,20 @@ if TYPE_CHECKING:
     from siltstone.base.files import FileStat
 
 _SCHEME = "joined:/"
-_FORM = re.compile(r"joined:/+([^/+]*)\+([^/+]*)(?:/+(.*))?\Z", re.DOTALL)
-_IN_TEXT = re.compile(r"joined:/+[^/+\s]*\+[^/+\s]*(?:/+[\w.-]+)*")
+_FORM = re.compile(r"joined:/+([^/+]*)\+([^/+]*)\+([^/+]*)((?:\+[^/+]*)*)(?:/+(.*))?\Z", re.DOTALL)
+_IN_TEXT = re.compile(r"joined:/+[^/+\s]*(?:\+[^/+\s]*){2,}(?:/+[\w.-]+)*")
 _LARGEST_ZSTD_WINDOW = 128 << 20
 _CHANGED = "the file was replaced while it was read"
 
 
 class JoinedPlace(NamedTuple):
-    """The parts of a joined path. ``inside``: the path below both, "" for the directory itself."""
+    """The parts of a joined path. ``run``: a text that each run has of its own. ``beside``: the broker's
+    other log directories. ``inside``: the path below ``local``, "" for the directory itself."""
 
     local: str
     remote: str
+    run: str
+    beside: tuple[str, ...]
     inside: str
 
 
@@ -109,12 +114,13 @@ def is_joined(path: str | os.PathLike[str] | int) -> bool:
     return _place(path) is not None
 
 
-def join(local: Path, remote: str) -> Path:
+def join(local: Path, remote: str, *, run: str = "", beside: Sequence[Path] = ()) -> Path:
     """The path of a directory with a remote storage joined to it; what was found there before is asked
     anew."""
-    for place in [place for place in _known if place[:2] == (os.fspath(local), remote)]:
-        del _known[place]
-    return Path(f"{_SCHEME}/{quote(os.fspath(local), safe='')}+{quote(remote, safe='')}")
+    for place in [place for place in list(_known) if place[:2] == (os.fspath(local), remote)]:
+        _known.pop(place, None)
+    parts = (os.fspath(local), remote, run, *map(os.fspath, beside))
+    return Path(f"{_SCHEME}/{'+'.join(quote(part, safe='') for part in parts)}")
 
 
 def place_of_joined(path: str | os.PathLike[str]) -> JoinedPlace:
@@ -131,7 +137,9 @@ def _place(path: str | os.PathLike[str] | int) -> JoinedPlace | None:
     match = _FORM.match(text)
     if match is None:
         return None
-    return JoinedPlace(unquote(match[1]), unquote(match[2]), (match[3] or "").rstrip("/"))
+    local, remote, run = map(unquote, match.group(1, 2, 3))
+    beside = tuple(map(unquote, match[4].split("+")[1:]))
+    return JoinedPlace(local, remote, run, beside, (match[5] or "").rstrip("/"))
 
 
 def joined_files(path: str | os.PathLike[str], *, again: bool) -> JoinedFiles:

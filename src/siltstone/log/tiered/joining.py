@@ -6,8 +6,8 @@ segment:
 1. Its directory is that of the topic's id in ``partition.metadata``; without that file, the only one of the
    topic's name. Another id is another topic, which was deleted.
 2. A segment counts if all its files are there, and if what they say of themselves agrees with their names.
-   If the log directory has records of the partition in ``__remote_log_metadata``, these decide: a segment
-   whose copy is finished must be there, and no other one counts.
+   If the broker's log directories have records of the partition in ``__remote_log_metadata``, these decide: a
+   segment whose copy is finished must be there, and no other one counts. What they have is read once a run.
 3. ``copies.choose`` says which of them make up the log below the local segments.
 
 A chosen segment's files get local names (``00000000000000000000.log``). If only a part of a copy belongs to
@@ -16,10 +16,13 @@ the log, its name is the first offset of that part, and it has no indexes.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+import secrets
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,11 +42,13 @@ from siltstone.base.files.joined import JoinedFile, JoinedFiles, JoinedPlace, is
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import CONTROL_BIT
 from siltstone.base.records.metadata import UndecodableMessageError
-from siltstone.log.checkpoints import LeaderEpochs, read_checkpoint, read_rows, read_topic_id
+from siltstone.log.checkpoints import LeaderEpochs, read_checkpoint, read_properties, read_rows, read_topic_id
 from siltstone.log.indexes import read_entries
 from siltstone.log.lookup import batch_headers, position_of_offset
+from siltstone.log.metadata_log import METADATA_PARTITION, read_cluster_metadata
 from siltstone.log.names import (
     LOG_START_CHECKPOINT,
+    META_PROPERTIES,
     TopicPartition,
     is_kafka_file,
     parse_partition,
@@ -149,7 +154,10 @@ def remote_part(place: JoinedPlace) -> RemotePart | None:
     if remote_folder is None:
         return None
     layout, topic_id, folder, listing = remote_folder
-    states = _remote_states(place.local).get((topic_partition, topic_id))
+    broker = _broker_of(place)
+    states = broker.states.get((topic_partition, topic_id))
+    if not states:
+        _refuse_unseen(broker, topic_partition)
     part = RemotePart(
         topic_partition=topic_partition,
         folder=str(folder),
@@ -166,7 +174,7 @@ def remote_part(place: JoinedPlace) -> RemotePart | None:
     chosen = choose(
         [segment.copy for segment in segments.values()],
         LeaderEpochs(local).entries,
-        log_start=_log_start(Path(place.local), topic_partition),
+        log_start=broker.log_starts.get(topic_partition, 0),
         local_start=min(bases, default=None),
     )
     for choice in chosen:
@@ -182,13 +190,6 @@ def remote_part(place: JoinedPlace) -> RemotePart | None:
     for choice, segment in part.chosen:
         part.files |= {name: file for name, file in _named(choice, segment) if name not in local_files}
     return part
-
-
-def _log_start(directory: Path, topic_partition: TopicPartition) -> int:
-    try:
-        return read_checkpoint(directory / LOG_START_CHECKPOINT).get(topic_partition, 0)
-    except FileNotFoundError:
-        return 0
 
 
 def _note_unused(part: RemotePart, segments: Mapping[str, RemoteSegment]) -> None:
@@ -477,23 +478,110 @@ def _boundary(segment: RemoteSegment, offset: int) -> int:
     return batch.position
 
 
-# The topic with the states of segments.
+# What a broker's log directories say, read once a run.
 
 
-def _remote_states(directory: str) -> RemoteStates:
-    """The records of ``__remote_log_metadata`` in the local directory. Raises CorruptRecordError, OSError."""
-    states: RemoteStates = {}
-    for entry in files.entries(directory):
-        topic_partition = parse_partition(entry.name)
-        if (
-            entry.is_directory
-            and topic_partition is not None
-            and topic_partition.topic == REMOTE_LOG_METADATA
-        ):
-            path = Path(directory) / entry.name
+class _Broker:
+    """The log directories of a broker: the first is the one whose logs are read.
+
+    ``states``: by the records of ``__remote_log_metadata`` in them. ``log_starts``: the first directory's
+    checkpoint of where its logs begin. ``unseen``: see there.
+    """
+
+    def __init__(self, directories: Sequence[Path]) -> None:
+        """Raises CorruptRecordError, CorruptFileError, OSError."""
+        self.directory = directories[0]
+        self.states: RemoteStates = {}
+        self._metadata: list[Path] = []
+        self._topics: list[Path] = []
+        for directory in directories:
+            for entry in files.entries(directory) if files.is_directory(directory) else ():
+                topic_partition = parse_partition(entry.name) if entry.is_directory else None
+                if topic_partition == METADATA_PARTITION:
+                    self._metadata.append(directory / entry.name)
+                elif topic_partition is not None and topic_partition.topic == REMOTE_LOG_METADATA:
+                    self._topics.append(directory / entry.name)
+        self._seen = self._identity()
+        for path in self._topics:
             identities = tuple((segment.inode, segment.size) for segment in list_segments(path))
-            states |= _states_of(str(path), identities)
-    return states
+            self.states |= _states_of(str(path), identities)
+        try:
+            self.log_starts = read_checkpoint(self.directory / LOG_START_CHECKPOINT)
+        except FileNotFoundError:
+            self.log_starts = {}
+
+    @property
+    def is_current(self) -> bool:
+        """Are the files as they were? Objects are looked at once a run."""
+        return self._identity() == self._seen
+
+    def _identity(self) -> object:
+        if files.is_object(self.directory):
+            return None
+        try:
+            folders = {path.parent: files.stat(path.parent).modified_ns for path in self._topics}
+            topics = [
+                (segment.inode, segment.size) for path in self._topics for segment in list_segments(path)
+            ]
+            own = files.stat(self.directory).modified_ns
+        except FileNotFoundError:
+            return object()  # equal to no other
+        with contextlib.suppress(FileNotFoundError):
+            return own, folders, topics, files.stat(self.directory / LOG_START_CHECKPOINT).identity
+        return own, folders, topics, None
+
+    @functools.cached_property
+    def unseen(self) -> list[str]:
+        """The partitions of ``__remote_log_metadata`` that the broker has, by its metadata log, but none of
+        these directories; none if they have no metadata log, or it cannot be read. Raises OSError."""
+        missing: set[int] = set()
+        for path in self._metadata:
+            with contextlib.suppress(CorruptRecordError, CorruptFileError, FileNotFoundError, ValueError):
+                properties = read_properties(path.parent / META_PROPERTIES)
+                node_id = int(properties.get("node.id") or properties.get("broker.id") or "")
+                image = read_cluster_metadata(path, may_have_torn_tail=True)
+                replicas = image.replicas.get(image.topics.get(REMOTE_LOG_METADATA, ""), {})
+                missing |= {number for number, of in replicas.items() if node_id in (of.replicas or ())}
+        names = {path.name for path in self._topics}
+        return [
+            name for number in sorted(missing) if (name := f"{REMOTE_LOG_METADATA}-{number}") not in names
+        ]
+
+
+_brokers: dict[JoinedPlace, _Broker] = {}
+_BROKERS_MAX = 32
+_reading = threading.Lock()
+
+
+def _broker_of(place: JoinedPlace) -> _Broker:
+    """The broker of a joined path. Raises what ``_Broker`` raises."""
+    place = place._replace(inside="")
+    with _reading:
+        broker = _brokers.get(place)
+        if broker is None or not broker.is_current:
+            broker = _Broker([Path(path) for path in (place.local, *place.beside)])
+            while len(_brokers) >= _BROKERS_MAX:
+                del _brokers[next(iter(_brokers))]
+            _brokers[place] = broker
+    return broker
+
+
+def ask_again(path: Path) -> None:
+    """Look at the log directories of a joined path again if they are objects, whose changes are not seen."""
+    if is_joined(path) and files.is_object((place := place_of_joined(path)).local):
+        _brokers.pop(place._replace(inside=""), None)
+
+
+def _refuse_unseen(broker: _Broker, topic_partition: TopicPartition) -> None:
+    """Raise DirectoryRefusedError if another log directory of the broker may say which segments count."""
+    if broker.unseen:
+        names = ", ".join(broker.unseen[:5])
+        raise DirectoryRefusedError(
+            f"which remote segments of {topic_partition} count may stand in {names}, which the broker has in "
+            "another log directory",
+            path=broker.directory,
+            advice="name all log.dirs of the broker together",
+        )
 
 
 @functools.lru_cache(maxsize=64)
@@ -530,14 +618,15 @@ def _apply_window(states: RemoteStates, window: Window, path: str) -> None:
 # What users name.
 
 
-def with_remote(path: Path, remote: str | None) -> Path:
-    """The path of a log directory, of a partition's or of a file in it, with a remote storage joined to it.
+def with_remotes(paths: Sequence[Path], remote: str | None) -> list[Path]:
+    """The paths of log directories, of partitions' directories or of files in them, with a remote storage
+    joined to each. Those of one broker know of each other: one of them may have ``__remote_log_metadata``.
 
-    ``remote``: the storage's root, a URL or a directory of this machine; None: ``path`` as it is. Raises
-    UsageError if there is nothing at ``remote``, OSError.
+    ``remote``: the storage's root, a URL or a directory of this machine; None: ``paths`` as they are. Raises
+    UsageError if there is nothing at ``remote``, CorruptFileError, OSError.
     """
     if remote is None:
-        return path
+        return list(paths)
     root = files.resolved(files.absolute(Path(remote)))
     if is_joined(remote) or not files.is_directory(root):
         raise UsageError(
@@ -545,12 +634,32 @@ def with_remote(path: Path, remote: str | None) -> Path:
             path=remote,
             advice="pass the directory that has the topics of the tiered storage, such as s3://BUCKET/PREFIX",
         )
+    split = list(map(_base_and_names, paths))
+    bases = dict.fromkeys(base for base, _ in split)
+    brokers = {base: _broker_id(base) for base in bases} if len(bases) > 1 else {}
+    run, joined = secrets.token_hex(4), dict[Path, Path]()
+    for base in bases:
+        beside = [other for other in bases if other != base and None is not brokers[other] == brokers[base]]
+        joined[base] = files.join(base, os.fspath(root), run=run, beside=beside)
+    return [joined[base].joinpath(*names) for base, names in split]
+
+
+def _base_and_names(path: Path) -> tuple[Path, Sequence[str]]:
+    """(the log directory, what leads from there to ``path``)."""
     local = files.newest_stored(path) if files.is_object(path) else files.resolved(files.absolute(path))
     levels = 0
     if parse_partition(local.parent.name) is not None and is_kafka_file(local.name):
         levels = 2
     elif parse_partition(local.name) is not None and list_segments(local):
         levels = 1
-    inside = local.parts[len(local.parts) - levels :]
-    base = local.parents[levels - 1] if levels else local
-    return files.join(base, os.fspath(root)).joinpath(*inside)
+    return local.parents[levels - 1] if levels else local, local.parts[len(local.parts) - levels :]
+
+
+def _broker_id(directory: Path) -> tuple[str, str] | None:
+    """(the cluster's id, the broker's), None if they are not known. Raises CorruptFileError, OSError."""
+    try:
+        properties = read_properties(directory / META_PROPERTIES)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    cluster, node = properties.get("cluster.id"), properties.get("node.id") or properties.get("broker.id")
+    return None if cluster is None or node is None else (cluster, node)
