@@ -40,7 +40,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def looked(served: Served) -> Served:
-    """The same directories, only looked at."""
+    """The same directories, in look mode."""
     options = ServeOptions(paths=tuple(served.paths), properties=served.options.properties, is_look=True)
     return Served(options, ManualClock(NOW))
 
@@ -188,7 +188,7 @@ def test_the_thread_reads_names_then_rows_and_leaves_the_collector_as_it_was(ser
             return refresh()
 
         other.cataloguer.outline, other.cataloguer.refresh = outlined, refreshed  # type: ignore[method-assign]
-        other.cataloguer._look_first()
+        other.cataloguer._read_first()
         assert seen == [(False, False), (False, False)] and gc.isenabled()
         assert other.catalogue.is_complete
     gc.unfreeze()

@@ -36,7 +36,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def looked(served: Served) -> Served:
-    """The same directories, only looked at."""
+    """The same directories, in look mode."""
     options = ServeOptions(paths=tuple(served.paths), properties=served.options.properties, is_look=True)
     found = Served(options, ManualClock(NOW))
     found.cataloguer.refresh()

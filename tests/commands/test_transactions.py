@@ -1,4 +1,4 @@
-"""Open transactions: of open directories and of those that are only looked at."""
+"""Open transactions: of open directories and in look mode."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def end(served: Served, where: TopicPartition, producer: int) -> None:
 
 
 def looked(served: Served) -> Served:
-    """The same directories, only looked at."""
+    """The same directories, in look mode."""
     served.opened().flush()
     options = ServeOptions(paths=tuple(served.paths), properties=served.options.properties, is_look=True)
     return Served(options, ManualClock(NOW))

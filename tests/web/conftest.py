@@ -1,4 +1,4 @@
-"""A server's directories, open or only looked at, and clients that ask its site."""
+"""A server's directories, open or in look mode, and clients that ask its site."""
 
 from __future__ import annotations
 

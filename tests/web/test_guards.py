@@ -327,7 +327,7 @@ def test_look_mode_changes_nothing(open_served: Callable[..., Served], served: S
     served.opened().flush()
     table = Table(open_served(is_look=True))
     table.refused(403, but=_asks)
-    assert "only looked at" in table.client.delete("/probe/topics/users").text
+    assert "look mode" in table.client.delete("/probe/topics/users").text
 
 
 # Audit: what cannot be recorded is not changed, and what was recorded and not made says so.

@@ -126,4 +126,4 @@ def test_directories_that_are_only_looked_at(
     for resource in RESOURCES:
         here, there = (each.get(f"{USERS}/{resource}") for each in (client, looking))
         assert (here.status_code, here.content) == (there.status_code, there.content)
-    refused(looking.put(f"{USERS}/compaction"), 403, "only looked at")
+    refused(looking.put(f"{USERS}/compaction"), 403, "look mode")

@@ -31,7 +31,7 @@ def describe_log_dirs(
     """The log directories of running brokers, in the shape of ``commands.offsets.describe_log_dirs``.
 
     ``bootstrap_server``: one address or several, with commas between them; ``config``: the client's
-    properties, of which only ``security.protocol`` is looked at. ``topics``, ``broker_ids`` empty: all of
+    properties, of which only ``security.protocol`` is used. ``topics``, ``broker_ids`` empty: all of
     them. Raises UsageError, BrokerUnreachableError, BrokerRefusedError.
     """
     addresses = plain_addresses(bootstrap_server, config, "log directories")

@@ -27,7 +27,7 @@ class CompactFlags:
     command_config
         A file of the client's properties, as librdkafka names them, such as security.protocol.
     log_dir
-        A log directory of the broker, if it can be read here: waiting looks at its cleaner checkpoint; repeat
+        A log directory of the broker, if it can be read here: waiting reads its cleaner checkpoint; repeat
         it for more. Partitions that are in none of them are read.
     timeout
         Seconds to wait at most. The settings are restored then, too.

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from siltstone.commands.remote_records import RemoteConsumer, RemoteProducer
 
 _INTERVAL_SECONDS = 0.25
-"""The least time between two looks at the files."""
+"""The least time between two checks of the files."""
 _WAITING_FACTOR = 4
 """The wait takes so many times as long as the reading before it, so reading takes at most a fifth of the
 time."""

@@ -78,7 +78,7 @@ def serve(
     flags = flags.at(directories)
     known = ", ".join(ENGINES)
     output.refuse_if(flags.engine not in ENGINES, f"--engine {flags.engine}: is none", f"pass {known}")
-    advice = "leave one of them out: a look is no broker"
+    advice = "leave one of them out: look mode has no broker"
     output.refuse_if(flags.look and bool(flags.kafka_listen), "--look with --kafka-listen", advice)
     from siltstone.broker.limits import raise_descriptor_limit
     from siltstone.commands.served import ServeOptions, directories_of, ignored_settings, refuse_missing

@@ -23,7 +23,7 @@ A cursor is opaque: base64 of these fields, big-endian, and refused for another 
     per partition: number int32 | low int64 | high int64 | view compacted: log_from int64 (-1: not begun)
 
 Logs may be appended to and cleaned meanwhile. Where a file vanishes before it is opened, which happens in a
-directory that another process cleans, the log is looked at again and the page is read once more.
+directory that another process cleans, the log is opened again and the page is read once more.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def browse(
 def _retried(
     topic: BrowsedTopic, query: RecordQuery, work: Callable[[Mapping[int, ReadableLog]], Result]
 ) -> Result:
-    """The result of work on the chosen logs; they are looked at again if a file is gone before it is opened.
+    """The result of work on the chosen logs; they are opened again if a file is gone before it is opened.
 
     Then another process has swapped or deleted the segment since the directory was listed.
     """

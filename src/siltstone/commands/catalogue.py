@@ -566,7 +566,7 @@ class Cataloguer(Closing):
         self._thread.start()
 
     def _work(self) -> None:
-        self._look_first()
+        self._read_first()
         while not self._is_closed:
             until = time.monotonic() + max(self._every, 10 * self.current.seconds)
             # A third of one core at most, so that a large log is counted without being felt.
@@ -579,7 +579,7 @@ class Cataloguer(Closing):
                 self._wake.clear()
                 self.refresh()
 
-    def _look_first(self) -> None:
+    def _read_first(self) -> None:
         """Read the names, then all rows. The rows have no cycles and stay: the collector never goes over
         them."""
         with collector_paused():

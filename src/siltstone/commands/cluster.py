@@ -1,5 +1,5 @@
 """A ``Served`` as a cluster of one broker, as Kafka's REST proxy describes one: identity, topics, partitions,
-replicas, offsets. The same for open directories and for those that are only looked at; nothing changes."""
+replicas, offsets. Works on open directories and in look mode; changes nothing."""
 
 from __future__ import annotations
 

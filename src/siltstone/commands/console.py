@@ -126,34 +126,34 @@ def preview_change(
     return preview(topic, logs, after, namespaces=namespaces, counter=served.counter)
 
 
-def look_at_emptying(served: Served, topic: str, mode: str) -> Emptying:
+def preview_emptying(served: Served, topic: str, mode: str) -> Emptying:
     """A dry run of emptying a topic; its keys are counted up to ``READ_BYTES``. Raises
     UnknownTopicError, PolicyViolationError, UsageError, SiltstoneError, OSError."""
     emptying.refuse_topic(topic, mode, served.settings_of(topic))
     logs = [served.log(topic, number) for number in served.describe(topic).partitions]
     manager = served.manager
-    return emptying.look_at_emptying(
+    return emptying.preview_emptying(
         topic,
         mode,
         logs,
-        emptying.looked_checkpoint if manager is None else emptying.opened_checkpoints(manager),
+        emptying.snapshot_checkpoint if manager is None else emptying.opened_checkpoints(manager),
         counter=served.counter,
         counts_keys=_size_of(logs) <= READ_BYTES,
     )
 
 
-def look_for_keys(served: Served, request: ErasureRequest) -> Erasures | None:
+def find_keys(served: Served, request: ErasureRequest) -> Erasures | None:
     """Where keys are; None if the topic has more than ``READ_BYTES``, so that a job should search it. Raises
     UnknownTopicError, PolicyViolationError, SiltstoneError, OSError."""
     erasing.refuse_topic(request.topic, served.settings_of(request.topic))
     if served.manager is not None:
         topic = erasing.opened_topic(served.manager, request.topic)
     else:
-        topic = erasing.looked_topic(served.snapshot(), request.topic)
+        topic = erasing.snapshot_topic(served.snapshot(), request.topic)
     if _size_of(topic.logs) > READ_BYTES:
         return None
     earlier = erasing.earlier_runs(topic.directories, served.clock, request)
-    return erasing.look_for_keys(topic, request, earlier)
+    return erasing.find_keys(topic, request, earlier)
 
 
 def _size_of(logs: Sequence[ReadableLog]) -> int:
@@ -243,7 +243,7 @@ def _free_bytes(path: str) -> int | None:
 
 
 def offline_directories(served: Served) -> Mapping[str, str]:
-    """The log directories that are out of service, and why; none where they are only looked at."""
+    """The log directories that are out of service, and why; none in look mode."""
     offline = {} if served.manager is None else served.manager.offline
     return {str(path): reason for path, reason in offline.items()}
 

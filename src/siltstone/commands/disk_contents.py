@@ -225,7 +225,7 @@ def _add_left_over(contents: DirectoryContents, path: str, size: int, modified_n
 
 
 def _tree_size(path: Path) -> int:
-    """0 for what is removed while it is looked at."""
+    """0 for a file that is removed meanwhile."""
     with contextlib.suppress(OSError):
         return files.tree_size(path)
     return 0

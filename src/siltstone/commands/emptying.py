@@ -57,9 +57,9 @@ _ONLY_TRUNCATE = "pass the mode truncate, which moves the log starts to the ends
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmptiedPartition:
-    """A partition. ``records`` (None: a segment is damaged), ``keys`` with a value (None: not counted) and
-    ``bytes``: before, what goes. Then what is left: ``keys_after``, ``bytes_after``, None in a dry run;
-    ``log_start_offset``: where the log begins now. ``hold``: why values are left."""
+    """The result for one partition. Before: ``records`` (None: a segment is damaged), ``keys`` with a value
+    (None: not counted), ``bytes``. After, None in a dry run: ``keys_after``, ``bytes_after``, and
+    ``log_start_offset``, the new log start. ``hold``: why values are left, None if none is."""
 
     partition: int
     records: int | None
@@ -94,7 +94,7 @@ class Emptying:
 
     @property
     def is_empty(self) -> bool:
-        """Are the values gone, of all partitions?"""
+        """Are the values of all partitions removed?"""
         return not self.dry_run and all(partition.hold is None for partition in self.partitions)
 
     @property
@@ -127,8 +127,8 @@ def check_mode(mode: str) -> str:
 
 
 def live_keys(log: ReadableLog, checkpoint: int) -> Iterator[tuple[RecordColumns, Int64]]:
-    """The records that are the last of their keys and have a value, as rows of columns: those that are
-    committed. ``checkpoint``: the log's cleaner checkpoint, 0 without one. Raises TooManyKeysError,
+    """The committed records that are the last of their keys and have a value: columns, and the rows of these
+    records. ``checkpoint``: the log's cleaner checkpoint, 0 without one. Raises TooManyKeysError,
     CorruptRecordError, OSError."""
     keys = LatestKeys(log, checkpoint, READ_COMMITTED)
     keys.advance()
@@ -140,7 +140,7 @@ def live_keys(log: ReadableLog, checkpoint: int) -> Iterator[tuple[RecordColumns
             yield polled.columns, rows
 
 
-def look_at_emptying(
+def preview_emptying(
     topic: str,
     mode: str,
     logs: Sequence[ReadableLog],
@@ -233,11 +233,11 @@ def empty_in(
     description = snapshot.topic(topic)
     refuse_topic(topic, mode, snapshot.config_of(description))
     logs = [snapshot.log(TopicPartition(topic, number)) for number in description.partitions]
-    return look_at_emptying(topic, mode, logs, looked_checkpoint)
+    return preview_emptying(topic, mode, logs, snapshot_checkpoint)
 
 
-def looked_checkpoint(log: ReadableLog) -> int:
-    """The cleaner checkpoint that a log was opened with that is only read."""
+def snapshot_checkpoint(log: ReadableLog) -> int:
+    """The cleaner checkpoint with which a read-only log was opened; 0 for an open log."""
     return log.first_dirty_offset if isinstance(log, ReadOnlyLog) else 0
 
 
@@ -258,7 +258,7 @@ def empty_topic(
     """
     logs, checkpoint_of = opened_logs(here.manager, topic), opened_checkpoints(here.manager)
     refuse_topic(topic, mode, here.manager.topics.settings(topic))
-    before = look_at_emptying(
+    before = preview_emptying(
         topic, mode, logs, checkpoint_of, counter=counter, counts_keys=dry_run or mode == TOMBSTONES
     )
     if dry_run:
@@ -298,7 +298,7 @@ def _truncate(
 
 
 def _remove_files(here: OpenDirectories, log: PartitionLog) -> None:
-    """Remove replaced and deleted files now: what was emptied is to be gone."""
+    """Remove replaced and deleted files now, so that the values are in no file."""
     with here.manager.files_at_rest(log.topic_partition):
         here.manager.remove_leftovers(log.topic_partition)
 

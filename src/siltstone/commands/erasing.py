@@ -323,7 +323,7 @@ def opened_topic(manager: LogManager, topic: str, kept: Sequence[Path] = ()) -> 
     )
 
 
-def looked_topic(snapshot: Snapshot, topic: str, kept: Sequence[Path] = ()) -> SearchedTopic:
+def snapshot_topic(snapshot: Snapshot, topic: str, kept: Sequence[Path] = ()) -> SearchedTopic:
     """A topic of a snapshot, without locks. Raises UnknownTopicError."""
     description, roots = snapshot.topic(topic), roots_of(snapshot)
     logs, unreadable = list[ReadableLog](), dict[int, str]()
@@ -371,7 +371,7 @@ def _notes(topic: SearchedTopic) -> list[str]:
     return notes
 
 
-def look_for_keys(
+def find_keys(
     topic: SearchedTopic,
     request: ErasureRequest,
     earlier: Mapping[bytes, EarlierRuns],
@@ -381,13 +381,13 @@ def look_for_keys(
     keys, notes = list(earlier), _notes(topic)
     searches = search_keys(topic, keys, lambda done, total: progress(topic.name, "searching", done, total))
     looked = {
-        key: _looked(topic.name, of_key, earlier[key], notes)
+        key: _found_erasure(topic.name, of_key, earlier[key], notes)
         for key, of_key in zip(keys, searches, strict=True)
     }
     return Erasures(topic=topic.name, dry_run=True, keys=[looked[key] for key in request.keys])
 
 
-def _looked(topic: str, search: KeySearch, earlier: EarlierRuns, notes: Sequence[str]) -> Erasure:
+def _found_erasure(topic: str, search: KeySearch, earlier: EarlierRuns, notes: Sequence[str]) -> Erasure:
     holders = [
         _holder(place, "it has records of the key" if place.damage is None else place.damage, "")
         for place in search.places
@@ -445,7 +445,7 @@ def erase_in(
     snapshot = directories.snapshot()
     refuse_topic(request.topic, snapshot.config_of(snapshot.topic(request.topic)))
     earlier = earlier_runs(roots_of(snapshot), SystemClock(), request)
-    return look_for_keys(looked_topic(snapshot, request.topic, request.kept), request, earlier, progress)
+    return find_keys(snapshot_topic(snapshot, request.topic, request.kept), request, earlier, progress)
 
 
 def erase_keys(
@@ -468,7 +468,7 @@ def erase_keys(
     earlier = earlier_runs(directories, here.manager.clock, request)
     if dry_run:
         topic = opened_topic(here.manager, request.topic, request.kept)
-        return look_for_keys(topic, request, earlier, progress)
+        return find_keys(topic, request, earlier, progress)
     keys = [_ErasedKey(key, runs) for key, runs in earlier.items()]
     done = dict(zip(earlier, _Erasing(here, actor, request, keys, progress).run(), strict=True))
     return Erasures(topic=request.topic, dry_run=False, keys=[done[key] for key in request.keys])

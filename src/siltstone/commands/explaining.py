@@ -85,7 +85,11 @@ def explain_topic(served: Served, user: str, topic: str, partitions: Sequence[in
             progress.check()
             progress(log, stage, done, total)
 
-        logs = _looked(served, chosen, report) if served.manager is None else _open(served, chosen, report)
+        logs = (
+            _explain_snapshot(served, chosen, report)
+            if served.manager is None
+            else _explain_open_logs(served, chosen, report)
+        )
         progress.check()
         return {"logs": [_document(log) for log in logs]}
 
@@ -99,10 +103,10 @@ def last_explanation(served: Served, topic: str) -> BackgroundJob | None:
     return next(jobs, None)
 
 
-def _looked(
+def _explain_snapshot(
     served: Served, chosen: Sequence[TopicPartition], report: engine.Progress
 ) -> Sequence[LogExplanation]:
-    """From the files alone."""
+    """Explain logs in look mode, from their files."""
     request = ExplainRequest(
         directories=served.paths,
         topics=(chosen[0].topic,),
@@ -113,10 +117,10 @@ def _looked(
     return [log for log in explain(request, progress=report).logs if log.topic_partition in chosen]
 
 
-def _open(
+def _explain_open_logs(
     served: Served, chosen: Sequence[TopicPartition], report: engine.Progress
 ) -> Sequence[LogExplanation]:
-    """From what the manager knows."""
+    """Explain open logs, from the manager's state of them."""
     states = list[LogState]()
     for directory, log in served.opened().logs():
         where = log.topic_partition

@@ -50,7 +50,7 @@ ALERTS = (
         expression=f"{_MANAGER}time_since_last_run_ms > 600000",
         lasting="5m",
         severity="warning",
-        summary="The log cleaner has not looked at the logs for ten minutes",
+        summary="The log cleaner has not searched for logs to clean for ten minutes",
         advice="A cleaning may take that long: see the jobs; otherwise restart the process.",
     ),
     Alert(

@@ -1,5 +1,5 @@
 """Compaction beside the log, as Pulsar's administration asks for it: status, thresholds, statistics of a
-topic. The same for open directories and for those that are only looked at, but for what changes."""
+topic. Works on open directories and in look mode, except for changes."""
 
 from __future__ import annotations
 

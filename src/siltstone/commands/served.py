@@ -55,7 +55,7 @@ Part = TypeVar("Part")
 LOOK_ADVICE = "start siltstone serve without --look, on directories that no broker uses"
 SNAPSHOT_MS = 5_000
 """In look mode: how long a log is used before its files are read again."""
-LOOKED_AT_MAX = 256
+READ_ONLY_LOGS_MAX = 256
 """In look mode: the most logs that are kept open."""
 
 
@@ -141,7 +141,7 @@ class Served(Closing):
         self._snapshot: Snapshot | None = None
         self._reopened: tuple[int, Snapshot, Snapshot] | None = None
         self._lock = threading.Lock()
-        self._looked_at: OrderedDict[TopicPartition, tuple[int, ReadOnlyLog]] = OrderedDict()
+        self._read_only_logs: OrderedDict[TopicPartition, tuple[int, ReadOnlyLog]] = OrderedDict()
         with contextlib.ExitStack() as stack:
             if not options.is_look:
                 self._open(stack)
@@ -268,7 +268,7 @@ class Served(Closing):
         topic_partition = TopicPartition(topic, partition)
         if self.manager is not None:
             return self.manager.get(topic_partition)
-        now_ms, kept = self.clock.now_ms(), self._looked_at.get(topic_partition)
+        now_ms, kept = self.clock.now_ms(), self._read_only_logs.get(topic_partition)
         if kept is not None and 0 <= now_ms - kept[0] < SNAPSHOT_MS:
             return kept[1]
         try:
@@ -277,10 +277,10 @@ class Served(Closing):
         except FileNotFoundError:
             raise UnknownTopicError("the partition was deleted", path=str(topic_partition)) from None
         with self._lock:
-            self._looked_at[topic_partition] = now_ms, log
-            self._looked_at.move_to_end(topic_partition)
-            while len(self._looked_at) > LOOKED_AT_MAX:
-                self._looked_at.popitem(last=False)
+            self._read_only_logs[topic_partition] = now_ms, log
+            self._read_only_logs.move_to_end(topic_partition)
+            while len(self._read_only_logs) > READ_ONLY_LOGS_MAX:
+                self._read_only_logs.popitem(last=False)
         return log
 
     def _open_log(self, topic_partition: TopicPartition) -> PartitionLog | None:
@@ -320,7 +320,7 @@ class Served(Closing):
 def _opened(part: Part | None) -> Part:
     """A part of a server. Raises NotAllowedError if it is None, as in look mode."""
     if part is None:
-        raise NotAllowedError("the directories are only looked at", advice=LOOK_ADVICE)
+        raise NotAllowedError("the server is in look mode", advice=LOOK_ADVICE)
     return part
 
 

@@ -60,7 +60,7 @@ def server_samples(served: Served) -> list[Sample]:
 
 
 def _directory_samples(catalogue: Catalogue) -> list[Sample]:
-    """The space of directories that are only looked at."""
+    """The space of directories in look mode."""
     samples = list[Sample]()
     for path, (_, size) in catalogue.sums_by_directory.items():
         values = {USED_BYTES: size}

@@ -236,7 +236,7 @@ def parse_position(topic: BrowsedTopic, query: RecordQuery, text: str) -> dict[i
 
 
 class _Newest:
-    """A partition's log as it was looked at last: its reader sees each newer view."""
+    """A partition's log as it was read last: its reader sees each newer view."""
 
     def __init__(self, log: ReadableLog) -> None:
         self.log = log
@@ -330,7 +330,7 @@ class _Stream:
 
     def _step(self) -> _Step:
         if self._block is None and self._is_at_end:
-            self._look_again()
+            self._refresh_snapshot()
         budget, quiet = Budget(seconds=_STEP_SECONDS), 0
         while self._block is None and quiet < len(self._order):
             if budget.is_over:
@@ -377,7 +377,7 @@ class _Stream:
         log_from = reader.log_from if isinstance(reader, CompactedReader) else 0
         self._positions[number] = Position(reader.offset, log_from)
 
-    def _look_again(self) -> None:
+    def _refresh_snapshot(self) -> None:
         """Look for new partitions, and for what other processes have written. Raises UnknownTopicError."""
         for number, log in chosen_logs(self._topic, self._query).items():
             if number in self._logs:
@@ -391,7 +391,7 @@ class _Stream:
 
     def _poll(self, number: int, budget: Budget) -> PolledRecords | None:
         """One read of a partition. In a directory that another process cleans a file may be gone before it is
-        opened: then the log is looked at again. Raises OffsetOutOfRangeError."""
+        opened: then the log is opened again. Raises OffsetOutOfRangeError."""
         for attempt in range(_ATTEMPTS):
             try:
                 return self._polled(number, budget)

@@ -88,7 +88,7 @@ def open_transactions(served: Served, report: Report = no_report) -> OpenTransac
     A log that cannot be read is a note, and so hides no other one. Raises SiltstoneError, OSError if the
     directories cannot be listed.
     """
-    # What is only looked at is not asked of ``served``, which keeps the logs that pages were asked for.
+    # In look mode logs are not taken from ``served``, which keeps open those that pages show.
     logs = served.snapshot_now() if served.manager is None else None
     listed = sorted(served.opened() if logs is None else logs.partitions)
     transactions, unreadable = list[OpenTransaction](), list[str]()

@@ -47,7 +47,7 @@ HELP = {
     DEAD_THREADS: "Cleaner threads that should run and do not.",
     f"{_MANAGER}max_dirty_percent": "The dirty ratio of the dirtiest log in the last round, in percent.",
     f"{_MANAGER}time_since_last_run_ms": (
-        "ms since the cleaner last looked for logs to clean; 0 before its first look."
+        "ms since the cleaner last searched for logs to clean; 0 before its first search."
     ),
     UNCLEANABLE_COUNT: (
         "Partitions of the log directory that the cleaner skips. Unlike Kafka's, it survives restarts."
@@ -71,8 +71,8 @@ class CleanerMetrics:
         self._lock = threading.Lock()
         # Of the last round that cleaned a log, also before a restart.
         self._last_round: list[Cleaning] = []
-        # Of the last look at the logs.
-        self._looked_ms: int | None = None
+        # Of the last check of the logs.
+        self._last_run_ms: int | None = None
         self._max_dirty_ratio, self._max_delay_ms = 0.0, 0
         # Since the start.
         self._cleanings: Counter[str] = Counter({CLEANED: 0})
@@ -88,10 +88,10 @@ class CleanerMetrics:
             for cleaning in cleanings:
                 self._note_success(cleaning)
 
-    def looked(self, now_ms: int, dirty_ratios: Sequence[float], delays_ms: Sequence[int]) -> None:
-        """The cleaner has looked at the logs: their dirty ratios, and by how much each is overdue."""
+    def checked(self, now_ms: int, dirty_ratios: Sequence[float], delays_ms: Sequence[int]) -> None:
+        """The cleaner has checked which logs are due: their dirty ratios, and by how much each is overdue."""
         with self._lock:
-            self._looked_ms = now_ms
+            self._last_run_ms = now_ms
             self._max_dirty_ratio = max(dirty_ratios, default=0.0)
             self._max_delay_ms = max(delays_ms, default=0)
 
@@ -125,7 +125,7 @@ class CleanerMetrics:
             before = sum(result.bytes_before for result in last)
             after = sum(result.bytes_after for result in last)
             keys = max((result.distinct_dirty_keys or 0 for result in last), default=0)
-            looked_ms = now_ms if self._looked_ms is None else self._looked_ms
+            last_run_ms = now_ms if self._last_run_ms is None else self._last_run_ms
             values = {
                 f"{_CLEANER}max_buffer_utilization_percent": 100 * keys / max(map_keys, 1),
                 f"{_CLEANER}cleaner_recopy_percent": 100 * after / before if before else 0.0,
@@ -133,7 +133,7 @@ class CleanerMetrics:
                 f"{_CLEANER}max_compaction_delay_secs": self._max_delay_ms / 1000,
                 DEAD_THREADS: dead_threads,
                 f"{_MANAGER}max_dirty_percent": 100 * self._max_dirty_ratio,
-                f"{_MANAGER}time_since_last_run_ms": now_ms - looked_ms,
+                f"{_MANAGER}time_since_last_run_ms": now_ms - last_run_ms,
                 RECLAIMED: self._reclaimed,
                 LAST_SUCCESS: self._last_success_ms / 1000,
                 ENGINE_UP: int(self._is_engine_up),

@@ -777,7 +777,7 @@ class LogCleaner(LogService[Engine]):
         with self._choosing:
             now_ms = self._manager.clock.now_ms()
             candidates = self._candidates(now_ms)
-            self._metrics.looked(
+            self._metrics.checked(
                 now_ms,
                 [candidate.cleanable_range.dirty_ratio for candidate in candidates],
                 [candidate.cleanable_range.overdue_ms for candidate in candidates],

@@ -72,7 +72,8 @@ def offsets_from_json(data: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartit
 
 
 class Follower:
-    """The driver's part of one stream (``KafkaMicroBatchStream``): looks at the logs at each trigger."""
+    """The driver's part of one stream (``KafkaMicroBatchStream``): reads the ends of the logs at each
+    trigger."""
 
     def __init__(self, options: ReadOptions, clock: Clock | None = None) -> None:
         self._options = options
@@ -240,7 +241,7 @@ class Follower:
 def _checkpoints(path: Path) -> list[tuple[int, int] | None]:
     """(inode, modification time) of each checkpoint file, None for a missing one.
 
-    ``path`` may be a log directory or a partition's directory, so its parent is looked at, too."""
+    ``path`` may be a log directory or a partition's directory, so its parent is checked, too."""
     states: list[tuple[int, int] | None] = []
     for name in _CHECKPOINTS:
         for folder in (path, files.resolved(path).parent):

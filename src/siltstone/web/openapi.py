@@ -88,4 +88,4 @@ def _describe_errors(path: str, method: str, operation: Document) -> None:
     responses["4XX"] = {"description": "Refused", "content": content}
     responses["5XX"] = {"description": "Failed", "content": content}
     if method.upper() not in SAFE_METHODS:
-        responses["403"] = {"description": "No right, read-only, or only looked at", "content": content}
+        responses["403"] = {"description": "No right, read-only, or look mode", "content": content}

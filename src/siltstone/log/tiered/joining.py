@@ -1,6 +1,6 @@
 """Finds the remote segments of a partition, and gives them the names of local ones.
 
-A storage is looked at in this order, with one list of the partition's directory and one small read for each
+A storage is read in this order, with one list of the partition's directory and one small read for each
 segment:
 
 1. Its directory is that of the topic's id in ``partition.metadata``; without that file, the only one of the

@@ -46,7 +46,7 @@ def _empty_page(
 ) -> Response:
     row, found = served.catalogue.topic(topic), None
     try:
-        found = console.look_at_emptying(served, topic, mode)
+        found = console.preview_emptying(served, topic, mode)
     except (SiltstoneError, OSError) as error:
         problem = problem or str(error)
     words = ("siltstone", "empty", *served.paths, "--topic", topic, "--mode", mode)
@@ -136,7 +136,7 @@ def erase(
     try:
         wanted = ErasureRequest(topic=topic, keys=(parse_key(key, key_format),))
         if not typed:
-            looked = console.look_for_keys(served, wanted)
+            looked = console.find_keys(served, wanted)
             found = None if looked is None else looked.keys[0]
         if typed or found is None:  # a large topic is searched by a job
             if typed:
