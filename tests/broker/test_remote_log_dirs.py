@@ -229,9 +229,9 @@ def test_a_peer_that_is_silent_or_sends_byte_by_byte(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("answer", "reason"), [
     (None, "closed the connection"),
-    (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an answer has 1213486160 bytes: is it a broker?"),
-    (struct.pack(">i", -1), "an answer has -1 bytes"),
-    (struct.pack(">i", 3) + b"abc", "an answer has 3 bytes"),
+    (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a response has 1213486160 bytes: is it a broker?"),
+    (struct.pack(">i", -1), "a response has -1 bytes"),
+    (struct.pack(">i", 3) + b"abc", "a response has 3 bytes"),
     (struct.pack(">ii", 4, 99), "for another request"),
     (struct.pack(">ii", 4, 1), "cannot be read at byte"),
     (struct.pack(">iihi", 10, 1, 0, 0x7FFFFFFF), "cannot be read at byte"),

@@ -242,7 +242,7 @@ BROKER_KEYS = (
     _broker_key("max.connections.per.ip", Kind.INT, INT_MAX, "The same for one address; more are closed at once.", minimum=0),
     _broker_key("max.connections.per.ip.overrides", Kind.STRING, "", "ADDRESS:COUNT for addresses with a limit of their own."),
     _broker_key("max.incremental.fetch.session.cache.slots", Kind.INT, 1_000, "Fetch sessions at the same time; a client without one names all its partitions in each request.", minimum=0),
-    _broker_key("queued.max.request.bytes", Kind.LONG, 256 << 20, "Memory that requests and unsent answers may take together; -1: no limit. Then no connection is read until some of it is free.", minimum=-1, kafka="Kafka's default is -1, and it counts requests only."),
+    _broker_key("queued.max.request.bytes", Kind.LONG, 256 << 20, "Memory that requests and unsent responses may take together; -1: no limit. Then no connection is read until some of it is free.", minimum=-1, kafka="Kafka's default is -1, and it counts requests only."),
     _broker_key("quota.window.num", Kind.INT, 11, "Windows over which the rates of quotas are measured.", minimum=1),
     _broker_key("quota.window.size.seconds", Kind.INT, 1, "The length of each of them, in seconds.", minimum=1),
     _broker_key("controller.quota.window.num", Kind.INT, 11, "The same for the quota of created and deleted partitions: what may be saved up for a burst.", minimum=1),

@@ -25,8 +25,8 @@ Pieces: TypeAlias = Sequence[Piece]
 class Unanswered(enum.Enum):
     """A handler returns it if no response is to be sent."""
 
-    SILENT = "no answer is sent, and the next request is read"
-    CLOSED = "no answer is sent, and the connection is closed"
+    SILENT = "no response is sent, and the next request is read"
+    CLOSED = "no response is sent, and the connection is closed"
 
 
 CLIENT_ID_MAX = 256

@@ -40,17 +40,17 @@ def describe(broker: AskedBroker, matches: Sequence[EntityMatch]) -> Quotas:
         )
         for match in matches
     )
-    answer = broker.ask(
+    response = broker.ask(
         DESCRIBE_CLIENT_QUOTAS, DescribeClientQuotasRequest(components=components, strict=True)
     )
-    if answer.error_code:
-        raise _error(answer.error_code, answer.error_message)
+    if response.error_code:
+        raise _error(response.error_code, response.error_message)
     return ordered(
         {
             quota_entity((part.entity_type, part.entity_name) for part in entry.entity): {
                 value.key: value.value for value in entry.values
             }
-            for entry in answer.entries or ()
+            for entry in response.entries or ()
         }
     )
 
@@ -73,8 +73,8 @@ def alter(
         *(OpData(key=key, remove=True) for key in remove),
     )
     request = AlterClientQuotasRequest(entries=(EntryData(entity=parts, ops=changes),), validate_only=dry_run)
-    answer = broker.ask(ALTER_CLIENT_QUOTAS, request)
-    for entry in answer.entries:
+    response = broker.ask(ALTER_CLIENT_QUOTAS, request)
+    for entry in response.entries:
         if entry.error_code:
             raise _error(entry.error_code, entry.error_message, target_of(entity))
     return QuotaChange(entity=entity, before=before, after=after)

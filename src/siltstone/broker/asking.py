@@ -3,10 +3,10 @@ no functions for: log directories and quotas.
 
 ::
 
-    HOST:PORT ─ ApiVersions 0 ─► versions ─ a request in the newest version that both sides have ─► its answer
+    HOST:PORT ─ ApiVersions 0 ─► versions ─ a request in the newest version that both have ─► its response
 
-One request at a time, on one connection. A broker is not trusted: an answer takes memory only as it comes, up
-to ``ANSWER_BYTES_MAX``, and a broker has ``SECONDS`` for one, however slowly it sends.
+One request at a time, on one connection. A broker is not trusted: a response takes memory only as its bytes
+arrive, up to ``ANSWER_BYTES_MAX``, and must be complete within ``SECONDS``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from siltstone.broker.wire.headers import response_header
 from siltstone.broker.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 SECONDS = 30.0
-"""How long a connection and each answer may take."""
+"""How long a connection and each response may take."""
 ANSWER_BYTES_MAX = 64 << 20
 _PART_BYTES = 1 << 16
 _CLIENT_ID = b"siltstone"
@@ -97,7 +97,7 @@ class AskedBroker(Closing):
         self._socket.close()
 
     def ask(self, key: int, request: Message, min_version: int = 0) -> Any:
-        """The answer to a request, which is sent in the newest version that both sides have. Raises
+        """The response to a request, which is sent in the newest version that both sides have. Raises
         BrokerUnreachableError, BrokerRefusedError if they have none from ``min_version`` on."""
         if self._versions is None:
             self._versions = self._ask(API_VERSIONS, 0, ApiVersionsRequest())
@@ -155,7 +155,7 @@ class AskedBroker(Closing):
         self._socket.settimeout(left)
 
     def _unreadable(self, reason: str) -> BrokerUnreachableError:
-        return BrokerUnreachableError(f"an answer {reason}: is it a broker?", path=str(self.address))
+        return BrokerUnreachableError(f"a response {reason}: is it a broker?", path=str(self.address))
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:

@@ -81,7 +81,7 @@ class RaisedError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a call."""
+    """The response to a call."""
 
     result: msgspec.Raw = msgspec.Raw(b"\xc0")
     error: RaisedError | None = None

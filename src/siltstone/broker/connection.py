@@ -336,7 +336,7 @@ class Connection:
                 self._out_bytes += _memory(piece)
 
     def _mute(self) -> None:
-        """Read nothing more until the client has waited as long as its answer says."""
+        """Read nothing more until the client has waited as long as its response says."""
         activity = self.info.activity
         seconds, activity.throttle_ms = activity.throttle_ms / 1000, 0
         self._unmuting = self._shared.loop.call_later(seconds, self._unmute)

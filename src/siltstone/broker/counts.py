@@ -105,7 +105,7 @@ class ApiCounts:
 
     def phases(self) -> dict[str, tuple[list[int], float]]:
         """(how many took at most each of ``BOUNDS_MS``, and longer; seconds in all) of each phase, by Kafka's
-        names. There is no queue of answers: one that is made is sent as far as the client takes it."""
+        names. There is no queue of responses: one that is made is sent as far as the client takes it."""
         count, parked = self.count, self.parked_requests
         in_all, without = self.parked_in_all.of_all(parked), self.parked_local.of_all(parked)
         rows = zip(self.buckets, in_all, without, strict=True)

@@ -123,10 +123,10 @@ class Dispatcher:
             return self._note_fetched
         return lambda answer: self._counts.refused(key, codes_in(answer))
 
-    def _note_fetched(self, answer: FetchResponse) -> None:
+    def _note_fetched(self, response: FetchResponse) -> None:
         counts = self._counts
-        counts.refused(apis.FETCH, (answer.error_code,))
-        for topic in answer.responses:
+        counts.refused(apis.FETCH, (response.error_code,))
+        for topic in response.responses:
             name = topic.topic or self._broker.topic_of_id(topic.topic_id)
             # Counted by name only if the topic exists: a client could send any number of unknown names.
             is_known = name in counts.of_topic or any(not row.error_code for row in topic.partitions)
@@ -163,12 +163,12 @@ class Dispatcher:
         if request is None:
             return self._pieces(route, call, size, 0, versions.unsupported())
         try:
-            answer = route.handler(self._broker, request, call)
+            response = route.handler(self._broker, request, call)
         except Exception as error:
-            answer = self._failure(route, call, error)
-        if isinstance(answer, (Message, Unanswered)):
-            return self._answer(route, call, size, answer)
-        return self._answer_later(route, call, size, answer)
+            response = self._failure(route, call, error)
+        if isinstance(response, (Message, Unanswered)):
+            return self._answer(route, call, size, response)
+        return self._answer_later(route, call, size, response)
 
     def _route(self, header: RequestHeader) -> _Route:
         """The route of a request. Raises RefusedFrameError for an unknown API or version."""
@@ -184,38 +184,38 @@ class Dispatcher:
         self, route: _Route, call: Call, size: int, later: Awaitable[Message | Unanswered]
     ) -> list[Piece]:
         try:
-            answer = await later
+            response = await later
         except Exception as error:
-            answer = self._failure(route, call, error)
-        return self._answer(route, call, size, answer)
+            response = self._failure(route, call, error)
+        return self._answer(route, call, size, response)
 
-    def _answer(self, route: _Route, call: Call, size: int, answer: Message | Unanswered) -> list[Piece]:
+    def _answer(self, route: _Route, call: Call, size: int, response: Message | Unanswered) -> list[Piece]:
         """The pieces of the response to a frame of ``size`` bytes. Raises RefusedFrameError."""
         # Fetch throttles by itself: it leaves the records out of the response of a client that is throttled.
         if self._quotas.is_set and route.api.key != apis.FETCH:
-            answer = self._throttled(route.api.key, call, size, answer)
-        if isinstance(answer, Message):
-            return self._pieces(route, call, size, call.version, answer)
+            response = self._throttled(route.api.key, call, size, response)
+        if isinstance(response, Message):
+            return self._pieces(route, call, size, call.version, response)
         self._count(route.counts, call, size, 0)
-        if answer is CLOSE:
+        if response is CLOSE:
             raise RefusedFrameError(f"{route.api.name} failed, and no response can say so")
-        assert answer is NO_ANSWER
+        assert response is NO_ANSWER
         return []
 
-    def _throttled(self, key: int, call: Call, size: int, answer: Message | Unanswered) -> Any:
-        """The answer, with the time for which the client is throttled."""
+    def _throttled(self, key: int, call: Call, size: int, response: Message | Unanswered) -> Any:
+        """The response, with the time for which the client is throttled."""
         throttle_ms_by_kind = {quotas.REQUEST: 0}
         if key == apis.PRODUCE:
             throttle_ms_by_kind[quotas.PRODUCE] = self._quotas.record(quotas.PRODUCE, call, size)
-        if isinstance(answer, Unanswered):
+        if isinstance(response, Unanswered):
             self._quotas.throttle(call, throttle_ms_by_kind)
-            return answer
+            return response
         throttle_ms_by_kind[quotas.REQUEST] = self._quotas.used(call, call.seconds)
-        throttle_ms_by_kind[quotas.MUTATION] = getattr(answer, "throttle_time_ms", 0)
+        throttle_ms_by_kind[quotas.MUTATION] = getattr(response, "throttle_time_ms", 0)
         throttle_ms = self._quotas.throttle(call, throttle_ms_by_kind)
-        # DescribeQuorum's answer has no place for it.
-        is_told = throttle_ms and "throttle_time_ms" in answer.__struct_fields__
-        return structs.replace(answer, throttle_time_ms=throttle_ms) if is_told else answer
+        # DescribeQuorum's response has no place for it.
+        has_place = throttle_ms and "throttle_time_ms" in response.__struct_fields__
+        return structs.replace(response, throttle_time_ms=throttle_ms) if has_place else response
 
     def _failure(self, route: _Route, call: Call, error: Exception) -> Message | Unanswered:
         """The response if a handler has raised: its ``error_code`` is that of the error. If the response of

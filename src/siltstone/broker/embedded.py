@@ -9,7 +9,7 @@
         broker.compact("users")                                  now, with the active segment
         broker.clock.advance(86_400_000); broker.tick()          retention as if a day had passed
         broker.fail("Produce", "NOT_LEADER_OR_FOLLOWER")         the next one is refused
-        broker.cut("Produce", after=True)                        stored, and the answer is lost
+        broker.cut("Produce", after=True)                        stored, and the response is lost
 """
 
 from __future__ import annotations

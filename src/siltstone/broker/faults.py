@@ -86,8 +86,8 @@ class Faults:
         has_place = key in _ANSWERS or "error_code" in APIS[key].response.__struct_fields__
         if fault.code is not None and not has_place:
             raise UsageError(
-                f"the answer of {api} has no place for an error of the whole request",
-                advice="cut the connection, or delay the answer",
+                f"the response of {api} has no place for an error of the whole request",
+                advice="cut the connection, or delay the response",
             )
         self._due.setdefault(key, deque()).extend([fault] * times)
 
@@ -206,9 +206,9 @@ def _list_offsets(request: ListOffsetsRequest, _: object, code: int) -> ListOffs
     )
 
 
-def _metadata(_: object, answer: MetadataResponse, code: int) -> MetadataResponse:
-    topics = (structs.replace(topic, error_code=code, partitions=()) for topic in answer.topics)
-    return structs.replace(answer, topics=tuple(topics))
+def _metadata(_: object, response: MetadataResponse, code: int) -> MetadataResponse:
+    topics = (structs.replace(topic, error_code=code, partitions=()) for topic in response.topics)
+    return structs.replace(response, topics=tuple(topics))
 
 
 def _create_topics(request: CreateTopicsRequest, _: object, code: int) -> CreateTopicsResponse:

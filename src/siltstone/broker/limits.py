@@ -137,12 +137,13 @@ class MemoryBudget:
     1. Small requests and responses may use all of ``bytes_max``; large frames that are still being received,
        only ``large_bytes_max``, three quarters of the configured memory. So slow senders of large frames
        cannot keep small requests waiting.
-    2. What may not take memory waits in one of two queues, small or large. Both are served first in, first
-       out, the small one first.
+    2. A connection that may not take memory waits in one of two queues, small or large. Both are served first
+       in, first out, the small one first.
     3. Unfinished large frames could fill their share for ever, each waiting for memory to grow. So the first
        of a queue is made ``exempt``: it may exceed the limit until it was answered. There is one at a time.
-    4. A connection that is exempt for over ``EXEMPT_SECONDS`` loses the exemption (``expire``), and is closed
-       if its request is not complete or its response not read. So a client that stops cannot block others.
+    4. A connection that is exempt for over ``EXEMPT_SECONDS`` loses the exemption (``end_long_exemption``),
+       and is closed if its request is not complete or its response not read. So a client that stops cannot
+       block others.
 
     So connections take at most the configured memory and two frames: one that grows when a little memory is
     left, and the exempt one. ``bytes_max`` has room for both, so small requests proceed beside them.
@@ -186,7 +187,7 @@ class MemoryBudget:
             self.exempt = None
             self._wake()
 
-    def expire(self, now: float) -> None:
+    def end_long_exemption(self, now: float) -> None:
         """End an exemption that has lasted for over ``EXEMPT_SECONDS``. Called once a second, with the loop's
         time, in seconds: an exemption counts from the first call that sees it."""
         if self.exempt is not self._last_exempt:

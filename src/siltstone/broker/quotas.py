@@ -2,8 +2,8 @@
 
 ::
 
-    request ─► answer ─► recorded ─► over the quota? throttle_time_ms in the answer, which goes out at once;
-                                     the connection is muted for as long (KIP-219)
+    request ─► response ─► recorded ─► over the quota? throttle_time_ms in the response, which is sent at
+                                       once; the connection is muted for as long (KIP-219)
 
     rate      11 windows of a second: what was taken in them, by their time     bytes, requests, connections
               wait: until what is above the bound would be worked off
@@ -269,8 +269,8 @@ class QuotaManager:
                     meter.record(-amount, self._now() * 1000)
 
     def fetched_bytes_max(self, call: Call) -> int | None:
-        """The most bytes that an answer to Fetch may have, so that a client within its quota is not throttled
-        for one answer alone; None: no limit."""
+        """The most bytes that a response to Fetch may have, so that a client within its quota is not
+        throttled for one response alone; None: no limit."""
         bound = self.bound_of(FETCH, call)
         if bound is None:
             return None

@@ -96,14 +96,14 @@ def _code_text(code: int) -> str:
 
 def _brokers_of(broker: AskedBroker) -> dict[int, Address]:
     """The cluster's brokers by their numbers. Raises BrokerUnreachableError, BrokerRefusedError."""
-    answer = broker.ask(METADATA, MetadataRequest(allow_auto_topic_creation=False), min_version=1)
-    return {node.node_id: Address(node.host, node.port) for node in answer.brokers}
+    response = broker.ask(METADATA, MetadataRequest(allow_auto_topic_creation=False), min_version=1)
+    return {node.node_id: Address(node.host, node.port) for node in response.brokers}
 
 
 def _log_dirs_of(broker: AskedBroker) -> Sequence[DescribeLogDirsResult]:
     """The broker's log directories. Raises BrokerUnreachableError, BrokerRefusedError."""
-    answer = broker.ask(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=None))
-    if answer.error_code:
-        raise BrokerRefusedError(_code_text(answer.error_code), path=str(broker.address))
-    results: Sequence[DescribeLogDirsResult] = answer.results
+    response = broker.ask(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=None))
+    if response.error_code:
+        raise BrokerRefusedError(_code_text(response.error_code), path=str(broker.address))
+    results: Sequence[DescribeLogDirsResult] = response.results
     return results

@@ -135,7 +135,7 @@ class Sockets:
         self.now = now
         for connection in [one for one in self.connections if one.is_overdue(now)]:
             connection.close()
-        self.budget.expire(now)
+        self.budget.end_long_exemption(now)
 
     def _sweep_later(self) -> None:
         self.sweep(self.loop.time())

@@ -2,8 +2,8 @@
 
 ::
 
-    (session 0, epoch 0) ─► all partitions ─► answer with all of them and a session's number
-    (number, epoch 1) ─► those that changed, those to forget ─► answer with what is new
+    (session 0, epoch 0) ─► all partitions ─► response with all of them and a session's number
+    (number, epoch 1) ─► those that changed, those to forget ─► response with what is new
     (number, epoch 2) ─► …                                      (number, epoch -1) ─► the session is closed
 
 A response of a session has a partition only if it has records or an error, or if its high watermark or log

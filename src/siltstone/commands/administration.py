@@ -21,7 +21,7 @@ from siltstone.commands import emptying, erasing
 from siltstone.commands.changes import Actor
 from siltstone.commands.erasing import ErasureRequest
 from siltstone.commands.jobs import CANCELLED, BackgroundJob, Progress, Work
-from siltstone.commands.open_directories import OpenDirectories, WorkProgress, tell_failures
+from siltstone.commands.open_directories import OpenDirectories, WorkProgress, note_failures
 from siltstone.commands.served import Served
 from siltstone.commands.topics import (
     SettingsChange,
@@ -225,7 +225,7 @@ def clean_now(
         progress.check()
         with served.opened_changes().recorded(actor, "clean", topic, after={"force": force}) as change:
             results = cleaner.clean_now(where, force=force)
-            tell_failures(change, results)
+            note_failures(change, results)
         served.cataloguer.refresh_soon()
         return {"logs": [result.to_json() for result in results]}
 
@@ -335,7 +335,7 @@ def resume_cleaning(served: Served, actor: Actor, topic_partition: TopicPartitio
         served.opened_cleaner().resume(topic_partition)
 
 
-def compact_beside(served: Served, actor: Actor, topic: str) -> list[TopicPartition]:
+def compact_side_by_side(served: Served, actor: Actor, topic: str) -> list[TopicPartition]:
     """Begin to compact a topic (its own name, or Pulsar's) beside its log. Raises CompactionInProgressError,
     UnknownTopicError, SiltstoneError, OSError."""
     manager, compactions = served.opened(), served.opened_compactions()

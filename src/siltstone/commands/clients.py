@@ -43,7 +43,7 @@ class ClientConnection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiRequests:
-    """The requests of one API since the start. ``errors``: codes other than 0 in answers, of whole requests
+    """The requests of one API since the start. ``errors``: codes other than 0 in responses, of whole requests
     and of their parts, by Kafka's name; times are of answered requests, estimated between bounds."""
 
     api: str

@@ -81,7 +81,7 @@ def sum_of(counts: Iterable[SegmentCounts]) -> SegmentCounts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SegmentFile:
     """The first ``size`` bytes of a segment's ``.log``. ``may_be_torn``: another process appends to it, or
-    was killed, so it is counted up to the first batch that is not whole."""
+    was killed, so that its last batch may be incomplete: the batches before that are counted."""
 
     directory: Path
     base_offset: int
@@ -110,7 +110,7 @@ class _Kept:
 
 
 class _NotNowError(Exception):
-    """A segment may not be read now."""
+    """``may_read`` has refused to read a segment."""
 
 
 class SegmentCounter:
@@ -151,8 +151,8 @@ class SegmentCounter:
     ) -> tuple[int | None, bool]:
         """(How many records a log has stored, None as for ``records_of``; whether all of it was counted).
 
-        ``log``: one that is open, or the directory of one that is only looked at, whose active segment is
-        counted up to the first batch that is not whole. ``may_read``: asked before so many bytes are read.
+        ``log``: one that is open, or in look mode its directory, whose active segment is
+        counted up to the first batch that is not whole. ``may_read``: called before so many bytes are read.
         Raises SiltstoneError, OSError.
         """
         try:
@@ -290,14 +290,14 @@ def _counts_of_batches(batches: BatchHeaders) -> SegmentCounts:
 NOT_COUNTED = -1
 """In a column of counts: not counted yet."""
 _DAMAGED = -2
-"""Counted in vain: a segment is damaged or has gone. Tried again when the log changes."""
+"""Could not be counted: a segment is damaged or was deleted. Tried again when the log changes."""
 
 
 class RecordTotals:
     """How many records the logs of a catalogue have stored, as a column. Used by one thread at a time.
 
     A log is counted again only if its row of the catalogue is another object: the same row stands for a log
-    that has not changed. ``log_of``: the open log of a partition, None for one that is only looked at.
+    that has not changed. ``log_of``: the open log of a partition, None in look mode.
     """
 
     def __init__(
@@ -312,7 +312,8 @@ class RecordTotals:
     ) -> tuple[npt.NDArray[np.int64], bool]:
         """(Records of each log, ``NOT_COUNTED`` for those that are not known; whether all were counted).
 
-        ``may_read``: asked before so many bytes are read; once it says no, the rest is left to the next call.
+        ``may_read``: called before so many bytes are read; if it returns False, the rest is left to the next
+        call.
         """
         if logs is not self._logs:
             before = dict(zip(map(id, self._logs), self._records.tolist(), strict=True))

@@ -55,15 +55,15 @@ from siltstone.commands.key_search import (
 from siltstone.commands.library import EngineName
 from siltstone.commands.open_directories import (
     AGAIN,
-    COMPACT_BESIDE,
+    COMPACT_ADVICE,
     Hold,
     OpenDirectories,
     WorkProgress,
     no_progress,
+    note_failures,
     opened,
     refuse_internal,
     refuse_not_compacted,
-    tell_failures,
 )
 from siltstone.compaction.inplace.planning import find_horizons
 from siltstone.compaction.report import LogResult, read_cleanings
@@ -648,7 +648,7 @@ class _Erasing:
         changes = self.here.changes
         with changes.recorded(self.actor, "clean", self.request.topic, after={"force": True}) as change:
             self.results = self.here.clean_fully(logs)
-            tell_failures(change, self.results.values())
+            note_failures(change, self.results.values())
         self._search()
 
     def _supersede(self, topic_partition: TopicPartition, key: _ErasedKey) -> None:
@@ -731,7 +731,7 @@ class _Erasing:
         bound, newest_ms = facts.bounds.tombstones_from, self._newest_horizon(facts)
         if not place.values and last_tombstone >= bound:
             reason = f"side-by-side compaction has only reached offset {bound}, and needs the tombstone"
-            return Hold(reason=reason, advice=COMPACT_BESIDE)
+            return Hold(reason=reason, advice=COMPACT_ADVICE)
         if not place.values and newest_ms is not None and newest_ms > facts.now_ms:
             reason = (
                 f"nothing in the log is dirty, and other tombstones stay until {time_text(newest_ms)}; "

@@ -1,4 +1,4 @@
-"""Work that a server does in the background: cleanings, explanations, compactions, deletions of keys.
+"""The background jobs of a server: cleanings, dry runs, erasures of keys, emptied topics.
 
 ::
 
@@ -6,8 +6,8 @@
        │               ├─► failed      ``error`` says why
        └─► cancelled ◄─┘               the work notices ``Progress.check``
 
-``AT_ONCE`` jobs run at the same time; the others wait in order. The last ``KEPT`` jobs are remembered while
-the process runs.
+``AT_ONCE`` jobs run at the same time; the others wait in order. The last ``KEPT`` jobs are kept in memory
+while the process runs.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Progress:
         self._jobs, self._id = jobs, job_id
 
     def __call__(self, log: str, stage: str, done: int, total: int) -> None:
-        """Note how far a log is."""
+        """Set the job's ``bytes_done`` and ``bytes_total`` to those of the log that is worked on."""
         if stage != "done":
             self._jobs.change(self._id, bytes_done=done, bytes_total=total)
 
@@ -133,7 +133,7 @@ class Jobs(Closing):
         except (SiltstoneError, OSError) as error:
             self.change(job_id, state=FAILED, error=str(error))
         except Exception as error:
-            _logger.exception("BackgroundJob %s failed", job_id)
+            _logger.exception("Job %s failed", job_id)
             self.change(job_id, state=FAILED, error=f"{type(error).__name__}: {error}")
         finally:
             self.change(job_id, ended_ms=self._clock.now_ms())

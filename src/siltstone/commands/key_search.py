@@ -1,5 +1,5 @@
-"""Where the records of some keys are: in the segments of their topic's logs, and in all other files that have
-copies. Many keys are found in one read.
+"""Searches the records of some keys: in the segments of their topic's logs, and in all other files that may
+have copies. One read of the files searches all keys.
 
 ::
 
@@ -11,9 +11,9 @@ copies. Many keys are found in one read.
     topic-N.HASH-delete/, -future/, -stray/           ELSEWHERE  another directory of a topic of this name
     KEEP/RUN/topic-N/*.log                            KEPT       of ``clean --keep-originals``
 
-Files are read as they are on the disk, batch by batch: also records of aborted transactions, those below the
-log start offset, and those that no index leads to, since the question is whether the bytes are left. A file
-that is damaged is searched up to there, and counts as one that may have the key.
+Files are read as they are on the disk, batch by batch, since the question is whether the bytes are left: the
+search includes records of aborted transactions and those below the log start offset, and uses no index. A
+damaged file is searched up to the damage, and counts as one that may have the key.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class KeyPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySearch:
-    """The result of a search for one key. ``files`` and ``bytes``: so many were searched."""
+    """The result of a search for one key. ``files`` and ``bytes``: how many were searched."""
 
     places: Sequence[KeyPlace] = ()
     files: int = 0
@@ -155,8 +155,8 @@ def search_keys(
 ) -> list[KeySearch]:
     """Search all files of a topic, and kept originals, for the records of each of some keys.
 
-    Where a segment is gone before it is opened, since a cleaning or retention has removed it, the logs are
-    looked at again, and all is searched once more. Raises OSError.
+    If a cleaning or retention has removed a segment before it is opened, the logs are read again, and all
+    files are searched once more. Raises OSError.
     """
     for _ in range(_ATTEMPTS - 1):
         try:

@@ -1,5 +1,5 @@
-"""Open log directories with what changes them on request: their cleaner and their audit log. The same for a
-server, which has them open, and for a command, which opens them for the time that it takes."""
+"""Open log directories with their cleaner and their audit log: those that a server has open, or those that a
+command opens while it runs."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from siltstone.runtime.log_cleaner import LogCleaner
 from siltstone.runtime.manager import LogManager
 
 AGAIN = "run the command again"
-COMPACT_BESIDE = f"run siltstone compact-topic for the topic, then {AGAIN}"
+COMPACT_ADVICE = f"run siltstone compact-topic for the topic, then {AGAIN}"
 _ADVICE = {
     OPEN_TRANSACTION: f"end the transaction, or let it time out; then {AGAIN}",
     WITHIN_MIN_LAG: f"{AGAIN} after that time",
-    HELD_BY_LEDGER: COMPACT_BESIDE,
+    HELD_BY_LEDGER: COMPACT_ADVICE,
 }
 CLAIM_SECONDS = 600.0
 """How long a forced cleaning waits for one that is under way."""
 _ATTEMPTS = 3
 WorkProgress = Callable[[str, str, int, int], None]
-"""Called with a log or a topic, what is done with it, bytes done, bytes in all; raises to stop the work."""
+"""Called with a log or a topic, the step, bytes done, bytes in all; raises to stop the work."""
 
 
 def no_progress(log: str, stage: str, done: int, total: int) -> None:
@@ -42,8 +42,8 @@ def no_progress(log: str, stage: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """Why a cleaning has not removed what it should, and what to do. ``until_ms``: when the reason ends, None
-    if no time ends it."""
+    """The reason why a cleaning has not removed a record, and what to do. ``until_ms``: when the reason ends,
+    None if it does not end by time."""
 
     reason: str
     advice: str = AGAIN
@@ -59,9 +59,9 @@ class OpenDirectories:
     changes: ChangeLog
 
     def clean_fully(self, logs: Collection[TopicPartition]) -> dict[TopicPartition, LogResult]:
-        """Clean some logs, with their active segments, whatever their dirty ratio; those that a thread of the
-        cleaner is cleaning after that. Returns the last result of each; none of a log that is paused or
-        uncleanable. Raises UnknownTopicError, UsageError, StorageError."""
+        """Clean some logs, with their active segments, whatever their dirty ratio. A log that a thread of the
+        cleaner is cleaning is cleaned again after that. Returns the last result of each log; none of a log
+        that is paused or uncleanable. Raises UnknownTopicError, UsageError, StorageError."""
         results, left = dict[TopicPartition, LogResult](), set(logs)
         for _ in range(_ATTEMPTS):
             if not left:
@@ -102,8 +102,8 @@ class OpenDirectories:
         return None
 
 
-def tell_failures(change: ChangeInProgress, results: Collection[LogResult]) -> None:
-    """Let the outcome of a change say which logs were not cleaned because of an error."""
+def note_failures(change: ChangeInProgress, results: Collection[LogResult]) -> None:
+    """Set the outcome of a change to failed, with the logs that were not cleaned because of an error."""
     failed = failures(results)
     if failed:
         first = failed[0]
@@ -126,7 +126,7 @@ def opened(
 
 
 def command_actor() -> Actor:
-    """Who runs a command, for the audit log."""
+    """The user who runs a command, for the audit log."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # no name belongs to the number, as in many containers

@@ -20,7 +20,7 @@ from siltstone.runtime.manager import FREE_BYTES, LOG_HELP, USED_BYTES, LogManag
 from siltstone.runtime.metrics import Sample, samples_of
 
 PARTITIONS_MAX = 20_000
-"""So many partitions have series of their own; above it those of a topic are one."""
+"""The most partitions that have series of their own; with more, a topic has one."""
 _HELP = {
     "siltstone_build_info": "1, with the version as label.",
     "siltstone_catalogue_age_seconds": "Seconds since the catalogue of topics was read.",
@@ -72,7 +72,7 @@ def _directory_samples(catalogue: Catalogue) -> list[Sample]:
 
 def log_series(served: Served, *, all_partitions: bool = False) -> list[Series]:
     """The gauges of the logs: of each partition, or of each topic where there are more than
-    ``PARTITIONS_MAX``, unless ``all_partitions``. What is not known has no value. And what the broker counts
+    ``PARTITIONS_MAX``, unless ``all_partitions``; an unknown figure has no value. Then the broker's counters
     by topic."""
     catalogue = served.catalogue
     by_partition = all_partitions or len(catalogue.watched) <= PARTITIONS_MAX

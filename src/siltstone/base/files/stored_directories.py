@@ -7,9 +7,9 @@
                          folders of it
     everything else   ─► objects as they are (``base.files.objects``)
 
-A path with ``@ID`` says all that a reader must know, in any process: a restore point is never written again,
-so whatever is put meanwhile, a reader sees one of them, and never a mixture. A file is read through its
-chunks; its identity is that of their names.
+A path with ``@ID`` names one restore point in any process. A restore point is never written again, so a
+reader sees one of them and never a mixture, whatever is put meanwhile. A file is read through its chunks; its
+identity is a hash of their names.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def open_windows(path: AnyPath) -> Windows:
 
 
 class _Chunks(Windows):
-    """The bytes of a file of a restore point: each window is a chunk, whose name says its bytes."""
+    """The bytes of a file of a restore point; a window is a chunk, whose name is the SHA-256 of its bytes."""
 
     def __init__(self, path: AnyPath) -> None:
         located = _locate(path)

@@ -126,8 +126,8 @@ _LINES_MAX = 5
 
 
 def remote_lines(partition: Path) -> Iterator[str]:
-    """What was read of the remote part of a partition, and what was not, in lines for people; none if it has
-    no such part, or was not listed."""
+    """Lines about the remote part of a partition: the segments that were read, and those that were not; none
+    if it has no such part, or was not listed."""
     part = _listed.get(place_of_joined(partition)) if is_joined(partition) else None
     if part is None:
         return

@@ -58,7 +58,7 @@ def _number(size: int | None) -> Response:
 @router.put(f"{TOPIC}/compaction", dependencies=[EDITOR], status_code=204)
 def compact(served: Here, by: By, name: Topic) -> None:
     """Begin to compact a topic; 409 while it is compacted."""
-    administration.compact_beside(served, by, name)
+    administration.compact_side_by_side(served, by, name)
 
 
 @router.get(f"{TOPIC}/compaction", dependencies=[VIEWER])
