@@ -105,9 +105,9 @@ def test_a_strip_is_to_scale_and_merges_neighbours_beyond_its_bound(tmp_path: Pa
         manager.flush()
         found = segments_of(log, watched_logs(tmp_path)[USERS], Config(), times=False)
     drawn = str(strip(found))
-    widths = [float(part.split('"')[0]) for part in drawn.split('width="')[1:]]
+    widths = [float(part.split('%"')[0]) for part in drawn.split('width="')[2:]]  # after the strip's own
     assert len(widths) == (count if count <= BOXES_MAX else len({row.section for row in found.segments}))
-    assert sum(widths) == pytest.approx(WIDTH, abs=0.1 * len(widths))
+    assert sum(widths) == pytest.approx(WIDTH, abs=0.01 * len(widths))
     assert "style=" not in drawn and drawn.count("<title>") == len(widths) + 1
 
 

@@ -11,6 +11,7 @@ import errno
 import hashlib
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from httpx import Response
 
 from siltstone.commands import administration
 from siltstone.commands.changes import CHANGES_FILE, RESTART, ChangeLog
+from siltstone.commands.jobs import Progress
 from siltstone.commands.served import Served
 from siltstone.web import site
 from siltstone.web.guards import (
@@ -32,6 +34,7 @@ from siltstone.web.guards import (
     Rules,
     host_of,
     is_cross_origin,
+    is_of_job,
     is_question,
 )
 from siltstone.web.here import By, Here
@@ -270,6 +273,10 @@ def _asks(route: Unsafe) -> bool:
     return is_question(route.path)
 
 
+def _asks_of_a_look(route: Unsafe) -> bool:
+    return _asks(route) or is_of_job(route.path)
+
+
 @pytest.mark.parametrize(
     "headers",
     [
@@ -326,8 +333,36 @@ def test_read_only_changes_nothing(served: Served) -> None:
 def test_look_mode_changes_nothing(open_served: Callable[..., Served], served: Served) -> None:
     served.opened().flush()
     table = Table(open_served(is_look=True))
-    table.refused(403, but=_asks)
+    table.refused(403, but=_asks_of_a_look)
     assert "look mode" in table.client.delete("/probe/topics/users").text
+
+
+def test_look_mode_cancels_its_dry_runs_and_changes_nothing(
+    open_served: Callable[..., Served], served: Served
+) -> None:
+    served.opened().flush()
+    table = Table(open_served(is_look=True))
+    before, bytes_before = table.looks(), table.digest()
+    cancelled = [route for route in table.routes() if is_of_job(route.path)]
+    assert len(cancelled) == 2
+    for route in cancelled:
+        for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}):
+            assert table.send(route, **headers).status_code == 403
+        may_end = threading.Event()
+
+        def work(progress: Progress, may_end: threading.Event = may_end) -> None:
+            may_end.wait(60)
+            progress.check()
+
+        job = table.served.jobs.submit("explain", "users", "-", work)
+        assert "Cancel: explain users" in table.client.get("/ui/jobs").text
+        answer = table.send(route, Try(names={"job_id": job.id}))
+        assert answer.status_code < 400, (route, answer.text)
+        may_end.set()
+        table.served.jobs.wait(job.id, 60)
+        assert table.served.jobs.get(job.id).state == "cancelled"
+        assert table.send(route, Try(names={"job_id": "none"})).status_code == 404
+    assert table.looks() == before and table.digest() == bytes_before
 
 
 # Audit: what cannot be recorded is not changed, and what was recorded and not made says so.

@@ -367,9 +367,7 @@ class Snapshot:
         """The bytes that a batch may decompress to: a setting of Siltstone, which no broker's topic has."""
         own = self.registry.topics.get(topic)
         if own is None or DECOMPRESSION_LIMIT_SETTING not in own.config:
-            return self.broker.integer(
-                DECOMPRESSION_LIMIT_SETTING
-            )  # all logs of a directory are asked for it
+            return self.broker.integer(DECOMPRESSION_LIMIT_SETTING)  # asked for each log of a directory
         settings = TopicSettings(registered=self.registry.topics, broker=self.broker)
         try:
             return settings.config_of(topic).integer(DECOMPRESSION_LIMIT_SETTING)

@@ -47,12 +47,13 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What the guards go by. ``hosts``: names in lower case, without ports; ``is_read_only``: nothing is
-    changed, for the reason ``read_only_reason``."""
+    """What the guards go by. ``hosts``: names in lower case, without ports; ``read_only_reason``: why nothing
+    may be changed, None if it may; ``is_look``: all jobs are dry runs, so cancelling one changes nothing."""
 
     hosts: frozenset[str]
     identity: Identity = field(default_factory=Identity)
     read_only_reason: str | None = None
+    is_look: bool = False
 
 
 def needs(role: Role) -> Any:
@@ -163,8 +164,9 @@ class Guards:
             return None
         if is_cross_origin(headers):
             return 403, 40301, "a page of another site may not change anything here"
-        if self._rules.read_only_reason is not None and not is_question(scope["path"]):
-            return 403, 40301, self._rules.read_only_reason
+        reason, path = self._rules.read_only_reason, scope["path"]
+        if reason is not None and not is_question(path) and not (self._rules.is_look and is_of_job(path)):
+            return 403, 40301, reason
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > body_max(scope["path"]):
             return 413, 413, _TOO_LARGE
@@ -214,3 +216,8 @@ def body_max(path: str) -> int:
 def is_question(path: str) -> bool:
     """Does a POST to this path only ask? These work in look mode and where nothing may be changed."""
     return path.endswith((":preview", ":explain", ":check"))
+
+
+def is_of_job(path: str) -> bool:
+    """Is this the path of one background job, which an unsafe method cancels?"""
+    return path.startswith(("/api/v1/jobs/", "/ui/jobs/"))

@@ -9,14 +9,16 @@
     ╌╌╌╌╌╌╌╌╌                                  ghosts: ``.swap``, ``.cleaned``, ``.deleted`` files
      tombstones go 2026-11-21 14:00:00Z
 
-Looks come from the style sheet by classes alone: the page's policy allows no inline style.
+Places from left to right are percentages of the strip's width, so that it fills any window, and its text
+keeps its shape. Looks come from the style sheet by classes alone: the page's policy allows no inline style.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
+from operator import itemgetter
 from typing import Literal
 
 from markupsafe import Markup
@@ -26,17 +28,18 @@ from siltstone.commands.segments import CLEAN, SECTIONS, PartitionSegments, Segm
 
 BOXES_MAX = 200
 GHOSTS_MAX = 50
-WIDTH, HEIGHT, _TOP, _BAR = 1000, 64, 18, 24
-_LEAST = 2.0
+WIDTH, HEIGHT, _TOP, _BAR = 100, 64, 18, 24
+"""The width is in percent, all else in pixels."""
+_LEAST = 0.2
 """The width of the smallest box: an empty segment is seen, too."""
 _GHOST_TOP, _GHOST_HEIGHT = _TOP + _BAR + 1, 5
-_FAR_RIGHT = 0.85 * WIDTH
-"""A label from here on ends at its mark, so that it stays inside of the strip."""
+_LETTER = 0.8
+"""The width of a letter of a label, in a window of 800 pixels: in narrower ones there are none."""
 Scale = Literal["bytes", "offsets"]
-_BOX = Markup('<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"><title>{}</title></rect>')
-_LINE = Markup('<line class="mark" x1="{0:.1f}" x2="{0:.1f}" y1="{1}" y2="{2}"/>')
-_LABEL = Markup('<text class="mark" x="{:.1f}" y="{}" text-anchor="{}">{}</text>')
-_STRIP = Markup('<svg class="strip" viewBox="0 0 {} {}" role="img" preserveAspectRatio="none">{}</svg>')
+_BOX = Markup('<rect class="{}" x="{:.2f}%" y="{}" width="{:.2f}%" height="{}"><title>{}</title></rect>')
+_LINE = Markup('<line class="mark" x1="{0:.2f}%" x2="{0:.2f}%" y1="{1}" y2="{2}"/>')
+_LABEL = Markup('<text class="mark" x="{:.2f}%" y="{}" text-anchor="{}">{}</text>')
+_STRIP = Markup('<svg class="strip" width="100%" height="{}" role="img">{}</svg>')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +63,7 @@ def strip(partition: PartitionSegments, scale: Scale = "bytes") -> Markup:
     parts += [_drawn_box(box) for box in boxes]
     parts += _ghosts(partition, boxes)
     parts += _marks(partition, boxes)
-    return _STRIP.format(WIDTH, HEIGHT, Markup("").join(parts))
+    return _STRIP.format(HEIGHT, Markup("").join(parts))
 
 
 def _boxes(segments: Sequence[SegmentRow], scale: Scale) -> list[_Box]:
@@ -117,25 +120,56 @@ def _marks(partition: PartitionSegments, boxes: Sequence[_Box]) -> list[Markup]:
         "high watermark": marks.high_watermark if marks.high_watermark < marks.log_end else None,
         "ledger": marks.compacted_horizon,
     }
-    taken: dict[str, list[str]] = {}
-    for name, offset in named.items():
-        if offset is not None and boxes:
-            taken.setdefault(f"{_place(offset, boxes):.1f}", []).append(name)
-    for place, names in taken.items():
-        drawn += _mark(float(place), " · ".join(names), above=True)
+    places = [(_place(offset, boxes), name) for name, offset in named.items() if offset is not None and boxes]
+    for label in _labels(sorted(places, key=itemgetter(0))):
+        drawn += [_LINE.format(x, _TOP - 4, _TOP + _BAR + 4) for x in sorted(set(label.places))]
+        drawn.append(label.drawn(_TOP - 6))
     horizon_ms, clean = partition.newest_horizon_ms, [box for box in boxes if _is_clean(box)]
     if horizon_ms is not None and clean:
         middle = (clean[0].left + clean[-1].left + clean[-1].width) / 2
-        drawn += _mark(middle, f"tombstones go {time_text(horizon_ms)}", above=False)
+        label = _Label(places=[middle], names=[f"tombstones go {time_text(horizon_ms)}"])
+        drawn += [_LINE.format(middle, _TOP + _BAR, _GHOST_TOP + _GHOST_HEIGHT), label.drawn(HEIGHT - 4)]
     return drawn
 
 
-def _mark(x: float, name: str, *, above: bool) -> list[Markup]:
-    anchor = "end" if x > _FAR_RIGHT else "start"
-    if above:
-        return [_LINE.format(x, _TOP - 4, _TOP + _BAR + 4), _LABEL.format(x, _TOP - 6, anchor, name)]
-    bottom = _GHOST_TOP + _GHOST_HEIGHT
-    return [_LINE.format(x, _TOP + _BAR, bottom), _LABEL.format(x, HEIGHT - 4, anchor, name)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Label:
+    """The names of one mark, or of neighbouring ones whose labels would overlap, from left to right."""
+
+    places: list[float]
+    names: list[str]
+
+    @property
+    def text(self) -> str:
+        """The names in one line."""
+        return " · ".join(self.names)
+
+    @property
+    def reaches(self) -> tuple[float, float]:
+        """Where the text begins and ends: it begins at the first mark, or ends at the last one if it would
+        not fit into the strip."""
+        width = _LETTER * len(self.text)
+        if self.places[0] + width <= WIDTH:
+            return self.places[0], self.places[0] + width
+        return self.places[-1] - width, self.places[-1]
+
+    def drawn(self, y: int) -> Markup:
+        """The text."""
+        left, right = self.reaches
+        is_first = left == self.places[0]
+        return _LABEL.format(left if is_first else right, y, "start" if is_first else "end", self.text)
+
+
+def _labels(places: Iterable[tuple[float, str]]) -> list[_Label]:
+    """Labels that do not overlap, of marks in order."""
+    labels = list[_Label]()
+    for place, name in places:
+        label = _Label(places=[place], names=[name])
+        while labels and labels[-1].reaches[1] + _LETTER > label.reaches[0]:
+            before = labels.pop()
+            label = _Label(places=[*before.places, *label.places], names=[*before.names, *label.names])
+        labels.append(label)
+    return labels
 
 
 def _is_clean(box: _Box) -> bool:

@@ -24,7 +24,7 @@ from siltstone.web.limits import READING
 from siltstone.web.openapi import description_of
 from siltstone.web.pages.equivalents import curl
 from siltstone.web.pages.lists import ListParameters, list_page
-from siltstone.web.pages.rendering import path
+from siltstone.web.pages.rendering import path, refusal_to_cancel
 
 router = APIRouter(prefix="/ui")
 Asked = Annotated[ListParameters, Query()]
@@ -170,6 +170,7 @@ def jobs(request: Request, served: Here, asked: Asked) -> Response:
         asked,
         outcome_words=outcome_words,
         sentence=job_sentence,
+        refused=refusal_to_cancel(request, served),
         same=[curl(request, "DELETE", f"/api/v1/jobs/{path(job.id)}") for job in running[:1]],
         poll_seconds=2 if running else 5,
     )

@@ -151,16 +151,23 @@ def fragment(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(**values)
 
 
+def _role_refusal(request: Request, role: Role) -> str:
+    return "" if user_of(request).role >= role else f"this needs the role {role.name.lower()}"
+
+
 def _refusal(request: Request, served: Served, role: Role) -> str:
     """Why the user may not do what needs ``role`` here; empty if they may. (A reader only asks.)"""
     if role <= Role.READER:
-        return "" if user_of(request).role >= role else f"this needs the role {role.name.lower()}"
+        return _role_refusal(request, role)
     if served.is_look:
         return f"look mode changes nothing: {LOOK_ADVICE}"
     reason = request.app.state.rules.read_only_reason
-    if reason is not None:
-        return str(reason)
-    return "" if user_of(request).role >= role else f"this needs the role {role.name.lower()}"
+    return _role_refusal(request, role) if reason is None else str(reason)
+
+
+def refusal_to_cancel(request: Request, served: Served) -> str:
+    """Why the user may not cancel a job; empty if they may. (In look mode all jobs are dry runs.)"""
+    return _role_refusal(request, Role.EDITOR) if served.is_look else _refusal(request, served, Role.EDITOR)
 
 
 def rendered(
