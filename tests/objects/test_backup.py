@@ -357,9 +357,9 @@ def test_wrong_places_and_times(logs: Path, target: Path, clock: ManualClock, tm
     with pytest.raises(UsageError, match="--keep"):
         made(target, clock, logs, keep=0)
     first = made(target, clock, logs)
-    with pytest.raises(UsageError, match="no backup and no time"):
+    with pytest.raises(UsageError, match="neither a backup nor a time"):
         restore(target, tmp_path / "restored", at="yesterday")
-    with pytest.raises(UsageError, match="so old"):
+    with pytest.raises(UsageError, match="all backups are newer"):
         restore(target, tmp_path / "restored", at="1999-01-01")
     with pytest.raises(DirectoryRefusedError):
         restore(target, logs)

@@ -119,12 +119,14 @@ def no_progress(what: str, done: int, total: int) -> None:
 # Restore points
 
 
-def chosen(points: Sequence[RestorePoint], at: str | None) -> RestorePoint:
-    """The restore point of an id, or the newest one at a time (ISO 8601, UTC) or before it; None: the newest.
-    Raises UsageError."""
+def chosen(points: Sequence[RestorePoint], at: str | None, source: Path) -> RestorePoint:
+    """The restore point of ``source`` with an id, or the newest one at a time (ISO 8601, UTC) or before it;
+    None: the newest. Raises UsageError."""
     known = ", ".join(point.backup_id for point in points[-5:])
     if not points:
-        raise UsageError("there is no backup", advice="check the address; siltstone backup makes one")
+        raise UsageError(
+            "there is no backup", path=source, advice="check the address; siltstone backup makes one"
+        )
     if at is None:
         return points[-1]
     for point in points:
@@ -360,7 +362,7 @@ def restore(
     Raises UsageError, DirectoryRefusedError for a target that exists and has something in it,
     CheckFailedError for a chunk that is damaged or missing, CorruptFileError, OSError.
     """
-    point = chosen(restore_points(source), at)
+    point = chosen(restore_points(source), at, source)
     if files.is_object(target):
         raise UsageError("is an object store", path=str(target), advice="restore to a directory of a disk")
     if files.exists(target) and not (files.is_directory(target, follow=False) and not files.entries(target)):

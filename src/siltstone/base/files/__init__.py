@@ -60,6 +60,7 @@ from siltstone.base.files.locking import is_locked as is_locked
 from siltstone.base.files.locking import lock_holder as lock_holder
 from siltstone.base.files.objects import ObjectStatus, Windows, place_of
 from siltstone.base.files.objects import StoreOptions as StoreOptions
+from siltstone.base.files.objects import as_named as as_named
 from siltstone.base.files.objects import configure as configure
 from siltstone.base.files.objects import configured as configured
 from siltstone.base.files.objects import copy_object as copy_object
@@ -313,12 +314,12 @@ def exists(path: PathLike) -> bool:
 
 def absolute(path: Path) -> Path:
     """The absolute path; one of a store stays as it is."""
-    return path if is_read_only(path) else path.absolute()
+    return as_named(path) if is_read_only(path) else path.absolute()
 
 
 def resolved(path: Path) -> Path:
     """The path without links; one of a store stays as it is."""
-    return path if is_read_only(path) else path.resolve()
+    return as_named(path) if is_read_only(path) else path.resolve()
 
 
 def is_link(path: PathLike) -> bool:
@@ -367,9 +368,10 @@ def entries(directory: PathLike | int) -> list[Entry]:
 
 def children(directory: PathLike) -> dict[str, Path]:
     """The path of each entry of a directory by name. (``directory / name`` parses the name: twice the time
-    where there are 100,000.) Raises OSError."""
+    where there are 100,000.) Empty for a directory where Siltstone only reads: a list is a request there.
+    Raises OSError."""
     if is_read_only(directory):
-        return {entry.name: Path(directory) / entry.name for entry in entries(directory)}
+        return {}
     return {path.name: path for path in Path(directory).iterdir()}
 
 

@@ -2,7 +2,8 @@
 
 ::
 
-    path          s3://bucket/broker-1/users-0/00000000000000000000.log      (Path writes s3:/bucket/…)
+    path          s3://bucket/broker-1/users-0/00000000000000000000.log      (Path writes s3:/bucket/…,
+                                                                             StorePath both slashes)
     directory     all keys that begin with its key and a slash; it has no time, owner or lock
     identity      (number from the ETag, size, time), as (inode, size, time) of a local file
 
@@ -31,6 +32,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
+from pathlib import Path, PosixPath
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -51,6 +53,7 @@ BROKEN_TRIES = 3
 """How often a list or a put is tried whose connection breaks."""
 _Answer = TypeVar("_Answer")
 _FORM = re.compile(r"(?P<scheme>s3|s3a|gs|abfs|abfss|az):/+(?P<bucket>[^/]+)(?:/+(?P<key>.*))?\Z", re.DOTALL)
+_ONE_SLASH = re.compile(r"\A(s3a?|gs|abfss?|az):/(?!/)")
 _STORE_SCHEME = {"s3a": "s3"}
 _options: dict[str, str] = {}
 when_forgotten: list[Callable[[], None]] = []
@@ -88,6 +91,28 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.bucket}/{self.key}"
+
+
+class StorePath(PosixPath):
+    """A path of a store that is written with both slashes after its scheme, which pathlib makes one. Equal to
+    the same path as a ``Path``."""
+
+    def __str__(self) -> str:
+        return _ONE_SLASH.sub(r"\1://", super().__str__())
+
+    def __fspath__(self) -> str:
+        return str(self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Path) and Path(str(self)) == Path(str(other))
+
+    def __hash__(self) -> int:
+        return hash(Path(str(self)))
+
+
+def as_named(path: Path) -> Path:
+    """The path, as a ``StorePath`` if it is one of a store."""
+    return StorePath(path) if is_object(path) and not isinstance(path, StorePath) else path
 
 
 def is_object(path: str | os.PathLike[str] | int) -> bool:

@@ -92,6 +92,7 @@ def is_in_restore_point(path: AnyPath) -> bool:
 def newest_stored(path: Path) -> Path:
     """The directory that a path of a store means: the newest restore point of a prefix that has some, else
     itself. Raises OSError."""
+    path = objects.as_named(path)
     if _inside(path) is not None:
         return path
     newest = newest_id(path)
@@ -100,7 +101,7 @@ def newest_stored(path: Path) -> Path:
 
 def stored_path(target: Path, backup_id: str) -> Path:
     """The path of a restore point as a directory."""
-    return target / f"{_MARK}{backup_id}"
+    return objects.as_named(target) / f"{_MARK}{backup_id}"
 
 
 @functools.lru_cache(16)

@@ -622,11 +622,11 @@ def with_remotes(paths: Sequence[Path], remote: str | None) -> list[Path]:
     """The paths of log directories, of partitions' directories or of files in them, with a remote storage
     joined to each. Those of one broker know of each other: one of them may have ``__remote_log_metadata``.
 
-    ``remote``: the storage's root, a URL or a directory of this machine; None: ``paths`` as they are. Raises
+    ``remote``: the storage's root, a URL or a directory of this machine; None: none is joined. Raises
     UsageError if there is nothing at ``remote``, CorruptFileError, OSError.
     """
     if remote is None:
-        return list(paths)
+        return list(map(files.as_named, paths))
     root = files.resolved(files.absolute(Path(remote)))
     if is_joined(remote) or not files.is_directory(root):
         raise UsageError(
