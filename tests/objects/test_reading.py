@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -232,3 +233,36 @@ def test_names_that_look_like_a_store_but_are_of_this_machine(tmp_path: Path) ->
     for path in ("s3://bucket/key", Path("s3://bucket/key"), "gs://b", "abfss://c@a/k", "az://c/k"):
         assert files.is_object(path)
     shutil.rmtree(tmp_path)
+
+
+def test_a_read_takes_few_requests(
+    store: Any, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many windows as 400 MB have by default: at most 60 requests, and one list for restore points."""
+    window = 128 << 10
+    monkeypatch.setattr(objects, "WINDOW_BYTES", window)
+    monkeypatch.setattr(objects, "SMALL_BYTES", 16 << 10)
+    monkeypatch.setattr(objects, "PIECE_BYTES", 8 << 10)
+    with st.open(tmp_path / "logs", mode="a") as logs:
+        logs.topics.create("users", 1, {})
+        random = np.random.default_rng(28)
+        for _ in range(50):
+            values = random.integers(0, 256, (64, 1_000), np.uint8)
+            logs.send_many("users", [st.NewRecord(value=value.tobytes()) for value in values])
+    upload(store, tmp_path / "logs", "one")
+    (size,) = (path.stat().st_size for path in (tmp_path / "logs").rglob("*.log"))
+    assert 24 <= size / window <= 400e6 / (16 << 20) + 1
+    requests, of = list[str](), objects._of
+
+    class Counted:
+        def __init__(self, opened: Any) -> None:
+            self._opened = opened
+
+        def __getattr__(self, name: str) -> Any:
+            requests.append(name)
+            return getattr(self._opened, name)
+
+    monkeypatch.setattr(objects, "_of", lambda place: Counted(of(place)))
+    with st.open(f"s3://{bucket}/one") as logs:
+        assert sum(1 for _ in logs["users"]) == 50 * 64
+    assert len(requests) <= 60, Counter(requests)

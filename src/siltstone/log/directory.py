@@ -253,7 +253,10 @@ class LogDirectory(Closing):
 
     def checkpoints(self) -> Checkpoints:
         """Read the four checkpoints. Raises CorruptFileError."""
-        recovery, replication, start, cleaner = (self._offsets(name) for name in names.OFFSET_CHECKPOINTS)
+        statuses = files.stats_of(self.path, names.OFFSET_CHECKPOINTS)
+        recovery, replication, start, cleaner = (
+            self._offsets_of(name, statuses.get(name)) for name in names.OFFSET_CHECKPOINTS
+        )
         return Checkpoints(
             cleaner=cleaner, recovery_point=recovery, log_start=start, high_watermark=replication
         )
@@ -264,10 +267,14 @@ class LogDirectory(Closing):
         The cache saves a run from reading the whole file once for each log. It is used only while this
         process holds the directory's lock, since no other process writes the file then.
         """
-        path = self.path / name
         try:
-            status = files.stat(path)
+            return self._offsets_of(name, files.stat(self.path / name))
         except FileNotFoundError:
+            return {}
+
+    def _offsets_of(self, name: str, status: files.FileStat | None) -> Mapping[TopicPartition, int]:
+        """``_offsets`` of the file with this status, None if there is none."""
+        if status is None:
             return {}
         cached = self._cached.get(name)
         if cached is None or cached[0] != status or self._lock is None:

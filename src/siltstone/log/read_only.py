@@ -300,13 +300,9 @@ class ReadOnlyLog(ReadableLog):
 def _file_state(partition: Path) -> object:
     """A value that differs after an append, a roll, a cleaning or a move of the high watermark: the sizes and
     names of the segments, and the checkpoints of the directory."""
-    checkpoints = []
-    for name in (REPLICATION_CHECKPOINT, LOG_START_CHECKPOINT, CLEANER_CHECKPOINT):
-        try:
-            status = files.stat(partition.parent / name)
-            checkpoints.append((status.inode, status.modified_ns))
-        except FileNotFoundError:
-            checkpoints.append((0, 0))
+    names = (REPLICATION_CHECKPOINT, LOG_START_CHECKPOINT, CLEANER_CHECKPOINT)
+    statuses = files.stats_of(partition.parent, names)
+    checkpoints = {name: (status.inode, status.modified_ns) for name, status in statuses.items()}
     listed = files.list_files(partition)
     return checkpoints, {
         name: (status.inode, status.size) for name, status in listed.items() if ".log" in name
@@ -339,7 +335,11 @@ class ReadOnlyLogs(Closing):
     def refresh(self) -> None:
         """List the directories again if names in them have changed, for new partitions; logs that are open
         stay as they are. Raises what opening raises."""
-        modified_ns = [files.stat(path).modified_ns for path in self._paths if files.is_directory(path)]
+        modified_ns = [  # a directory of a store has no time
+            0 if files.is_object(path) else files.stat(path).modified_ns
+            for path in self._paths
+            if files.is_object(path) or files.is_directory(path)
+        ]
         if modified_ns and modified_ns == self._modified_ns:
             return
         opened = open_directories(self._paths, lock=False)

@@ -253,6 +253,17 @@ def stat(path: PathLike, *, follow: bool = True) -> FileStat:
     return file_stat(os.stat(path, follow_symlinks=follow))
 
 
+def stats_of(directory: PathLike, names: Iterable[str]) -> dict[str, FileStat]:
+    """``stat`` of those of some files that are in a directory, by name. Of a store one request each: ``stat``
+    of an object that is missing also asks whether it is a directory. Raises OSError."""
+    found: dict[str, FileStat] = {}
+    for name in names:
+        path = os.path.join(directory, name)
+        with contextlib.suppress(FileNotFoundError):
+            found[name] = _stat_of_object(head(path)) if is_object(path) else stat(path)
+    return found
+
+
 def file_stat(status: os.stat_result) -> FileStat:
     """A ``FileStat`` of the result of ``stat(2)``."""
     return FileStat(
