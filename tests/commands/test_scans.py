@@ -26,7 +26,7 @@ def kept(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scans]
 
 
 class Held:
-    """A scan that goes on when ``go`` is set, and has told how far it is before."""
+    """A scan that reports its progress, sets ``told``, and continues when ``go`` is set."""
 
     def __init__(self) -> None:
         self.go, self.told, self.count = threading.Event(), threading.Event(), 0
@@ -51,7 +51,7 @@ def test_a_request_is_answered_at_once_with_what_is_known(kept: Scans, clock: Ma
         "scanning": {"logs_done": 3, "logs_total": 7},
         "looking": {"logs_done": 3, "logs_total": 7},  # the earlier name
     }
-    with pytest.raises(BusyError, match="being found: 3 of 7 logs"):
+    with pytest.raises(BusyError, match="being scanned: 3 of 7 are done"):
         scan.result()
     clock.advance(300)
     held.go.set()

@@ -79,7 +79,7 @@ def show_paths_with(translation: Callable[[str], str]) -> None:
 
 
 def shown_path(path: str | os.PathLike[str]) -> str:
-    """A path for people: that of an object store with both slashes after its scheme."""
+    """A path as it is shown: that of an object store with both slashes after its scheme."""
     text = os.fspath(path)
     for translation in _translations:
         text = translation(text)

@@ -84,7 +84,7 @@ class InterruptHandler:
         return self._is_installed
 
     def allow(self, grace_seconds: float) -> None:
-        """Let the process end only so many seconds after a signal: a server has many logs to close."""
+        """Let the process take ``grace_seconds`` to end after a signal: a server has many logs to close."""
         self._grace_seconds = grace_seconds
 
     def check(self) -> None:

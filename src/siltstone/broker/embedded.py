@@ -132,7 +132,7 @@ class EmbeddedBroker(Closing):
 
     def fail(self, api: str, code: int | str, *, times: int = 1, after: bool = False) -> None:
         """Answer the next requests of an API (Kafka's name: ``Produce``, ``Fetch``, ``Metadata``, …) with an
-        error, by Kafka's name or number. ``after``: carry them out all the same. Raises UsageError."""
+        error, by Kafka's name or number. ``after``: carry them out first. Raises UsageError."""
         self._faults.add(api, InjectedFault(code=code_named(code), after=after), times)
 
     def delay(self, api: str, seconds: float, *, times: int = 1) -> None:

@@ -391,7 +391,7 @@ class MutationQuota:
         return self._quota is not None
 
     def take(self, partitions: int) -> bool:
-        """May so many partitions be created or deleted? They are counted then."""
+        """May ``partitions`` partitions be created or deleted? If so, they are counted."""
         if self._quota is None:
             return True
         allowed, throttle_ms = self._manager.take_mutations(

@@ -320,7 +320,7 @@ class BrokerProcess(Closing):
 
     def fail(self, api: str, code: int | str, *, times: int = 1, after: bool = False) -> None:
         """Answer the next requests of an API (Kafka's name: ``Produce``, ``Fetch``, ``Metadata``, …) with an
-        error, by Kafka's name or number. ``after``: carry them out all the same. Raises UsageError."""
+        error, by Kafka's name or number. ``after``: carry them out first. Raises UsageError."""
         self.call(type(None), "fail", api=api, code=code, times=times, after=after)
 
     def delay(self, api: str, seconds: float, *, times: int = 1) -> None:

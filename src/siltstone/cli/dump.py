@@ -38,7 +38,7 @@ class DumpFlags(DumpOptions):
     index_sanity_check
         Check only that an index file is in itself well-formed; of a directory only its indexes.
     max_bytes
-        Read no more of a .log than so many bytes.
+        The most bytes of a .log that are read.
     max_decompressed_message_bytes
         Show no records of a batch that decompresses to more bytes.
     offsets_decoder

@@ -137,7 +137,7 @@ def _run(arguments: list[str]) -> int:
         reason = str(error).rstrip(".")
         if isinstance(error, UnusedCliTokensError):
             unused = " ".join(error.unused_tokens or ())
-            # A value of --storage-option that is torn apart is a secret all the same.
+            # A value of --storage-option that is torn apart is still a secret.
             has_secrets = any(argument.startswith("--storage-option") for argument in arguments)
             reason = "too many arguments" if has_secrets else f"too many arguments: {unused}"
         raise UsageError(reason, advice=f"siltstone {command} --help lists the flags") from None

@@ -53,7 +53,7 @@ def write_json(document: object, *, flush: bool = False) -> None:
     """
     ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     text = json.dumps(document, default=plain, ensure_ascii=ascii_only)
-    if shown_path(text) != text:  # a path that is not for people
+    if shown_path(text) != text:  # a path that is shown in another form
         text = json.dumps(_shown(json.loads(text)), ensure_ascii=ascii_only)
     write_lines(text.encode("utf-8", "backslashreplace").decode())
     if flush:
@@ -61,7 +61,7 @@ def write_json(document: object, *, flush: bool = False) -> None:
 
 
 def _shown(document: Any) -> Any:
-    """A JSON document with paths for people."""
+    """A JSON document with paths as they are shown."""
     if isinstance(document, dict):
         return {shown_path(name): _shown(value) for name, value in document.items()}
     if isinstance(document, list):
@@ -87,7 +87,7 @@ def wrapped(line: str) -> list[str]:
 
 
 def write_wrapped(*lines: str) -> None:
-    """Lines for people on standard output, each ``wrapped``."""
+    """Print lines on standard output, each ``wrapped``."""
     write_lines(*(part for line in lines for part in wrapped(line)))
 
 

@@ -30,7 +30,7 @@ from siltstone.verify.findings import REASONS as VERIFIED_REASONS
 _VERBOSE_COLUMNS = ("keys", "dirty", "passes")
 """Columns that only ``--verbose`` shows, or a table of one log."""
 GROUPS_MAX = 12
-"""Groups of a log in the tables for people; the page and the JSON have all of them."""
+"""Groups of a log in the printed tables; the page and the JSON have all of them."""
 
 
 @Parameter(name="*")

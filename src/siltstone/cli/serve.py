@@ -76,10 +76,7 @@ def serve(
     if flags.hash_password:
         return _print_hash()
     flags = flags.at(directories)
-    known = ", ".join(ENGINES)
-    output.refuse_if(flags.engine not in ENGINES, f"--engine {flags.engine}: is none", f"pass {known}")
-    advice = "leave one of them out: look mode has no broker"
-    output.refuse_if(flags.look and bool(flags.kafka_listen), "--look with --kafka-listen", advice)
+    _refuse_flags(flags)
     from siltstone.broker.limits import raise_descriptor_limit
     from siltstone.commands.served import ServeOptions, directories_of, ignored_settings, refuse_missing
 
@@ -105,6 +102,14 @@ def serve(
     except KeyboardInterrupt:
         return interruption.current().status
     return 0
+
+
+def _refuse_flags(flags: ServeFlags) -> None:
+    """Raises UsageError for an unknown engine, or a broker in look mode."""
+    reason = f"--engine {flags.engine}: there is no such engine"
+    output.refuse_if(flags.engine not in ENGINES, reason, f"pass {', '.join(ENGINES)}")
+    advice = "leave one of them out: look mode has no broker"
+    output.refuse_if(flags.look and bool(flags.kafka_listen), "--look with --kafka-listen", advice)
 
 
 def _refuse_before_opening(options: ServeOptions, flags: ServeFlags) -> None:
@@ -133,7 +138,7 @@ def _serve_until_restart(options: ServeOptions, flags: ServeFlags) -> bool:
         listeners = [] if options.is_look else listeners_of(served.config, flags.kafka_listen)
         broker = BrokerServer(served, listeners) if listeners else None
         if broker is not None:
-            # Stopped first: what its clients wait for is answered while all else is there.
+            # Stopped first: the waiting requests of its clients are answered while the logs are open.
             stack.callback(broker.stop)
         try:
             served.start()

@@ -5,7 +5,7 @@
     check ─► If-Match ─► intent on disk ─► change ─► outcome
     check ─► intent on disk ─► job waits ─► outcome    … and the job's own intent ─► change ─► outcome
 
-A check that fails, and an audit log that cannot be written, change nothing. All of a change happens under the
+If a check fails or the audit log cannot be written, nothing is changed. A change happens under the
 manager's lock for topics, so what was checked is what is changed.
 """
 

@@ -1,4 +1,4 @@
-"""The broker's own settings over an open server: read, checked, changed, and what waits for a restart.
+"""Reads, checks and changes the broker's own settings of an open server; some wait for a restart.
 
 Every change goes into the ``server.properties`` that the server was started with, its comments and order
 kept. Settings that can change at run time apply at once, too; the others are *pending* until a restart: the
@@ -80,7 +80,7 @@ def pending(served: Served) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRow:
-    """A setting of the broker for people. ``group``: ``LOG_CLEANER`` or ``MAIN``; ``pending``: the value in
+    """A setting of the broker, for display. ``group``: ``LOG_CLEANER`` or ``MAIN``; ``pending``: the value in
     the file that a restart will use, "" where the file leaves the setting out, None if nothing is pending."""
 
     group: str
@@ -145,7 +145,7 @@ def alter_broker(
         if missing:
             raise InvalidConfigError(f"{missing[0]} is not set", path=str(path), advice="leave it out")
         try:
-            # What the file has of others, such as settings that only a Kafka knows, is none of our business.
+            # Only the changed settings are checked: the file may have others, which only Kafka knows.
             parse_broker_config(set_to, str(path))
             for name, text in set_to.items():
                 properties[name] = text

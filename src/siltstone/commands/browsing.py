@@ -1,29 +1,30 @@
-"""Records of a topic for people: ``browse`` reads one page. (``commands/streaming`` has streams.)
+"""Pages of a topic's records for display: ``browse`` reads one. (``commands/streaming`` has streams.)
 
 ::
 
     topic = BrowsedTopic(name="users", logs=logs["users"].logs, partition_count=3)
     query, latest = RecordQuery(key=b"alice", view="latest"), LatestViews()
     page = browse(topic, query, latest=latest)
-    while page.cursor is not None:  # the page's bound was reached: "go on"
+    while page.cursor is not None:  # there are more records
         page = browse(topic, query, cursor=page.cursor, latest=latest)
 
-A request reads at most ``READ_BYTES`` or for ``READ_SECONDS``, but a block of each partition always. It scans
-columns and makes objects only for the records of its page. Partitions are merged by time: the record that
-comes next is the one with the smallest (with ``newest_first``: the largest) timestamp among the next records
-of all partitions. The first page fixes the ends of the partitions, so going on ends although the log grows; a
-key whose last record comes after that end is not in later pages of the view *latest*. Pages of the view
-*compacted* go on over a newer ledger: they end at its horizon at least, since it no longer has what a record
-below its horizon supersedes, and read the log itself from where the first page would have (``log_from``),
-since a ledger has no tombstones.
+A request reads at most ``READ_BYTES`` or for ``READ_SECONDS``, but at least one block of each partition. It
+scans columns and makes objects only for the records of its page. Partitions are merged by time: the next
+record is the one with the smallest (with ``newest_first``: the largest) timestamp among the next records of
+all partitions. The first page fixes the ends of the partitions, so the last page is reached although the log
+grows; a key whose last record is after that end is not in later pages of the view *latest*.
+
+Later pages of the view *compacted* may read a newer ledger. They end at its horizon at least, since it no
+longer has the records that are superseded below its horizon. They read the log itself from where the first
+page would have (``log_from``), since a ledger has no tombstones.
 
 A cursor is opaque: base64 of these fields, big-endian, and refused for another topic or query::
 
     version int8 | digest 8 bytes | records left int32 (-1: no bound)
     per partition: number int32 | low int64 | high int64 | view compacted: log_from int64 (-1: not begun)
 
-Logs may be appended to and cleaned meanwhile. Where a file vanishes before it is opened, which happens in a
-directory that another process cleans, the log is opened again and the page is read once more.
+Logs may be appended to and cleaned meanwhile. If another process, which cleans the directory, removes a file
+before it is opened, the log is opened again and the page is read once more.
 """
 
 from __future__ import annotations
@@ -91,11 +92,11 @@ _CURSOR_ADVICE = "begin again without a cursor"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordQuery:
-    """Which records, in which order.
+    """A query for records: filters and order.
 
     ``partitions``: None for all. A page begins at ``start_offset`` or at the first record at or after
     ``start_ms`` and ends below ``end_offset`` or ``end_ms`` (both as positions in the log, found by the time
-    index). ``last``: only the last so many records, newest first. ``newest_first``: None for True with
+    index). ``last``: only this many last records, newest first. ``newest_first``: None for True with
     ``last`` and with ``key``. ``key``: equal bytes, in the partition that Kafka's partitioner gives, or with
     ``any_partition`` in all. ``…_contains``: bytes that occur in it. ``control_records``: markers of
     transactions, too. ``view``: ``log``; ``latest``, the last record of each key; ``compacted``, the ledger,
@@ -124,7 +125,7 @@ class RecordQuery:
 
     @property
     def is_newest_first(self) -> bool:
-        """The order of the records."""
+        """Is the newest record the first one?"""
         if self.finds_latest_by_key:
             return True
         if self.newest_first is None:
@@ -145,8 +146,8 @@ class BrowsedTopic:
 
     ``identity``: the topic's id, empty where it has none. ``logs``: returns them, with new partitions; raises
     UnknownTopicError once the topic is deleted. ``partition_count``: of the topic, for the partitioner.
-    ``checkpoints``: the cleaner checkpoint by partition, 0 without one. ``masked``: what leaves neither as
-    text nor by a search.
+    ``checkpoints``: the cleaner checkpoint by partition, 0 without one. ``masked``: the parts of records that
+    are neither shown nor searched.
     """
 
     name: str
@@ -192,8 +193,7 @@ class BrowsedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProgress:
-    """How far the reading of a partition has come: offsets ``low`` to ``high`` (exclusive) are left to
-    read."""
+    """The progress in a partition: the offsets from ``low`` to below ``high`` are left to read."""
 
     partition: int
     low: int

@@ -7,7 +7,7 @@ A JSON object a line, in ``siltstone-changes.jsonl`` in the first log directory:
      "action": "alter", "target": "users", "before": {…}, "after": {…}}
     {"id": "…", "at_ms": …, "stage": "outcome", "outcome": "done"}
 
-An outcome may have a ``receipt``: what was found to hold after the change (``commands.erasing``). The intent
+An outcome may have a ``receipt``: what a search found after the change (``commands.erasing``). The intent
 is on disk before the change begins, and a change whose intent cannot be written is refused. An intent without
 an outcome is of a change that a crash interrupted. Records' keys and values are never written.
 """
@@ -36,7 +36,7 @@ RESTART = "restart"
 """The action whose outcome is written when the directories are open again."""
 LOCAL_USER = "-"
 READ_BYTES = 4 << 20
-"""The newest bytes of the file that are read to show changes."""
+"""How many of the file's last bytes are read to show changes."""
 _RECEIPT_ADVICE = "free space or repair the directory, and run the command again: it continues where it was"
 _AUDIT_ADVICE = "free space or repair the directory: no change is made that cannot be recorded"
 

@@ -72,7 +72,7 @@ class PartitionReplicas:
 
 
 def replicas_of(served: Served, broker_id: int, topic: str, partition: int) -> PartitionReplicas:
-    """By the broker's metadata, where directories are looked at that have it; else this broker alone, whose
+    """The replicas: in look mode from the broker's metadata, if it is there; else this broker alone, whose
     id is ``broker_id``. The partition is here. Raises SiltstoneError, OSError."""
     if served.manager is None:
         snapshot = served.snapshot()
@@ -106,7 +106,7 @@ def offsets_of(served: Served, topic: str, partition: int) -> PartitionOffsets:
     )
 
 
-# Settings, each with what Kafka's ConfigEntry says of it.
+# Settings, as Kafka's ConfigEntry describes them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ def topic_entries(served: Served, topic: str) -> list[ConfigEntry]:
 
 
 def topic_entry(served: Served, topic: str, name: str) -> ConfigEntry:
-    """One of them, also by another of its names. Raises UsageError for a setting that there is not,
+    """One effective setting of a topic, by any of its names. Raises UsageError for an unknown setting,
     UnknownTopicError, SiltstoneError, OSError."""
     key = find_topic_key(name)
     return next(entry for entry in topic_entries(served, topic) if entry.setting.name == key.name)
@@ -162,7 +162,7 @@ def broker_entries(served: Served, *, everything: bool = True) -> list[ConfigEnt
 
 
 def broker_entry(served: Served, name: str) -> ConfigEntry:
-    """One setting of the broker, by any of its names. Raises UsageError for one that there is not,
+    """One setting of the broker, by any of its names. Raises UsageError for an unknown one,
     SiltstoneError, OSError."""
     key = find_broker_key(name).name
     return next(entry for entry in broker_entries(served) if find_broker_key(entry.setting.name).name == key)
@@ -178,7 +178,7 @@ def broker_tag(served: Served) -> str | None:
 
 def own_names(served: Served, topic: str, names: Sequence[str]) -> list[str]:
     """Which of these settings the topic itself has: to remove the others changes nothing. Raises
-    InvalidConfigError for a setting that there is not, UnknownTopicError, SiltstoneError, OSError."""
+    InvalidConfigError for an unknown setting, UnknownTopicError, SiltstoneError, OSError."""
     own = {find_topic_key(name).name for name in served.describe(topic).config}
     try:
         return [name for name in names if find_topic_key(name).name in own]

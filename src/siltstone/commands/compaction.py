@@ -44,7 +44,7 @@ def compacted_json(ledger: Ledger | None) -> dict[str, object]:
 
 
 EngineFor = Callable[[int], CompactionEngine]
-"""A function that returns an engine for a compaction of so many bytes."""
+"""A function that returns an engine for a compaction of a number of bytes."""
 
 
 @dataclass(slots=True, kw_only=True)

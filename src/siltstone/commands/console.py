@@ -1,5 +1,5 @@
 """Queries of the console and the REST API to a ``Served``, beside the catalogue: records, segments, groups,
-directories, savings, changes. Nothing here changes anything."""
+directories, savings, changes. They change nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from siltstone.runtime.cleaner_metrics import DEAD_THREADS, ENGINE_UP
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 CHANGES_LISTED = 10_000
-"""Of the audit log that lists show: the newest."""
+"""The most changes of the audit log in a list: the newest."""
 
 
 def browsed_topic(served: Served, topic: str) -> BrowsedTopic:
@@ -117,7 +117,7 @@ def why_record_stays(
 def preview_change(
     served: Served, topic: str, set_to: Mapping[str, str], remove: Sequence[str] = ()
 ) -> ChangePreview:
-    """A preview of a change of a topic's own settings. Raises UsageError for a setting that there is not,
+    """A preview of a change of a topic's own settings. Raises UsageError for an unknown setting,
     UnknownTopicError, SiltstoneError, OSError."""
     numbers = served.describe(topic).partitions
     logs = [circumstances(served, topic, number) for number in numbers]

@@ -52,7 +52,7 @@ _WHY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOnDisk:
-    """A log's bytes. ``bytes``: of all."""
+    """The files of a log: their bytes by kind; ``bytes``: the sum."""
 
     topic: str
     partition: int
@@ -153,7 +153,7 @@ def contents_of(served: Served, path: Path, report: Report = no_report) -> Direc
 
 
 def _keys_of(logs: Sequence[LogOnDisk]) -> Mapping[str, npt.NDArray[np.int64]]:
-    """By column what sorts the logs."""
+    """The sort keys of the logs, by column."""
     place = {topic: number for number, topic in enumerate(sorted({log.topic for log in logs}))}
     names = ("partition", "bytes", "segments", "indexes", "left_overs", "ledgers")
     columns = {name: [getattr(log, name) for log in logs] for name in names}

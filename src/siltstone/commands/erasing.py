@@ -752,7 +752,7 @@ def _last_tombstone(places: Iterable[KeyPlace]) -> int:
 
 
 def holder_text(topic: str, holder: Holder) -> str:
-    """One line for people."""
+    """A line that describes a holder."""
     advice = f"; {holder.advice}" if holder.advice else ""
     where = partition_name(topic, holder.partition)
     return f"{where}: {holder.path}: {holder.reason}{advice}"

@@ -38,7 +38,7 @@ _GRID = 4
 
 
 def size_text(size: float) -> str:
-    """Bytes for people: ``1.5 MB``, thousands by thousands."""
+    """A readable size: ``1.5 MB``, thousands by thousands."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(size) < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

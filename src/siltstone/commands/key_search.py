@@ -331,5 +331,5 @@ def _with_records(place: KeyPlace, columns: RecordColumns, rows: Int64, batches:
 
 
 def partition_name(topic: str, partition: int | None) -> str:
-    """``topic-N`` for people; only the topic where no partition is known."""
+    """``topic-N`` for display; only the topic if no partition is known."""
     return topic if partition is None else str(TopicPartition(topic, partition))

@@ -1,4 +1,4 @@
-"""Lists for people: filtered, sorted, a page at a time, as CSV or JSON. (Topics have columns of their own,
+"""Lists for display: filtered, sorted, a page at a time, as CSV or JSON. (Topics have columns of their own,
 see ``catalogue``: there may be 100,000 of them.)"""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column(Generic[Row]):
-    """A column: its name in URLs and files, its title for people, its value in a row."""
+    """A column: its name in URLs and files, its displayed title, its value in a row."""
 
     name: str
     title: str

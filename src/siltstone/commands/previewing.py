@@ -77,7 +77,7 @@ class PartitionPreview:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePreview:
     """The effect of a change on a topic. ``contradiction``: why the settings are refused, None if they are
-    not; ``check_ms``: within so many ms retention looks at the logs. ``sentences``: for people.
+    not; ``check_ms``: retention checks the logs within so many ms. ``sentences``: for display.
 
     ``stamped_batches``: with a delete horizon, which they keep, and its newest; None if they were not all
     counted. ``deletes_data``: segments go, or the topic begins to compact and records without a key or older

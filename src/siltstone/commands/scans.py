@@ -40,7 +40,7 @@ def no_report(done: int, total: int) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastScan(Generic[Found]):
     """``found``: by the last scan that has succeeded, which began ``at_ms``; both None before. ``error``: why
-    the last one failed. ``is_running``: one runs, or waits; it has come to ``done`` of ``total`` logs.
+    the last one failed. ``is_running``: one runs, or waits; it has read ``done`` of ``total`` logs.
     ``ended_ms``: when the last one has ended; the next begins ``pause_ms`` later."""
 
     found: Found | None = None
@@ -54,7 +54,7 @@ class LastScan(Generic[Found]):
 
     @property
     def is_first(self) -> bool:
-        """Is there nothing to show yet, but will there be?"""
+        """Is the first scan not complete yet?"""
         return self.found is None and self.error is None
 
     def is_due(self, now_ms: int) -> bool:
@@ -66,7 +66,7 @@ class LastScan(Generic[Found]):
         """The result. Raises BusyError if it is not known yet."""
         if self.found is not None:
             return self.found
-        reason = self.error or f"it is being found: {self.done:,} of {self.total:,} logs"
+        reason = self.error or f"the logs are being scanned: {self.done:,} of {self.total:,} are done"
         raise BusyError(reason, advice="try again in a moment")
 
     def to_json(self) -> dict[str, object]:
@@ -86,7 +86,7 @@ class Scans(Closing):
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-scan")
 
     def of(self, name: str, scan: Callable[[Report], Found]) -> LastScan[Found]:
-        """The result of the last scan of this name. ``scan`` makes the next one, where it is time; it may
+        """The result of the last scan of this name. ``scan`` makes the next one, if it is due; it may
         raise SiltstoneError and OSError."""
         with self._lock:
             kept = self._scans.setdefault(name, LastScan())
@@ -126,12 +126,12 @@ class Scans(Closing):
             concurrent.futures.wait([self._futures[name]], timeout)
 
     def forget(self, name: str) -> None:
-        """Let the next request scan again, once the scan that runs has ended."""
+        """Drop the result, once a running scan has ended, so that the next request scans again."""
         self.wait(name)
         with self._lock:
             self._scans.pop(name, None)
 
     def close(self) -> None:
-        """End the scan that runs at its next report."""
+        """End a running scan at its next report."""
         self._is_closed = True
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""The segments of a partition for people: sizes, times, and in which section of the log each of them is.
+"""The segments of a partition, for display: sizes, times, and in which section of the log each of them is.
 
 ::
 

@@ -1,5 +1,5 @@
-"""Records of a topic as a stream: ``follow`` sends what there is from a position on, and new records as they
-come.
+"""Streams of a topic's records: ``follow`` sends the records from a position on, and then new ones as they
+are written.
 
 ::
 
@@ -7,17 +7,17 @@ come.
     view compacted  ├─ ledger: the last record of each key ─┤ log_from ─ the log itself ──►    readCompacted
 
     async for event in follow(topic, RecordQuery(view="compacted")):
-        event.records, event.position          # a later stream goes on after the event: follow(…, position)
+        event.records, event.position          # a later stream continues after the event: follow(…, position)
 
-Of each partition every record comes once, in the order of offsets. A position has for each partition the next
-offset, and ``log_from``: the offset from which the log itself is read, whatever a newer ledger covers by
-then. So a reader that comes back, too, sees every change of the keys that it has read, and tombstones among
-them; of what it has not read it gets the newest ledger's records. Where retention or ``delete-records`` was
-faster, an event ``gap`` says so, and the stream goes on in the ledger that is current then.
+Every record of a partition is sent once, in the order of offsets. A position has for each partition the next
+offset, and ``log_from``: the offset from which the log itself is read, also if a newer ledger covers more. So
+a reader that continues later sees every change of the keys that it has read, with tombstones; the rest of the
+ledger comes from the newest one. If retention or ``delete-records`` has deleted records before they were
+read, an event ``gap`` says so, and the stream continues in the ledger that is current then.
 
 A ledger is read to its horizon before the next partition's is opened; beyond the horizons all partitions take
-turns. A stream holds one read's records in memory, and reads on when its consumer asks for the next event.
-A position is opaque: base64 of these fields, big-endian::
+turns. A stream holds the records of one read in memory, and reads again when its consumer asks for the next
+event. A position is opaque: base64 of these fields, big-endian::
 
     version int8 | digest 8 bytes | per partition: number int32 | offset int64 | log_from int64
 """
@@ -62,10 +62,10 @@ POSITIONS_MAX = 256
 """A stream of more partitions has no positions: HTTP's header ``Last-Event-ID`` must stay short."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 _GATHER_SECONDS = 0.25
-"""How long a stream rests after it has sent new records: for people four times a second is enough, and ten
-streams of a busy topic would take all of a core, which the appends of this process need, too."""
+"""How long a stream pauses after it has sent new records. A person needs no more than four events a second.
+Without the pause ten streams of a busy topic would take a whole core, which appends need, too."""
 _STEP_SECONDS = 0.1
-"""How long a step reads without a record that is asked for: others wait for their turn."""
+"""How long a step reads without finding a record of the query: other streams wait for their turn."""
 _ATTEMPTS = 3
 _VERSION = 1
 _HEAD, _ENTRY = struct.Struct(">b8s"), struct.Struct(">iqq")
@@ -79,8 +79,9 @@ class StreamEvent:
     """``records``; ``gap``: records were deleted before they were read; ``heartbeat``: nothing for a while;
     ``end``: the topic was deleted, the reader stopped, or there is no more and the reader does not wait.
 
-    ``position``: to go on after this event; None before the first one, and for more than ``POSITIONS_MAX``
-    partitions. ``left``: offsets that are left to read; a slow reader sees there how far it is behind.
+    ``position``: from which a stream continues after this event; None before the first one, and for more than
+    ``POSITIONS_MAX`` partitions. ``left``: the offsets that are left to read, so a slow reader sees how far
+    it is behind.
     """
 
     kind: Kind
@@ -90,7 +91,7 @@ class StreamEvent:
     position: str | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Without kind and position, which a stream of events has beside its data."""
+        """The data of the event, without kind and position, which have fields of their own."""
         return {
             "records": [record.to_json() for record in self.records],
             "left": [progress.to_json() for progress in self.left],
@@ -189,7 +190,7 @@ async def _sleep(stopped: asyncio.Event, seconds: float) -> None:
 
 
 class Position(NamedTuple):
-    """Where a partition's reader goes on: the next offset, and the one from which the log itself is read."""
+    """Where a partition's reader continues: the next offset, and that from which the log itself is read."""
 
     offset: int
     log_from: int

@@ -52,7 +52,7 @@ from siltstone.compaction.work import (
 )
 
 MIN_CLEAN_TO_DIRTY_RATIO = 4
-"""A log takes the broadcast join if its clean segments have so many times the bytes of its dirty ones."""
+"""The least ratio of a log's clean bytes to its dirty bytes for which it takes the broadcast join."""
 _MAP_BYTES_PER_ENTRY = 48
 """Memory for an entry of the map, with its part of the hash table and the bit table."""
 _BITS_PER_KEY = 16

@@ -76,7 +76,8 @@ def shard_of(word: np.uint64, shards: int) -> Any:
 
 
 def new_hash_table(entries: int) -> Int32:
-    """A table for so many entries: at least twice as many slots, a power of two; the slots are not set."""
+    """A hash table for ``entries`` entries: at least twice as many slots, a power of two; the slots are not
+    set."""
     return np.empty(max(8, 1 << (2 * entries - 1).bit_length()), np.int32)
 
 

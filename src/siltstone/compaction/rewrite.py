@@ -309,7 +309,7 @@ def sort_offsets(retained: Offsets, span: int) -> Offsets:
     """Sort offsets (uint32, less their base). All are below ``span``, unless something is wrong.
 
     Where many offsets are retained, marking them in an array takes a fifth of a sort's time. Offsets that
-    occur twice or are not below ``span`` are sorted all the same: later checks report them.
+    occur twice or are not below ``span`` are still sorted: later checks report them.
     """
     if len(retained) and span <= _MARKING_SPAN_FACTOR * len(retained) and int(retained.max()) < span:
         is_marked = np.zeros(span, np.bool_)

@@ -191,7 +191,7 @@ def index_builder(work: LogWork, base_offset: int) -> IndexBuilder:
 
 
 _READ_BACK_BYTES = 8 << 20
-"""The verifier reads the file when so many bytes were written since it last did."""
+"""The bytes after which the verifier reads what was written since its last read."""
 _NO_LINK_ERRNOS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of file systems without hard links, or at their limit."""
 

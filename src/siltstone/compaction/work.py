@@ -365,7 +365,7 @@ def cut_near(segment: Segment, position: int) -> tuple[int, int] | None:
 # there, and a wrong cut is detected when the keys are extracted.
 
 MIN_CUT_BYTES = 128 << 20
-"""Groups are cut into ranges only if the largest one has so many bytes: joining costs Spark a stage."""
+"""The least bytes of the largest group for which groups are cut into ranges: joining costs Spark a stage."""
 _MIN_SHARES = 2
 """And only if that one has so many times a worker's share of all bytes: else few workers would wait for
 it."""

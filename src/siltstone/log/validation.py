@@ -164,7 +164,7 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _NEXT_OFFSET_MAX = _INT64_MAX - (1 << 31)
 """If the next offset is above this, a batch of 2^31 records would move the log end offset beyond an int64."""
 NAMED_RECORDS_MAX = 10_000
-"""An error lists at most so many refused records, since a small compressed batch can hold millions."""
+"""The most refused records that an error lists, since a small compressed batch can hold millions."""
 _SCRATCH_SIZE = 4096
 """Bytes of a decompression buffer at first; it grows."""
 

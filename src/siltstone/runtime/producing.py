@@ -50,7 +50,7 @@ PLAIN = NewBatchHeader()
 _BATCH_BYTES = 256 << 10
 """Bytes of the largest batch that ``batches_for`` makes of several records."""
 STICKY_BYTES = 16 << 10
-"""Kafka's ``batch.size``: so many bytes without a key go to one partition before another one is picked."""
+"""Kafka's ``batch.size``: the bytes without a key that go to one partition before another one is chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ Quotas: TypeAlias = Mapping[QuotaEntity, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaKey:
-    """A kind of quota. ``maximum``: None for one that may be a fraction; ``doc``: for people."""
+    """A kind of quota. ``maximum``: None for one that may be a fraction; ``doc``: its description."""
 
     name: str
     maximum: int | None

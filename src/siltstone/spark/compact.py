@@ -45,7 +45,7 @@ from siltstone.spark.tasks import Batches, merge_shape, neighbours, task_numbers
 _EXTRACT_TASK_BYTES = 1 << 30
 """The most bytes of new records for a task that extracts entries."""
 _SMALL_MERGE_BYTES = 64 << 20
-"""Runs of up to so many bytes are merged in one task."""
+"""The most bytes of runs that are merged in one task."""
 _WORD_BYTES = 8
 
 

@@ -92,7 +92,7 @@ def entries_of(row: Row, buckets: int, words: int = PACKED_WORDS) -> EntryBlob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A stage of a job: so many ``tasks``, each of which calls ``function(*arguments, batches)``.
+    """A stage of a job with a number of ``tasks``, each of which calls ``function(*arguments, batches)``.
 
     Rows that are sent to this stage go to its task ``target % tasks``. A task of the first stage gets one row
     with its number, as from ``spark.range``. With ``needs_claim``, each calls
@@ -140,7 +140,7 @@ class _FileExchange:
         return True
 
     def send(self, stage: int, batch: pa.RecordBatch, tasks: int) -> None:
-        """Send the rows of a batch to their tasks of the next stage, which has so many ``tasks``."""
+        """Send the rows of a batch to their tasks of the next stage, which has ``tasks`` tasks."""
         for index, target in enumerate(batch.column("target").to_pylist()):
             row = batch if batch.num_rows == 1 else batch.slice(index, 1)
             for task in range(tasks) if target == ALL else (target % tasks,):

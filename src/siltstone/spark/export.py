@@ -89,7 +89,7 @@ def merge_rows_task(lake: LakePlan, batches: Batches) -> Iterator[pa.RecordBatch
 
 
 _MERGE_TASK_BYTES = 256 << 20
-"""About so many bytes of the logs' new records are merged by one task."""
+"""About the bytes of new records that one task merges."""
 
 
 def export_lake_on(spark: SparkSession, table: LakeTable, lake: LakePlan) -> Export:

@@ -154,7 +154,7 @@ def _text_array(data: Bytes, start: Int32, size: Int32) -> pa.Array:
 
 NO_DECODINGS: Mapping[str, ColumnDecoding] = {}
 BATCH_BYTES = 8 << 20
-"""About so many bytes of records are in an Arrow batch, by default."""
+"""About the bytes of records in an Arrow batch, by default."""
 _LARGEST_MS = ((1 << 63) - 1) // 1000
 
 

@@ -36,7 +36,7 @@ SLICE_ROWS, SLICE_BYTES = 1024, 1 << 20
 """At most so many values (and, but for a single larger one, so many of their bytes) are Python objects at one
 time."""
 SAMPLE_VALUES = 1000
-"""The names and types of JSON without a schema are those of so many first values."""
+"""How many first values give JSON without a schema its names and types."""
 _MAX_LEVELS = 64
 """Values with more levels of nesting do not count for the inferred type."""
 _WHERE_NULL = "decode it with on_error='null' to read such values as null, or pass another schema"

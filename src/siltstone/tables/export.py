@@ -44,7 +44,7 @@ MODES = ("error", "overwrite")
 COMPRESSIONS = ("snappy", "none", "zstd", "lz4", "gzip")
 SUCCESS = "_SUCCESS"
 ROW_GROUP_BYTES = 64 << 20
-"""About so many bytes of columns are in a row group: Spark and DuckDB read one in a task or thread."""
+"""About the bytes of columns in a row group: Spark and DuckDB read one in a task or thread."""
 _DICTIONARIES = ["topic", "partition", "timestampType", "file", "codec"]
 """The columns whose values repeat. For the others a dictionary would be tried and given up."""
 _STATISTICS = ["topic", "partition", "offset", "timestamp"]

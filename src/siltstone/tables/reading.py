@@ -91,7 +91,7 @@ from siltstone.tables.splits import (
 WINDOW_BYTES = 2 << 20
 """How much of a segment is read at a time."""
 BATCH_ROWS = 32_768
-"""An Arrow batch has at most so many rows."""
+"""The most rows of an Arrow batch."""
 Columns = TypeVar("Columns", KeyColumns, RecordColumns, TimeColumns)
 Decoder = Callable[..., Columns]
 """A function of ``base.records.decode`` that decodes all records of some batches."""

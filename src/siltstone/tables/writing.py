@@ -98,9 +98,10 @@ class WriteOptions:
     """``path``: a log directory, or one partition's. ``topic`` None: each record's is in the column
     ``topic``.
 
-    ``partitions``: if the topic is missing, create it with so many. ``compression``: the codec if the topic's
-    ``compression.type`` is ``producer``; None: uncompressed then. ``batch_bytes``: the size of a batch's
-    records before compression. ``write_id``: a repeated write with this id is done once; None: a random id.
+    ``partitions``: the number of partitions of a topic that is created. ``compression``: the codec if the
+    topic's ``compression.type`` is ``producer``; None: uncompressed then. ``batch_bytes``: the size of a
+    batch's records before compression. ``write_id``: a repeated write with this id is done once; None: a
+    random id.
     """
 
     path: str

@@ -37,7 +37,7 @@ BUCKET_BYTES = 512 << 20
 _CHUNK_ENTRIES = (16 << 20) // ENTRY_BYTES
 """Entries in 16 MiB: as many as ``check_span`` yields at a time."""
 _MAX_HORIZONS = 10
-"""A span reports at most so many new delete horizons. A correct cleaning sets the same one everywhere."""
+"""The most new delete horizons that a span reports. A correct cleaning sets the same one everywhere."""
 
 
 @dataclass(slots=True, kw_only=True)

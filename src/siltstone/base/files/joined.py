@@ -176,7 +176,7 @@ def local_path(place: JoinedPlace) -> str:
 
 
 def shown(text: str) -> str:
-    """A text for people: joined paths in it as those of the remote or the local files. Asks nothing."""
+    """A text as it is shown: joined paths in it as those of the remote or the local files. Asks nothing."""
     return _IN_TEXT.sub(lambda match: _shown_path(match[0]), text) if _SCHEME in text else text
 
 

@@ -15,7 +15,7 @@ It answers to Kafka's ``CleanerThread`` and ``Cleaner.doClean``. The steps for o
     commit groups   swap the staged segments in                        (``Destination.commit_groups``)
     commit log      move the cleaner checkpoint                        (``Destination.commit_log``)
 
-If one log fails, its ``LogResult`` says why, and the other logs are cleaned all the same. After an
+If one log fails, its ``LogResult`` says why, and the other logs are still cleaned. After an
 interrupted run each log is consistent, with some of its groups swapped. The checkpoint moves last, so the
 next run cleans the same range again (``docs/decisions/0015-an-interrupted-run-starts-again.md``).
 """

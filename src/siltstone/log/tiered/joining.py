@@ -122,7 +122,7 @@ def find(place: JoinedPlace) -> JoinedFiles:
 _listed: dict[JoinedPlace, RemotePart] = {}
 """The remote parts as they were listed last."""
 _LINES_MAX = 5
-"""Segments that are not read, of one partition, in the lines for people."""
+"""The most segments of a partition that are not read, in the lines for display."""
 
 
 def remote_lines(partition: Path) -> Iterator[str]:

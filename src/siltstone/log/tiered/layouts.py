@@ -36,7 +36,7 @@ _TOPIC_ID = r"-([A-Za-z0-9_-]{22})\Z"
 
 
 class Layout(Enum):
-    """How a storage names its segments; the value is for people."""
+    """How a storage names its segments; the value is for display."""
 
     AIVEN = "Aiven's plugin"
     LOCAL = "LocalTieredStorage"

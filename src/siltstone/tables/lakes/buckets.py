@@ -39,7 +39,7 @@ from siltstone.tables.splits import TaskSplit
 from siltstone.tables.table import read_split
 
 SPLIT_BYTES = 64 << 20
-"""About so many bytes of rows are split by bucket at one time."""
+"""About the bytes of rows that are split by bucket at one time."""
 SPILL_MEMORY_BYTES = 256 << 20
 """Bytes of rows that wait for the merge in memory; others are in a temporary file."""
 _ROWS = 32_768

@@ -76,7 +76,7 @@ def finish(table: LakeTable, lake: LakePlan, written: Sequence[ExportedFile | Wr
         except TableChangedError:
             abandon(lake)
             raise
-        # After another error the commit may be there all the same: its files stay.
+        # After another error the commit may nevertheless be there: its files stay.
     return Export(
         target=lake.root,
         records=sum(file.records for file in added),

@@ -60,7 +60,7 @@ from siltstone.tables.splits import READ_WHAT_IS_LEFT, open_logs, readable_end
 
 MODES = ("update", "overwrite")
 BUCKET_BYTES = 128 << 20
-"""By default a bucket is made for so many bytes of the largest log."""
+"""The bytes of the largest log for which there is one bucket, by default."""
 BUCKETS_MAX = 10_000
 RAW_KEY = "keyBytes"
 """The column with a key's bytes where ``key`` is decoded: keys are compared, and bucketed, by their bytes."""
