@@ -14,7 +14,7 @@ SPREAD := --dist loadgroup --no-loadscope-reorder
 export CASE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long crash adversary test-kafka test-console lint format bench bench-broker bench-kafka ci clean
+.PHONY: help setup demo test test-long crash adversary test-kafka test-stores test-console lint format bench bench-broker bench-kafka ci clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -31,11 +31,12 @@ demo: setup ## clean a log directory that a real Kafka broker wrote, and show wh
 	$(BIN)/python -m demo
 
 test: setup ## run the tests, except those that need a real broker
-	$(BIN)/python -m pytest --ignore=tests/kafka --ignore=tests/console --numprocesses 3 $(SPREAD) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --ignore=tests/kafka --ignore=tests/stores --ignore=tests/console --numprocesses 3 $(SPREAD) $(PYTEST_ARGS)
 
 test-long: setup ## run what takes too long for make test: all examples and images of random tests, every signal (half an hour)
-	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest -m "long or random" --ignore=tests/kafka --ignore=tests/console --numprocesses 3 $(SPREAD) $(PYTEST_ARGS)
+	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest -m "long or random" --ignore=tests/kafka --ignore=tests/stores --ignore=tests/console --numprocesses 3 $(SPREAD) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m long tests/kafka --numprocesses 2 $(SPREAD) $(PYTEST_ARGS)
+	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest tests/stores $(PYTEST_ARGS)
 
 crash: setup ## crash an open log at every step, with many more images than make test (half an hour)
 	SILTSTONE_CRASH=all $(BIN)/python -m pytest tests/crash --numprocesses auto --dist worksteal $(PYTEST_ARGS)
@@ -45,6 +46,9 @@ adversary: setup ## attack logs for an hour (SILTSTONE_ADVERSARY_SECONDS), or do
 
 test-kafka: setup ## run the tests against a real Kafka broker (needs Maven and a JDK)
 	$(BIN)/python -m pytest tests/kafka --numprocesses 2 $(SPREAD) $(PYTEST_ARGS)
+
+test-stores: setup ## run the tests of object stores against servers of S3, Azure and others (needs Maven and a JDK)
+	$(BIN)/python -m pytest tests/stores $(PYTEST_ARGS)
 
 test-console: setup ## run the console in a browser, pictures in build/screens, and the alert rules in promtool (needs Chromium and Prometheus)
 	@bash scripts/ensure-console-tools.sh

@@ -132,7 +132,7 @@ def _begin_in_store(target: Path, options: ReadOptions, mode: str) -> str:
         advice = "pass another prefix; if an export was interrupted there, remove them"
         raise UsageError(reason, path=target, advice=advice)
     name = f"{_STORE_STAGING}-{secrets.token_hex(8)}"
-    if not files.put_own(target / _STORE_STAGING, name.encode()):
+    if not files.claim(target / _STORE_STAGING, name.encode()):
         raise BusyError("another export writes there", path=target, advice="wait for its end")
     return str(target / name)
 

@@ -133,7 +133,8 @@ class _Handler(BaseHTTPRequestHandler):
             if name.lower() not in dropped:
                 self.send_header(name, value)
         if self.command == "HEAD":
-            size = int(headers.get("Content-Length", 0))
+            lengths = (text for name, text in headers.items() if name.lower() == "content-length")
+            size = int(next(lengths, 0))
         self.send_header("Content-Length", str(len(data) if size is None else size))
         self.end_headers()
         self.wfile.write(data)

@@ -61,6 +61,7 @@ from siltstone.base.files.locking import lock_holder as lock_holder
 from siltstone.base.files.objects import ObjectStatus, Windows, place_of
 from siltstone.base.files.objects import StoreOptions as StoreOptions
 from siltstone.base.files.objects import as_named as as_named
+from siltstone.base.files.objects import claim as claim
 from siltstone.base.files.objects import configure as configure
 from siltstone.base.files.objects import configured as configured
 from siltstone.base.files.objects import copy_object as copy_object

@@ -32,6 +32,7 @@ import msgspec
 
 from siltstone.base.errors import BusyError, CorruptFileError, SourceChangedError, UsageError
 from siltstone.base.files.objects import (
+    claim,
     copy_object,
     delete_objects,
     is_object,
@@ -177,7 +178,7 @@ def only_writer(target: Path, now_ms: int, *, takes_over: bool = False) -> Itera
     note = {"host": socket.gethostname(), "since_ms": now_ms, "run": secrets.token_hex(8)}
     if takes_over:
         delete_objects([path])
-    if not put_own(path, json.dumps(note).encode()):
+    if not claim(path, json.dumps(note).encode()):
         writer = bytes(read_whole(path)).decode("utf-8", "replace")[:200]
         raise BusyError(
             f"another backup writes there, or was interrupted: {writer}",

@@ -60,6 +60,16 @@ when_forgotten: list[Callable[[], None]] = []
 """Called when other options hold: what was read with the old ones is forgotten."""
 _PREFIXES = {"s3": "aws_", "gs": "google_", "abfs": "azure_", "abfss": "azure_", "az": "azure_"}
 """What the names of a store's options begin with."""
+_AZURE_ENDPOINT = "azure_storage_endpoint", "AZURE_STORAGE_ENDPOINT"
+_ENDPOINTS = {
+    "s3": ("aws_endpoint", "AWS_ENDPOINT_URL"),
+    "gs": ("google_base_url", "GOOGLE_BASE_URL"),
+    "abfs": _AZURE_ENDPOINT,
+    "abfss": _AZURE_ENDPOINT,
+    "az": _AZURE_ENDPOINT,
+}
+"""The option and the variable of the environment that have a store's endpoint: where it begins with
+``http://``, no other option is needed."""
 _ALLOW_HTTP = "allow_http"
 
 
@@ -73,7 +83,8 @@ class ObjectStatus(NamedTuple):
     @property
     def number(self) -> int:
         """A number of 63 bits in place of an inode: others with another ETag."""
-        text = self.etag or f"{self.size} {self.modified_ns}"
+        # Lists of Azure have ETags without quotes, which answers to requests for one object have.
+        text = (self.etag or f"{self.size} {self.modified_ns}").strip('"')
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
@@ -178,7 +189,8 @@ def _store(scheme: str, bucket: str, process: int) -> Any:
         raise OSError(errno.ENOSYS, reason, f"{scheme}://{bucket}") from error
     scheme = _STORE_SCHEME.get(scheme, scheme)
     client = {"timeout": f"{REQUEST_SECONDS:g}s", "connect_timeout": f"{CONNECT_SECONDS:g}s"}
-    endpoint = _options.get("aws_endpoint") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    option, variable = _ENDPOINTS[scheme]
+    endpoint = _options.get(option) or os.environ.get(variable) or ""
     if endpoint.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP") or _options.get(_ALLOW_HTTP):
         client["allow_http"] = "true"
     config = {name: value for name, value in _options.items() if name.startswith(_PREFIXES[scheme])}
@@ -421,7 +433,7 @@ class Windows:
         place, etag = self._place, self.status.etag
         options: dict[str, Any] = {"range": (start, end)} if end > start else {}
         if etag is not None:
-            options["if_match"] = etag
+            options["if_match"] = etag if '"' in etag else f'"{etag}"'
         with _as_os_error(str(place)):
             found = memoryview(_of(place).get(place.key, options=options).bytes())
         _require(found, end - start, place)
@@ -468,6 +480,19 @@ def put_own(path: str | os.PathLike[str], data: bytes) -> bool:
     """``put_new`` of bytes that nobody else puts; returns whether the object has them, whatever became of the
     answers. Raises OSError."""
     return put_new(path, data) or read_whole(path) == data
+
+
+def claim(path: str | os.PathLike[str], data: bytes) -> bool:
+    """``put_own`` of an object that keeps other writers out. Raises OSError, also for a store that takes no
+    notice of ``If-None-Match``: there two writers would not learn of each other."""
+    if not put_own(path, data):
+        return False
+    if put_new(path, data):
+        with contextlib.suppress(OSError):
+            delete_objects([path])
+        reason = "the store ignores If-None-Match, so it cannot keep two writers apart; nothing was written"
+        raise OSError(errno.EOPNOTSUPP, reason, str(place_of(path)))
+    return True
 
 
 PART_BYTES = 16 << 20
@@ -544,9 +569,20 @@ def is_below(path: str | os.PathLike[str], directory: str | os.PathLike[str]) ->
 def delete_objects(paths: Sequence[str | os.PathLike[str]]) -> None:
     """Delete objects of one bucket; those that are not there are none. Raises OSError."""
     if paths:
-        places = [place_of(path) for path in paths]
-        with _as_os_error(str(places[0])), contextlib.suppress(FileNotFoundError):
+        _delete([place_of(path) for path in paths])
+
+
+def _delete(places: Sequence[Place]) -> None:
+    def delete() -> None:
+        with _as_os_error(str(places[0])):
             _of(places[0]).delete([place.key for place in places])
+
+    try:
+        _whole(delete)
+    except FileNotFoundError:  # for one that is not there Azure may leave others: halves until it is alone
+        middle = len(places) // 2
+        for half in (places[:middle], places[middle:]) if middle else ():
+            _delete(half)
 
 
 def objects_below(path: str | os.PathLike[str]) -> Iterator[tuple[str, ObjectStatus]]:

@@ -1,0 +1,65 @@
+"""Each server starts once, when the first test asks for it; each test has a bucket of its own."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from siltstone.base import files
+from tests.support.golden_sets import unpack_broker
+from tests.support.objects.servers import SERVERS, Server
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session", params=SERVERS)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with SERVERS[request.param]() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a new bucket, which the environment's credentials open."""
+    yield from opened_bucket(server, monkeypatch)
+
+
+def opened_bucket(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A new bucket of a server."""
+    name = f"bucket{next(_numbers)}"
+    server.make_bucket(name)
+    for variable, value in server.environment.items():
+        monkeypatch.setenv(variable, value)
+    files.forget_options()  # and what was opened with another environment
+    yield name
+    files.forget_options()
+
+
+@pytest.fixture
+def root(server: Server, bucket: str) -> str:
+    """The URL of the bucket."""
+    return server.address(bucket)
+
+
+@pytest.fixture
+def client(server: Server, bucket: str) -> Any:
+    return server.client(bucket)
+
+
+PARTITIONS = ("users-0", "ledger-1", "__consumer_offsets-0", "__cluster_metadata-0")
+"""Compacted with and without transactions, groups, and the settings of the topics."""
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A part of a log directory of a stopped Kafka 4.3; read only."""
+    path = unpack_broker(tmp_path_factory.mktemp("broker"))[0]
+    for folder in path.iterdir():
+        if folder.is_dir() and folder.name not in PARTITIONS:
+            shutil.rmtree(folder)
+    return path

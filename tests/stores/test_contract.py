@@ -1,0 +1,316 @@
+"""What every store must do, asked of each server: the same tests, with nothing left out for any of them.
+
+A directory of a real broker is read as on a disk; what is written is whole or not there; conditions hold;
+what goes wrong is one line.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import siltstone as st
+from demo.__main__ import NOW_MS
+from siltstone.base import files
+from siltstone.base.errors import BusyError
+from siltstone.base.files import backups, objects
+from siltstone.base.files.backups import restore_points
+from siltstone.cli.main import run
+from siltstone.commands.backup import BackupRequest, backup, restore
+from tests.objects.test_reading import without_what_differs
+from tests.support.objects.faulty import faulty_proxy
+from tests.support.objects.servers import Server
+from tests.support.objects.store import upload
+from tests.support.thoroughness import THOROUGH
+
+NOW = f"--now-ms={NOW_MS}"
+"""A cleaning writes its time into batches of tombstones."""
+COMMANDS = {
+    "topics": ["topics", "--describe", "--json", "--dir"],
+    "offsets": ["get-offsets", "--json", "--dir"],
+    "groups": ["groups", "--json", "--dir"],
+    "explain": ["explain", "--engine", "process", NOW, "--json", "--dir"],
+    "dry run": ["clean", "--dry-run", "--engine", "process", "--force", NOW, "--json", "--dir"],
+    "dump": ["dump", "--print-data-log"],
+}
+
+
+def said(capfd: pytest.CaptureFixture[str], *arguments: str, root: str) -> str:
+    assert run(list(arguments)) == 0, capfd.readouterr().err
+    return without_what_differs(capfd.readouterr().out, root)
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    found = (path for path in sorted(root.rglob("*")) if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(root)): path.read_bytes() for path in found}
+
+
+def table(path: str | Path, topic: str, partition: int, view: str) -> Any:
+    with st.open(path) as logs:
+        return st.to_arrow(logs[topic, partition], view=view)
+
+
+def keys(client: Any) -> list[str]:
+    return sorted(str(row["path"]) for chunk in client.list() for row in chunk)
+
+
+def test_reading(
+    broker: Path,
+    root: str,
+    client: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Commands say of a real broker's directory what they say of it on a disk, and change nothing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(objects, "WINDOW_BYTES", 64 << 10)
+    monkeypatch.setattr(objects, "SMALL_BYTES", 8 << 10)
+    monkeypatch.setattr(objects, "PIECE_BYTES", 4 << 10)
+    upload(client, broker, "brokers/one")
+    before = keys(client)
+    segment = max(broker.rglob("*.log"), key=lambda path: path.stat().st_size).relative_to(broker)
+    for name, words in COMMANDS.items():
+        below = f"/{segment}" if name == "dump" else ""
+        of_store, of_disk = (
+            said(capfd, *words, f"{place}{below}", root=place)
+            for place in (f"{root}/brokers/one", str(broker))
+        )
+        assert of_store == of_disk, name
+        assert len(of_disk) > 20, name
+    for place in (("ledger", 1, "log"), ("users", 0, "latest")):
+        assert table(f"{root}/brokers/one", *place) == table(broker, *place)
+    assert keys(client) == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cleaning_into_a_copy_and_verifying_it(broker: Path, root: str, client: Any, tmp_path: Path) -> None:
+    upload(client, broker, "before")
+    st.clean(broker, out=tmp_path / "disk", engine="process", force=True, all_topics=True, now_ms=NOW_MS)
+    done = st.clean(
+        f"{root}/before",
+        out=Path(f"{root}/after"),
+        engine="process",
+        force=True,
+        all_topics=True,
+        now_ms=NOW_MS,
+    )
+    assert {log.status for log in done.results} >= {"cleaned"}
+    st.verify(f"{root}/before", f"{root}/after", engine="process").raise_for_errors()
+    restore(Path(f"{root}/after"), tmp_path / "restored")
+    assert contents(tmp_path / "restored") == contents(tmp_path / "disk")
+
+
+def test_backup_and_restore(
+    broker: Path, root: str, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backups, "CHUNK_BYTES", 64 << 10)
+    target = Path(f"{root}/backups/one")
+    first = backup(BackupRequest(directories=[broker], target=target))
+    again = backup(BackupRequest(directories=[broker], target=target, keep=1))
+    assert first.new_chunks > 1
+    assert again.new_chunks == 0
+    assert [point.backup_id for point in restore_points(target)] == [again.backup_id]
+    restore(target, tmp_path / "restored")
+    assert contents(tmp_path / "restored") == contents(broker)
+    assert not any("writer.json" in key for key in keys(client))
+
+
+def test_an_export_of_parquet(broker: Path, root: str, client: Any, tmp_path: Path) -> None:
+    made = st.export(broker, f"{root}/lake/one", "parquet", "users")
+    st.export(broker, tmp_path / "local", "parquet", "users")
+    found = keys(client)
+    assert "lake/one/_SUCCESS" in found
+    assert len(found) == made.files + 1
+    (tmp_path / "downloaded").mkdir()
+    for key in found:
+        (tmp_path / "downloaded" / Path(key).name).write_bytes(bytes(client.get(key).bytes()))
+    order = [("partition", "ascending"), ("offset", "ascending")]
+    of_store, of_disk = (pq.read_table(tmp_path / name).sort_by(order) for name in ("downloaded", "local"))
+    assert of_store == of_disk
+
+
+def test_conditions(root: str, client: Any) -> None:
+    """An object is put only if there is none; one that was replaced is not read on."""
+    assert files.put_new(f"{root}/one/x", b"first")
+    assert not files.put_new(f"{root}/one/x", b"other")
+    assert bytes(client.get("one/x").bytes()) == b"first"
+    assert files.read_bytes(f"{root}/one/x") == b"first"
+
+
+def test_two_writers(broker: Path, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, errors = Path(f"{root}/backups"), list[BusyError]()
+    put, first = backups.put_new, threading.Lock()
+
+    def putting(path: Path, data: bytes) -> bool:
+        if first.acquire(blocking=False):
+            with pytest.raises(BusyError) as caught:
+                backup(BackupRequest(directories=[broker], target=target))
+            errors.append(caught.value)
+        return put(path, data)
+
+    monkeypatch.setattr(backups, "put_new", putting)
+    backup(BackupRequest(directories=[broker], target=target))
+    assert len(errors) == 1
+    assert len(restore_points(target)) == 1
+
+
+def test_many_claim_one_name(server: Server, root: str) -> None:
+    """Of writers that come at one time, one gets it."""
+    if not server.is_atomic:
+        pytest.skip(f"{server.name} looks and puts in two steps: two that come at one time may both get it")
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(lambda number: files.claim(f"{root}/lock", b"%d" % number), range(8)))
+    assert won.count(True) == 1
+    assert files.read_bytes(f"{root}/lock") == b"%d" % won.index(True)
+
+
+@pytest.mark.parametrize("size", [100, 300_000])
+def test_an_object_that_is_replaced_while_it_is_read(
+    size: int, root: str, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one of the same size, also where the status came from a list."""
+    monkeypatch.setattr(objects, "WINDOW_BYTES", 64 << 10)
+    monkeypatch.setattr(objects, "SMALL_BYTES", 8 << 10)
+    monkeypatch.setattr(objects, "PIECE_BYTES", 50)
+    client.put("log", b"a" * size)
+    listed = objects.list_keys(root)[0]["log"]
+    assert listed == objects.head(f"{root}/log")._replace(etag=listed.etag)
+    assert listed.number == objects.head(f"{root}/log").number
+    with files.Reader(f"{root}/log") as reader:
+        assert reader.read(0, 10) == b"a" * 10
+        windows = objects.Windows(f"{root}/log", listed)
+        client.put("log", b"b" * size)
+        for read in (lambda: reader.read(60, size - 60), lambda: _whole(windows, size)):
+            with pytest.raises(OSError, match="replaced while it was read") as caught:
+                read()
+            assert caught.value.errno == errno.ESTALE
+    assert objects.head(f"{root}/log").number != listed.number
+    assert files.read_bytes(f"{root}/log") == b"b" * size
+
+
+def _whole(windows: objects.Windows, size: int) -> bytes:
+    import numpy as np
+
+    buffer = np.zeros(size, np.uint8)
+    windows.read_into(buffer, 0)
+    return buffer.tobytes()
+
+
+def test_more_keys_than_a_page_of_a_list(server: Server, root: str, client: Any) -> None:
+    """Lists come whole, and so do deletions, also of what is not there."""
+    is_short = server.page_keys <= 1_000 or THOROUGH
+    names = [f"{number:05}" for number in range(server.page_keys + 30 if is_short else 300)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: client.put(f"many/one/{name}", b"x"), names))
+    assert [entry.name for entry in files.entries(f"{root}/many/one")] == names
+    assert sorted(key for key, _ in files.objects_below(f"{root}/many")) == [f"one/{name}" for name in names]
+    (folder,) = files.entries(f"{root}/many")
+    assert (folder.name, folder.is_directory) == ("one", True)
+    files.delete_objects([f"{root}/many/one/{name}" for name in ["none", *names[5:]]])
+    assert [entry.name for entry in files.entries(f"{root}/many/one")] == names[:5]
+
+
+NAMES = ["plain", "a b", "a+b", "a%20b", "ä-ö", "a=b&c", "x#y", "q?r", ".hidden", "UPPER"]
+
+
+def test_names_of_any_characters(root: str) -> None:
+    for name in NAMES:
+        assert files.put_new(f"{root}/names/{name}", name.encode())
+    assert sorted(entry.name for entry in files.entries(f"{root}/names")) == sorted(NAMES)
+    for name in NAMES:
+        assert files.read_bytes(f"{root}/names/{name}") == name.encode()
+    files.delete_objects([f"{root}/names/{name}" for name in NAMES])
+    assert not files.exists(f"{root}/names")
+
+
+def test_what_is_not_there_and_what_is_empty(root: str, client: Any) -> None:
+    client.put("empty", b"")
+    assert files.read_bytes(f"{root}/empty") == b""
+    with files.Reader(f"{root}/empty") as reader:
+        assert reader.read(0, 10) == b""
+    assert not files.exists(f"{root}/none")
+    for read in (files.read_bytes, files.stat, files.entries, files.Reader):
+        with pytest.raises(FileNotFoundError):
+            read(f"{root}/none")
+    files.delete_objects([f"{root}/none"])
+
+
+def test_large_objects_and_copies(root: str, client: Any, tmp_path: Path) -> None:
+    """In parts, compared, and copied by the store."""
+    data = bytes(range(256)) * (70 << 10)
+    (tmp_path / "large").write_bytes(data)
+    files.put_file(tmp_path / "large", f"{root}/large")
+    files.copy_object(f"{root}/large", f"{root}/copies/large", len(data))
+    for key in ("large", "copies/large"):
+        assert bytes(client.get(key).bytes()) == data
+    with pytest.raises(FileNotFoundError):
+        files.copy_object(f"{root}/none", f"{root}/copies/none", 1)
+    assert not files.exists(f"{root}/copies/none")
+
+
+def test_an_upload_that_is_abandoned_shows_nothing_and_stands_in_no_way(
+    server: Server, root: str, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the process had been killed after any request."""
+    monkeypatch.setattr(objects, "PART_BYTES", 5 << 20)
+    monkeypatch.setattr(objects, "RETRIES", 0)
+    (tmp_path / "large").write_bytes(b"x" * (11 << 20))
+    with faulty_proxy(server.url) as proxy:
+        monkeypatch.setenv(
+            server.endpoint, server.environment[server.endpoint].replace(server.url, proxy.url)
+        )
+        for step in range(4) if THOROUGH else (2, 3):
+            files.forget_options()
+            proxy.die_after(step)
+            with pytest.raises(OSError, match="the store failed"):
+                files.put_file(tmp_path / "large", f"{root}/put/large")
+            assert not [key for key in keys(client) if key.startswith("put")]
+        proxy.live()
+        files.forget_options()
+        files.put_file(tmp_path / "large", f"{root}/put/large")
+    assert client.head("put/large")["size"] == 11 << 20
+
+
+@pytest.fixture
+def wrong(server: Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if server.wrong is None:
+        pytest.skip(f"{server.name} asks for no credentials")
+    for variable, value in server.wrong.items():
+        monkeypatch.setenv(variable, value)
+    files.forget_options()
+    yield
+
+
+@pytest.mark.usefixtures("wrong")
+def test_wrong_credentials(root: str, broker: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for call in (
+        lambda: files.read_bytes(f"{root}/x"),
+        lambda: files.entries(f"{root}/x"),
+        lambda: files.stat(f"{root}/x"),
+        lambda: files.put_new(f"{root}/x", b"x"),
+    ):
+        with pytest.raises(OSError) as caught:
+            call()
+        assert caught.value.errno == errno.EACCES, caught.value
+    for words in (["explain", f"{root}/x", "--engine", "process"], ["backup", str(broker), f"{root}/x"]):
+        assert run(words) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "credentials" in line or "does not allow" in line
+
+
+def test_a_bucket_that_is_not_there(server: Server, root: str, broker: Path) -> None:
+    missing = server.address("nosuchbucket")
+    with pytest.raises(OSError) as caught:
+        files.entries(f"{missing}/x")
+    assert caught.value.errno == errno.ENOENT
+    with pytest.raises(OSError) as caught:
+        backup(BackupRequest(directories=[broker], target=Path(f"{missing}/x")))
+    assert caught.value.errno == errno.ENOENT

@@ -1,0 +1,183 @@
+"""The servers that tests/stores asks, each in a process of its own, and how to get at them."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import email.utils
+import hashlib
+import hmac
+import os
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import boto3
+import httpx
+from obstore.store import from_url
+
+from tests.support.objects.packages import class_path, java_command, node, npm_package
+from tests.support.objects.store import s3_server
+
+START_S = 120.0
+AZURITE, S3PROXY, OLD_S3PROXY = "3.35.0", "3.1.0", "2.6.0"
+JACKSON = "2.20.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A running server. ``environment`` opens it; ``wrong`` are variables that do not, None if it asks for
+    no credentials; ``endpoint`` is the variable that has its URL; ``address`` makes the URL of a bucket;
+    ``is_atomic``: a condition of a put is checked as one step with it; ``page_keys``: the keys of a page of
+    a list."""
+
+    name: str
+    url: str
+    environment: Mapping[str, str]
+    wrong: Mapping[str, str] | None
+    endpoint: str
+    address: Callable[[str], str]
+    make_bucket: Callable[[str], None]
+    is_atomic: bool = True
+    page_keys: int = 1_000
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    def client(self, bucket: str) -> Any:
+        """A client for the test itself, which knows nothing of Siltstone."""
+        return from_url(self.address(bucket), config=self.config, client_options={"allow_http": "true"})
+
+
+def free_port() -> int:
+    """A port of this machine that nothing has."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def running(command: list[str], port: int, **options: Any) -> Iterator[None]:
+    """A server's process, from when it takes connections on."""
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, **options)
+        try:
+            end = time.monotonic() + START_S
+            while True:
+                with contextlib.suppress(OSError):
+                    socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                    break
+                if process.poll() is not None or time.monotonic() > end:
+                    log.seek(0)
+                    raise AssertionError(f"{command[-1]} did not start: {log.read()[-2000:]!r}")
+                time.sleep(0.02)
+            yield
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _s3(name: str, url: str, *, asks: bool, is_atomic: bool = True) -> Server:
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+    client = boto3.client(
+        "s3",
+        endpoint_url=url,
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+        region_name="us-east-1",
+    )
+    return Server(
+        name=name,
+        url=url,
+        environment={**keys, "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": url},
+        wrong={"AWS_SECRET_ACCESS_KEY": "wrong"} if asks else None,
+        endpoint="AWS_ENDPOINT_URL",
+        address=lambda bucket: f"s3://{bucket}",
+        make_bucket=lambda bucket: client.create_bucket(Bucket=bucket) and None,
+        is_atomic=is_atomic,
+        config={
+            "aws_access_key_id": "test",
+            "aws_secret_access_key": "test",
+            "aws_region": "us-east-1",
+            "aws_endpoint": url,
+        },
+    )
+
+
+@contextlib.contextmanager
+def moto() -> Iterator[Server]:
+    """moto's server of S3, which asks for no credentials."""
+    with s3_server() as url:
+        yield _s3("moto", url, asks=False)
+
+
+@contextlib.contextmanager
+def s3proxy(version: str = S3PROXY) -> Iterator[Server]:
+    """S3Proxy over its store in memory, which checks signatures."""
+    artifacts = [f"org.gaul:s3proxy:{version}"]
+    if version == S3PROXY:  # its own pom gives it another version of core than of databind
+        artifacts += [f"com.fasterxml.jackson.core:jackson-{part}:{JACKSON}" for part in ("core", "databind")]
+    classes = class_path(f"s3proxy-{version}", *artifacts)
+    with tempfile.TemporaryDirectory() as folder:
+        port = free_port()
+        settings = Path(folder) / "s3proxy.conf"
+        settings.write_text(
+            f"s3proxy.endpoint=http://127.0.0.1:{port}\ns3proxy.authorization=aws-v2-or-v4\n"
+            "s3proxy.identity=test\ns3proxy.credential=test\ns3proxy.ignore-unknown-headers=true\n"
+            "jclouds.provider=transient-nio2\njclouds.identity=none\njclouds.credential=none\n"
+        )
+        logging = Path(folder) / "logback.xml"
+        logging.write_text('<configuration><root level="OFF"/></configuration>')
+        command = java_command(classes, "org.gaul.s3proxy.Main", "--properties", str(settings))
+        command.insert(1, f"-Dlogback.configurationFile={logging}")
+        with running(command, port):
+            yield _s3(f"s3proxy {version}", f"http://127.0.0.1:{port}", asks=True, is_atomic=False)
+
+
+ACCOUNT = "devstoreaccount1"
+ACCOUNT_KEY = base64.b64encode(hashlib.sha512(b"siltstone").digest()).decode()
+
+
+@contextlib.contextmanager
+def azurite() -> Iterator[Server]:
+    """Azurite's server of blobs, with everything in memory and a key of its own."""
+    port = free_port()
+    main = npm_package("azurite", AZURITE) / "dist" / "src" / "blob" / "main.js"
+    flags = ["--inMemoryPersistence", "--silent", "--disableTelemetry"]
+    command = node(main, "--blobHost", "127.0.0.1", "--blobPort", str(port), *flags)
+    url = f"http://127.0.0.1:{port}/{ACCOUNT}"
+    environment = {**os.environ, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{ACCOUNT_KEY}"}
+    with running(command, port, env=environment):
+        yield Server(
+            name="azurite",
+            url=f"http://127.0.0.1:{port}",
+            environment={"AZURE_STORAGE_ACCOUNT_KEY": ACCOUNT_KEY, "AZURE_STORAGE_ENDPOINT": url},
+            wrong={"AZURE_STORAGE_ACCOUNT_KEY": base64.b64encode(b"wrong" * 12).decode()},
+            endpoint="AZURE_STORAGE_ENDPOINT",
+            address=lambda bucket: f"abfs://{bucket}@{ACCOUNT}.dfs.core.windows.net",
+            make_bucket=lambda bucket: _make_container(url, bucket),
+            page_keys=5_000,
+            config={"azure_storage_account_key": ACCOUNT_KEY, "azure_storage_endpoint": url},
+        )
+
+
+def _make_container(url: str, name: str) -> None:
+    headers = {"x-ms-date": email.utils.formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+    lines = [f"{header}:{value}" for header, value in headers.items()]
+    resource = f"/{ACCOUNT}{urlsplit(url).path}/{name}\nrestype:container"
+    text = "\n".join(["PUT", *[""] * 11, *lines, resource])
+    digest = hmac.digest(base64.b64decode(ACCOUNT_KEY), text.encode(), "sha256")
+    headers["Authorization"] = f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
+    httpx.put(f"{url}/{name}?restype=container", headers=headers).raise_for_status()
+
+
+SERVERS: dict[str, Callable[[], contextlib.AbstractContextManager[Server]]] = {
+    "moto": moto,
+    "s3proxy": s3proxy,
+    "azurite": azurite,
+}
