@@ -15,6 +15,8 @@ from siltstone.base.errors import (
     LogError,
     RecordError,
     RecordRefusedError,
+    UnknownConfigError,
+    UnknownSettingError,
     UnreadableBatchError,
     UsageError,
 )
@@ -73,7 +75,7 @@ def test_details_survive_pickling() -> None:
 
 def test_every_kind_of_error_has_a_code_of_its_own() -> None:
     kinds = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, Exception)]
-    shared = {UnreadableBatchError, LogError, RecordRefusedError}
+    shared = {UnreadableBatchError, LogError, RecordRefusedError, UnknownConfigError, UnknownSettingError}
     codes = [kind.code for kind in kinds if kind not in shared]
     assert len(codes) > 30 and len(set(codes)) == len(codes)
 

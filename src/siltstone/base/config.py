@@ -33,7 +33,7 @@ import javaproperties
 from siltstone.base.config_table import ALL_KEYS, OTHER_BROKER_NAMES, Key, Kind, Synonym, Value
 from siltstone.base.config_table import INT_MAX as INT_MAX  # noqa: PLC0414 - for users of this module
 from siltstone.base.config_table import LONG_MAX as LONG_MAX  # noqa: PLC0414
-from siltstone.base.errors import UsageError
+from siltstone.base.errors import UnknownSettingError, UsageError
 
 # Every name and its key. log.flush.scheduler.interval.ms is a setting of its own and also a synonym of
 # flush.ms: such a name stands for the setting of its own.
@@ -72,7 +72,7 @@ def _find(name: str, names: Collection[str]) -> Key:
         return _BY_NAME[name]
     nearest = difflib.get_close_matches(name, sorted(names), 1, 0.5)
     advice = f"did you mean {nearest[0]!r}?" if nearest else "docs/configuration.md lists all settings"
-    raise UsageError(f"unknown setting {name!r}", advice=advice)
+    raise UnknownSettingError(f"unknown setting {name!r}", advice=advice)
 
 
 # From text to a checked value, and back: ``parse_text(key, format_value(value)) == value`` for every allowed

@@ -4,6 +4,7 @@
 
     SiltstoneError
     ├── UsageError               wrong flags or values: the command line exits with 2
+    │   ├── UnknownSettingError  a setting of a name that does not exist
     │   ├── UnknownRecordError   a log has no record at an offset
     │   ├── TooManyKeysError     the view latest of a log would take more memory than it may have
     │   ├── UnknownKeywordError  (and TypeError) a keyword that a function does not have
@@ -41,6 +42,7 @@
         ├── TopicExistsError                   36
         ├── InvalidPartitionsError             37
         ├── InvalidConfigError                 40
+        │   └── UnknownConfigError             40: of a name that does not exist
         ├── InvalidQuotaError                  42
         ├── PolicyViolationError               44
         ├── OutOfOrderSequenceError            45
@@ -127,6 +129,10 @@ class SiltstoneError(Exception):
 
 class UsageError(SiltstoneError, code="USAGE"):
     """Wrong flags, settings or values."""
+
+
+class UnknownSettingError(UsageError):
+    """A setting of a name that does not exist."""
 
 
 class UnknownRecordError(
@@ -357,6 +363,10 @@ class InvalidPartitionsError(LogError, code="INVALID_PARTITIONS", error_code=37)
 
 class InvalidConfigError(LogError, code="INVALID_CONFIG", error_code=40):
     """A setting that is unknown or out of bounds."""
+
+
+class UnknownConfigError(InvalidConfigError):
+    """A setting of a name that does not exist."""
 
 
 class InvalidQuotaError(LogError, code="INVALID_REQUEST", error_code=42):

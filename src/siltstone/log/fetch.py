@@ -295,7 +295,9 @@ def offset_for_time(view: LogView, timestamp: int) -> TimestampAndOffset | None:
 
     ``EARLIEST_TIMESTAMP`` and ``LATEST_TIMESTAMP`` return the log start offset and the high watermark, with
     timestamp -1. None if every record below the high watermark is older: for ``MAX_TIMESTAMP`` older than one
-    above it, or than one that was appended after the view was taken.
+    above it, or than one that was appended after the view was taken. As in Kafka, ``MAX_TIMESTAMP`` finds
+    records whose files are still there below the log start offset, too, and the first of all if none has a
+    timestamp.
     """
     if timestamp == EARLIEST_TIMESTAMP:
         return TimestampAndOffset(offset=view.log_start_offset, timestamp=-1, leader_epoch=-1)
@@ -305,16 +307,14 @@ def offset_for_time(view: LogView, timestamp: int) -> TimestampAndOffset | None:
 
 
 def _find_record_by_timestamp(view: LogView, timestamp: int) -> TimestampAndOffset | None:
+    from_offset = view.log_start_offset
     if timestamp == MAX_TIMESTAMP:
         timestamp = max((segment.largest_timestamp_and_offset()[0] for segment in view.segments), default=-1)
-        if timestamp < 0:
-            return None
+        from_offset = 0
     for number, segment in enumerate(view.segments):
         if segment.largest_timestamp >= timestamp:
             size = view.size_of(number)
-            record = segment.find_record_by_timestamp(
-                timestamp, size, view.log_start_offset, view.batch_limit
-            )
+            record = segment.find_record_by_timestamp(timestamp, size, from_offset, view.batch_limit)
             if record is not None:
                 return record if record.offset < view.high_watermark else None
     return None

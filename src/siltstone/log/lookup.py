@@ -135,17 +135,20 @@ def first_offset_at_or_after(
     from_offset: int = 0,
     limit: int = DEFAULT_DECOMPRESSION_LIMIT,
     first_read: int = FIRST_READ,
+    least: int = 0,
 ) -> TimestampAndOffset | None:
     """The first record from ``start`` on with a timestamp (ms) of at least ``timestamp``, or None.
 
     Skips records below ``from_offset`` (the log start offset). Skips records without a timestamp: those of
-    magic 0, and those converted from it. ``limit``: the bytes that a batch may decompress to. Raises
-    CorruptRecordError as ``batch_headers`` does, and for a batch that it cannot decode.
+    magic 0, and those converted from it; with ``least`` -1 only those of magic 0. ``limit``: the bytes that a
+    batch may decompress to. Raises CorruptRecordError as ``batch_headers`` does, and for a batch that it
+    cannot decode.
     """
     # A record without a timestamp has -1, which is below the least timestamp searched for.
-    scratch, timestamp = Scratch(), max(timestamp, 0)
+    scratch, timestamp = Scratch(), max(timestamp, least)
     for batches in batch_headers(reader, start=start, end=end, first_read=first_read):
         possible = (batches["max_timestamp"] >= timestamp) & (batches["last_offset"] >= from_offset)
+        possible &= (batches["magic"] > 0) | (timestamp >= 0)
         for row in np.flatnonzero(possible).tolist():
             data, batch = read_batch(reader, batches[row : row + 1])
             origin = batches["position"].item(row)

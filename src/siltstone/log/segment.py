@@ -408,7 +408,8 @@ class LiveSegment:
     def find_record_by_timestamp(
         self, timestamp: int, end: int, from_offset: int, batch_limit: int
     ) -> TimestampAndOffset | None:
-        """The first record at or after ``timestamp`` (ms), below byte ``end`` (``findOffsetByTimestamp``).
+        """The first record at or after ``timestamp`` (ms), below byte ``end`` (``findOffsetByTimestamp``); -1
+        finds a record without a timestamp, too.
 
         ``batch_limit``: the bytes that a batch may decompress to. Raises CorruptRecordError, OSError.
         """
@@ -417,7 +418,13 @@ class LiveSegment:
             entry[1] if entry else 0,
             end,
             lambda start: first_offset_at_or_after(
-                self.reader, timestamp, start=start, end=end, from_offset=from_offset, limit=batch_limit
+                self.reader,
+                timestamp,
+                start=start,
+                end=end,
+                from_offset=from_offset,
+                limit=batch_limit,
+                least=-1 if timestamp == -1 else 0,
             ),
         )
 

@@ -341,6 +341,12 @@ def refuse_unless_one_batch(data: Bytes, *, or_several: bool = False) -> None:
         raise _fault_error(Fault.MAGIC, 0)
 
 
+def refuse_bad_head(data: Bytes) -> None:
+    """Raises CorruptMessageError if the first batch has a size or a magic byte that no batch has (Kafka's
+    ``ByteBufferLogInputStream``)."""
+    _whole_batch_size(data, 0)
+
+
 def _whole_batch_size(data: Bytes, position: int) -> int:
     """The size of the batch at ``position``, 0 if it is incomplete (Kafka's ``ByteBufferLogInputStream``).
 

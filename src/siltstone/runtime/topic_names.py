@@ -16,7 +16,14 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from siltstone.base.config import find_topic_key, parse_topic_config
-from siltstone.base.errors import InvalidConfigError, InvalidTopicError, UnknownTopicError, UsageError
+from siltstone.base.errors import (
+    InvalidConfigError,
+    InvalidTopicError,
+    UnknownConfigError,
+    UnknownSettingError,
+    UnknownTopicError,
+    UsageError,
+)
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 
 RandomBytes = Callable[[int], bytes]
@@ -201,12 +208,13 @@ def _topic_name(namespace: str, name: str) -> str:
 
 @contextlib.contextmanager
 def bad_settings_are_invalid_config(path: str) -> Iterator[None]:
-    """Raises a UsageError of the block again as Kafka's InvalidConfigError; ``path`` says whose settings
-    these are, if the error does not."""
+    """Raises a UsageError of the block again as Kafka's InvalidConfigError, for an unknown setting as
+    UnknownConfigError; ``path`` says whose settings these are, if the error does not."""
     try:
         yield
     except UsageError as error:
-        raise InvalidConfigError(
+        kind = UnknownConfigError if isinstance(error, UnknownSettingError) else InvalidConfigError
+        raise kind(
             error.reason,
             path=error.path or path,
             advice=error.advice or "docs/configuration.md lists the settings and their values",

@@ -18,7 +18,17 @@ from tests.support.broker_twin.side import Side
 
 ABSENT = "absent"
 RECENT_MS = 1_700_000_000_000
-_NAMES = ("name", "topic", "topic_name", "api_key", "resource_type", "resource_name", "broker_id", "node_id")
+_NAMES = (
+    "name",
+    "user",
+    "topic",
+    "topic_name",
+    "api_key",
+    "resource_type",
+    "resource_name",
+    "broker_id",
+    "node_id",
+)
 _NUMBERS = ("index", "partition_index", "partition", "producer_id")
 
 

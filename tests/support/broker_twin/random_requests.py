@@ -30,6 +30,9 @@ from tests.support.broker_twin.side import (
     CREATE_TOPICS,
     DELETE_TOPICS,
     DESCRIBE_CONFIGS,
+    DESCRIBE_TOPIC_PARTITIONS,
+    FETCH,
+    LIST_OFFSETS,
     METADATA,
     PRODUCE,
 )
@@ -43,7 +46,7 @@ OTHERS: Final = ("none", "", "a/b", "x" * 249, "x" * 250, "steady_0", ".", "å")
 CHANGES_TOPICS: Final = frozenset((CREATE_TOPICS, CREATE_PARTITIONS, DELETE_TOPICS, METADATA))
 PARTITIONS: Final = (0, 0, 0, 1, 1, 2, 3, 9, -1, 2**31 - 1)
 SETTINGS: Final[Mapping[str, Sequence[str | None]]] = {
-    "retention.ms": ("-1", "-2", "x", "", None, " 7 "),
+    "retention.ms": ("-1", "-2", "x", "", None, " 9223372036854775807 "),
     "cleanup.policy": ("compact", "delete", "compact,delete", "none", "", None, "Compact"),
     "flush.messages": ("1", "0", "9223372036854775807", "9223372036854775808"),
     "max.message.bytes": ("1048588", "0", "-1", "2147483648"),
@@ -54,7 +57,9 @@ SETTINGS: Final[Mapping[str, Sequence[str | None]]] = {
     "no.such.setting": ("1", None),
     "": ("1",),
 }
-TOPIC, BROKER = 2, 4
+JOINS_TOPICS: Final = frozenset((PRODUCE, FETCH, LIST_OFFSETS))
+"""APIs that take a topic twice, and join its partitions in the answer."""
+TOPIC, BROKER, APPEND = 2, 4, 2
 """Types of resources that have settings."""
 _OFFSETS = (-2, -1, 0, 1, 2, 5, 9, 30, 10_000, 2**63 - 1, -(2**63))
 _SMALL = (-(2**31), -1, 0, 1, 2, 100, 1 << 20, 2**31 - 1)
@@ -96,10 +101,20 @@ class _Maker:
             for topic in message["topic_data"]:
                 rows = {row["index"]: row for row in topic["partition_data"]}
                 topic["partition_data"] = list(rows.values())
-            place = "topic_id" if self._version >= 13 else "name"
-            topics = {topic[place]: topic for topic in message["topic_data"]}
+            topics = {self._produced(topic): topic for topic in message["topic_data"]}
             message["topic_data"] = list(topics.values())
+        if self._scene.key == FETCH and self._version >= 13:
+            _drop_zero_ids(message)
+        if self._scene.key == DESCRIBE_TOPIC_PARTITIONS and message["cursor"]:
+            # Kafka adds it to a limit, which overflows.
+            message["cursor"]["partition_index"] = self._rng.choice((-1, 0, 1, 2, 9))
         return message
+
+    def _produced(self, topic: Message) -> str:
+        """What a topic of a produce request stands for: by id, all topics that do not exist are one."""
+        if self._version < 13:
+            return str(topic["name"])
+        return str(topic["topic_id"]) if topic["topic_id"] in self._topics else ""
 
     def _struct(self, layout: Schema) -> Message:
         values = {field.name: self._value(layout, field) for field in layout.fields}
@@ -113,6 +128,8 @@ class _Maker:
         if "value" in values:
             values["name"] = self._rng.choice(list(SETTINGS))
             values["value"] = self._rng.choice(SETTINGS[values["name"]])
+            if values.get("config_operation") == APPEND and not values["value"]:
+                values["config_operation"] = 0
         if values.get("resource_type") == BROKER and values.get("configuration_keys") is None:
             values["resource_type"] = TOPIC
         return values
@@ -125,7 +142,9 @@ class _Maker:
             return None
         if field.array:
             made = [self._element(field) for _ in range(rng.choice((0, 1, 1, 1, 2, 3)))]
-            # Kafka joins entries of one topic in some answers, or drops all but the last one.
+            if self._scene.key in JOINS_TOPICS:
+                return made
+            # Kafka drops all entries of one thing but the last one, or refuses all of them.
             return list({_identity(each): each for each in made}.values())
         return self._element(field)
 
@@ -205,6 +224,12 @@ class _Maker:
         return self._topic() if rng.random() < 0.8 else rng.choice(("", str(NODE), "7", "x"))
 
 
+def _drop_zero_ids(request: Message) -> None:
+    """Leave the zero id out of a fetch of several partitions: Kafka fails to group what follows it."""
+    if sum(len(topic["partitions"]) for topic in request["topics"]) > 1:
+        request["topics"] = [topic for topic in request["topics"] if topic["topic_id"]]
+
+
 def _identity(entry: Any) -> object:
     """What tells an entry of a list from others."""
     if not isinstance(entry, dict):
@@ -253,6 +278,8 @@ _CHOICES: Final[Mapping[str, Sequence[Any]]] = {
     "value": (None,),
     "rack_id": ("", "r"),
     "entity_type": ("user", "client-id", "ip", "x", ""),
+    "path": ("/no/such", "logs", ""),
+    "feature": ("no.such", "no.such.either", ""),
     "match_type": (0, 1, 2, 3, -1),
     "match": ("a", "", "192.0.2.1"),
     "configuration_keys": (*SETTINGS, "segment.bytes", "log.retention.ms"),

@@ -80,6 +80,9 @@ async def alter_partition_reassignments(
 def _alter_reassignments(
     broker: Broker, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
+    if not request.topics:
+        # As in Kafka without the client's flag.
+        return AlterPartitionReassignmentsResponse(error_message=None)
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
         error_message=None,

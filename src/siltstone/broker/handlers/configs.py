@@ -12,13 +12,20 @@ with settings, subscriptions of client metrics. Corresponds to Kafka's ``ConfigH
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from siltstone.base.config import Config, ConfigSource, Setting, find_topic_key
 from siltstone.base.config_table import Kind, Value
-from siltstone.base.errors import InvalidConfigError, UnknownTopicError, UsageError
+from siltstone.base.errors import (
+    InvalidConfigError,
+    InvalidTopicError,
+    UnknownConfigError,
+    UnknownTopicError,
+    UsageError,
+)
 from siltstone.broker.answers import Call
 from siltstone.broker.errors import Code, RequestRefusedError, advice_of, code_of, message_of
 from siltstone.broker.handlers.settings import (
@@ -52,10 +59,11 @@ from siltstone.broker.wire.messages.list_config_resources import (
 )
 from siltstone.commands import administration, broker_settings
 from siltstone.runtime.topic_names import refuse_bad_name
-from siltstone.runtime.topics import dynamic_source
+from siltstone.runtime.topics import altered_settings, dynamic_source
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 """Kinds of resources (``ConfigResource.Type``)."""
+_ALL_KINDS = frozenset((TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP))
 SET, DELETE, APPEND, SUBTRACT = range(4)
 """Operations of IncrementalAlterConfigs."""
 DESCRIBED_MAX = 10_000
@@ -95,6 +103,20 @@ async def describe_configs(
 
 
 def _describe_configs(broker: Broker, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    unknown = [each for each in request.resources if each.resource_type not in _ALL_KINDS]
+    if unknown:  # as in Kafka for the whole request
+        reason = f"Unexpected resource type {unknown[0].resource_type}"
+        return DescribeConfigsResponse(
+            results=tuple(
+                DescribeConfigsResult(
+                    error_code=Code.INVALID_REQUEST,
+                    error_message=reason,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                )
+                for resource in request.resources
+            )
+        )
     known = dict[DescribeConfigsResource, DescribeConfigsResult]()
     results = []
     for resource in request.resources[:DESCRIBED_MAX]:
@@ -174,7 +196,7 @@ def _entries(broker: Broker, kind: int, name: str) -> list[SettingEntry]:
             what = "Group" if kind == GROUP else "Client metrics subscription"
             raise RequestRefusedError(Code.INVALID_REQUEST, f"{what} name must not be empty")
         return []
-    raise RequestRefusedError(Code.INVALID_REQUEST, f"unknown resource type {kind}")
+    raise AssertionError(f"unknown resource type {kind}")
 
 
 def _as_started(broker: Broker) -> Config:
@@ -271,12 +293,8 @@ def _alter_all(
         except UnknownTopicError as error:
             answers.append((error.error_code, f"The topic '{resource.name}' does not exist."))
         except Exception as error:
-            code = code_of(error)
-            if (
-                resource.kind == BROKER
-                and isinstance(error, InvalidConfigError)
-                and "unknown" not in error.reason
-            ):
+            code, is_unknown = code_of(error), isinstance(error, UnknownConfigError)
+            if resource.kind == BROKER and isinstance(error, InvalidConfigError) and not is_unknown:
                 code = Code.INVALID_REQUEST  # as Kafka answers for brokers
             answers.append((code, advice_of(error)))
     return answers
@@ -286,9 +304,6 @@ def _alter(broker: Broker, resource: AlteredResource, call: Call, *, validate_on
     """Alter one resource. Raises RequestRefusedError, SiltstoneError, OSError."""
     kind, name = resource.kind, resource.name
     if kind == TOPIC:
-        if not name:
-            raise RequestRefusedError(Code.INVALID_REQUEST, "Default topic resources are not allowed.")
-        refuse_bad_name(name)
         _refuse_bad_changes(resource)
         _alter_topic(broker, resource, call, validate_only=validate_only)
     elif kind == BROKER:
@@ -323,14 +338,21 @@ def _refuse_bad_changes(resource: AlteredResource) -> None:
 
 
 def _alter_topic(broker: Broker, resource: AlteredResource, call: Call, *, validate_only: bool) -> None:
+    """Alter a topic. Which of several errors is Kafka's: of lists, the name, settings, the topic."""
     manager, name = broker.manager, resource.name
     with manager.creation_or_deletion_lock:  # APPEND and SUBTRACT read the settings that they change
-        before = manager.topics.describe(name).config
+        before: Mapping[str, str] = {}
+        with contextlib.suppress(UnknownTopicError, InvalidTopicError):  # administration says so
+            before = manager.topics.describe(name).config
         settings = manager.topics.settings(name)
         set_to, removed = _outcome(
             resource, before, lambda key: _list_now(settings[find_topic_key(key).name]), _topic_kind
         )
+        if not name:
+            raise RequestRefusedError(Code.INVALID_REQUEST, "Default topic resources are not allowed.")
+        refuse_bad_name(name)
         refuse_tiered(set_to)
+        altered_settings(name, before, set_to, removed, manager.config)
         administration.alter_settings(
             broker.served, actor_of(call), name, set_to, removed, validate_only=validate_only
         )
@@ -406,8 +428,8 @@ async def list_config_resources(
     nothing."""
     if call.version < _FIRST_OF_ALL_TYPES:
         return ListConfigResourcesResponse()
-    kinds = set(request.resource_types) or {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}
-    if not kinds <= {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}:
+    kinds = set(request.resource_types) or _ALL_KINDS
+    if not kinds <= _ALL_KINDS:
         return ListConfigResourcesResponse(error_code=Code.UNSUPPORTED_VERSION)
     resources = [
         ConfigResource(resource_name=str(broker.node_id), resource_type=kind)

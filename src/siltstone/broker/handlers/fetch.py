@@ -23,7 +23,7 @@ the pool.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -61,6 +61,8 @@ _FIRST_BY_ID = 13
 """The first version that names topics by id."""
 _CODES_THAT_WAIT = (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
 """A partition with one of these codes does not end the wait for the others; any other code does."""
+_LAST: Mapping[int, int] = {Code.UNKNOWN_TOPIC_ID: 1, Code.UNKNOWN_TOPIC_OR_PARTITION: 2}
+"""Errors whose partitions come last in a response, in this order."""
 _LENGTH_BYTES = 4
 """The size of a response's length, which counts for a quota, as in Kafka."""
 NO_ISOLATION = "there is no such isolation level"
@@ -199,7 +201,8 @@ class _Reads:
             self._rows.append(row)
             size = len(row.data.records or b"")
             size_read += size
-            left = max(left - size, 0)
+            if row.data.error_code not in _LAST:  # as in Kafka, which does not read these
+                left = max(left - size, 0)
             # As in Kafka: an error or a diverging epoch ends the wait, an unknown partition does not.
             ends_wait = row.data.error_code not in _CODES_THAT_WAIT or row.data.diverging_epoch.epoch >= 0
             has_error = has_error or ends_wait
@@ -215,7 +218,7 @@ class _Reads:
     def respond(self) -> FetchResponse:
         """The response with what was read; its session records what the client now knows. In the loop's
         thread."""
-        session, rows, number = self._session, self._rows, 0
+        session, rows, number = self._session, self._in_order(), 0
         if session is not None:
             number = session.number
             if not session.is_after(self._request.session_epoch):
@@ -231,10 +234,16 @@ class _Reads:
                 if has_records(row.data):
                     session.move_to_end(row.partition)
         elif self._request.session_epoch == FIRST_EPOCH:
-            number = self._begin_session()
+            number = self._begin_session(rows)
         # As in Kafka. Before version 7 the response has no error_code of its own.
         code = Code.UNKNOWN_SERVER_ERROR if self._isolation is None else Code.NONE
         return FetchResponse(error_code=code, session_id=number, responses=_by_topic(rows))
+
+    def _in_order(self) -> list[_Read]:
+        """The reads in the order of the response: as in Kafka, unknown topics and partitions come last."""
+        if any(row.view is None for row in self._rows):
+            return sorted(self._rows, key=lambda row: _LAST.get(row.data.error_code, 0))
+        return self._rows
 
     def _throttle_ms(self) -> int:
         """For how many ms the client is throttled, for this answer or for the time that it took; 0 if not."""
@@ -248,13 +257,17 @@ class _Reads:
             quotas.give_back(FETCH, call, size)
         return throttle_ms
 
-    def _begin_session(self) -> int:
-        """Create a session for the partitions: its id, or 0 if there is no room for it."""
-        for row in self._rows:
+    def _begin_session(self, rows: Sequence[_Read]) -> int:
+        """Create a session for the partitions, in the order of the response: its id, or 0 if there is no room
+        for it."""
+        for row in rows:
             row.partition.record_response(row.data, row.view)
-        broker = self._broker
+        ordered, broker = self._partitions, self._broker
+        if rows is not self._rows:
+            places = {id(row.partition): place for place, row in enumerate(rows)}
+            ordered = dict(sorted(ordered.items(), key=lambda item: places[id(item[1])]))
         return broker.fetch_sessions.begin(
-            self._partitions,
+            ordered,
             by_id=self._by_id,
             slots=broker.config.integer("max.incremental.fetch.session.cache.slots"),
             now=broker.loop.time(),
@@ -287,8 +300,10 @@ class _Reads:
             return _Read(partition, _failed(requested, code_of(error)), view)
         partition.end_position = _position_after(fetched) or partition.end_position
         # A slice that is shorter than its first batch is left out: a client could decode nothing of it.
-        records = fetched.slice if fetched.size >= fetched.first_batch_size else None
-        return _Read(partition, self._answer(requested, view, records=records, aborted=fetched.aborted), view)
+        is_cut = 0 < fetched.size < fetched.first_batch_size
+        records = None if is_cut else fetched.slice
+        aborted = None if is_cut else fetched.aborted
+        return _Read(partition, self._answer(requested, view, records=records, aborted=aborted), view)
 
     def _answer(
         self,
@@ -296,22 +311,25 @@ class _Reads:
         view: LogView,
         *,
         records: FileSlice | None = None,
-        aborted: Sequence[EndedByAbort] = (),
+        aborted: Sequence[EndedByAbort] | None = None,
         diverging_epoch: EpochEndOffset = _NO_DIVERGING_EPOCH,
     ) -> PartitionData:
         """The response for one partition. ``aborted`` is sent to ``read_committed`` fetches only: for others
-        the field is null, since some clients filter aborted records whenever it is set."""
-        rows = (
-            AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
-            for entry in aborted
-        )
+        the field is null, since some clients filter aborted records whenever it is set. None: nothing was
+        read, as in Kafka with a null field."""
+        rows = None
+        if aborted is not None and self._is_committed:
+            rows = tuple(
+                AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
+                for entry in aborted
+            )
         return PartitionData(
             partition_index=requested.partition,
             high_watermark=view.high_watermark,
             last_stable_offset=view.last_stable_offset,
             log_start_offset=view.log_start_offset,
             diverging_epoch=diverging_epoch,
-            aborted_transactions=tuple(rows) if self._is_committed else None,
+            aborted_transactions=rows,
             records=records or b"",
         )
 

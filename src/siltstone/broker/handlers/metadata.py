@@ -189,6 +189,8 @@ def _code_of_missing(name: str) -> Code:
 
 
 def _with_operations(topic: MetadataResponseTopic) -> MetadataResponseTopic:
+    if topic.name is None:  # no topic has the id: as in Kafka
+        return topic
     return MetadataResponseTopic(
         error_code=topic.error_code,
         name=topic.name,
@@ -256,7 +258,7 @@ def _describe_topic_partitions(
             return DescribeTopicPartitionsResponse(
                 topics=tuple(
                     DescribeTopicPartitionsResponseTopic(error_code=Code.INVALID_REQUEST, name=name)
-                    for name in names
+                    for name in asked
                 )
             )
         names = [name for name in names if name >= cursor.topic_name]

@@ -61,16 +61,17 @@ def list_offsets(
 
     def find_all() -> ListOffsetsResponse:
         find = _finder(broker, request, call.version)
+        # As in Kafka, a topic that is named twice is in the response once, and so is a partition.
+        joined = dict[str, dict[int, ListOffsetsPartition]]()
+        for topic in request.topics:
+            if topic.partitions:
+                rows = joined.setdefault(topic.name, {})
+                rows.update((row.partition_index, row) for row in topic.partitions)
         topics = tuple(
             ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=tuple(
-                    find(topic.name, wanted)
-                    for wanted in {row.partition_index: row for row in topic.partitions}.values()
-                ),
+                name=name, partitions=tuple(find(name, wanted) for wanted in rows.values())
             )
-            for topic in request.topics
-            if topic.partitions
+            for name, rows in joined.items()
         )
         return ListOffsetsResponse(topics=topics)
 

@@ -5,7 +5,9 @@ Checks come in Kafka's order; the first one that fails gives the error code:
 
 ::
 
-    whole request    TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53)   transactional records without such an id
+    whole request    CORRUPT_MESSAGE (2)                          a size or a magic byte that no batch has
+                     TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53)   transactional records without such an id
+                     UNKNOWN_SERVER_ERROR (-1)                    an unknown codec before version 7
     each partition   UNKNOWN_TOPIC_OR_PARTITION (3), UNKNOWN_TOPIC_ID (100)
                      INVALID_RECORD (87)                          no batch, or not one whole batch
                      UNSUPPORTED_COMPRESSION_TYPE (76)            zstd before version 7
@@ -19,6 +21,9 @@ small, no lock is held and no file has to be created or synced. Other batches ar
 the pool, and the response follows when all are. A batch behind a late one of the same log is late, too, so
 their order is that of the request.
 
+An error of the whole request is that of each of its partitions, and nothing is appended: as in Kafka, the
+heads of all batches are looked at before the first append.
+
 Batches are not copied: the log writes their offsets into the bytes of the request.
 
 With acks 0 no response is sent; after an error the connection is closed, as the only way to tell the
@@ -28,7 +33,8 @@ page cache.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+import struct
+from collections.abc import Awaitable
 from typing import Any
 
 import numpy as np
@@ -44,9 +50,10 @@ from siltstone.base.errors import (
     UnknownTopicError,
 )
 from siltstone.base.records.layout import (
-    ATTRIBUTES_POSITION,
     CODEC_MASK,
-    MAGIC_POSITION,
+    LOG_OVERHEAD,
+    MIN_SIZE_FIELD,
+    SIZE_POSITION,
     TRANSACTIONAL_BIT,
 )
 from siltstone.broker.answers import CLOSE, NO_ANSWER, Call, Unanswered
@@ -59,12 +66,11 @@ from siltstone.broker.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
-    TopicProduceData,
     TopicProduceResponse,
 )
 from siltstone.log.names import INTERNAL_TOPICS
 from siltstone.log.partition import AppendResult, PartitionLog
-from siltstone.log.validation import refuse_unless_one_batch
+from siltstone.log.validation import refuse_bad_head, refuse_unless_one_batch
 
 ADMIN_CLIENT_ID = "__admin_client"
 """The client id that may write to internal topics, as in Kafka."""
@@ -78,6 +84,9 @@ _NO_START_OFFSET = (
     CorruptMessageError,
 )
 """Errors of an append whose response has no log start offset (``ReplicaManager.appendToLocalLog``)."""
+_HEAD = struct.Struct(">iibiBB")
+"""A batch from its size on: size, leader epoch, magic, checksum, both bytes of the attributes."""
+_HEAD_END = SIZE_POSITION + _HEAD.size
 _CHECKED_BITS = CODEC_MASK | TRANSACTIONAL_BIT
 """The bits of a batch's attributes because of which it may be refused before the append."""
 _NO_TOPICS: frozenset[str] = frozenset()
@@ -95,12 +104,17 @@ def produce(broker: Broker, request: ProduceRequest, call: Call) -> Answer | Awa
 
 
 def _attributes(batch: Any) -> int:
-    """The low byte of a batch's attributes; 0 for a null batch, one that ends before them, and one of format
-    v0 or v1: the log refuses those."""
-    if batch is None or len(batch) <= ATTRIBUTES_POSITION + 1 or batch[MAGIC_POSITION] < 2:
+    """The low byte of a batch's attributes; 0 for a null or incomplete batch, and one of format v0 or v1: the
+    log refuses those. Raises CorruptMessageError for a size or a magic byte that no batch has."""
+    if batch is None or len(batch) < _HEAD_END:
+        if batch is not None:
+            refuse_bad_head(np.frombuffer(batch, np.uint8))
         return 0
-    low_byte: int = batch[ATTRIBUTES_POSITION + 1]
-    return low_byte
+    size, _, magic, _, _, low_byte = _HEAD.unpack_from(batch, SIZE_POSITION)
+    if size < MIN_SIZE_FIELD[0] or not 0 <= magic <= 2:
+        refuse_bad_head(np.frombuffer(batch, np.uint8))
+    is_whole = size + LOG_OVERHEAD <= len(batch)
+    return int(low_byte) if magic == 2 and is_whole else 0
 
 
 class _Appends:
@@ -125,21 +139,40 @@ class _Appends:
             self.answers.append(answers)
             for row, data in enumerate(topic.partition_data):
                 if refused is not None:
-                    self._broker.counts.not_appended(None, PRODUCE, refused.code)
+                    self._broker.counts.not_appended(None, PRODUCE, code_of(refused))
                     answers.append(_failed(data.index, refused))
                     continue
                 answers.append(self._try(name, topic_row, row, data))
 
-    def _refuse_all(self) -> RequestRefusedError | None:
+    def _refuse_all(self) -> Exception | None:
         """The error of the whole request, or None."""
-        if self._request.transactional_id is not None:
-            return None
+        is_old, has_unknown_codec = self._version < _FIRST_WITH_ZSTD, False
         for topic in self._request.topic_data:
             for data in topic.partition_data:
-                if _attributes(data.records) & TRANSACTIONAL_BIT:
-                    reason = "transactional records without a transactional id"
-                    return RequestRefusedError(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, reason)
+                try:
+                    attributes = _attributes(data.records)
+                except CorruptMessageError as error:
+                    return error
+                if attributes & TRANSACTIONAL_BIT:
+                    if self._request.transactional_id is None:
+                        reason = "transactional records without a transactional id"
+                        return RequestRefusedError(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, reason)
+                    return None  # as in Kafka, the heads of batches behind it are not looked at
+                if is_old and attributes & CODEC_MASK > _ZSTD and not has_unknown_codec:
+                    has_unknown_codec = self._has(topic.name, data.index)
+        if has_unknown_codec:
+            return RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, "the codec of a batch is unknown")
         return None
+
+    def _has(self, topic: str, partition: int) -> bool:
+        """Is there such a partition? Before version 13, which names topics by id."""
+        try:
+            self._broker.log_of(topic, partition)
+        except UnknownTopicError:
+            return False
+        except StorageError:
+            return True
+        return True
 
     def _try(
         self, name: str | None, topic_row: int, row: int, data: PartitionProduceData
@@ -175,8 +208,6 @@ class _Appends:
         if codec == _ZSTD and is_old:
             reason = f"zstd needs version {_FIRST_WITH_ZSTD} of Produce"
             refused = RequestRefusedError(Code.UNSUPPORTED_COMPRESSION_TYPE, reason)
-        elif codec > _ZSTD and is_old:
-            refused = RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, "the batch's codec is unknown")
         elif not self._has_acks:
             refused = RequestRefusedError(
                 Code.INVALID_REQUIRED_ACKS, f"acks={self._request.acks} is not -1, 0 or 1"
@@ -237,22 +268,20 @@ class _Appends:
     def answer(self) -> Answer:
         """The response, once all batches were appended or refused."""
         if self._request.acks == 0:
-            answers = (answer for topic in self.answers for answer in topic)
-            return CLOSE if any(answer is None or answer.error_code for answer in answers) else NO_ANSWER
+            every = (answer for topic in self.answers for answer in topic)
+            return CLOSE if any(answer is None or answer.error_code for answer in every) else NO_ANSWER
+        # As in Kafka, a topic that is named twice is in the response once.
+        joined = dict[tuple[str, bytes], list[PartitionProduceResponse]]()
+        for topic, answers in zip(self._request.topic_data, self.answers, strict=True):
+            if answers:
+                rows = joined.setdefault((topic.name, topic.topic_id), [])
+                rows += [answer for answer in answers if answer is not None]
         return ProduceResponse(
             responses=tuple(
-                _of_topic(topic, answers)
-                for topic, answers in zip(self._request.topic_data, self.answers, strict=True)
-                if answers
+                TopicProduceResponse(name=name, topic_id=topic_id, partition_responses=tuple(rows))
+                for (name, topic_id), rows in joined.items()
             )
         )
-
-
-def _of_topic(
-    topic: TopicProduceData, answers: Sequence[PartitionProduceResponse | None]
-) -> TopicProduceResponse:
-    responses = tuple(answer for answer in answers if answer is not None)
-    return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=responses)
 
 
 def _failed(

@@ -9,6 +9,7 @@ directory: to be moved to where it is succeeds, and to another one is refused. C
 
 from __future__ import annotations
 
+from siltstone.base.errors import InvalidTopicError
 from siltstone.broker.answers import Call
 from siltstone.broker.errors import Code, RequestRefusedError, code_of
 from siltstone.broker.store import Broker
@@ -29,6 +30,9 @@ from siltstone.broker.wire.messages.describe_quorum import (
 )
 from siltstone.broker.wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 from siltstone.log.names import CLUSTER_METADATA
+
+_FUTURE_SUFFIX, _DIRECTORY_NAME_MAX = len("-future") + 32, 255
+"""What Kafka appends to the name of a partition's directory while it moves, and how long a name may be."""
 
 
 def describe_quorum(broker: Broker, request: DescribeQuorumRequest, call: Call) -> DescribeQuorumResponse:
@@ -107,6 +111,8 @@ def _alter_log_dirs(broker: Broker, request: AlterReplicaLogDirsRequest) -> Alte
 def _code(broker: Broker, topic: str, number: int, path: str) -> int:
     """Kafka's code for a partition that is to be in a log directory."""
     try:
+        if len(f"{topic}-{number}.") + _FUTURE_SUFFIX > _DIRECTORY_NAME_MAX:
+            raise InvalidTopicError("the topic's name is too long for the directory of a moved partition")
         serving = {str(served.path.absolute()): served for served in broker.manager.serving()}
         if path in map(str, (offline.absolute() for offline in broker.manager.offline)):
             raise RequestRefusedError(Code.KAFKA_STORAGE_ERROR, "the directory is offline")

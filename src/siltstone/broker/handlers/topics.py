@@ -161,7 +161,10 @@ def _create_topic(
         num_partitions=created,
         replication_factor=1,
         configs=tuple(
-            CreatableTopicConfigs(name=entry.name, value=entry.value, config_source=entry.source)
+            # As in Kafka, the topic's own settings are repeated as the client wrote them.
+            CreatableTopicConfigs(
+                name=entry.name, value=overrides.get(entry.name, entry.value), config_source=entry.source
+            )
             for entry in sorted(
                 topic_entries(config), key=lambda entry: (entry.is_own_to_siltstone, entry.name)
             )
@@ -282,10 +285,11 @@ def _resolved(
     refused, names = [], dict[str, bytes]()
     times = Counter((state.name, state.topic_id) for state in states)
     for (name, topic_id), count in times.items():
-        if name is not None and topic_id != ZERO_ID:
-            reason = "You may not specify both topic name and topic id."
-        elif name is None and topic_id == ZERO_ID:
+        if (name is None) == (topic_id == ZERO_ID):
             reason = "Neither topic name nor id were specified."
+            if name is not None:
+                reason = "You may not specify both topic name and topic id."
+            refused += [_not_deleted(name, topic_id, Code.INVALID_REQUEST, reason)] * (count - 1)
         elif count > 1:
             reason = _DUPLICATE if name is not None else "Duplicate topic id."
         else:

@@ -55,6 +55,8 @@ def describe_configs(side: Side, versions: range) -> None:
         ask("bad topic", TOPIC, "a/b")
         ask("unknown kind", 3, "x")
         no_keys = _described(TOPIC, "configs-some", [])
+        asked = [_described(TOPIC, "configs-none", ["retention.ms"]), _described(3, "x", None)]
+        side.ask("unknown kind beside a topic", DESCRIBE_CONFIGS, version, resources=asked)
         side.ask("no keys", DESCRIBE_CONFIGS, version, resources=[no_keys])
         side.ask("no resources", DESCRIBE_CONFIGS, version, resources=[])
         twice = [_described(TOPIC, "configs-none", ["retention.ms"])] * 2
@@ -124,6 +126,7 @@ def _refused_operations(side: Side, version: int, topic: str) -> None:
         "no number": _changed(BROKER, "seven", _change(DYNAMIC, SET, "1000")),
         "read-only": _changed(BROKER, str(NODE), _change("log.dirs", SET, "/elsewhere")),
         "unknown kind": _changed(3, "x", retention),
+        **_two_errors(),
     }
     for what, resource in cases.items():
         side.ask(what, INCREMENTAL_ALTER_CONFIGS, version, resources=[resource])
@@ -138,6 +141,24 @@ def _refused_operations(side: Side, version: int, topic: str) -> None:
         side.ask(what, INCREMENTAL_ALTER_CONFIGS, version, resources=asked, validate_only=True)
     one = _changed(TOPIC, topic, retention)
     side.ask("resource twice", INCREMENTAL_ALTER_CONFIGS, version, resources=[one, one])
+
+
+def _two_errors() -> dict[str, dict[str, Any]]:
+    """Which of two errors: of operations and nulls, of the name, of settings, of the topic."""
+    bad = _change("retention.ms", SET, "soon")
+    wrong = _change("retention.ms", APPEND, "1")
+    return {
+        f"{what} of {name or 'no name'!r}": _changed(TOPIC, name, change)
+        for name in ("incremental-none", "a/b", "")
+        for what, change in (
+            ("bad value", bad),
+            ("unknown key", _change("no.such", SET, "1")),
+            ("list operation", wrong),
+            ("null", _change("retention.ms", SET, None)),
+            ("appended word", _change("cleanup.policy", APPEND, "compact")),
+            ("deletion", _change("retention.ms", DELETE)),
+        )
+    }
 
 
 def _of_broker(side: Side, version: int) -> None:
@@ -178,6 +199,10 @@ def alter_configs(side: Side, versions: range) -> None:
             "unknown broker": _resource(BROKER, "7", [{"name": DYNAMIC, "value": "1"}]),
             "unknown kind": _resource(3, "x", settings),
         }
+        for name in ("altered-none", "a/b", ""):
+            for key, value in (("no.such", "1"), ("retention.ms", "soon"), ("retention.ms", None)):
+                asked = [{"name": key, "value": value}]
+                cases[f"{key}={value} of {name or 'no name'!r}"] = _resource(TOPIC, name, asked)
         for what, resource in cases.items():
             side.ask(what, ALTER_CONFIGS, version, resources=[resource])
         one = _resource(TOPIC, topic, settings)

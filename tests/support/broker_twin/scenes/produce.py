@@ -27,6 +27,7 @@ def produce(side: Side, versions: range) -> None:
     """One topic, a partition for each version; refused batches leave nothing behind."""
     side.create("produce", len(versions))
     side.create("produce-twice")
+    side.create("produce-whole", 2)
     side.create("produce-compact", configs={"cleanup.policy": "compact"})
     side.create("produce-small", configs={"max.message.bytes": "200"})
     side.create("produce-stamped", configs={"message.timestamp.type": "LogAppendTime"})
@@ -38,6 +39,7 @@ def produce(side: Side, versions: range) -> None:
         _refused(side, version, number)
         _idempotent(side, version, number)
         _several(side, version, number)
+        _whole_request(side, version)
         _without_answer(side, version, number)
     asked = [{"partition_index": number, "timestamp": -1} for number in range(len(versions))]
     side.ask("ends", LIST_OFFSETS, 9, replica_id=-1, topics=[{"name": "produce", "partitions": asked}])
@@ -162,11 +164,56 @@ def _several(side: Side, version: int, number: int) -> None:
     side.ask("partition twice", PRODUCE, version, acks=-1, timeout=5000, topic_data=[twice])
 
 
+def _whole_request(side: Side, version: int) -> None:
+    """One bad batch beside a good one: the head of a batch refuses all of the request, its content does not.
+
+    In versions below 7 an unknown codec refuses all, too, unless its partition does not exist.
+    """
+    good, marked = batch(), _transactional(version)
+    small = good[:8] + b"\0\0\0\3" + good[12:]
+    cases: dict[str, tuple[bytes, bytes]] = {
+        "good, magic 3": (good, batch(magic=3)),
+        "magic 3, good": (batch(magic=3), good),
+        "good, small size": (good, small),
+        "good, negative size": (good, b"\xff" * 12),
+        "good, 13 bytes": (good, good[:13]),
+        "good, the head of magic 3": (good, batch(magic=3)[:17]),
+        "good, wrong checksum": (good, batch(checksum=1)),
+        "good, unknown codec": (good, batch(attributes=5)),
+        "unknown codec, magic 3": (batch(attributes=5), batch(magic=3)),
+        "transactional, magic 3": (marked, batch(magic=3)),
+        "magic 3, transactional": (batch(magic=3), marked),
+        "unknown codec, transactional": (batch(attributes=5), marked),
+        "good, half of a transactional one": (good, marked[:-3]),
+        "good, control batch": (good, batch(attributes=CONTROL)),
+    }
+    for what, (first, second) in cases.items():
+        data = data_of(side, version, "produce-whole", {0: first, 1: second})
+        side.ask(what, PRODUCE, version, acks=-1, timeout=5000, topic_data=[data])
+    whole = data_of(side, version, "produce-whole", {0: good})
+    for what, other in (("an unknown codec", batch(attributes=5)), ("magic 3", batch(magic=3))):
+        nowhere = data_of(side, version, "produce-none", {0: other})
+        topics = [whole, nowhere]
+        side.ask(f"good, {what} elsewhere", PRODUCE, version, acks=-1, timeout=5000, topic_data=topics)
+    again = data_of(side, version, "produce-whole", {1: good})
+    nowhere = data_of(side, version, "produce-none", {1: good})
+    topics = [whole, nowhere, again]
+    side.ask("topic twice", PRODUCE, version, acks=-1, timeout=5000, topic_data=topics)
+    asked = [{"partition_index": number, "timestamp": -1} for number in range(2)]
+    what = f"what was appended by version {version}"
+    side.ask(what, LIST_OFFSETS, 9, replica_id=-1, topics=[{"name": "produce-whole", "partitions": asked}])
+
+
 def _without_answer(side: Side, version: int, number: int) -> None:
     """acks 0: the next answer on the connection is the next request's; an error ends the connection."""
-    for what, records in (("acks 0", batch()), ("acks 0, refused", batch(checksum=3))):
+    for what, records in (
+        ("acks 0", {number: batch()}),
+        ("acks 0, refused", {number: batch(checksum=3)}),
+        ("acks 0, good and refused", {number: batch(), (number + 1) % 3: batch(checksum=3)}),
+        ("acks 0, good and magic 3", {number: batch(), (number + 1) % 3: batch(magic=3)}),
+    ):
         with Connection(side.bootstrap) as connection:
-            data = data_of(side, version, "produce", {number: records})
+            data = data_of(side, version, "produce", dict(records))
             connection.send(PRODUCE, version, {"acks": 0, "timeout": 5000, "topic_data": [data]})
             behind = connection.send(LIST_OFFSETS, 9, {"replica_id": -1, "topics": []})
             received = connection.receive()

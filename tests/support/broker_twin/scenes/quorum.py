@@ -65,6 +65,8 @@ def alter_replica_log_dirs(side: Side, versions: range) -> None:
         "unknown topic": [(here, "log-dirs-none", [0])],
         "both unknown": [("/no/such", "log-dirs-none", [0])],
         "bad name": [(here, "a/b", [0])],
+        "long name": [(here, "x" * 212, [0, 10]), ("/no/such", "x" * 213, [0, 1])],
+        "longer name": [(here, "x" * 213, [10]), ("/no/such", "x" * 214, [0])],
         "metadata": [(here, METADATA_TOPIC, [0])],
         "two directories": [(here, "log-dirs", [0]), ("/no/such", "log-dirs", [0])],
     }

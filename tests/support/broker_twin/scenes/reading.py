@@ -37,6 +37,7 @@ def fetch(side: Side, versions: range) -> None:
     for version in versions:
         _offsets(side, version)
         _refused(side, version)
+        _grouped(side, version)
         if version in WHERE_THE_FORM_CHANGES:
             _limits(side, version)
             _long_poll(side, version)
@@ -128,6 +129,25 @@ def _refused(side: Side, version: int) -> None:
     _ask(side, "as another broker", version, _topic(side, version, "fetch", _from(0, 1)), **stranger)
 
 
+def _grouped(side: Side, version: int) -> None:
+    """Unknown topics and partitions come last, and partitions of one topic stand together where they meet."""
+    both = _topic(side, version, "fetch", _from(0, 9), _from(0, 1), _from(1, -1), _from(0, 2))
+    none = _topic(side, version, "fetch-none", _from(0), _from(0, 1))
+    cut = _topic(side, version, "fetch-cut", _from(4), _from(0, 3))
+    _ask(side, "unknown ones between", version, both, none, cut)
+    _ask(side, "unknown ones first", version, none, both)
+    _ask(side, "topic twice", version, both, cut, _topic(side, version, "fetch", _from(0, 0)), none)
+    _ask(side, "unknown first, negative bytes in all", version, none, cut, max_bytes=-1)
+    one, two = _from(0, 0), _from(0, 1, 5)
+    _ask(side, "a cut one, committed", version, _topic(side, version, "fetch", one, two), isolation_level=1)
+    if version >= 12:
+        last = _from(9, 0, last_fetched_epoch=0), _from(9, 1, last_fetched_epoch=0)
+        _ask(side, "diverging, committed", version, _topic(side, version, "fetch", *last), isolation_level=1)
+    if version >= 13:
+        zero = {"topic_id": ZERO_ID, "partitions": [_from(0), _from(0, 1)]}
+        _ask(side, "zero id twice", version, zero)
+
+
 def _long_poll(side: Side, version: int) -> None:
     """An answer comes when the time is over, or with the records that another connection sends.
 
@@ -169,11 +189,25 @@ def list_offsets(side: Side, versions: range) -> None:
     side.produce("offsets", batch(2, codec=1), partition=1)
     cut = {"name": "offsets", "partitions": [{"partition_index": 0, "offset": 2}]}
     side.quietly(DELETE_RECORDS, 2, topics=[cut], timeout=5000)
+    side.create("offsets-early")
+    side.produce("offsets-early", batch(2, time_ms=TIME_MS + 9000), batch(3))
+    early = {"name": "offsets-early", "partitions": [{"partition_index": 0, "offset": 3}]}
+    side.quietly(DELETE_RECORDS, 2, topics=[early], timeout=5000)
+    side.create("offsets-timeless")
+    side.produce("offsets-timeless", batch(1, time_ms=-1), batch(2, time_ms=-1, step_ms=0))
     times = [TIME_MS + shift for shift in (-1, 0, 1, 3000, 4000, 4001, 58_000, 60_000, 60_001)]
     for version in versions:
         for time_ms in (*times, *range(-8, 1)):
             _list(side, str(time_ms), version, *((number, time_ms, -1) for number in range(3)))
             _list(side, f"{time_ms}, committed", version, (0, time_ms, -1), isolation_level=1)
+        for name in ("offsets-early", "offsets-timeless"):
+            for time_ms in (-3, 0, TIME_MS, TIME_MS + 9000):
+                _list(side, f"{name} {time_ms}", version, (0, time_ms, -1), name=name)
+        twice = [
+            {"name": name, "partitions": [{"partition_index": number, "timestamp": -1}]}
+            for name, number in (("offsets", 0), ("offsets-early", 0), ("offsets", 1), ("offsets-early", 0))
+        ]
+        side.ask("topics twice", LIST_OFFSETS, version, replica_id=-1, topics=twice, timeout=5000)
         _list(side, "twice", version, (0, -1, -1), (0, -2, -1))
         _list(side, "several", version, (0, -1, -1), (1, -1, -1), (9, -1, -1), (-1, -1, -1))
         _list(side, "unknown topic", version, (0, -1, -1), name="offsets-none")

@@ -56,6 +56,8 @@ def metadata(side: Side, versions: range) -> None:
         if version >= 12:
             ids = [{"name": None, "topic_id": each} for each in (one, other, NO_SUCH_ID)]
             side.ask("by id", METADATA, version, topics=ids)
+            operations = {"include_topic_authorized_operations": True}
+            side.ask("by id, operations", METADATA, version, topics=ids, **operations)
             side.ask("by zero id", METADATA, version, topics=named(None))
             side.ask("by name and id", METADATA, version, topics=named("metadata-one", topic_id=one))
             side.ask("by name and other id", METADATA, version, topics=named("metadata-one", topic_id=other))
@@ -85,6 +87,10 @@ def create_topics(side: Side, versions: range) -> None:
         side.ask("made again", CREATE_TOPICS, version, topics=topics[:2], timeout=10000)
         side.ask("checked", CREATE_TOPICS, version, topics=[_new(f"{name}-checked")], validate_only=True)
         side.ask("none", CREATE_TOPICS, version, topics=[])
+        settings = _settings(min_cleanable_dirty_ratio="0", retention_ms=" 7000 ", preallocate="False")
+        settings += _settings(cleanup_policy="compact , delete", index_interval_bytes="+4096")
+        written = _new(f"{name}-written", configs=settings)
+        side.ask("as written", CREATE_TOPICS, version, topics=[written], validate_only=True)
         if version >= 4:
             default = _new(f"{name}-default", num_partitions=-1, replication_factor=-1)
             side.ask("by default", CREATE_TOPICS, version, topics=[default])
@@ -187,7 +193,9 @@ def delete_topics(side: Side, versions: range) -> None:
         ask("one and an unknown", *named(f"{name}-a", "delete-none"))
         if version >= 6:
             ask("by name and id", *named(f"{name}-b", topic_id=ids["b"]))
+            ask("by name and id twice", *named(f"{name}-b", f"{name}-b", topic_id=ids["b"]))
             ask("by neither", *named(None))
+            ask("by neither twice", *named(None, None))
             ask("by unknown id", *named(None, topic_id=NO_SUCH_ID))
             ask("by id twice", *named(None, None, topic_id=ids["b"]))
             ask("by id and name", *named(None, topic_id=ids["b"]), *named(f"{name}-b"))
@@ -239,6 +247,13 @@ def describe_topic_partitions(side: Side, versions: range) -> None:
     ask("from the second", cursor={"topic_name": "described-b", "partition_index": 0})
     ask("from the middle, two", limit=2, cursor={"topic_name": "described-a", "partition_index": 3})
     ask("from beyond", cursor={"topic_name": "described-a", "partition_index": 9})
+    # Kafka adds the limit to the partition's number, which overflows.
+    ask(
+        "from the largest number", limit=1, cursor={"topic_name": "described-a", "partition_index": 2**31 - 1}
+    )
+    asked_of_all = {"topic_name": "described-a", "partition_index": -1}
+    ask("from a negative one, of all", names=[], cursor=asked_of_all)
+    ask("from a negative one, twice", names=[both[1], both[1]], cursor=asked_of_all)
     ask("from a negative one", cursor={"topic_name": "described-a", "partition_index": -1})
     ask("from a topic between", cursor={"topic_name": "described-aa", "partition_index": 0})
     ask("from a topic behind", cursor={"topic_name": "described-z", "partition_index": 0})
@@ -301,6 +316,8 @@ def alter_partition_reassignments(side: Side, versions: range) -> None:
         _move(side, "several", version, topics=[{"name": "moved", "partitions": several}])
         _move(side, "no partitions", version, topics=[{"name": "moved", "partitions": []}])
         _move(side, "no topics", version, topics=[])
+        if version:
+            _move(side, "no topics, factor", version, topics=[], allow_replication_factor_change=False)
 
 
 def _move(side: Side, what: str, version: int, **asked: Any) -> None:
