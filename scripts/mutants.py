@@ -274,17 +274,23 @@ def import_changed(mutant: Mutant) -> None:
 
 
 def change_in_place(mutant: Mutant) -> None:
-    """Give each function of the mutant's module, which is imported, the code that it has with the change."""
+    """Give each function of the mutant's module, which is imported, the code that it has with the change.
+    Raises LookupError if there is no such function: a mutant that changes nothing would survive."""
+    gc.unfreeze()  # ``get_objects`` has no frozen object, and the tests freeze all that they have collected
     path = str(ROOT / mutant.path)
     codes = [compile(changed_source(mutant), path, "exec", dont_inherit=True)]
     changed = {}
     for code in codes:  # grows by the functions in functions and classes
         changed[code.co_qualname, code.co_firstlineno] = code
         codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    is_changed = False
     for function in gc.get_objects():
         if isinstance(function, types.FunctionType) and function.__code__.co_filename == path:
             old = function.__code__
             function.__code__ = changed[old.co_qualname, old.co_firstlineno]
+            is_changed = True
+    if not is_changed:
+        raise LookupError(path)
 
 
 def compile_again(kernels: set[str]) -> None:
