@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.log.segment import IndexEntry, IndexFile
+from siltstone.log.segment import IndexEntry, IndexFile, SegmentDirectory
 
 steps = st.lists(
     st.one_of(
@@ -20,6 +20,11 @@ steps = st.lists(
     ),
     max_size=40,
 )
+
+
+def index_file(path: Path, kind: str, size: int = 0, size_limit: int = 1 << 20) -> IndexFile:
+    """The index of the segment at offset 0 in the directory of ``path``."""
+    return IndexFile(SegmentDirectory(path.parent), 0, kind, size, size_limit)
 
 
 def _floor(entries: list[IndexEntry], key: int) -> IndexEntry | None:
@@ -36,7 +41,7 @@ def test_searches_return_what_a_plain_list_returns(script: list[tuple[str, int, 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"00000000000000000000.{kind}"
         path.write_bytes(b"")
-        index, model = IndexFile(path, kind, 0, 1 << 20), list[IndexEntry]()
+        index, model = index_file(path, kind), list[IndexEntry]()
         for step, first, second in script:
             if step == "add":
                 last = model[-1] if model else (0, 0)
@@ -48,7 +53,7 @@ def test_searches_return_what_a_plain_list_returns(script: list[tuple[str, int, 
             else:
                 index.save()
                 if step == "reopen":
-                    index = IndexFile(path, kind, path.stat().st_size, 1 << 20)
+                    index = index_file(path, kind, path.stat().st_size)
             assert len(index) == len(model)
             assert index.last() == (model[-1] if model else None)
         for key in range(0, 130, 3):
@@ -59,7 +64,7 @@ def test_searches_return_what_a_plain_list_returns(script: list[tuple[str, int, 
 def test_it_is_full_at_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.index"
     path.write_bytes(b"")
-    index = IndexFile(path, "index", 0, 20)
+    index = index_file(path, "index", size_limit=20)
     index.add(1, 100)
     assert not index.is_full
     index.add(2, 200)
@@ -70,7 +75,7 @@ def test_it_is_full_at_its_limit(tmp_path: Path) -> None:
 def test_searches_continue_after_the_file_was_unlinked(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.index"
     path.write_bytes(b"")
-    index = IndexFile(path, "index", 0, 1 << 20)
+    index = index_file(path, "index")
     for number in range(1, 10):
         index.add(number, 100 * number)
     index.save()
@@ -82,16 +87,16 @@ def test_searches_continue_after_the_file_was_unlinked(tmp_path: Path) -> None:
 def test_a_time_index_holds_large_times(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.timeindex"
     path.write_bytes(b"")
-    index = IndexFile(path, "timeindex", 0, 1 << 20)
+    index = index_file(path, "timeindex")
     index.add(1 << 60, 7)
     index.save()
     assert path.read_bytes() == (1 << 60).to_bytes(8, "big") + (7).to_bytes(4, "big")
-    assert IndexFile(path, "timeindex", 12, 1 << 20).last() == (1 << 60, 7)
+    assert index_file(path, "timeindex", 12).last() == (1 << 60, 7)
 
 
 @pytest.mark.parametrize("missing", ["index", "timeindex"])
 def test_an_empty_index_has_no_entry_for_any_key(tmp_path: Path, missing: str) -> None:
-    index = IndexFile(tmp_path / f"0.{missing}", missing, 0, 1 << 20)
+    index = index_file(tmp_path / f"0.{missing}", missing)
     assert index.last() is None
     assert index.floor(10) is None
     assert index.first_at_position(0) is None

@@ -11,7 +11,7 @@ import pytest
 from siltstone.base import files
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import CorruptRecordError, SourceChangedError
-from siltstone.log.segment import LiveSegment
+from siltstone.log.segment import LiveSegment, SegmentDirectory
 from siltstone.log.segments import (
     Segment,
     first_batch_timestamp,
@@ -179,7 +179,7 @@ def test_the_first_batchs_timestamp_and_the_number_of_records(tmp_path: Path) ->
 
 def live_segment(path: Path, first_time: int, **options: int) -> LiveSegment:
     """The active segment of a log, with one record."""
-    segment = LiveSegment.create(path, 0, LogConfig(), now_ms=TIME, **options)
+    segment = LiveSegment.create(SegmentDirectory(path), 0, LogConfig(), now_ms=TIME, **options)
     segment.append(append(sent(1, first_time=first_time), next_offset=0))
     return segment
 
@@ -198,7 +198,9 @@ def test_a_timestamp_counts_from_one_ms_on(tmp_path: Path, time: int, largest: i
 
 
 def test_each_batch_of_an_append_gets_its_own_index_entry(tmp_path: Path) -> None:
-    segment = LiveSegment.create(tmp_path, 0, LogConfig(index_interval_bytes=0), now_ms=TIME)
+    segment = LiveSegment.create(
+        SegmentDirectory(tmp_path), 0, LogConfig(index_interval_bytes=0), now_ms=TIME
+    )
     batches = [one(0, "a"), one(1, "b"), one(2, "c")]
     replicated = np.frombuffer(bytearray(b"".join(batches)), np.uint8)
     segment.append(append(replicated, next_offset=0, origin=Origin.REPLICATION))

@@ -153,6 +153,7 @@ class Served(Closing):
                     for_catalogue=True,
                     is_ours=not options.is_look,
                     history_of=self.histories.of,
+                    opened=() if self.manager is None else [it.directory for it in self.manager.directories],
                 )
             if not options.is_look:
                 self._watch.list_again()

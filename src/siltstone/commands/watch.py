@@ -275,11 +275,12 @@ class Watch:
         for_catalogue: bool = False,
         is_ours: bool = False,
         history_of: Callable[[Path], Sequence[Cleaning]] = read_cleanings,
+        opened: Sequence[LogDirectory] = (),
     ) -> None:
         """``options``: which logs, with which settings. ``for_catalogue``: also the sizes of logs that are
         not compacted; and logs that have not changed are not read again. ``is_ours``: this process has the
         directories open, so notes say nothing of their use. ``history_of``: reads the history of a log
-        directory.
+        directory. ``opened``: directories that this process has open; their names are not parsed again.
 
         Raises UsageError for these, NotALogDirectoryError, CorruptFileError, OSError.
         """
@@ -295,7 +296,8 @@ class Watch:
         self._log_configs: dict[int, tuple[Config, LogConfig]] = {}
         """By id of the settings."""
         self.no_other_replica = high_watermark_is_end(options.high_watermark)
-        listed = open_directories(paths, lock=False)
+        self._before = tuple(opened)
+        listed = open_directories(paths, lock=False, before=self._before)
         self._policies = gather_policies(listed, options)
         self._listed: list[LogDirectory] | None = listed
         """For the first snapshot: to list the directories takes long where there are many partitions."""
@@ -425,8 +427,9 @@ class Watch:
         before = with_metadata if is_recent else None
         listed, self._listed = self._listed, None
         opened_ms, earlier = self._opened or (0, None)
-        if listed is None and earlier is not None:
-            listed = open_directories(self._paths, lock=False, before=earlier.directories)
+        if listed is None:
+            known = self._before if earlier is None else earlier.directories
+            listed = open_directories(self._paths, lock=False, before=known)
         settled_ns = (opened_ms - SETTLED_MS) * 1_000_000
         if earlier is not None and any(
             file is not None and file.modified_ns >= settled_ns for file in earlier.registry_files

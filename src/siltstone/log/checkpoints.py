@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import errno
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -57,7 +58,9 @@ def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
             rows = list(read_rows(str(path), OFFSET_COLUMNS))
     except FileNotFoundError:
         return {}
-    return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
+    return {
+        TopicPartition(sys.intern(topic), int(partition)): int(offset) for topic, partition, offset in rows
+    }
 
 
 def read_rows(path: str, columns: Sequence[str]) -> Iterator[list[str]]:
@@ -167,9 +170,11 @@ class LeaderEpochs:
     end offset. Every change replaces the file before it returns, so memory and disk agree.
     """
 
+    __slots__ = ("_directory", "_entries")
+
     def __init__(self, directory: Path) -> None:
         """Read the partition's file; without a file there are no epochs. Raises CorruptFileError, OSError."""
-        self._path = directory / LEADER_EPOCH_CHECKPOINT
+        self._directory = directory
         try:
             rows = list(read_rows(str(self._path), EPOCH_COLUMNS))
             # Even without epochs the file has a version and a count, so an empty file has lost its epochs.
@@ -179,7 +184,7 @@ class LeaderEpochs:
                 raise CorruptFileError(str(self._path), 0, "the file is empty")
         except FileNotFoundError:
             rows = []
-        self._entries = [(int(epoch), int(start_offset)) for epoch, start_offset in rows]
+        self._entries = tuple((int(epoch), int(start_offset)) for epoch, start_offset in rows)
         before = (-1, -1)
         for entry in self._entries:
             if entry[0] > _LARGEST_EPOCH:
@@ -191,9 +196,13 @@ class LeaderEpochs:
             before = entry
 
     @property
+    def _path(self) -> Path:
+        return self._directory / LEADER_EPOCH_CHECKPOINT
+
+    @property
     def entries(self) -> tuple[tuple[int, int], ...]:
         """(epoch, start offset) of each epoch, ascending."""
-        return tuple(self._entries)
+        return self._entries
 
     @property
     def latest_epoch(self) -> int | None:
@@ -220,10 +229,10 @@ class LeaderEpochs:
         """
         passed = [entry for entry in self._entries if entry[1] <= start_offset]
         covering = [(passed[-1][0], start_offset)] if passed else []
-        self._replace(covering + self._entries[len(passed) :])
+        self._replace([*covering, *self._entries[len(passed) :]])
 
-    def _replace(self, entries: list[tuple[int, int]]) -> None:
-        if entries == self._entries:
+    def _replace(self, entries: Sequence[tuple[int, int]]) -> None:
+        if tuple(entries) == self._entries:
             return
         files.replace(self._path, encode_epochs(entries))
-        self._entries = entries
+        self._entries = tuple(entries)

@@ -180,7 +180,7 @@ class LogDirectory(Closing):
     def _list(self, before: LogDirectory | None = None) -> None:
         """Find the partitions of the directory, unless the caller has named them."""
         if not self.is_partition_subset:
-            known = {} if before is None else before.partitions
+            known = {} if before is None else before.partitions.copy()  # another thread may add one
             self.partitions, self.passed_over = _find_partitions(self.path, known)
             self._require_log_directory()
 
@@ -281,9 +281,18 @@ class LogDirectory(Closing):
             cached = self._cached[name] = (status, self._read_offsets(name))
         return cached[1]
 
+    def read_offsets(self, name: str) -> dict[TopicPartition, int]:
+        """The entries of an offset checkpoint, read now, with the keys of ``partitions``: copies of tens of
+        thousands would take memory. Raises CorruptFileError, OSError."""
+        keys = {topic_partition: topic_partition for topic_partition in self.partitions.copy()}
+        entries = read_checkpoint(self.path / name)
+        return {
+            keys.get(topic_partition, topic_partition): offset for topic_partition, offset in entries.items()
+        }
+
     def _read_offsets(self, name: str) -> Mapping[TopicPartition, int]:
         try:
-            return read_checkpoint(self.path / name)
+            return self.read_offsets(name)
         except CorruptFileError as error:
             if self.when_damaged is None or name != names.CLEANER_CHECKPOINT:
                 raise

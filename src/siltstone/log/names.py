@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from dataclasses import dataclass
 
 import msgspec
@@ -158,7 +159,8 @@ def parse_partition(name: str) -> TopicPartition | None:
     # A directory that is not served has no digits at the end of its name.
     if match is None or match[1] in (".", "..") or int(match[2]) > _INT32_MAX:
         return None
-    return TopicPartition(match[1], int(match[2]))
+    # Thousands of partitions share the name of their topic.
+    return TopicPartition(sys.intern(match[1]), int(match[2]))
 
 
 def ignore_reason(name: str) -> str:

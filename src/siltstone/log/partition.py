@@ -53,7 +53,7 @@ from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.read_only import ReadableLog
 from siltstone.log.recovery.partition import RecoveredPartition, recover_partition
 from siltstone.log.replacement import NO_VERIFIED_LOGS, VerifiedLogs, swap_in
-from siltstone.log.segment import LiveSegment
+from siltstone.log.segment import LiveSegment, SegmentDirectory
 from siltstone.log.segments import Segment, find_segment, list_segments
 from siltstone.log.validation import Origin, ValidatedBatches, validate_and_assign
 
@@ -66,8 +66,10 @@ class SegmentList:
     offset and the locks. Every method may raise OSError.
     """
 
+    __slots__ = ("_clock", "_directory", "config", "segments")
+
     def __init__(self, recovered: RecoveredPartition, config: LogConfig, clock: Clock) -> None:
-        self.directory = recovered.directory
+        self._directory = SegmentDirectory(recovered.directory)
         self.config = config
         self._clock = clock
         self.segments = tuple(self._open_segment(segment) for segment in recovered.segments)
@@ -75,17 +77,28 @@ class SegmentList:
             self.segments = (self._create(recovered.log_end_offset),)
 
     @property
+    def directory(self) -> Path:
+        """The log's directory."""
+        return self._directory.path
+
+    @property
     def active(self) -> LiveSegment:
         """The active segment, which appends are written to."""
         return self.segments[-1]
 
     def _open_segment(self, segment: Segment) -> LiveSegment:
-        return LiveSegment(segment, self.config, created_ms=self._clock.now_ms(), jitter_ms=self._jitter())
+        return LiveSegment(
+            segment,
+            self.config,
+            created_ms=self._clock.now_ms(),
+            jitter_ms=self._jitter(),
+            directory=self._directory,
+        )
 
     def _create(self, base_offset: int) -> LiveSegment:
         now_ms, jitter_ms = self._clock.now_ms(), self._jitter()
         segment = LiveSegment.create(
-            self.directory, base_offset, self.config, now_ms=now_ms, jitter_ms=jitter_ms
+            self._directory, base_offset, self.config, now_ms=now_ms, jitter_ms=jitter_ms
         )
         files.sync_directory(self.directory)
         return segment
@@ -731,6 +744,7 @@ def open_partition(
     config: LogConfig | None = None,
     clock: Clock | None = None,
     *,
+    topic_partition: TopicPartition | None = None,
     had_clean_shutdown: bool = False,
     recovery_point: int = 0,
     log_start_offset: int = 0,
@@ -741,8 +755,8 @@ def open_partition(
 
     An empty directory gets its first segment. This takes no lock and reads no checkpoint; ``LogManager`` does
     both, so a program opens its logs there. Without ``had_clean_shutdown`` recovery scans the log from
-    ``recovery_point`` on. ``create``: make the directory if it is missing. Raises CorruptRecordError,
-    UnsafeFileError, OSError.
+    ``recovery_point`` on. ``topic_partition``: what the directory's name says, if that is known. ``create``:
+    make the directory if it is missing. Raises CorruptRecordError, UnsafeFileError, OSError.
     """
     config, clock = config or LogConfig(), clock or SystemClock()
     if create:
@@ -758,4 +772,5 @@ def open_partition(
     for note in (*recovered.notes, *recovered.damage):
         _logger.warning("%s: recovery: %s", directory, note)
     recover_ledgers(directory, recovered.log_end_offset)
-    return PartitionLog(partition_of(directory), recovered, config, clock, background=background)
+    topic_partition = topic_partition or partition_of(directory)
+    return PartitionLog(topic_partition, recovered, config, clock, background=background)

@@ -282,6 +282,8 @@ def _refuse_batch(
 class ProducerStates:
     """The producers of one log, after all batches below ``end_offset``. Not thread-safe."""
 
+    __slots__ = ("_open_transactions", "_producers", "_unreplicated", "end_offset")
+
     def __init__(self, end_offset: int = 0, entries: Iterable[ProducerEntry] = ()) -> None:
         """The states in a snapshot at ``end_offset`` with these ``entries``."""
         self.end_offset = end_offset

@@ -10,6 +10,7 @@ import bisect
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,9 +38,21 @@ from siltstone.log.validation import ValidatedBatches
 
 IndexEntry = tuple[int, int]
 """(relative offset, position) of an offset index; (timestamp in ms, relative offset) of a time index."""
+_NONE: Sequence[IndexEntry] = ()
+_EMPTY = (0, _NONE)
+"""The state of an index without an entry: the same object for all of them."""
 _TRUNCATED = (1 << 62, 1 << 62)
 """Stands for an entry that was truncated from the file during a search. It is above every real entry, so the
 search continues below it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentDirectory:
+    """The directory of a log's segments; ``opening``: the lock under which one of their files is opened, one
+    for all files of a log."""
+
+    path: Path
+    opening: threading.Lock = field(default_factory=threading.Lock)
 
 
 class IndexFile:
@@ -55,25 +68,32 @@ class IndexFile:
     """
 
     __slots__ = (
+        "_base_offset",
         "_capacity",
+        "_directory",
         "_entry_size",
-        "_opening",
-        "_path",
+        "_kind",
         "_reader",
         "_state",
         "_struct",
         "is_full",
     )
 
-    def __init__(self, path: Path | str, kind: str, size: int, size_limit: int) -> None:
+    def __init__(
+        self, directory: SegmentDirectory, base_offset: int, kind: str, size: int, size_limit: int
+    ) -> None:
         self._struct = ENTRY_STRUCTS[kind]
         self._entry_size = self._struct.size
-        self._path = path
+        # Not the path, which is a long text: a process may have tens of thousands of these.
+        self._directory, self._base_offset, self._kind = directory, base_offset, kind
         self._capacity = size_limit // self._entry_size
         self._reader: files.Reader | None = None
-        self._opening = threading.Lock()
-        self._state: tuple[int, list[IndexEntry]] = (size // self._entry_size, [])
+        self._state = (size // self._entry_size, _NONE) if size else _EMPTY
         self.is_full = len(self) >= self._capacity
+
+    @property
+    def _path(self) -> Path:
+        return self._directory.path / segment_file(self._base_offset, self._kind)
 
     def __len__(self) -> int:
         saved_count, unsaved = self._state
@@ -129,7 +149,7 @@ class IndexFile:
     def keep_open(self) -> None:
         """Open the file, so that searches continue when it is renamed or unlinked."""
         if self._reader is None:
-            with self._opening:
+            with self._directory.opening:
                 if self._reader is None:
                     self._reader = files.Reader(self._path)
 
@@ -147,7 +167,11 @@ class IndexFile:
 
     def add(self, first: int, second: int) -> None:
         """Append an entry, in memory until ``save``."""
-        self._state[1].append((first, second))
+        saved_count, unsaved = self._state
+        if isinstance(unsaved, list):
+            unsaved.append((first, second))
+        else:
+            self._state = saved_count, [(first, second)]
         self.is_full = len(self) >= self._capacity
 
     def save(self) -> bool:
@@ -157,7 +181,7 @@ class IndexFile:
             return False
         with contextlib.closing(files.Appender(self._path, saved_count * self._entry_size)) as appender:
             appender.write(b"".join(self._struct.pack(*entry) for entry in unsaved))
-            self._state = (saved_count + len(unsaved), [])
+            self._state = (saved_count + len(unsaved), _NONE)
         return True
 
     def sync(self) -> None:
@@ -199,8 +223,17 @@ class LiveSegment:
     segment, under its lock.
     """
 
-    def __init__(self, segment: Segment, config: LogConfig, *, created_ms: int, jitter_ms: int = 0) -> None:
-        self.directory = Path(segment.directory)
+    def __init__(
+        self,
+        segment: Segment,
+        config: LogConfig,
+        *,
+        created_ms: int,
+        jitter_ms: int = 0,
+        directory: SegmentDirectory | None = None,
+    ) -> None:
+        """``directory``: the log's, which all of its segments share."""
+        self._directory = directory or SegmentDirectory(Path(segment.directory))
         self.base_offset = segment.base_offset
         self.size = segment.size
         self.created_ms = created_ms
@@ -208,15 +241,13 @@ class LiveSegment:
         self.transaction_index_size = segment.transaction_index_size
         self._write_count, self._synced_write_count = 0, 0
         limit = config.segment_index_bytes
-        # Texts, not Paths: a process may have tens of thousands of these.
-        path = segment.path.removesuffix("log")
-        self.offset_index = IndexFile(f"{path}index", "index", segment.offset_index_size, limit)
-        self.time_index = IndexFile(f"{path}timeindex", "timeindex", segment.time_index_size, limit)
+        where = self._directory, self.base_offset
+        self.offset_index = IndexFile(*where, "index", segment.offset_index_size, limit)
+        self.time_index = IndexFile(*where, "timeindex", segment.time_index_size, limit)
         self._config = config
         self._modified_ms = segment.modified_ms
         self._appender: files.Appender | None = None
         self._reader: files.Reader | None = None
-        self._opening = threading.Lock()
         self._aborted: list[AbortedTransaction] | None = None
         self._bytes_since_entry = 0
         self._largest_timestamp_and_offset: tuple[int, int] | None = None
@@ -224,20 +255,33 @@ class LiveSegment:
 
     @classmethod
     def create(
-        cls, directory: Path, base_offset: int, config: LogConfig, *, now_ms: int, jitter_ms: int = 0
+        cls,
+        directory: SegmentDirectory,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        jitter_ms: int = 0,
     ) -> LiveSegment:
         """Create a new, empty segment and its files; the caller syncs the directory.
 
         Files that an earlier attempt left when the disk was full are replaced.
         """
         written_ns = now_ms * 1_000_000
-        empty = Segment(directory=str(directory), base_offset=base_offset, size=0, modified_ns=written_ns)
-        segment = cls(empty, config, created_ms=now_ms, jitter_ms=jitter_ms)
+        empty = Segment(
+            directory=str(directory.path), base_offset=base_offset, size=0, modified_ns=written_ns
+        )
+        segment = cls(empty, config, created_ms=now_ms, jitter_ms=jitter_ms, directory=directory)
         for kind in ("log", "index", "timeindex"):  # a transaction index begins with its first entry
             if files.exists(segment.path(kind)):
                 files.unlink(segment.path(kind))
             files.write_new(segment.path(kind), b"")
         return segment
+
+    @property
+    def directory(self) -> Path:
+        """The log's directory."""
+        return self._directory.path
 
     def path(self, kind: str = "log") -> Path:
         """The path of one of the segment's files, by its kind; see ``names.SEGMENT_KINDS``."""
@@ -247,7 +291,7 @@ class LiveSegment:
     def reader(self) -> files.Reader:
         """The open ``.log``; it is opened at the first call."""
         if self._reader is None:
-            with self._opening:
+            with self._directory.opening:
                 if self._reader is None:
                     self._reader = files.Reader(self.path())
         return self._reader
@@ -330,7 +374,10 @@ class LiveSegment:
     def largest_timestamp_and_offset(self) -> tuple[int, int]:
         """(largest timestamp in ms, last offset of its batch), (-1, base offset) without a timestamp."""
         if self._largest_timestamp_and_offset is None:
-            timestamp, relative_offset = self.time_index.last() or (NO_TIMESTAMP, 0)
+            last = self.time_index.last()
+            if last is None:
+                return NO_TIMESTAMP, self.base_offset
+            timestamp, relative_offset = last
             self._largest_timestamp_and_offset = timestamp, self.base_offset + relative_offset
         return self._largest_timestamp_and_offset
 
@@ -432,7 +479,7 @@ class LiveSegment:
         """The aborted transactions whose markers are in this segment."""
         if not self.transaction_index_size:
             return []
-        with self._opening:
+        with self._directory.opening:
             if self._aborted is not None:
                 return self._aborted
             path = self.path("txnindex")
@@ -491,7 +538,13 @@ class LiveSegment:
             time_index_size=self.time_index.size,
             transaction_index_size=self.transaction_index_size,
         )
-        result = LiveSegment(shorter, config, created_ms=self.created_ms, jitter_ms=self.jitter_ms)
+        result = LiveSegment(
+            shorter,
+            config,
+            created_ms=self.created_ms,
+            jitter_ms=self.jitter_ms,
+            directory=self._directory,
+        )
         result._write_count += 1
         return result
 
@@ -521,10 +574,10 @@ class LiveSegment:
     def keep_open(self) -> None:
         """Open the files, before they are renamed, so that readers can still use them afterwards.
 
-        A reader that opens one at the same moment waits for ``_opening``.
+        A reader that opens one at the same moment waits for ``SegmentDirectory.opening``.
         """
         aborted = self.aborted()
-        with self._opening:
+        with self._directory.opening:
             self._aborted = aborted
         _ = self.reader
         self.offset_index.keep_open()

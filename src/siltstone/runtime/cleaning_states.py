@@ -30,6 +30,7 @@ import enum
 import logging
 import threading
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 from siltstone.base.errors import CleaningAbortedError
@@ -59,8 +60,9 @@ NONE = State(Phase.NONE)
 IN_PROGRESS = State(Phase.IN_PROGRESS)
 
 
+@cache
 def paused(paused_count: int) -> State:
-    """The state Paused(``paused_count``); None for a count of 0."""
+    """The state Paused(``paused_count``), one object for all logs; None for a count of 0."""
     return State(Phase.PAUSED, paused_count) if paused_count else NONE
 
 

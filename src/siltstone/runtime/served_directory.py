@@ -25,7 +25,7 @@ import msgspec
 from siltstone.base import files
 from siltstone.base.errors import CorruptFileError, StorageError
 from siltstone.log import names
-from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
+from siltstone.log.checkpoints import write_checkpoint
 from siltstone.log.directory import LogDirectory, PassedOver
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
@@ -196,7 +196,7 @@ class ServedDirectory:
     def _read_checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
         """The entries of a checkpoint, None if its file is damaged. Raises OSError."""
         try:
-            return read_checkpoint(self.path / name)
+            return self.directory.read_offsets(name)
         except CorruptFileError as error:
             _counts_as_empty(error)
             return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -301,7 +302,7 @@ def _refusal_by_settings(state: LogState) -> str | None:
     if state.config is None:
         return POLICY_UNKNOWN
     if "compact" not in state.config.policies:
-        return f"cleanup.policy={','.join(state.config.policies)}"
+        return sys.intern(f"cleanup.policy={','.join(state.config.policies)}")  # of many logs
     if state.config.flag("remote.storage.enable"):
         return "remote.storage.enable=true: logs with tiered storage are not cleaned"
     return None
