@@ -6,17 +6,23 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from siltstone.broker.answers import ListenerAddress
+from siltstone.broker.errors import Code
 from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.separate import BrokerProcess
 from siltstone.broker.server import BrokerServer
 from siltstone.broker.wire import apis
+from siltstone.broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from siltstone.commands.served import Served, ServeOptions
+from siltstone.runtime.producing import NewRecord, batch_of
 from tests.support.cutting_proxy import Cut, CuttingProxy
 from tests.support.going_on import (
     IN_FLIGHT_MAX,
@@ -32,9 +38,13 @@ from tests.support.going_on import (
 )
 from tests.support.log.managed import failing
 from tests.support.thoroughness import THOROUGH
+from tests.support.wire_client import WireClient
 
 STOPPED_SECONDS = 60.0 if THOROUGH else 1.5
 FULL_SECONDS = 20.0 if THOROUGH else 0.5
+DISK_BYTES, FREE_BYTES, RECORD_BYTES = 48 << 20, 6 << 20, 32 << 10
+"""Of a file system that gets full; within the free bytes segments of 1 MiB are rolled."""
+OTHER = "other"
 MORE = 2_000 if THOROUGH else 300
 """Records of each producer before and after a fault."""
 
@@ -93,6 +103,60 @@ def test_a_full_disk_that_is_freed(tmp_path: Path) -> None:
             assert [log.log_end_offset for _, log in server.broker.manager.logs()] == ends
         assert not server.broker.manager.offline
         work_until(senders, watching, more=MORE)
+        log = finish(senders, watching, address)
+    assert_nothing_is_lost(senders, watching, log)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of ``DISK_BYTES``."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "siltstone-test", str(path)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command")
+    if mounted.returncode:
+        pytest.skip(f"a file system may not be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def code_of_a_record(address: ListenerAddress) -> int:
+    """The error code of the answer to a producer's record of ``RECORD_BYTES``."""
+    batch = bytes(batch_of([NewRecord(key=b"0", value=bytes(RECORD_BYTES))], "producer", 0))
+    topics = (TopicProduceData(name=OTHER, partition_data=(PartitionProduceData(records=batch),)),)
+    with contextlib.closing(WireClient(address)) as client:
+        answer = client.ask(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics), 9)
+    return int(answer.responses[0].partition_responses[0].error_code)
+
+
+@pytest.mark.timeout(300)
+def test_a_file_system_that_is_full(small_disk: Path) -> None:
+    """Also while segments are rolled, indexes saved and producers' snapshots written."""
+    (small_disk / "other files").write_bytes(bytes(DISK_BYTES - FREE_BYTES))
+    with serving(small_disk / "logs") as server:
+        address = f"127.0.0.1:{server.addresses[0].port}"
+        create_topic(address)
+        server.broker.manager.topics.create(OTHER, 1)
+        assert code_of_a_record(server.addresses[0]) == 0
+        senders, watching = senders_to(address), Reader(address)
+        until = time.monotonic() + SECONDS
+        while code_of_a_record(server.addresses[0]) == 0:
+            assert time.monotonic() < until, "the disk is never full"
+            work(senders, watching, 0.1)
+        assert code_of_a_record(server.addresses[0]) == Code.KAFKA_STORAGE_ERROR
+        work(senders, watching, FULL_SECONDS)
+        # A minute later: flushes, checkpoints and what else is due also meet the full disk.
+        server.broker.manager.tick(server.broker.manager.clock.now_ms() + 120_000)
+        (small_disk / "other files").unlink()
+        assert not server.broker.manager.offline
+        assert not [log for _, log in server.broker.manager.logs() if log.offline]
+        work_until(senders, watching, more=MORE)
+        assert code_of_a_record(server.addresses[0]) == 0
         log = finish(senders, watching, address)
     assert_nothing_is_lost(senders, watching, log)
 

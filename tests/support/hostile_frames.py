@@ -102,12 +102,15 @@ def _random_request(api: Api, version: int, chance: random.Random) -> Message:
 
 
 def systematic(frames: Sequence[bytes]) -> Iterator[bytes]:
-    """Each frame cut at every byte, and with every extreme at every byte."""
+    """Each frame cut at every byte, and with every extreme at every byte; none of them twice."""
     for frame in frames:
+        made = set[bytes]()
         for position in range(min(len(frame), _CHANGED_MAX)):
-            yield frame[:position]
-            for extreme in EXTREMES:
-                yield frame[:position] + extreme + frame[position + len(extreme) :]
+            changed = (frame[:position] + extreme + frame[position + len(extreme) :] for extreme in EXTREMES)
+            for hostile in (frame[:position], *changed):
+                if hostile not in made:
+                    made.add(hostile)
+                    yield hostile
 
 
 def random_change(frames: Sequence[bytes], chance: random.Random) -> bytes:

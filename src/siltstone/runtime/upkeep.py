@@ -31,7 +31,7 @@ from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.base.errors import SiltstoneError, StorageError
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.store import LedgerStore
-from siltstone.log.partition import PartitionLog
+from siltstone.log.partition import DISK_FULL_ERRORS, PartitionLog
 from siltstone.log.retention import Deletion, deletions_of
 from siltstone.runtime.served_directory import ServedDirectory
 
@@ -298,7 +298,14 @@ class Upkeep:
     def _for_each_directory(self, write: Callable[[ServedDirectory], None]) -> None:
         for served in self._serving():
             with self.guarded(served):
-                write(served)
+                try:
+                    write(served)
+                except OSError as error:
+                    # A full disk may be freed. The checkpoint before is in place, and the next task writes
+                    # the new one; after a crash there is more to recover.
+                    if error.errno not in DISK_FULL_ERRORS:
+                        raise
+                    _logger.warning("%s: a checkpoint was not written: %s", served.path, error.strerror)
 
     def expire_producers(self) -> None:
         """Expire producers that have not written for ``producer.id.expiration.ms``."""
