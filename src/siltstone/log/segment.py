@@ -127,7 +127,7 @@ class IndexFile:
         count, state = self._count_below(position, column=1)
         return self._entry_of_state(count, state) if count < state[0] + len(state[1]) else None
 
-    def _count_below(self, value: int, *, column: int) -> tuple[int, tuple[int, list[IndexEntry]]]:
+    def _count_below(self, value: int, *, column: int) -> tuple[int, tuple[int, Sequence[IndexEntry]]]:
         """(how many entries have less than ``value`` in ``column``, the ``_state`` that was searched)."""
         state = self._state
         saved_count, unsaved = state
@@ -142,7 +142,7 @@ class IndexFile:
                 high = middle
         return low, state
 
-    def _entry_of_state(self, number: int, state: tuple[int, list[IndexEntry]]) -> IndexEntry:
+    def _entry_of_state(self, number: int, state: tuple[int, Sequence[IndexEntry]]) -> IndexEntry:
         saved_count, unsaved = state
         return self._read_entry(number) if number < saved_count else unsaved[number - saved_count]
 
