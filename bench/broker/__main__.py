@@ -7,6 +7,8 @@
     produce      kafka-producer-perf-test, records of 100 B and of 1 KB, acks=all
     consume      Java's consumer, assigned, all records of 100 B
     partitions   10,000 partitions: their creation, a start, memory, a stop (only when it is named)
+    waiting      produce requests beside 1,000 consumers that wait and 100 that read them, and what 10
+                 clients read (only when it is named)
 
 Both brokers run at the same time, but only one is asked at a time. The client takes about one core, and the
 broker has the other; the processor seconds of the broker stand beside each rate.
@@ -28,6 +30,7 @@ from rich.table import Table
 from bench.broker.nodes import Node, kafka, siltstone
 from bench.broker.partitions import figures_of_partitions
 from bench.broker.requests import requests_per_second
+from bench.broker.waiting import figures_of_waiting
 from tests.support.kafka.jars import java, java_command, kafka_libs
 
 OUT = Path(__file__).parents[1] / "out" / "broker"
@@ -90,12 +93,12 @@ def measurements(only: Sequence[str]) -> dict[str, Callable[[Node, int], float]]
     return {name: measure for name, measure in found.items() if not only or name.split()[0] in only}
 
 
-def print_partitions(figures: dict[str, dict[str, list[float]]], *, as_json: bool) -> None:
-    """Print the figures of many partitions."""
+def print_figures(figures: dict[str, dict[str, list[float]]], *, as_json: bool) -> None:
+    """Print the figures of many partitions, or of many consumers."""
     if as_json:
         print(json.dumps(figures, indent=2))
         return
-    table = Table("10,000 partitions", "Kafka", "Siltstone", "times")
+    table = Table("", "Kafka", "Siltstone", "times")
     for name, row in figures.items():
         theirs, ours = (statistics.median(row[node]) for node in ("Kafka", "Siltstone"))
         table.add_row(name, f"{theirs:,.2f}", f"{ours:,.2f}", f"{ours / theirs:.2f}")
@@ -108,14 +111,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--only", nargs="*", default=[], help="sequential, pipelined, produce, consume, partitions"
+        "--only", nargs="*", default=[], help="sequential, pipelined, produce, consume, partitions, waiting"
     )
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--partitions", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     flags = parser.parse_args()
     if flags.only == ["partitions"]:
-        return print_partitions(figures_of_partitions(OUT / "partitions", flags.turns), as_json=flags.json)
+        return print_figures(figures_of_partitions(OUT / "partitions", flags.turns), as_json=flags.json)
+    if flags.only == ["waiting"]:
+        return print_figures(figures_of_waiting(OUT / "waiting", flags.turns), as_json=flags.json)
     figures: dict[str, dict[str, list[float]]] = {}
     with kafka(OUT / "kafka") as theirs, siltstone(OUT / "siltstone") as ours:
         nodes = (theirs, ours)

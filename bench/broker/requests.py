@@ -67,6 +67,41 @@ def requests_per_second(address: str, topic: str, *, in_flight: int, seconds: fl
     return count / elapsed
 
 
+def fill(address: str, topic: str, *, count: int, value_bytes: int) -> None:
+    """Produce so many records of a size, one after another."""
+    host, _, port = address.partition(":")
+    frame = produce_frame(topic, value_bytes)
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        answers = connection.makefile("rb", buffering=1 << 16)
+        for _ in range(count):
+            connection.sendall(frame)
+            _check(_answer(answers))
+
+
+def latencies_ms(address: str, topic: str, *, rate: float, seconds: float) -> list[float]:
+    """The times from sending a produce request to its answer, in order of size, at so many requests a second.
+
+    A request is due by the clock, whether the one before was slow or not: its time counts from when it was
+    due.
+    """
+    host, _, port = address.partition(":")
+    frame, found = produce_frame(topic), list[float]()
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        answers = connection.makefile("rb", buffering=1 << 16)
+        connection.sendall(frame)
+        _check(_answer(answers))
+        started = time.perf_counter()
+        for number in range(int(rate * seconds)):
+            due = started + number / rate
+            while (early := due - time.perf_counter()) > 0:
+                time.sleep(early)
+            connection.sendall(frame)
+            _answer(answers)
+            found.append((time.perf_counter() - due) * 1_000)
+    return sorted(found)
+
+
 def _answer(answers: socket.SocketIO) -> bytes:
     size = int.from_bytes(answers.read(4), "big")
     return answers.read(size)
