@@ -1,4 +1,4 @@
-"""Other clients than librdkafka and Java's against the broker: kafka-python, aiokafka, kcat.
+"""Other clients than librdkafka and Java's against the broker: kafka-python, aiokafka.
 
 Each makes a topic, produces with every codec that it knows, reads with assigned partitions. One that is not
 installed is left out.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,29 +141,6 @@ def test_aiokafka(bootstrap: str) -> None:
         await admin.close()
 
     asyncio.run(use())
-
-
-def test_kcat(bootstrap: str) -> None:
-    kcat = shutil.which("kcat") or shutil.which("kafkacat")
-    if kcat is None:
-        pytest.skip("kcat is not installed")
-    codecs = ["none", "gzip", "snappy", "lz4", "zstd"]
-
-    def run(*arguments: str, stdin: bytes = b"") -> bytes:
-        command = [str(kcat), "-b", bootstrap, *arguments]
-        done = subprocess.run(command, input=stdin, capture_output=True, timeout=SECONDS, check=False)
-        assert done.returncode == 0, done.stderr.decode()
-        return done.stdout
-
-    for codec in codecs:
-        lines = b"".join(b"%s\t%s %d\n" % (codec.encode(), codec.encode(), n) for n in range(COUNT))
-        options = ("-X", "enable.idempotence=true", "-K", "\\t", "-z", codec)
-        run("-P", "-t", "kcat", "-p", "0", *options, stdin=lines)
-    read = run("-C", "-t", "kcat", "-p", "0", "-o", "beginning", "-e", "-q", "-f", "%o %k %s\\n").decode()
-    wanted = [(codec, n) for codec in codecs for n in range(COUNT)]
-    assert read.splitlines() == [f"{at} {codec} {codec} {n}" for at, (codec, n) in enumerate(wanted)]
-    assert b"[0] offset 150" in run("-Q", "-t", "kcat:0:-1")
-    assert b'topic "kcat" with 1 partitions' in run("-L", "-t", "kcat")
 
 
 OLD_CONFLUENT = os.environ.get("SILTSTONE_OLD_CONFLUENT")

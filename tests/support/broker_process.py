@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,10 +15,20 @@ STOP_SECONDS = 60
 
 
 class BrokerProcess:
-    """A broker over ``directory``; a context that starts and kills it."""
+    """A broker over ``directory``; a context that starts and kills it.
 
-    def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
-        self.directory = directory
+    ``flags``: of ``siltstone serve``; ``environment``: of the process, None: this one's.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: Mapping[str, str],
+        *,
+        flags: Sequence[str] = ("--engine", "process"),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.directory, self._flags, self._environment = directory, flags, environment
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.bootstrap = f"127.0.0.1:{free.getsockname()[1]}"
@@ -46,9 +56,11 @@ class BrokerProcess:
     def start(self) -> None:
         """Start it; it answers when this returns."""
         command = [sys.executable, "-m", "siltstone", "serve", "--config", str(self._properties)]
-        command += ["--engine", "process", "--listen", "http://127.0.0.1:0"]
+        command += [*self._flags, "--listen", "http://127.0.0.1:0"]
         with self._errors.open("ab") as errors:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, env=self._environment
+            )
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if b"PLAINTEXT://" in line:
