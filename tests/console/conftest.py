@@ -48,6 +48,7 @@ def browser() -> Iterator[webdriver.Chrome]:
     options.binary_location = shutil.which("chromium") or "chromium"
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
     driver.set_page_load_timeout(60)
+    driver.set_script_timeout(120)  # axe, on a busy machine
     SCREENS.mkdir(parents=True, exist_ok=True)
     for picture in SCREENS.glob("*.png"):  # of an earlier run
         picture.unlink()

@@ -3,8 +3,11 @@ on any page, two widths, light and dark, script off."""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 from pathlib import Path
 
+import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
@@ -99,6 +102,71 @@ def test_a_dry_run_in_look_mode(browser: webdriver.Chrome, looking: str, axe: st
     until(browser, lambda: "Groups of segments" in text_of(browser))
     keep(browser, axe, "dry-run-of-a-broker")
     assert not browser.get_log("browser")
+
+
+REFUSALS = {
+    "read-only": {
+        "segments": ("/ui/topics/users", "nothing may be changed here"),
+        "configuration": (
+            "/ui/topics/users/configuration?name=cleanup.policy&value=delete",
+            "nothing may be changed here",
+        ),
+        "broker": ("/ui/broker", "nothing may be changed here"),
+    },
+    "viewer": {
+        "segments": ("/ui/topics/users", "this needs the role editor"),
+        "queue": ("/ui/cleaner", "this needs the role editor"),
+        "records": ("/ui/topics/users/records", "this needs the role reader"),
+    },
+}
+"""By state of a server the pages on which it says what may not be done, and its words."""
+
+
+@pytest.mark.parametrize("state", REFUSALS)
+def test_pages_of_those_who_may_do_little_have_no_barrier(
+    browser: webdriver.Chrome, tmp_path: Path, axe: str, state: str
+) -> None:
+    token = hashlib.sha256(b"secret").hexdigest()
+    (tmp_path / "users").write_text(f"ada:viewer:sha256${token}\n")
+    settings = {
+        "read-only": {"siltstone.http.read.only": "true"},
+        "viewer": {"siltstone.http.auth": "basic", "siltstone.http.users": str(tmp_path / "users")},
+    }[state]
+    options = ServeOptions(paths=(tmp_path / "logs",), engine="process", creates=True, settings=settings)
+    with Served(options) as served:
+        served.opened().topics.create("users", 1, {"cleanup.policy": "compact"})
+        served.opened().send("users", b"1", key=b"a", partition=0)
+        browser.execute_cdp_cmd("Network.enable", {})
+        headers = {"Authorization": "Bearer secret"} if state == "viewer" else {}
+        browser.execute_cdp_cmd("Network.setExtraHTTPHeaders", {"headers": headers})
+        try:
+            for url in running(served):
+                for name, (path, words) in REFUSALS[state].items():
+                    browser.get(url + path)
+                    assert words in text_of(browser), (name, text_of(browser))
+                    keep(browser, axe, f"{state}-{name}")
+        finally:
+            browser.execute_cdp_cmd("Network.setExtraHTTPHeaders", {"headers": {}})
+    browser.get_log("browser")  # of the page that was refused
+
+
+def test_a_full_audit_log_is_told_without_a_barrier(
+    browser: webdriver.Chrome, open_server: tuple[str, Served], axe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(line: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    url, served = open_server
+    monkeypatch.setattr(served.opened_changes(), "_append", full)
+    for name, path, press in (
+        ("configuration", "/ui/topics/users/configuration?name=segment.ms&value=700000", "Apply"),
+        ("queue", "/ui/cleaner", "Pause"),
+    ):
+        browser.get(url + path)
+        button(browser, press).click()
+        until(browser, lambda: "not recorded" in text_of(browser) and "No space left" in text_of(browser))
+        keep(browser, axe, f"audit-full-{name}")
+    browser.get_log("browser")  # of what was refused
 
 
 def test_a_server_that_is_gone_is_told_on_the_page(
