@@ -192,3 +192,15 @@ def test_the_thread_reads_names_then_rows_and_leaves_the_collector_as_it_was(ser
         assert seen == [(False, False), (False, False)] and gc.isenabled()
         assert other.catalogue.is_complete
     gc.unfreeze()
+
+
+def test_bytes_of_compacted_logs_are_clean_dirty_or_not_to_be_cleaned_yet(served: Served) -> None:
+    catalogue = served.cataloguer.refresh()
+    dirty = catalogue.totals.dirty_bytes
+    assert dirty > 0 and catalogue.not_cleanable_yet_bytes == 0  # the active segment is empty
+    served.opened().send("users", b"new", key=b"1", partition=0)
+    served.opened().flush()
+    catalogue = served.cataloguer.refresh()
+    (users,) = catalogue.partitions_of("users")
+    assert catalogue.not_cleanable_yet_bytes == users.bytes - dirty > 0
+    assert catalogue.totals.dirty_bytes == dirty

@@ -275,6 +275,14 @@ class Catalogue:
         return rows
 
     @cached_property
+    def not_cleanable_yet_bytes(self) -> int:
+        """Bytes of compacted logs that are neither clean nor dirty: of their active segments, and what lags
+        or open transactions hold back."""
+        columns = self._log_columns
+        is_here = columns["is_read"] & (columns["state"] != _CODE[UNCLEANABLE])
+        return int((columns["bytes"] - columns["clean_bytes"] - columns["dirty_bytes"])[is_here].sum())
+
+    @cached_property
     def queue_texts(self) -> RowTexts:
         """What a filter searches in the rows of ``by_dirty_ratio``: log, state and reason."""
         logs = map(self.watched.__getitem__, self.by_dirty_ratio.tolist())
@@ -438,7 +446,8 @@ class Catalogue:
 
 _MADE_OF_LOGS = frozenset(
     "names _row_of_topic _log_columns _topic_columns policies _first_rows totals by_dirty_ratio "
-    "uncleanable_rows sums_by_directory queue_texts name_texts reasons".split()
+    "uncleanable_rows sums_by_directory queue_texts name_texts reasons "
+    "not_cleanable_yet_bytes".split()
 )
 """The cached properties of a catalogue that do not depend on its facts."""
 
