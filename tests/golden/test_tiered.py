@@ -175,6 +175,31 @@ def test_a_segment_that_the_topic_does_not_have_does_not_count(broker: Path) -> 
     assert lines_of(broker) == expected(broker)
 
 
+def test_a_segment_that_begins_elsewhere_than_the_topic_says_is_refused(broker: Path) -> None:
+    first = min((broker / "tier").rglob("*.log"))
+    for path in list(first.parent.glob(f"{first.stem}.*")):
+        path.rename(path.with_name(f"{1:020d}{path.name[20:]}"))
+    with pytest.raises(
+        SiltstoneError, match=r"it has the offsets 1 to .* but __remote_log_metadata says 0 to"
+    ):
+        lines_of(broker)
+
+
+@pytest.mark.parametrize(("count", "more"), [(5, 0), (6, 1)])
+def test_five_segments_that_are_not_read_are_named(
+    broker: Path, monkeypatch: pytest.MonkeyPatch, count: int, more: int
+) -> None:
+    (path, *_) = with_remotes([broker / "logs"], str(broker / "tier" / STORAGE))
+    part = part_of(broker)
+    part.left_out += [joining.LeftOut(name=f"segment {number}", reason="a reason") for number in range(count)]
+    monkeypatch.setitem(joining._listed, place_of_joined(path / f"{TOPIC}-0"), part)
+    _, *lines = joining.remote_lines(path / f"{TOPIC}-0")
+    assert lines == [
+        *(f"{TOPIC}-0: segment {number} is not read: a reason" for number in range(5)),
+        *[f"{TOPIC}-0: {more} more are not read"][:more],
+    ]
+
+
 def test_explain_and_dump_say_what_is_there(broker: Path, capfd: pytest.CaptureFixture[str]) -> None:
     remote = str(broker / "tier" / STORAGE)
     explain = ["explain", str(broker / "logs"), "--topic", TOPIC, "--engine", "process", "--json"]

@@ -178,6 +178,26 @@ def test_what_does_not_agree_is_refused(case: str) -> None:
     assert len(caught.value.reason) < 200
 
 
+@pytest.mark.parametrize(("regular", "last"), [(110, 50), (100, 60)])
+def test_chunks_of_another_size_are_not_the_log_itself(regular: int, last: int) -> None:
+    fixed = {"type": "fixed", "transformedChunkSize": regular, "finalTransformedChunkSize": last}
+    with pytest.raises(CorruptFileError, match="fixed sizes that are not those"):
+        parsed(with_chunks(**fixed) | {"compression": False}, stored_size=250)
+
+
+@pytest.mark.parametrize("sizes", [[], [60]])
+def test_bytes_after_a_short_list_of_sizes_are_refused(sizes: list[int]) -> None:
+    chunks = {"originalFileSize": 100 * len(sizes), "transformedChunks": packed(encode_sizes(sizes) + b"\0")}
+    with pytest.raises(CorruptFileError, match="not a list of chunk sizes"):
+        parsed(with_chunks(**chunks), stored_size=sum(sizes))
+
+
+def test_the_end_of_an_index_is_named() -> None:
+    indexes = manifest()["segmentIndexes"] | {"offset": {"position": 36, "size": 8}}
+    with pytest.raises(CorruptFileError, match="ends at byte 44, and the indexes have 40 bytes"):
+        parsed(manifest(segmentIndexes=indexes))
+
+
 @pytest.mark.parametrize(
     "changes",
     [
