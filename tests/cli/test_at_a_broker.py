@@ -86,12 +86,19 @@ def test_log_dirs_of_certain_brokers(run: Command, address: str) -> None:
         assert (done.status, done.out, said in done.err) == (main.USAGE, b"", True)
 
 
-@pytest.mark.parametrize("command", sorted(set(main.COMMANDS) - main.AT_A_BROKER))
+def test_each_command_asks_a_broker_or_says_what_to_do_instead() -> None:
+    assert main.AT_A_BROKER | set(main.INSTEAD) == set(main.COMMANDS)
+    assert not main.AT_A_BROKER & set(main.INSTEAD)
+
+
+@pytest.mark.parametrize("command", sorted(main.INSTEAD))
 def test_what_works_on_files_says_so_in_one_line(run: Command, command: str) -> None:
     for arguments in (["--bootstrap-server", "there:1"], ["--bootstrap-server=there:1", "DIR"]):
         done = run(command, *arguments)
         assert (done.status, done.out, done.err.count("\n")) == (main.USAGE, b"", 1)
-        assert f"{command} works on the files of log directories, not on a running broker" in done.err
+        assert f"{command} works on files, and does not ask a running broker; {main.INSTEAD[command]}" in (
+            done.err
+        )
 
 
 @pytest.mark.parametrize("line", [

@@ -58,6 +58,27 @@ AT_A_BROKER = frozenset(
     "compact configs consume delete-records get-offsets groups log-dirs produce topics".split()
 )
 """The commands that also ask a running broker, by Kafka's protocol."""
+_STOPPED = "pass the log directories once the broker has stopped"
+_BESIDE = "pass the log directories: they are read without a lock, also while a broker runs"
+INSTEAD = {
+    "backup": "pass the log directories, with --live while a broker runs",
+    "clean": f"{_STOPPED}; siltstone compact has a running Kafka clean a topic",
+    "compact-topic": f"{_STOPPED}; Siltstone's broker compacts from its console or by REST",
+    "dump": "pass the files: they can be read while a broker runs",
+    "empty": f"{_STOPPED}, or use the console or REST of Siltstone's broker; siltstone delete-records asks a "
+    "broker, too",
+    "erase": f"{_STOPPED}, or use the console or REST of Siltstone's broker; siltstone produce -Z sends a "
+    "tombstone to a broker, without a receipt",
+    "explain": _BESIDE,
+    "hand-over": _STOPPED,
+    "monitoring": "leave the flag out: the rules are written without a request",
+    "recover": _STOPPED,
+    "restore": "pass the backup and a new directory, and start the broker on it",
+    "serve": "name the listener of this broker by --kafka-listen",
+    "undo": _STOPPED,
+    "verify": _BESIDE,
+}
+"""What to do instead of asking a broker, for each other command."""
 _MODULES = (
     dict.fromkeys(("get-offsets", "log-dirs", "delete-records"), "offsets")
     | dict.fromkeys(("explain", "verify"), "review")
@@ -116,11 +137,9 @@ def escape_unencodable() -> None:
 def refuse_a_broker(command: str, arguments: Sequence[str]) -> None:
     """Raises UsageError for a command that works on files if it is to ask a running broker."""
     names_one = any(argument.partition("=")[0] == BROKER_FLAG for argument in arguments)
-    if names_one and command in COMMANDS and command not in AT_A_BROKER:
-        raise UsageError(
-            f"{BROKER_FLAG}: {command} works on the files of log directories, not on a running broker",
-            advice="pass the log directories, while no broker has them open",
-        )
+    if names_one and command in INSTEAD:
+        reason = f"{BROKER_FLAG}: {command} works on files, and does not ask a running broker"
+        raise UsageError(reason, advice=INSTEAD[command])
 
 
 def _run(arguments: list[str]) -> int:

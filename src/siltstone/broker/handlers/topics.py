@@ -182,8 +182,11 @@ def _checked(topic: CreatableTopic, node_id: int) -> tuple[int | None, dict[str,
                 Code.INVALID_CONFIG, f"Null value not supported for topic configs: {setting.name}"
             )
         overrides[setting.name] = setting.value
-    if not topic.assignments and topic.replication_factor not in (-1, 1):
-        raise RequestRefusedError(Code.INVALID_REPLICATION_FACTOR, _factor_message(topic.replication_factor))
+    factor, count = topic.replication_factor, topic.num_partitions
+    if not topic.assignments and factor not in (-1, 1):
+        if factor > 0 and (count < -1 or count == 0):  # comes before a factor that is too large
+            raise InvalidPartitionsError(f"topic {topic.name!r}: {count} partitions are not possible")
+        raise RequestRefusedError(Code.INVALID_REPLICATION_FACTOR, _factor_message(factor))
     refuse_tiered(overrides)
     if topic.assignments:
         return _assigned(topic, node_id), overrides

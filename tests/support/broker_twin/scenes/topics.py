@@ -127,6 +127,8 @@ def _wrong_ones() -> list[dict[str, Any]]:
         {"replication_factor": 2},
         {"replication_factor": 0},
         {"replication_factor": -2},
+        *({"num_partitions": -2, "replication_factor": factor} for factor in (-2, 0, 2)),
+        {"num_partitions": 0, "replication_factor": 2},
         {"configs": _settings(no_such_setting="1")},
         {"configs": _settings(retention_ms="soon")},
         {"configs": _settings(retention_ms="-2")},
