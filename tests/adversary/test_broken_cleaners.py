@@ -56,7 +56,17 @@ def store() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.parametrize("spoil", FOUND, ids=lambda spoil: spoil.__name__)
+ALWAYS = (spoiling.the_high_watermark_is_no_bound, spoiling.horizons_pass_early)
+"""Those of every run; the others take as long as all cases that come before the one that shows them."""
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(spoil, marks=() if spoil in ALWAYS else pytest.mark.long, id=spoil.__name__)
+        for spoil in FOUND
+    ],
+)
 def test_a_broken_product_is_found(spoil: Callable[[], None], store: Path) -> None:
     cases = (
         case

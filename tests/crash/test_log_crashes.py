@@ -28,11 +28,11 @@ from tests.support.crash.checking import LATER, start_and_check
 from tests.support.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
 from tests.support.crash.session import open_manager
 from tests.support.crash.workloads import WORKLOADS, record
-from tests.support.thoroughness import ALL, SEEDS, turn
+from tests.support.thoroughness import ALL, SEEDS, THOROUGH, share, turn
 
 pytestmark = pytest.mark.random
 
-SECOND_CRASHES = 200
+SECOND_CRASHES = 200 if THOROUGH else 60
 LOCK = ".lock"
 """Goes with the process, not with the crash."""
 Recorded = Callable[[str], Recording]
@@ -100,7 +100,7 @@ def told(recording: Recording, count: int, variant: Variant, error: Exception) -
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_whatever_was_on_disk_by_then(once: Recorded, name: str) -> None:
     recording = once(name)
-    assert list(failures(recording, range(len(recording.steps) + 1))) == []
+    assert list(failures(recording, share(range(len(recording.steps) + 1), 3))) == []
 
 
 def crash_again(recording: Recording, count: int, variant: Variant) -> Recording:

@@ -36,7 +36,7 @@ from tests.support.log.views import (
     write_segments,
 )
 from tests.support.records.arrays import records_of
-from tests.support.thoroughness import examples
+from tests.support.thoroughness import examples, share
 
 COMMITTED = "read_committed"
 
@@ -120,6 +120,7 @@ def twin_is_abort(key: str) -> bool:
     return base64.b64decode(key)[2:4] == b"\0\0"
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("size", [1, 300, 5000, 1 << 20])
 @pytest.mark.parametrize("part", ["before", "before2", "after", "after2"])
 def test_read_committed_returns_what_kafkas_markers_committed(golden: Path, part: str, size: int) -> None:
@@ -129,7 +130,7 @@ def test_read_committed_returns_what_kafkas_markers_committed(golden: Path, part
     view = view_of(directory, last_stable_offset=still)
     assert offsets(LogReader(FixedLog(view), buffer_bytes=size)) == every
     step = 29 if size != 300 else 1 if part == "before" else 7
-    for start in range(view.log_start_offset, view.log_end_offset, step):
+    for start in share(range(view.log_start_offset, view.log_end_offset, step), 5):
         reader = LogReader(FixedLog(view), start, isolation=COMMITTED, buffer_bytes=size)
         assert offsets(reader) == [at for at in committed if at >= start], start
 
@@ -304,6 +305,7 @@ def test_a_log_that_was_truncated_and_grew_again_is_searched_again(tmp_path: Pat
     assert second is not None and second.columns.key(0) == b"d"
 
 
+@pytest.mark.random
 def test_a_flipped_bit_in_an_offset_index_changes_no_read(tmp_path: Path) -> None:
     """An entry is believed only where a batch that it can stand for may begin, while it leads on."""
     batches = [
@@ -315,7 +317,7 @@ def test_a_flipped_bit_in_an_offset_index_changes_no_read(tmp_path: Path) -> Non
     data, view = index.read_bytes(), view_of(directory)
     assert len(data) >= 8 * 8
     read_from = range(40, 100, 9)
-    for bit in range(8 * len(data)):
+    for bit in share(range(8 * len(data)), 5):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
         index.write_bytes(flipped)
@@ -326,6 +328,7 @@ def test_a_flipped_bit_in_an_offset_index_changes_no_read(tmp_path: Path) -> Non
             assert polled is not None and polled.columns.offset[0] == offset, (bit, offset)
 
 
+@pytest.mark.random
 @pytest.mark.parametrize(("size", "step"), [(1, 7), (1 << 20, 3)])
 def test_a_flipped_bit_in_a_transaction_index_is_refused_or_nothing(
     tmp_path: Path, size: int, step: int
@@ -336,7 +339,7 @@ def test_a_flipped_bit_in_a_transaction_index_is_refused_or_nothing(
     assert want == [0, 6, 10, 12, 20]
     for index in sorted(directory.glob("*.txnindex")):
         data = index.read_bytes()
-        for bit in range(0, 8 * len(data), step):
+        for bit in share(range(0, 8 * len(data), step), 5):
             flipped = bytearray(data)
             flipped[bit // 8] ^= 1 << bit % 8
             index.write_bytes(flipped)

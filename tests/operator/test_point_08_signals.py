@@ -93,7 +93,7 @@ CLEANING = [
     ("swap", INT, 0.0),
     ("swap", TERM, 0.0),
 ]
-FEW = [CLEANING[2], CLEANING[5], CLEANING[11]]
+FEW = [CLEANING[2], CLEANING[11]]
 
 
 def told(case: tuple[str, Sequence[signal.Signals], float]) -> str:

@@ -92,7 +92,8 @@ def test_the_clusters_settings_and_spark_submits_hold(golden: Path, tmp_path: Pa
     assert titles == {f"siltstone: {there.partition.name}"}
 
 
-@pytest.mark.parametrize("kind", [pytest.param(INSTALLED, marks=pytest.mark.long), BARE])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [INSTALLED, BARE])
 def test_it_cleans_where_the_package_is_installed_and_where_it_is_not(
     golden: Path, tmp_path: Path, cluster: Cluster, kind: str
 ) -> None:

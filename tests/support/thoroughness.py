@@ -1,9 +1,8 @@
 """How often a run of the tests repeats what is random or the same step again.
 
 ``make test`` tries a share, ``make test-long`` (``SILTSTONE_TESTS=thorough``) all examples and images, and
-``make crash`` (``SILTSTONE_CRASH=all``) every crash point with many more images. ``make test``, too, tries
-what a crash may leave on the disk after every operation, but one image each: all, nothing or a random part
-of what was not synced, in turns.
+``make crash`` (``SILTSTONE_CRASH=all``) every crash point with many more images. ``make test`` tries one
+image of what a crash may leave on the disk: all, nothing or a random part of what was not synced, in turns.
 """
 
 from __future__ import annotations
@@ -22,8 +21,15 @@ SEEDS = range(3 if THOROUGH else 1)
 
 
 def boundaries(total: int, stride: int = 1) -> range:
-    """The operations, of ``total``, before which to crash: all, every ``stride``-th, or half of those."""
-    return range(0, total, 1 if ALL else stride if THOROUGH else 2 * stride)
+    """The operations, of ``total``, before which to crash: all, every ``stride``-th, or a third of those."""
+    return range(0, total, 1 if ALL else stride if THOROUGH else 3 * stride)
+
+
+def share(things: Sequence[T], of: int) -> Sequence[T]:
+    """One in ``of`` things, and the last one; all when thorough. An odd ``of`` meets each bit of a byte."""
+    if THOROUGH:
+        return things
+    return [*things[: len(things) - 1 : of], *things[-1:]]
 
 
 def turn(number: int, things: Sequence[T]) -> Sequence[T]:
@@ -33,4 +39,4 @@ def turn(number: int, things: Sequence[T]) -> Sequence[T]:
 
 def examples(count: int) -> int:
     """How many examples a random test tries, of the ``count`` that it tries when it is thorough."""
-    return count if THOROUGH else max(count // 4, 5)
+    return count if THOROUGH else max(count // 8, 5)
