@@ -115,7 +115,10 @@ def test_the_fork_ends_with_its_command(tmp_path: Path) -> None:
     assert gone(fork)
 
 
-@pytest.mark.parametrize("lost", ["before", "never there", "other worker"])
+@pytest.mark.parametrize(
+    "lost",
+    ["before", *(pytest.param(how, marks=pytest.mark.long) for how in ("never there", "other worker"))],
+)
 def test_javas_process_takes_its_place(tmp_path: Path, lost: str) -> None:
     command = Command(tmp_path, INSTALL if lost != "never there" else "")
     worker = "pyspark.sql.worker.plan_data_source_read" if lost == "other worker" else ahead.WORKER

@@ -39,4 +39,4 @@ def turn(number: int, things: Sequence[T]) -> Sequence[T]:
 
 def examples(count: int) -> int:
     """How many examples a random test tries, of the ``count`` that it tries when it is thorough."""
-    return count if THOROUGH else max(count // 8, 5)
+    return count if THOROUGH else max(count // 8, 2)
