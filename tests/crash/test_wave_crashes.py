@@ -77,7 +77,7 @@ def test_every_operation_may_be_the_last(tmp_path: Path, is_cut: bool) -> None:
     recording, before, ended = record(tmp_path / "undisturbed", is_cut=is_cut)
     left: Counter[str] = Counter()
     whole = tmp_path / "undisturbed" / "topic-0"
-    for count in boundaries(len(recording.steps), 3):
+    for count in boundaries(len(recording.steps), 2):
         path = tmp_path / str(count)
         waves.write(path, single=is_cut)
         run = functools.partial(clean, path, is_cut=is_cut)
@@ -88,7 +88,7 @@ def test_every_operation_may_be_the_last(tmp_path: Path, is_cut: bool) -> None:
         left["staged files"] += REMOVED_STAGED in notes
         shutil.rmtree(path)
     assert len(left) > waves.GROUPS, left
-    assert left["staged files"] > len(boundaries(len(recording.steps), 3)) // 2, left
+    assert left["staged files"] > len(boundaries(len(recording.steps), 2)) // 2, left
 
 
 def test_crashes_while_it_starts_again(tmp_path: Path) -> None:
