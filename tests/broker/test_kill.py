@@ -24,6 +24,8 @@ from tests.support.thoroughness import THOROUGH
 
 KILLS = 40 if THOROUGH else 3
 """The last one when all is acknowledged, the others under load."""
+MORE = 3000 if THOROUGH else 600
+"""Records between two kills, at most."""
 SETTINGS = {"log.flush.scheduler.interval.ms": "1000", "log.cleaner.enable": "false"}
 
 
@@ -35,7 +37,7 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
         create_topic(broker.bootstrap)
         senders, watching = senders_to(broker.bootstrap), Reader(broker.bootstrap)
         for _ in range(KILLS - 1):
-            work_until(senders, watching, more=rng.randrange(200, 3000))
+            work_until(senders, watching, more=rng.randrange(200, MORE))
             broker.kill()
             broker.start()
         for sender in senders:

@@ -40,4 +40,4 @@ for pages in (
     emptying,
     help,
 ):
-    router.include_router(pages.router)
+    router.routes.extend(pages.router.routes)
