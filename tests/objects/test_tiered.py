@@ -413,6 +413,7 @@ def test_a_manifest_of_another_segment_is_refused(tiered: Made) -> None:
     with pytest.raises(SiltstoneError, match="the manifest is that of another segment") as caught:
         records_of(log.directory, storage)
     assert caught.value.path == str(first)
+    assert f"segment {first.name[:20]}-{second.name[21:43]}" in str(caught.value)
 
 
 def test_an_encrypted_segment_is_refused(tiered: Made) -> None:

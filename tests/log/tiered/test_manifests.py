@@ -148,6 +148,7 @@ WRONG = {
     )
     | {"compression": False},
     "sizes that are no base64": with_chunks(transformedChunks="%%%"),
+    "sizes with another character": with_chunks(transformedChunks=f"%{SIZES_10_20_30}"),
     "sizes that are no zstd": with_chunks(transformedChunks=base64.b64encode(bytes(20)).decode()),
     "truncated sizes": with_chunks(transformedChunks=SIZES_10_20_30[:16]),
     "sizes that decompress to 64 MiB": with_chunks(transformedChunks=bomb()),
@@ -204,6 +205,7 @@ def test_the_end_of_an_index_is_named() -> None:
         {"startOffset": -1},
         {"startOffset": 5, "endOffset": 4},
         {"endOffset": 1 << 63},
+        {"eventTimestampMs": -2},
         {"segmentLeaderEpochs": []},
         {"segmentLeaderEpochs": {"-1": 0}},
         {"segmentLeaderEpochs": {"0": -1}},

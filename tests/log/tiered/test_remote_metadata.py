@@ -42,6 +42,13 @@ def test_states_are_those_of_the_last_record() -> None:
     assert states[PLACE][SEGMENT].state == 3
 
 
+def test_custom_metadata_of_a_plugin_is_skipped() -> None:
+    states: RemoteStates = {}
+    apply_remote_record(states, STARTED)
+    apply_remote_record(states, FINISHED[:-3] + b"\x04abc" + FINISHED[-2:])
+    assert states[PLACE][SEGMENT].state == COPY_FINISHED
+
+
 def test_an_update_without_its_first_record_is_none() -> None:
     states: RemoteStates = {}
     apply_remote_record(states, FINISHED)
