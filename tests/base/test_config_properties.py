@@ -119,7 +119,7 @@ def test_a_brokers_own_file_may_hold_more_than_is_known() -> None:
         parse_server_properties("\nlog.retention.ms=soon", "f", skip_unknown=True)
 
 
-def test_what_has_no_effect_in_a_file_is_told_from_typing_errors() -> None:
+def test_what_has_no_effect_in_a_file_differs_from_typing_errors() -> None:
     text = (
         "log.retention.ms=1\nreplica.fetch.max.bytes=1\nlistener.name.a.ssl.key.password=x\nprocess.roles=broker\n"
         "log.retention.mss=1\nretention.ms=1\nprocess.roles=broker\nzzz=1\n"

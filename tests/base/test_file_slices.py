@@ -39,7 +39,7 @@ def test_a_slice_is_sent_from_where_it_begins(path: Path, pair: Pair) -> None:
     assert theirs.recv(2000) == CONTENT[1290:1300]
 
 
-def test_a_slice_goes_on_when_the_socket_takes_more(path: Path, pair: Pair) -> None:
+def test_a_slice_continues_when_the_socket_takes_more(path: Path, pair: Pair) -> None:
     ours, theirs = pair
     piece, sent, received = files.FileSlice(files.Reader(path), 1, len(CONTENT) - 1), 0, bytearray()
     is_full = False

@@ -88,7 +88,7 @@ def test_the_checkpoint_has_the_quotas(logs: Path, tmp_path: Path) -> None:
         assert manager.topics.quotas == quotas
 
 
-def test_siltstone_goes_on_with_its_settings_until_there_is_a_metadata_log(logs: Path) -> None:
+def test_siltstone_continues_with_its_settings_until_there_is_a_metadata_log(logs: Path) -> None:
     handed(logs)
     with BrokerDirectories(paths=(logs,)).open() as manager:
         assert manager.topics.describe("users").config == SETTINGS
@@ -376,7 +376,7 @@ def test_a_crash_before_each_change_of_a_file(kafkas_own: KafkasOwn, tmp_path: P
         assert own.given() == whole.given(), number
 
 
-def test_a_kafka_that_goes_on_with_the_old_metadata_log_after_a_crash_counts(own: KafkasOwn) -> None:
+def test_a_kafka_that_continues_with_the_old_metadata_log_after_a_crash_counts(own: KafkasOwn) -> None:
     number = 0
     while not load_registry(own.paths)[0].replaced_log:
         changes_of(own, number)

@@ -188,7 +188,7 @@ def test_a_connection_that_is_cut_leaves_nothing(loop: asyncio.AbstractEventLoop
     assert log.when_moved is None
 
 
-def test_a_broker_that_stops_lets_nobody_wait(loop: asyncio.AbstractEventLoop, log: PartitionLog) -> None:
+def test_a_broker_that_stops_lets_no_fetch_wait(loop: asyncio.AbstractEventLoop, log: PartitionLog) -> None:
     async def steps(purgatory: FetchPurgatory) -> None:
         tasks = [await parked(purgatory, at_end(log)) for _ in range(3)]
         purgatory.close()

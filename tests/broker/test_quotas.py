@@ -77,7 +77,7 @@ def test_one_window_is_a_window_long() -> None:
     assert rate.value(0) == (5, 2_000)
 
 
-def test_a_client_that_waits_as_long_as_it_is_told_keeps_to_its_quota() -> None:
+def test_a_client_that_waits_for_its_throttle_time_keeps_to_its_quota() -> None:
     """Whatever it sends: over a long time it takes what it may, and not much more."""
     chance, limited, sent, begun = (
         random.Random(7),
@@ -219,7 +219,7 @@ def test_the_time_fits_into_an_answer() -> None:
     assert limited.manager.record(PRODUCE, call_of("a"), 1e18) == (1 << 31) - 1
 
 
-def test_the_longest_time_counts_and_is_told_to_the_connection() -> None:
+def test_the_longest_time_counts_and_is_set_on_the_connection() -> None:
     limited, call = Limited({}), call_of("a")
     assert limited.manager.throttle(call, {PRODUCE: 5, REQUEST: 7}) == 7
     assert call.connection.activity.throttle_ms == 7

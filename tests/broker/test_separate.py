@@ -164,7 +164,7 @@ def test_kill_and_start_keep_what_was_written_and_the_address(broker: BrokerProc
     assert values(broker) == [b"one", b"two"]
 
 
-def test_somebody_else_kills_it(broker: BrokerProcess) -> None:
+def test_another_process_kills_it(broker: BrokerProcess) -> None:
     broker.topics.create("users", 1)
     assert broker.pid is not None
     os.kill(broker.pid, signal.SIGKILL)
@@ -190,7 +190,7 @@ def test_the_keeper_is_killed_and_its_brokers_go_with_it(broker: BrokerProcess) 
     assert broker.topics.names() == []
 
 
-def test_a_paused_broker_answers_nobody_and_goes_on(broker: BrokerProcess) -> None:
+def test_a_paused_broker_answers_no_request_and_continues(broker: BrokerProcess) -> None:
     broker.topics.create("users", 1)
     broker.pause()
     with pytest.raises(UsageError, match="paused"):

@@ -127,7 +127,7 @@ def test_groups_of_a_broker_without_groups(run: Command, address: str) -> None:
     assert (done.status, done.out, "the broker has no such API" in done.err) == (1, b"", True)
 
 
-def test_a_reader_goes_on_and_says_what_ends_it_has_reached(run: Command, address: str) -> None:
+def test_a_reader_continues_and_says_what_ends_it_has_reached(run: Command, address: str) -> None:
     server = ("--bootstrap-server", address)
     assert run("topics", "--create", "--topic", "followed", *server).status == 0
     run("produce", "-t", "followed", *server)

@@ -208,7 +208,7 @@ def test_a_real_brokers_topics_have_the_settings_that_it_gave_them(
     assert "Configs: cleanup.policy=compact,delete.retention.ms=7000," in described.lines[0]
 
 
-def test_damaged_metadata_is_told_and_the_topics_are_shown_without_their_settings(
+def test_damaged_metadata_is_reported_and_the_topics_are_shown_without_their_settings(
     siltstone: Command, stopped_broker: tuple[Path, Path]
 ) -> None:
     partition = stopped_broker[0] / "__cluster_metadata-0"

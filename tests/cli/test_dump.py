@@ -308,7 +308,7 @@ def test_a_garbage_index_does_not_flood(segment: Path) -> None:
     assert "more entries" in found[-1].reason and found[-1].position == 0
 
 
-def test_a_bad_checksum_is_shown_and_reading_goes_on(segment: Path, dump: Any) -> None:
+def test_a_bad_checksum_is_shown_and_reading_continues(segment: Path, dump: Any) -> None:
     sound = rows_of(segment, print_data_log=True)
     flip(segment, 470 + 17)
     status, out, err = dump(segment, "--print-data-log", "--json")

@@ -291,7 +291,7 @@ def test_following_sees_appends_rolls_and_new_partitions(logs: Path) -> None:
     assert found == [(0, b"first"), (0, b"1"), (2, b"new partition"), (0, b"4"), (0, b"5")]
 
 
-def test_following_a_brokers_topic_goes_on_when_its_high_watermark_moves(
+def test_following_a_brokers_topic_continues_when_its_high_watermark_moves(
     golden: Path, tmp_path: Path
 ) -> None:
     """A broker appends first, and writes the checkpoint of the high watermark up to 5 s later."""

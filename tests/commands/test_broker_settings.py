@@ -78,7 +78,7 @@ def test_a_bad_change_changes_nothing(
     assert served.opened_changes().newest() == []
 
 
-def test_what_somebody_else_has_changed_is_not_overwritten(served: Served, path: Path) -> None:
+def test_what_another_user_has_changed_is_not_overwritten(served: Served, path: Path) -> None:
     tag = broker_settings.broker_etag(served)
     broker_settings.alter_broker(served, ADA, {"log.cleaner.threads": "2"}, if_match=tag)
     with pytest.raises(ChangedMeanwhileError):

@@ -593,7 +593,7 @@ def test_the_last_records_of_the_compacted_view_are_refused(logs: list[Partition
         browse(topic_of(logs), RecordQuery(view="compacted", last=5))
 
 
-def test_a_log_in_look_mode_is_looked_at_again_where_a_file_is_gone(
+def test_a_log_in_look_mode_is_opened_again_if_a_file_is_gone(
     tmp_path: Path, logs: list[PartitionLog], records: dict[Place, Rec]
 ) -> None:
     looked = ReadOnlyLogs([tmp_path])[TopicPartition("users", 0)]

@@ -53,7 +53,7 @@ def counts(served: Served) -> dict[str, int | None]:
     return {row.name: row.records for row in list_topics(served.catalogue, Listing()).rows}
 
 
-def test_records_are_counted_exactly_also_after_a_cleaning_and_only_looked_at(served: Served) -> None:
+def test_records_are_counted_exactly_also_after_a_cleaning_and_in_look_mode(served: Served) -> None:
     assert counts(served) == {"empty": 0, "plain": 10, "users": 6}
     with looked(served) as other:
         assert counts(other) == counts(served)
@@ -85,7 +85,7 @@ def test_a_log_is_unknown_until_it_was_counted_and_then_counted_once(
     assert counts(served) == {"empty": 0, "plain": 10, "users": 6}
 
 
-def test_a_torn_end_of_a_log_that_is_looked_at_does_not_count(served: Served) -> None:
+def test_a_torn_end_of_a_log_in_look_mode_does_not_count(served: Served) -> None:
     assert counts(served)["plain"] == 10
     log = served.opened()["plain", 0]
     path = log.directory / "00000000000000000000.log"
@@ -109,7 +109,7 @@ def test_damage_before_the_end_is_unknown_and_does_not_stop_the_others(served: S
         path.write_bytes(whole)
 
 
-def test_a_log_whose_row_is_the_same_is_not_looked_at_again(served: Served) -> None:
+def test_a_log_whose_row_is_the_same_is_not_read_again(served: Served) -> None:
     served.cataloguer.refresh()
     asked: list[TopicPartition] = []
 

@@ -56,7 +56,7 @@ def test_an_open_server_and_one_that_looks_say_the_same(served: Served) -> None:
         assert [row.records for row in rows[0]] == [row.records for row in rows[1]] == [1] * 6 + [0]
 
 
-def test_what_the_cleaner_knows_now_is_told_before_the_next_catalogue(served: Served) -> None:
+def test_what_the_cleaner_knows_now_is_shown_before_the_next_catalogue(served: Served) -> None:
     cleaner, manager = served.opened_cleaner(), served.opened()
     cleaner.pause(USERS)
     assert console.why_record_stays(served, "users", 0, 0).code == PAUSED

@@ -54,7 +54,7 @@ def test_a_decoding_that_does_not_fit_is_hex_with_a_note(how: Any, kind: str, te
     assert (decode(b"ab12", how).note is None) == (how == kind)
 
 
-def test_the_schema_id_is_told() -> None:
+def test_the_schema_id_is_shown() -> None:
     assert decode(b"\0\0\1\0\0x").schema_id == 65536
 
 

@@ -140,7 +140,7 @@ def test_an_empty_topic_is_emptied(tmp_path: Path) -> None:
             assert done.is_empty and [each.keys_after or 0 for each in done.partitions] == [0]
 
 
-def test_what_was_stopped_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_completed_by_the_next(tmp_path: Path) -> None:
     with open_at(tmp_path, partitions=2) as here:
         for log in here.manager["users"].logs():
             write(log, 5)

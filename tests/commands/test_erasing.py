@@ -512,7 +512,7 @@ def test_a_compacted_ledger_holds_the_values_and_then_the_tombstone(tmp_path: Pa
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), OSError(5, "Input/output error")], ids=["ctrl-c", "disk"]
 )
-def test_what_is_interrupted_between_tombstone_and_cleaning_goes_on(
+def test_what_is_interrupted_between_tombstone_and_cleaning_continues(
     tmp_path: Path, error: BaseException
 ) -> None:
     def stop(_: str, stage: str, done: int, total: int) -> None:

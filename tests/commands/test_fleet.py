@@ -195,7 +195,7 @@ def test_a_full_disk_and_a_disk_that_fails_are_failures_of_their_brokers(
     assert results["broker3"].failure is not None and results["broker3"].failure.code == "EIO"
 
 
-def test_an_error_that_nobody_expected_is_a_failure_of_its_broker(
+def test_an_unexpected_error_is_a_failure_of_its_broker(
     root: Root, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clean = cleaning.clean
@@ -300,7 +300,7 @@ class Stopping:
             raise KeyboardInterrupt
 
 
-def test_a_run_that_was_interrupted_goes_on_with_the_same_command(root: Root) -> None:
+def test_a_run_that_was_interrupted_continues_with_the_same_command(root: Root) -> None:
     fleet = root.fleet(at_once=1)
     with pytest.raises(KeyboardInterrupt):
         fleet.clean(Stopping(1))

@@ -263,7 +263,7 @@ def left_behind(journal: Path) -> FakeAdmin:
     return admin
 
 
-def test_a_value_of_somebody_else_stays(journal: Path) -> None:
+def test_a_value_of_another_client_stays(journal: Path) -> None:
     admin = left_behind(journal)
     admin.own["segment.ms"] = "7777"
     restored = live.restore(admin, journal)

@@ -104,7 +104,7 @@ def test_a_change_then_takes_exactly_the_segments_of_its_preview(
             assert taken and found.deletes_data
 
 
-def test_what_goes_already_is_told_apart(tmp_path: Path) -> None:
+def test_what_goes_already_is_counted_apart(tmp_path: Path) -> None:
     with serving(tmp_path, topic={"cleanup.policy": "delete", "retention.bytes": "5000"}) as (manager, _):
         write(manager[USERS], 60)
         less, same = (changed(manager, {"retention.bytes": size}) for size in ("3000", "5000"))

@@ -58,7 +58,7 @@ def test_segments_of_a_log_that_is_not_compacted_are_closed_or_active(
     assert found.marks.first_uncleanable is None and "It is not cleaned" in found.sentence
 
 
-def test_an_open_log_and_the_same_log_looked_at_are_shown_alike(tmp_path: Path) -> None:
+def test_an_open_log_and_the_same_log_in_look_mode_are_shown_alike(tmp_path: Path) -> None:
     with serving(tmp_path) as (manager, cleaner):
         write(manager[USERS], 60)
         cleaner.clean_once()

@@ -308,7 +308,7 @@ def test_side_by_side_compaction_holds_tombstones(tmp_path: Path) -> None:
         assert code_of(manager, 2, now_ms=NOW + 1) == DUE
 
 
-def test_a_search_that_was_cut_off_goes_on(tmp_path: Path) -> None:
+def test_a_search_that_was_cut_off_continues(tmp_path: Path) -> None:
     with serving(tmp_path, topic={"segment.bytes": "100000"}) as (manager, _):
         log = manager[USERS]
         write(log, 1, keys=1)
@@ -334,7 +334,7 @@ def why(manager: LogManager, before: Staying | None) -> Staying:
     )
 
 
-def test_an_open_log_and_the_same_log_looked_at_say_the_same(tmp_path: Path) -> None:
+def test_an_open_log_and_the_same_log_in_look_mode_say_the_same(tmp_path: Path) -> None:
     with serving(tmp_path) as (manager, cleaner):
         write(manager[USERS], 40)
         roll(manager)

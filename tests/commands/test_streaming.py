@@ -162,7 +162,7 @@ def test_the_ledger_comes_and_then_the_log(logs: list[PartitionLog]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_who_comes_back_again_and_again_has_every_key_and_no_deleted_one(
+def test_a_reader_that_comes_back_again_and_again_has_every_key_and_no_deleted_one(
     logs: list[PartitionLog], seed: int
 ) -> None:
     chosen, table = random.Random(seed), Table(topic_of(logs))
@@ -195,7 +195,7 @@ def test_a_tombstone_that_a_newer_ledger_has_applied_is_seen_all_the_same(
     assert table.values == values_in(logs)
 
 
-def test_a_stream_goes_on_in_its_ledger_when_a_newer_one_comes(logs: list[PartitionLog]) -> None:
+def test_a_stream_continues_in_its_ledger_when_a_newer_one_comes(logs: list[PartitionLog]) -> None:
     put(logs[0], "a1 b1 c1 d1")
     compact(logs[0], Model())
 
@@ -222,7 +222,7 @@ def test_a_reader_that_goes_lets_its_ledger_go(logs: list[PartitionLog]) -> None
     assert len(list(store.folder.glob("ledger-*.json"))) == 1
 
 
-def test_what_was_deleted_before_it_was_read_is_a_gap_and_the_newest_ledger_goes_on(
+def test_what_was_deleted_before_it_was_read_is_a_gap_and_the_newest_ledger_continues(
     logs: list[PartitionLog],
 ) -> None:
     put(logs[0], "a1 b1 c1 d1")
@@ -265,7 +265,7 @@ def test_retention_amid_a_stream_is_a_gap(logs: list[PartitionLog]) -> None:
     assert [event.kind for event in events].count("gap") == 1
 
 
-def test_a_compacted_stream_begins_where_it_is_told(logs: list[PartitionLog]) -> None:
+def test_a_compacted_stream_begins_at_the_given_place(logs: list[PartitionLog]) -> None:
     put(logs[0], "a1 b1 c1 a2")
     logs[0].append(of_records([Rec(offset=0, key=b"e", timestamp=NOW + 50)]))
     compact(logs[0], Model())
@@ -407,7 +407,9 @@ def test_streams_that_take_turns_see_every_record_once_and_none_waits_for_a_slow
     assert threads == {"turns_0"}
 
 
-def test_who_searches_gives_the_turn_away(logs: list[PartitionLog], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_searching_stream_gives_its_turn_away(
+    logs: list[PartitionLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A search that takes long reads a part of the log in each of its turns."""
     for number in range(200):
         put(logs[0], f"a{number}")
@@ -496,7 +498,7 @@ def test_records_that_were_deleted_before_they_were_read_are_a_gap(logs: list[Pa
 
 
 @pytest.mark.parametrize("view", ["log", "compacted"])
-def test_a_log_that_was_cut_off_goes_on_at_its_end(logs: list[PartitionLog], view: Any) -> None:
+def test_a_log_that_was_cut_off_continues_at_its_end(logs: list[PartitionLog], view: Any) -> None:
     put(logs[0], "a1 b1 c1 d1")
     query = RecordQuery(view=view, start_offset=0)
     (*_, end) = events_of(topic_of(logs[:1]), query)

@@ -122,7 +122,7 @@ def test_held_bytes_reach_over_all_later_segments(served: Served) -> None:
     assert found.held_bytes == sum(map(log.view.size_of, range(len(log.view.segments)))) > 1000
 
 
-def test_a_first_batch_that_was_deleted_is_told_as_far_as_it_is_known(served: Served) -> None:
+def test_a_first_batch_that_was_deleted_is_shown_as_far_as_it_is_known(served: Served) -> None:
     begin(served, EVENTS, 7)
     served.opened().send("events", b"1", partition=0)
     served.opened().delete_records(EVENTS, 1)

@@ -87,7 +87,7 @@ def test_a_slow_writer_gets_the_same_bytes(tmp_path: Path, monkeypatch: pytest.M
     assert any(name.startswith("background-writer") for name in threads)
 
 
-def test_a_writer_that_fails_is_told_of_and_leaves_nothing(
+def test_a_writer_that_fails_is_reported_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files.write_new(tmp_path / segment_file(0, "log"), b"".join(warm_up_batches()))

@@ -192,7 +192,7 @@ def test_kafkas_map_says_how_many_passes_it_would_need(staged: Staged) -> None:
     assert log.keys.kafka.buffer_bytes_for_one_pass >= log.keys.distinct_dirty_keys * 24 / 0.9
 
 
-def test_a_log_that_is_not_eligible_is_told_all_the_same(golden: Path, tmp_path: Path) -> None:
+def test_a_log_that_is_not_eligible_is_explained_too(golden: Path, tmp_path: Path) -> None:
     staged = stage(golden, "idempotent", tmp_path / "logs", 1)
     config = [each for each in staged.request.config if not each.startswith("min.cleanable")]
     config.append("min.cleanable.dirty.ratio=0.99")
@@ -232,7 +232,7 @@ def test_a_log_without_a_policy_is_skipped(staged: Staged) -> None:
 
 
 @pytest.mark.parametrize("name", ["compact_then_delete_ms2", "basic"])
-def test_records_and_bytes_are_of_the_whole_log_and_retention_is_told_apart(
+def test_records_and_bytes_are_of_the_whole_log_and_retention_is_counted_apart(
     golden: Path, tmp_path: Path, name: str
 ) -> None:
     staged = stage(golden, name, tmp_path / "logs")
@@ -268,7 +268,7 @@ def test_retention_of_a_log_that_needs_no_cleaning_is_explained(golden: Path, tm
     )
 
 
-def test_what_a_brokers_retention_would_delete_is_told_of_a_log_that_only_deletes(staged: Staged) -> None:
+def test_what_a_brokers_retention_would_delete_is_shown_of_a_log_that_only_deletes(staged: Staged) -> None:
     config = ["cleanup.policy=delete", "retention.ms=-1", "retention.bytes=1"]
     log = explain_one(staged, config=config)
     assert (log.status, log.reason, log.bytes_after) == ("skipped", "cleanup.policy=delete", None)
@@ -305,7 +305,7 @@ def test_a_damaged_log_does_not_stop_the_others(staged: Staged) -> None:
     assert found.status == "uncleanable" and "checksum does not match" in found.reason
 
 
-def test_a_directory_that_was_not_stopped_is_looked_at_with_a_note(staged: Staged) -> None:
+def test_a_directory_that_was_not_stopped_is_explained_with_a_note(staged: Staged) -> None:
     (staged.directory / ".kafka_cleanshutdown").unlink()
     found = explain_all(staged)
     assert found.logs[0].status == WOULD_CLEAN

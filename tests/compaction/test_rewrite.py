@@ -34,7 +34,7 @@ def test_a_batch_that_loses_nothing_is_copied_byte_for_byte(tmp_path: Path) -> N
         assert left == source
 
 
-def test_a_rebuilt_batch_keeps_its_range_and_who_wrote_it(tmp_path: Path) -> None:
+def test_a_rebuilt_batch_keeps_its_range_and_its_producer(tmp_path: Path) -> None:
     rows = [
         Rec(offset=0, key=b"a", timestamp=900),
         Rec(offset=1, key=b"b", timestamp=500),
@@ -130,7 +130,7 @@ def test_the_last_offset_before_the_end_stays_as_an_empty_batch(tmp_path: Path) 
     assert len(rows[1][1]) == 61
 
 
-def test_an_empty_batch_goes_once_it_is_not_the_last_any_more(tmp_path: Path) -> None:
+def test_an_empty_batch_continuesce_it_is_not_the_last_any_more(tmp_path: Path) -> None:
     path = tmp_path / "log"
     partition = logs.write_log(path, {0: [one(0, "a"), one(1, None)], 2: [one(2, "b")]})
     logs.run(path)

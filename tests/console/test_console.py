@@ -123,7 +123,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("state", REFUSALS)
-def test_pages_of_those_who_may_do_little_have_no_barrier(
+def test_pages_of_lower_roles_have_no_barrier(
     browser: webdriver.Chrome, tmp_path: Path, axe: str, state: str
 ) -> None:
     token = hashlib.sha256(b"secret").hexdigest()
@@ -150,7 +150,7 @@ def test_pages_of_those_who_may_do_little_have_no_barrier(
     browser.get_log("browser")  # of the page that was refused
 
 
-def test_a_full_audit_log_is_told_without_a_barrier(
+def test_a_full_audit_log_is_shown_without_a_barrier(
     browser: webdriver.Chrome, open_server: tuple[str, Served], axe: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(line: object) -> None:
@@ -169,7 +169,7 @@ def test_a_full_audit_log_is_told_without_a_barrier(
     browser.get_log("browser")  # of what was refused
 
 
-def test_a_server_that_is_gone_is_told_on_the_page(
+def test_a_server_that_is_gone_is_shown_on_the_page(
     browser: webdriver.Chrome, tmp_path: Path, axe: str
 ) -> None:
     poll = "document.getElementById('live').dispatchEvent(new CustomEvent('every'))"

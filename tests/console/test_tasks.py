@@ -192,7 +192,7 @@ def test_10_a_key_is_erased_in_five_clicks(visitor: Visitor, open_server: Server
     keep(visitor.browser, axe, "changes")
 
 
-def test_what_went_wrong_is_told_without_a_barrier(visitor: Visitor, open_server: Server, axe: str) -> None:
+def test_what_went_wrong_is_shown_without_a_barrier(visitor: Visitor, open_server: Server, axe: str) -> None:
     served = open_server[1]
 
     def fail(progress: object) -> None:
@@ -277,7 +277,7 @@ def test_two_editors_see_each_others_values(visitor: Visitor, open_server: Serve
     assert open_server[1].describe("users").config["segment.ms"] == "8888000"
 
 
-def test_new_records_are_followed_until_somebody_stops(
+def test_new_records_are_followed_until_the_user_stops(
     visitor: Visitor, open_server: Server, axe: str
 ) -> None:
     manager = open_server[1].opened()

@@ -89,7 +89,7 @@ def test_two_keys_of_one_md5_both_survive(served: Served) -> None:
     assert [values.get(key) for key in md5_pair()] == [b"value 0", b"value 1"]
 
 
-def test_open_idempotent_producer_goes_on(
+def test_open_idempotent_producer_continues(
     served: Served, served_by_java: dict[Partition, list[Record]]
 ) -> None:
     """The producer has been open since before the cleaning: its sequence must still fit."""
@@ -98,7 +98,7 @@ def test_open_idempotent_producer_goes_on(
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_new_producer_goes_on(
+def test_new_producer_continues(
     number: int, served: Served, served_by_java: dict[Partition, list[Record]]
 ) -> None:
     assert served_by_java

@@ -17,7 +17,7 @@ from tests.support.kafka.records import Sent
 pytestmark = pytest.mark.kafka
 
 
-def test_a_broker_goes_on_where_a_manager_stopped(tmp_path: Path) -> None:
+def test_a_broker_continues_where_a_manager_stopped(tmp_path: Path) -> None:
     """Also: our ``meta.properties`` of a second directory, and our file in the root, are fine with it."""
     first, second = tmp_path / "data", tmp_path / "more"
     broker = Broker(first)

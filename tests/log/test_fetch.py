@@ -180,7 +180,7 @@ def test_an_offset_outside_is_refused(tmp_path: Path, offset: int) -> None:
     assert " 14," in raised.value.reason and " 19," in raised.value.reason
 
 
-def test_worked_example_18_a_partial_message_is_told_from_a_whole_one(tmp_path: Path) -> None:
+def test_worked_example_18_a_partial_message_differs_from_a_whole_one(tmp_path: Path) -> None:
     messages = [one(0, "a"), one(1, "bbb")]
     view = view_of(write_segments(tmp_path, {0: messages}))
     first, both = len(messages[0]), len(messages[0]) + len(messages[1])

@@ -64,7 +64,7 @@ MOVES: dict[str, Callable[[PartitionLog], object]] = {
 
 
 @pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
-def test_a_move_is_told(
+def test_a_move_is_reported(
     moved: tuple[PartitionLog, list[PartitionLog]], move: Callable[[PartitionLog], object]
 ) -> None:
     log, calls = moved
@@ -73,7 +73,7 @@ def test_a_move_is_told(
     assert set(calls) == {log}
 
 
-def test_the_view_is_there_when_a_move_is_told(moved: tuple[PartitionLog, list[PartitionLog]]) -> None:
+def test_the_view_is_there_when_a_move_is_reported(moved: tuple[PartitionLog, list[PartitionLog]]) -> None:
     log, _ = moved
     ends = list[int]()
     log.when_moved = lambda log: ends.append(log.view.log_end_offset)
@@ -92,7 +92,7 @@ def test_what_moves_nothing_is_not_told(moved: tuple[PartitionLog, list[Partitio
     assert calls == []
 
 
-def test_the_last_stable_offset_is_told_alone(tmp_path: Path) -> None:
+def test_the_last_stable_offset_is_reported_alone(tmp_path: Path) -> None:
     """The end and the high watermark stand still; a marker below the high watermark ends the transaction."""
     log, stable = opened(tmp_path), list[int]()
     log.append(sent(2, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True))

@@ -80,7 +80,7 @@ def test_the_newest_sound_snapshot_wins(tmp_path: Path) -> None:
     assert state.end_offset == 8
 
 
-def test_who_is_alive(tmp_path: Path) -> None:
+def test_which_producers_are_alive(tmp_path: Path) -> None:
     producers = {1: entry(1, 0, timestamp_ms=100), 2: entry(2, 1, timestamp_ms=101)}
     producers[3] = entry(3, 2, timestamp_ms=0, open_transaction_offset=2)
     state = ProducerStates(3, producers.values())

@@ -65,7 +65,7 @@ def name(base: int, kind: str) -> str:
     return f"{base:020d}.{kind}"
 
 
-def test_a_clean_log_is_only_looked_at(tmp_path: Path) -> None:
+def test_a_clean_log_is_not_changed(tmp_path: Path) -> None:
     partition = settled(tmp_path)
     before = tree(partition)
     seen: list[files.Operation] = []
@@ -224,7 +224,7 @@ def test_preallocated_indexes_are_trimmed(tmp_path: Path) -> None:
     assert tree(partition) == before
 
 
-def test_files_that_nobody_owns_go_and_strangers_stay(tmp_path: Path) -> None:
+def test_files_without_a_log_go_and_unknown_ones_stay(tmp_path: Path) -> None:
     partition = settled(tmp_path)
     strays = [name(77, "index"), name(77, "timeindex"), name(3, "snapshot"), name(99, "snapshot")]
     strays += [name(0, "log.deleted"), name(10, "index.tmp"), "leader-epoch-checkpoint.tmp"]

@@ -95,7 +95,7 @@ def test_the_marker_is_gone_while_logs_are_loaded(tmp_path: Path, monkeypatch: p
     assert not (path / MARKER).exists()
 
 
-def test_after_a_crash_the_marker_is_nobodys(tmp_path: Path) -> None:
+def test_after_a_crash_the_marker_has_no_brokers_epoch(tmp_path: Path) -> None:
     path = write(tmp_path / "log", clean=False)
     (done,) = recover(path)
     assert not done.was_clean

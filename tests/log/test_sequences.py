@@ -159,7 +159,7 @@ def test_several_batches_at_once_are_checked_as_one_by_one(offered: list[Sent]) 
         assert wanted is None and got is None
 
 
-def test_the_sequence_goes_on_at_0_behind_the_largest() -> None:
+def test_the_sequence_continues_at_0_behind_the_largest() -> None:
     log = Log()
     assert log.offer(Sent(producer=1, epoch=0, sequence=TOP - 1, count=3)) is None
     assert log.offer(Sent(producer=1, epoch=0, sequence=0)) == 45

@@ -73,7 +73,7 @@ def test_what_fails_for_a_moment_is_repeated(fault: str, proxy: FaultyProxy, lar
 
 
 @pytest.mark.parametrize("fault", [BUSY, CUT, SILENT, LOST, SHORT])
-def test_what_goes_on_failing_is_one_line(
+def test_what_keeps_failing_is_one_line(
     fault: str, proxy: FaultyProxy, large: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Of a whole object that a store says is shorter, nobody knows.
@@ -156,7 +156,7 @@ def test_a_put_whose_answer_is_lost_makes_a_backup_all_the_same(
 
 
 @pytest.mark.parametrize("word", ["writer.json", "chunks", "/backups/backups"])
-def test_a_backup_that_fails_is_no_restore_point_and_stands_in_nobodys_way(
+def test_a_backup_that_fails_is_no_restore_point_and_blocks_no_other(
     word: str, proxy: FaultyProxy, logs: Path, target: Path, tmp_path: Path
 ) -> None:
     proxy.fail(BUSY, words=("PUT", word), forever=True)

@@ -151,7 +151,7 @@ def sha256(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("way", ["in place", "out"])
-def test_the_report_says_who_what_when_and_every_file(golden: Path, tmp_path: Path, way: str) -> None:
+def test_the_audit_has_user_run_time_and_every_file(golden: Path, tmp_path: Path, way: str) -> None:
     staged = stage(golden, "basic", tmp_path / "data")
     topic_partition: dict[str, Any] = (
         {} if way == "in place" else {"in_place": False, "out": tmp_path / "new"}

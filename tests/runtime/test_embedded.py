@@ -211,7 +211,7 @@ def test_a_damaged_index_is_not_used_for_reading(tmp_path: Path) -> None:
         assert [each.offset for each in LogReader(logs[EVENTS], 7).records()] == [7, 8]
 
 
-def test_records_deleted_past_an_open_transaction_hold_nobody_back(tmp_path: Path) -> None:
+def test_records_deleted_past_an_open_transaction_hold_no_reader_back(tmp_path: Path) -> None:
     """Kafka's first unstable offset is never below the log start (``UnifiedLog``)."""
     opening = client_batch(
         [Stored(0, b"k", b"v", NOW)] * 2,

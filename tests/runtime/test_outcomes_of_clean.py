@@ -102,7 +102,7 @@ def test_a_dry_run_and_a_copy_read_the_list_and_change_nothing(
     assert listing(directory) == before
 
 
-def test_a_brokers_directory_gets_no_files_of_ours(both: tuple[Path, app.CleanRequest]) -> None:
+def test_a_brokers_directory_gets_no_files_of_siltstone(both: tuple[Path, app.CleanRequest]) -> None:
     directory, request = both
     (directory / CLEANINGS_FILE).unlink()
     assert clean(request)[BAD].status == "uncleanable"

@@ -111,7 +111,7 @@ def test_filters() -> None:
     assert matching(SOME, [], strict=True) == {}
 
 
-def test_what_is_told_is_in_order() -> None:
+def test_quotas_are_listed_in_order() -> None:
     assert list(ordered(SOME)[ADA]) == ["request_percentage", "producer_byte_rate"]
     assert list(ordered({(("user", "b"),): {}, (("user", None),): {}})) == [
         (("user", None),),

@@ -68,7 +68,7 @@ def test_a_new_partition_changes_no_id(tmp_path: Path) -> None:
         assert logs.topics.ids == before
 
 
-def test_nobody_who_looks_waits_for_a_change_of_topics(tmp_path: Path) -> None:
+def test_readers_do_not_wait_for_a_change_of_topics(tmp_path: Path) -> None:
     """A broker answers everybody from one thread, and a topic of many partitions takes seconds."""
     with opened(tmp_path) as logs:
         logs.topics.create("a", 2)

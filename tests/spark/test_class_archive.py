@@ -81,7 +81,7 @@ def test_what_others_could_have_written_is_not_used(place: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
-def test_what_somebody_else_owns_is_not_used(place: Path) -> None:
+def test_what_another_user_owns_is_not_used(place: Path) -> None:
     path = kept(place)
     os.chown(path, 65534, 65534)
     assert class_archive.find(JAVA) is None
@@ -111,7 +111,7 @@ def java(options: str, *more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_java_goes_on_without_an_archive_that_is_damaged(
+def test_java_continues_without_an_archive_that_is_damaged(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """With a real Java, in a folder with a space in its name; nothing of it comes to standard output."""

@@ -88,7 +88,7 @@ def test_buckets_are_small_and_dealt_evenly(workers: int, entries_mib: int) -> N
     assert entries / tasks + 3.5 * entries / more <= memory
 
 
-def test_a_failed_job_is_told_by_its_cause_not_by_a_line_of_its_trace() -> None:
+def test_a_failed_job_is_reported_by_its_cause_not_by_a_line_of_its_trace() -> None:
     text = """An error occurred while calling o42.collect.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 4 times
 \tat org.apache.spark.util.SparkErrorUtils.tryWithSafeFinally(SparkErrorUtils.scala:80)

@@ -168,7 +168,7 @@ def test_a_task_that_goes_again_gives_up_and_so_do_the_others(tmp_path: Path) ->
     assert any("another worker aborted" in row.report for row in found)
 
 
-def test_what_a_stage_raises_is_a_row_and_nobody_waits(tmp_path: Path) -> None:
+def test_what_a_stage_raises_is_a_row_and_no_task_waits(tmp_path: Path) -> None:
     failing = [stages()[0], Stage(function=raise_task, arguments=(), tasks=2), stages()[2]]
     found = on_threads(tmp_path, failing, 2, 0)
     assert sum("RuntimeError: on purpose" in row.report for row in found) == 1

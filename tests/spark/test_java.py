@@ -104,7 +104,7 @@ def test_it_listens_and_ends_with_this_process() -> None:
     assert started.process.wait(60) == 0
 
 
-def test_one_that_ends_at_once_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_ends_at_once_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     started = java.start(" -Xmx1")
     with pytest.raises(RuntimeError, match="Java ended"):
         started.connection()

@@ -185,7 +185,7 @@ def test_a_large_log_that_does_so_does_not_either(
     assert any("lack of memory" in result.reason for result in report.results)
 
 
-def test_looking_at_logs_goes_on_as_well(
+def test_listing_logs_continues_as_well(
     golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``explain`` and ``verify`` have all small logs in one job."""

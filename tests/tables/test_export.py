@@ -174,7 +174,7 @@ def test_nothing_is_left_of_an_export_that_fails(root: Path, tmp_path: Path) -> 
     assert left_beside(tmp_path / "out") == []
 
 
-def test_files_that_nobody_reported_are_not_in_the_target(
+def test_files_without_a_report_are_not_in_the_target(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(splits, "OPEN_COST_BYTES", 1)

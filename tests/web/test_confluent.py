@@ -449,7 +449,7 @@ def test_what_a_group_does_not_have_is_not_found(looking: Callable[[str], Respon
     refused(looking("consumer-groups/billing/lags/orders/partitions/9"), 404, 404)
 
 
-def test_directories_that_are_looked_at_are_described_and_not_changed(
+def test_directories_in_look_mode_are_described_and_not_changed(
     looking: Callable[[str], Response],
 ) -> None:
     assert [topic["topic_name"] for topic in data(looking("topics"))] == ["__consumer_offsets", "orders"]

@@ -308,7 +308,7 @@ def with_users(served: Served) -> Table:
     )
 
 
-def test_who_does_not_log_in_changes_nothing(with_users: Table) -> None:
+def test_a_request_without_a_login_changes_nothing(with_users: Table) -> None:
     with_users.refused(401)
     wrong = base64.b64encode(b"ADMIN:wrong").decode()
     for given in ("Basic !!!", f"Basic {wrong}", "Bearer x", "Digest x"):
@@ -320,7 +320,7 @@ def test_who_does_not_log_in_changes_nothing(with_users: Table) -> None:
 
 
 @pytest.mark.parametrize("role", [Role.VIEWER, Role.READER, Role.EDITOR])
-def test_who_has_a_lower_role_than_a_route_changes_nothing(with_users: Table, role: Role) -> None:
+def test_a_lower_role_than_a_routes_changes_nothing(with_users: Table, role: Role) -> None:
     header = {"Authorization": f"Bearer {_TOKENS[role]}"}
     assert with_users.client.get("/metrics", headers=header).status_code == 200
     with_users.refused(403, but=lambda route: route.role <= role, **header)
@@ -442,7 +442,7 @@ def test_a_crash_between_audit_and_change_leaves_the_intent_alone(
     assert {change.outcome for change in left if change.action != RESTART} == {None}
 
 
-def test_a_program_and_a_page_of_ours_may_change(served: Served) -> None:
+def test_a_program_and_a_page_of_the_console_may_change(served: Served) -> None:
     client = client_of(served)
     assert client.post("/probe/topics/one").status_code == 200
     own = {"Sec-Fetch-Site": "same-origin"}

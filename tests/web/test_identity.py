@@ -54,7 +54,7 @@ def test_a_bad_line_of_the_users_file_is_named(line: str) -> None:
     assert caught.value.path == "users:2"
 
 
-def test_only_a_trusted_proxy_says_who_asks() -> None:
+def test_only_a_trusted_proxy_names_users() -> None:
     identity = Identity(
         auth="proxy",
         trusted=networks_of(["10.0.0.0/24"], "test"),

@@ -55,7 +55,7 @@ def test_a_place_is_waited_for_in_turn_and_too_many_are_refused() -> None:
     assert asyncio.run(run()) == ["a", "d refused", "c", "free again"]
 
 
-def test_nobody_waits_for_ever() -> None:
+def test_no_request_waits_for_ever() -> None:
     async def run() -> None:
         places = Places(1, seconds=0.01)
         async with places.place():

@@ -148,7 +148,7 @@ def test_the_cleaners_lists_have_pages(
     }
 
 
-def test_what_is_wrong_is_told(tmp_path: Path, properties: Path) -> None:
+def test_what_is_wrong_is_shown(tmp_path: Path, properties: Path) -> None:
     paths = (tmp_path / "a", tmp_path / "b")
     with Served(ServeOptions(paths=paths, properties=properties, engine="process")) as served:
         client = client_of(served)

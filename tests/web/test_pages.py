@@ -257,7 +257,7 @@ def test_a_wrong_question_is_answered_in_the_frame_of_the_console(
     assert plain.status_code == status and said in plain.text and "<html" not in plain.text
 
 
-def test_who_may_not_is_told_in_the_frame_of_the_console(served: Served) -> None:
+def test_a_missing_right_is_shown_in_the_frame_of_the_console(served: Served) -> None:
     users = Users("vera:viewer:sha256$" + hashlib.sha256(b"t").hexdigest(), "users")
     rules = rules_of(served.config, [], is_look=False)
     client = client_of(served, replace(rules, identity=Identity(auth="basic", users=users)))
@@ -668,7 +668,7 @@ def test_a_compaction_beside_the_log_is_in_the_history(served: Served, client: T
 # Dry runs, records as they are sent and come.
 
 
-def test_a_dry_run_is_told_on_the_page_of_segments(
+def test_a_dry_run_is_shown_on_the_page_of_segments(
     served: Served, client: TestClient, wait_for: Callable[[Callable[[], bool]], None]
 ) -> None:
     for value in (b"1", b"2", b"3"):

@@ -118,7 +118,7 @@ def test_unknown_topics_are_not_changed(client: TestClient) -> None:
     refused(client.delete(f"{path}/compactionThreshold"), 404)
 
 
-def test_directories_that_are_only_looked_at(
+def test_directories_in_look_mode(
     client: TestClient, served: Served, open_served: Callable[..., Served]
 ) -> None:
     compacted(client, served)

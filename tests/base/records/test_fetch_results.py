@@ -76,7 +76,7 @@ def test_no_message_byte_is_copied() -> None:
     assert np.shares_memory(whole, decode_message_set_send(whole).messages)
 
 
-def test_a_chunk_that_ends_within_a_message_is_told_from_one_that_ends_between_two() -> None:
+def test_a_chunk_that_ends_within_a_message_differs_from_one_that_ends_between_two() -> None:
     ends = np.cumsum([0, *map(len, MESSAGES)]).tolist()
     for cut in range(len(LOG) + 1):
         scan = decode_message_set_send(b"".join(encode_message_set_send(send(LOG[:cut])))).scan()

@@ -171,7 +171,7 @@ def test_what_kafka_does_not_list_is_listed_where_it_is_set(broker: ServedBroker
     assert (entry.value, entry.config_source) == ("5", STATIC)
 
 
-def test_keys_documentation_and_synonyms_are_told_to_those_who_ask(broker: ServedBroker) -> None:
+def test_keys_documentation_and_synonyms_are_sent_if_they_are_asked_for(broker: ServedBroker) -> None:
     broker.log("t")
     found = described(broker, TOPIC, "t", keys=("retention.ms", "nope"))
     (entry,) = found.configs

@@ -106,7 +106,7 @@ def test_one_with_records_moves_to_the_end(broker: ServedBroker) -> None:
     assert client.ask() == [(1, 0, one), (2, 0, one), (0, 0, one)]
 
 
-def test_an_error_is_told_each_time_and_its_end_once(broker: ServedBroker) -> None:
+def test_an_error_is_sent_each_time_and_its_end_once(broker: ServedBroker) -> None:
     client = client_of(broker)
     for _ in range(2):
         assert client.ask((0, 7), (8, 0)) == [(0, 1, 0), (8, 3, 0)]

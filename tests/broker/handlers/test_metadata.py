@@ -125,7 +125,7 @@ def test_a_topic_that_is_named_in_no_way_of_the_version(
     assert answer.error_code == (code if version >= 12 else 0)
 
 
-def test_operations_are_told_to_those_who_ask(broker: ServedBroker) -> None:
+def test_operations_are_sent_if_they_are_asked_for(broker: ServedBroker) -> None:
     answer = asked(broker, "a", "nope", version=8)
     assert {topic.topic_authorized_operations for topic in answer.topics} == {NOT_ASKED}
     assert answer.cluster_authorized_operations == NOT_ASKED

@@ -272,7 +272,7 @@ def test_acks_0_are_not_answered(broker: ServedBroker) -> None:
     assert broker.call(produce, request_of(sent(), topic="other", acks=0), 11) is CLOSE
 
 
-def test_a_full_disk_loses_nothing_and_the_log_goes_on(broker: ServedBroker) -> None:
+def test_a_full_disk_loses_nothing_and_the_log_continues(broker: ServedBroker) -> None:
     log = broker.log("t", records=1)
     with failing(log.directory, "write", error=28):
         assert code(broker, sent()) == 56

@@ -110,7 +110,7 @@ def produced(broker: ServedBroker, version: int, acks: int = 1) -> tuple[Call, A
 
 
 @pytest.mark.parametrize("version", range(3, 13))
-def test_a_producer_is_told_how_long_to_wait(broker: ServedBroker, version: int) -> None:
+def test_a_producer_gets_its_throttle_time(broker: ServedBroker, version: int) -> None:
     broker.log("t")
     size = len(request_frame(produce_request(), version)) - 4
     bound = size // 100
@@ -152,7 +152,7 @@ def test_a_consumer_over_its_quota_gets_nothing_and_asks_again(broker: ServedBro
     assert answer.throttle_time_ms == 0 and len(answer.responses[0].partitions[0].records) > 0
 
 
-def test_a_session_goes_on_after_a_throttling(broker: ServedBroker) -> None:
+def test_a_session_continues_after_a_throttling(broker: ServedBroker) -> None:
     """A client that was told nothing is told later: records, and the high watermark."""
     log = broker.log("t")
     number = broker.call(fetch, fetch_request(session_epoch=0), 12).session_id

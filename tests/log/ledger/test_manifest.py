@@ -165,7 +165,7 @@ def test_what_is_sound_but_no_manifest_is_refused(missing: str) -> None:
         (replace(LEDGER, runs=(replace(OLD, superseded=0), EMPTY)), "without a file"),
     ],
 )
-def test_what_cannot_be_a_ledger_is_told(ledger: Ledger, wrong: str) -> None:
+def test_what_cannot_be_a_ledger_is_an_error(ledger: Ledger, wrong: str) -> None:
     assert wrong in broken_rule(ledger)
 
 

@@ -101,7 +101,7 @@ def test_a_log_without_a_ledger_is_read_as_it_is(log: PartitionLog) -> None:
     assert not (log.directory / ".compacted").exists()
 
 
-def test_the_reader_goes_on_from_where_it_was(log: PartitionLog) -> None:
+def test_the_reader_continues_from_where_it_was(log: PartitionLog) -> None:
     append(log, "a1 b1 a2")
     plainly.compact(log)
     reader = log.reader(read_compacted=True)
@@ -138,7 +138,7 @@ def test_a_newer_ledger_is_read_only_below_where_the_log_was_to_be_read(
         assert continued(log, offset, 4) == [each for each in expected if int(each[0]) >= offset]
 
 
-def test_the_log_itself_goes_on_below_a_newer_horizon(log: PartitionLog) -> None:
+def test_the_log_itself_continues_below_a_newer_horizon(log: PartitionLog) -> None:
     append(log, "a1 b1")
     reader = log.reader(read_compacted=True)
     assert read(reader) == ["0:a1", "1:b1"]
@@ -215,7 +215,7 @@ def test_what_was_deleted_before_it_was_compacted_is_passed_over(log: PartitionL
         (AtTime(NOW + 7), ""),
     ],
 )
-def test_it_starts_where_it_is_told(log: PartitionLog, start: object, expected: str) -> None:
+def test_it_starts_at_the_given_place(log: PartitionLog, start: object, expected: str) -> None:
     append(log, "a1 b1 x- a2 c1")
     plainly.compact(log)
     append(log, "c2 d1")
@@ -246,7 +246,7 @@ def test_the_offset_does_not_run_ahead_of_the_end(log: PartitionLog) -> None:
     assert reader.poll() is None
 
 
-def test_it_ends_where_it_is_told(log: PartitionLog) -> None:
+def test_it_ends_at_the_given_place(log: PartitionLog) -> None:
     append(log, "a1 b1 a2 c1 d1 e1 f1")
     plainly.compact(log)
     append(log, "g1 h1")
@@ -337,7 +337,7 @@ def many(log: PartitionLog, count: int = 20, value: str = "1") -> None:
     append(log, " ".join(f"{chr(97 + number)}{value}" for number in range(count)))
 
 
-def test_a_reader_goes_on_in_the_ledger_it_began_with(log: PartitionLog) -> None:
+def test_a_reader_continues_in_the_ledger_it_began_with(log: PartitionLog) -> None:
     many(log)
     plainly.compact(log)
     with log.reader(read_compacted=True, buffer_bytes=1) as reader:
@@ -377,7 +377,7 @@ def test_a_reader_at_the_end_of_an_idle_log_holds_nothing(log: PartitionLog) -> 
     assert len(read(reader)) == 20
 
 
-def test_a_reader_that_nobody_holds_any_more_lets_go(log: PartitionLog) -> None:
+def test_a_reader_without_references_releases_its_ledger(log: PartitionLog) -> None:
     many(log)
     plainly.compact(log)
     reader = log.reader(read_compacted=True)
@@ -490,7 +490,9 @@ def test_no_damaged_byte_gives_other_records(log: PartitionLog, codec: int) -> N
 
 
 @pytest.mark.parametrize("start", [3, 11])
-def test_no_damaged_byte_gives_other_records_to_who_starts_amid(log: PartitionLog, start: int) -> None:
+def test_no_damaged_byte_gives_other_records_to_a_reader_that_starts_amid(
+    log: PartitionLog, start: int
+) -> None:
     many(log, 12)
     plainly.compact(log)
     expected = view(log, start=start)

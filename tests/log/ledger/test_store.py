@@ -93,7 +93,7 @@ def test_hidden_offsets_belong_to_their_ledger(store: LedgerStore) -> None:
     assert (first.entries, second.entries) == (10, 8)
 
 
-def test_an_old_ledger_goes_once_nobody_reads_it(store: LedgerStore) -> None:
+def test_an_old_ledger_continuesce_no_reader_has_it(store: LedgerStore) -> None:
     committed(store)
     held = store.open()
     assert held is not None

@@ -184,7 +184,7 @@ def test_if_one_partition_cannot_be_compacted_none_is(tmp_path: Path, hold: str,
         assert compactions.status("users").status == SUCCESS and len(seen(manager[USERS])) == 1
 
 
-def test_nobody_waits_for_a_check_that_was_cancelled(tmp_path: Path) -> None:
+def test_a_cancelled_check_is_not_waited_for(tmp_path: Path) -> None:
     """Both threads are busy when the check is due, and the service is closed before one is free."""
     clock, engine = ManualClock(NOW), Blocking()
     with serving(tmp_path, lambda: engine, partitions=2, clock=clock) as (manager, compactions):
