@@ -85,7 +85,7 @@ def test_a_copy_in_a_bucket_has_the_bytes_of_a_copy_on_a_disk(
     assert not restore(target, tmp_path / "restored").needs_recovery
     assert contents(tmp_path / "restored") == contents(tmp_path / "disk")
     (point,) = restore_points(target)
-    assert str(in_bucket.out) == str(target / f"@{point.backup_id}")
+    assert str(in_bucket.out) == f"s3://{bucket}/cleaned/one/@{point.backup_id}"
     for path in (target, in_bucket.out):
         st.verify(logs, path).raise_for_errors()
         assert latest(path) == latest(tmp_path / "disk")

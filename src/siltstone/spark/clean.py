@@ -25,8 +25,9 @@ import contextlib
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from pyspark import Broadcast
 from pyspark.sql import SparkSession
 
 from siltstone.base.errors import EngineError, SiltstoneError
+from siltstone.base.files.backups import BackedUpFile, ChunkWriter
 from siltstone.compaction import broadcast
 from siltstone.compaction.broadcast import (
     MIN_CLEAN_TO_DIRTY_RATIO,
@@ -50,6 +52,7 @@ from siltstone.compaction.engine import (
     offset_span,
     with_ranges,
 )
+from siltstone.compaction.inplace.stored_copy import FileToPut, put_file
 from siltstone.compaction.joining import join_pieces, remove_pieces
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.report import UNCLEANABLE, failure_of
@@ -208,6 +211,18 @@ def clean_whole_task(inputs: Sequence[Sequence[LogWork]], batches: Batches) -> I
         for work in inputs[number]:
             report = clean_in_one_task(work, attempt_name(), buffers)
             yield report_row(rows.REPORT, report).batch()
+
+
+def put_files_task(
+    target: Path, known: Collection[str], inputs: Sequence[Sequence[FileToPut]], batches: Batches
+) -> Iterator[pa.RecordBatch]:
+    """Put files of a copy in a store; a file is a report. Chunks are named by their bytes, so an attempt that
+    is repeated, or runs beside another one, puts the same."""
+    writer = ChunkWriter(target, known)
+    for number in task_numbers(batches):
+        for file in inputs[number]:
+            put = put_file(Path(file.source), file.name, target, writer)
+            yield report_row(rows.REPORT, put).batch()
 
 
 def distribute_logs(works: Sequence[LogWork], workers: int) -> list[list[LogWork]]:
@@ -400,6 +415,27 @@ class SparkEngine(SparkWorkers):
     ) -> None:
         super().__init__(session, **options)
         self._min_clean_to_dirty_ratio = min_clean_to_dirty_ratio
+
+    def put_files(
+        self, target: Path, known_chunks: Collection[str], to_put: Sequence[FileToPut]
+    ) -> list[BackedUpFile]:
+        """Put files that are in a store into a copy in a store, a few in each task
+        (``stored_copy.FilePutter``). Raises EngineError."""
+        sizes = [file.size for file in to_put]
+        tasks = min(len(to_put), 4 * self.workers)
+        inputs = [[to_put[index] for index in part] for part in neighbours(sizes, tasks)]
+        known = frozenset(known_chunks)
+        reports = self._run_numbered(
+            "putting what stays as it is",
+            len(inputs),
+            put_files_task,
+            target,
+            known,
+            inputs,
+            size=sum(sizes),
+            is_rewriting=True,
+        )
+        return [report_of(row, BackedUpFile) for row in reports]
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """Clean logs, a few in each task, since a task costs Spark some 80 ms.

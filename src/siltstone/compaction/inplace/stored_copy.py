@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from siltstone.base import files
 from siltstone.base.files import backups
@@ -46,6 +47,46 @@ class StoredTarget:
     known_chunks: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileToPut:
+    """A file of the copy: where it is read, its name in the copy, its bytes."""
+
+    source: str
+    name: str
+    size: int
+
+
+@runtime_checkable
+class FilePutter(Protocol):
+    """An engine whose workers put files that each of them can read."""
+
+    def put_files(
+        self, target: Path, known_chunks: Collection[str], to_put: Sequence[FileToPut]
+    ) -> list[BackedUpFile]:
+        """Put the chunks of files; those of ``known_chunks`` are there. Raises EngineError."""
+
+
+def put_file(source: Path, name: str, target: Path, writer: ChunkWriter) -> BackedUpFile:
+    """Put a file's chunks. Those of a restore point of the same store are not read: the store copies them.
+    Raises SourceChangedError, OSError."""
+    status = files.stat(source, follow=False)
+    stored = files.stored_chunks(source)
+    is_near = stored is not None and files.is_same_store(stored.target, target)
+    if stored is not None and is_near and stored.chunk_bytes == backups.CHUNK_BYTES:
+        chunks = writer.copy(stored.target, stored.names, status.size)
+    else:
+        with files.Reader(source) as reader:
+            chunks = writer.put_file(reader, status.size)
+    return BackedUpFile(
+        name=name,
+        size=status.size,
+        modified_ns=status.modified_ns,
+        inode=0,
+        mode=_READABLE if files.is_object(source) else status.mode,
+        chunks=chunks,
+    )
+
+
 @contextlib.contextmanager
 def stored_target(
     path: Path, now_ms: int, *, parent: Path | None = None, takes_over: bool = False
@@ -67,13 +108,20 @@ def stored_target(
 
 
 class StoredCopy(CleanedCopy):
-    """A cleaned copy of ``source`` as a restore point of a store."""
+    """A cleaned copy of ``source`` as a restore point of a store.
+
+    ``workers``: returns the run's engine, None if there is none; its workers put what is in a store and stays
+    as it is.
+    """
+
+    workers: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(self, run: str, source: LogDirectory, target: StoredTarget) -> None:
         super().__init__(run, source, target.folder / "copy")
         self._stored = target
         self._chunks = ChunkWriter(target.path, target.known_chunks)
         self._files: dict[str, Future[BackedUpFile]] = {}
+        self._unchanged: dict[str, FileToPut] = {}
         self._folders: dict[str, None] = {}
         self._pool = ThreadPoolExecutor(backups.THREADS, thread_name_prefix="siltstone-put")
 
@@ -101,7 +149,7 @@ class StoredCopy(CleanedCopy):
         super().delete_old_segments(state, expiry)
         for base in expiry.bases:
             for kind in SEGMENT_KINDS:
-                self._files.pop(f"{state.path.name}/{segment_file(base, kind)}", None)
+                self._forget(f"{state.path.name}/{segment_file(base, kind)}")
 
     def abort_run(self) -> None:
         """Stop putting; no restore point is made."""
@@ -115,24 +163,7 @@ class StoredCopy(CleanedCopy):
         return self._files[name]
 
     def _put_now(self, source: Path, name: str) -> BackedUpFile:
-        status = files.stat(source, follow=False)
-        return BackedUpFile(
-            name=name,
-            size=status.size,
-            modified_ns=status.modified_ns,
-            inode=0,
-            mode=_READABLE if files.is_object(source) else status.mode,
-            chunks=self._put_chunks(source, status.size),
-        )
-
-    def _put_chunks(self, source: Path, size: int) -> tuple[str, ...]:
-        """The chunks of a file. Those of a restore point are not read if the store can copy them."""
-        stored = files.stored_chunks(source)
-        is_near = stored is not None and files.is_same_store(stored.target, self._stored.path)
-        if stored is not None and is_near and stored.chunk_bytes == backups.CHUNK_BYTES:
-            return self._chunks.copy(stored.target, stored.names, size)
-        with files.Reader(source) as reader:
-            return self._chunks.put_file(reader, size)
+        return put_file(source, name, self._stored.path, self._chunks)
 
     def _make_folder(self, source: Path, target: Path) -> None:
         if target == self._partial_copy:
@@ -141,23 +172,41 @@ class StoredCopy(CleanedCopy):
             self._folders[str(target.relative_to(self._partial_copy))] = None
 
     def _copy_file(self, source: Path, target: Path) -> None:
-        self._put(source, target)
+        if not files.is_read_only(source) or not isinstance(self.workers(), FilePutter):
+            self._put(source, target)
+            return
+        name = str(target.relative_to(self._partial_copy))
+        self._unchanged[name] = FileToPut(source=str(source), name=name, size=files.stat(source).size)
+
+    def _put_unchanged(self) -> dict[str, BackedUpFile]:
+        """Let the workers put what the cleaning left as it is in a store."""
+        putter = self.workers()
+        if not self._unchanged or not isinstance(putter, FilePutter):
+            return {}
+        to_put = list(self._unchanged.values())
+        put = putter.put_files(self._stored.path, self._stored.known_chunks, to_put)
+        return {file.name: file for file in put}
+
+    def _forget(self, name: str) -> None:
+        self._files.pop(name, None)
+        self._unchanged.pop(name, None)
 
     def _sync_folder(self, target: Path) -> None:
         """The restore point is what makes the copy durable."""
 
     def _remove_folder(self, target: Path) -> None:
         prefix = f"{target.relative_to(self._partial_copy)}/"
-        for name in [name for name in self._files if name.startswith(prefix)]:
-            del self._files[name]
+        for name in [name for name in (*self._files, *self._unchanged) if name.startswith(prefix)]:
+            self._forget(name)
         super()._remove_folder(target)
 
     def _publish(self) -> None:
         """Put the restore point, when all its chunks are there."""
         for path in files.list_files(self._partial_copy) if files.exists(self._partial_copy) else ():
             self._put(self._partial_copy / path)  # the checkpoint
-        backed_up = tuple(self._files[name].result() for name in sorted(self._files))
+        by_name = {name: future.result() for name, future in self._files.items()} | self._put_unchanged()
         self._pool.shutdown()
+        backed_up = tuple(by_name[name] for name in sorted(by_name))
         directory = BackedUpDirectory(
             path=str(self._stored.path), folders=tuple(sorted(self._folders)), files=backed_up
         )
