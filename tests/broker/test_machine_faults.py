@@ -186,6 +186,37 @@ def test_a_directory_that_goes_offline_and_is_back_after_a_restart(tmp_path: Pat
     assert_nothing_is_lost(senders, watching, log)
 
 
+@pytest.mark.timeout(300)
+def test_a_file_system_that_is_read_only_for_a_while(tmp_path: Path, small_disk: Path) -> None:
+    """As after an error of the disk. A test may not mount it again while a broker has files open there."""
+    good, bad = tmp_path / "good", small_disk / "bad"
+    with serving(good, bad) as server:
+        port = server.addresses[0].port
+        address = f"127.0.0.1:{port}"
+        create_topic(address)
+        hit = {int(path.name.rpartition("-")[2]) for path in bad.glob("killed-*")}
+        senders, watching = senders_to(address), Reader(address)
+        assert 0 < len(hit) < len(senders)
+        work_until(senders, watching, more=MORE)
+    remount(small_disk, "ro")
+    with serving(good, bad, port=port) as server:
+        assert list(server.broker.manager.offline) == [bad]
+        before = {one.partition: len(one.acknowledged) for one in senders if one.partition in hit}
+        work_until([one for one in senders if one.partition not in hit], watching, more=MORE)
+        assert {one.partition: len(one.acknowledged) for one in senders if one.partition in hit} == before
+    remount(small_disk, "rw")
+    with serving(good, bad, port=port) as server:
+        assert not server.broker.manager.offline
+        work_until(senders, watching, more=MORE)
+        log = finish(senders, watching, address)
+    assert_nothing_is_lost(senders, watching, log)
+
+
+def remount(path: Path, mode: str) -> None:
+    """Mount a file system again, ``ro`` or ``rw``."""
+    subprocess.run(["mount", "-o", f"remount,{mode}", str(path)], check=True)
+
+
 def cuts_of(api_key: int, request_bytes: int, answer_bytes: int) -> list[Cut]:
     """Every phase: in the length, the header and the body of the request, after it, and in the answer."""
     requests = list(range(1, request_bytes))
