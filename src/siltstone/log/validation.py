@@ -395,7 +395,7 @@ def _check_batches(
         data, 1 if is_client else 2, check_batches, checksum, rules
     )
     if outcome or len(rows) == 0:
-        raise _incomplete_data_error(data, end, outcome)
+        raise _incomplete_data_error(data, end, outcome, size_max=config.max_message_bytes)
     if flags & ANY_REFUSED:
         # Kafka checks the format and the base offset first, then sizes, then checksums.
         is_first_check = (findings[:, FAULT] == Fault.MAGIC) | (findings[:, FAULT] == Fault.BASE_OFFSET)
@@ -414,8 +414,11 @@ def _check_batches(
     return rows, findings
 
 
-def _incomplete_data_error(data: Bytes, end: int, outcome: ScanEnd) -> LogError:
-    """The error for ``data`` that is not a sequence of whole batches; ``end``: where the last one ends."""
+def _incomplete_data_error(
+    data: Bytes, end: int, outcome: ScanEnd, *, size_max: int | None = None
+) -> LogError:
+    """The error for ``data`` that is not a sequence of whole batches; ``end``: where the last one ends;
+    ``size_max``: ``max.message.bytes``."""
     if outcome == ScanEnd.CLEAN:
         return InvalidRecordError("no batch was sent", advice="send at least one record")
     # A message of format v1 may be smaller than the scan's minimum; Kafka reports its format.
@@ -423,9 +426,13 @@ def _incomplete_data_error(data: Bytes, end: int, outcome: ScanEnd) -> LogError:
         return _fault_error(Fault.MAGIC, end)
     if outcome in (ScanEnd.BAD_SIZE, ScanEnd.BAD_MAGIC):
         return CorruptMessageError(SCAN_REASON[outcome], position=end)
-    # Kafka checks the checksum and the codec before the record count.
+    # Kafka checks the base offset, the size, the checksum and the codec before the record count.
     if outcome == ScanEnd.BAD_COUNT:
         size = _read_int32(data, end + SIZE_POSITION) + LOG_OVERHEAD
+        if data[end : end + SIZE_POSITION].any():
+            return _fault_error(Fault.BASE_OFFSET, end)
+        if size_max is not None and size > size_max:
+            return _oversized_error(size, size_max, end)
         if crc32c(data.data[end + CHECKSUM_START : end + size]) != _read_int32(data, end + CRC_POSITION):
             return _fault_error(Fault.CHECKSUM, end)
         if data[end + ATTRIBUTES_POSITION + 1] & CODEC_MASK >= len(CODECS):
@@ -474,12 +481,17 @@ def _refuse_faults(data: Bytes, rows: BatchHeaders, findings: Int64, flags: int)
 def _refuse_oversized(rows: BatchHeaders, config: LogConfig) -> None:
     large = np.flatnonzero(rows["size"] > config.max_message_bytes)
     if len(large):
-        size, limit = int(rows["size"][large[0]]), config.max_message_bytes
-        raise MessageTooLargeError(
-            f"the batch has {size} bytes, which is more than max.message.bytes={limit}",
-            position=int(rows["position"][large[0]]),
-            advice="send smaller batches, or raise max.message.bytes",
-        )
+        size, position = int(rows["size"][large[0]]), int(rows["position"][large[0]])
+        raise _oversized_error(size, config.max_message_bytes, position)
+
+
+def _oversized_error(size: int, limit: int, position: int) -> MessageTooLargeError:
+    """The error for a batch of ``size`` bytes, of which only ``limit`` are allowed."""
+    return MessageTooLargeError(
+        f"the batch has {size} bytes, which is more than max.message.bytes={limit}",
+        position=position,
+        advice="send smaller batches, or raise max.message.bytes",
+    )
 
 
 def _refuse_more_than_a_segment(data: Bytes, config: LogConfig) -> None:

@@ -34,7 +34,7 @@ page cache.
 from __future__ import annotations
 
 import struct
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,7 @@ from siltstone.broker.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from siltstone.log.names import INTERNAL_TOPICS
@@ -84,9 +85,10 @@ _NO_START_OFFSET = (
     CorruptMessageError,
 )
 """Errors of an append whose response has no log start offset (``ReplicaManager.appendToLocalLog``)."""
-_HEAD = struct.Struct(">iibiBB")
-"""A batch from its size on: size, leader epoch, magic, checksum, both bytes of the attributes."""
+_HEAD = struct.Struct(">i4xb5xB")
+"""A batch from its size on: size, (leader epoch), magic, (checksum), the low byte of its attributes."""
 _HEAD_END = SIZE_POSITION + _HEAD.size
+_SIZE_MIN = MIN_SIZE_FIELD[0]
 _CHECKED_BITS = CODEC_MASK | TRANSACTIONAL_BIT
 """The bits of a batch's attributes because of which it may be refused before the append."""
 _NO_TOPICS: frozenset[str] = frozenset()
@@ -110,17 +112,20 @@ def _attributes(batch: Any) -> int:
         if batch is not None:
             refuse_bad_head(np.frombuffer(batch, np.uint8))
         return 0
-    size, _, magic, _, _, low_byte = _HEAD.unpack_from(batch, SIZE_POSITION)
-    if size < MIN_SIZE_FIELD[0] or not 0 <= magic <= 2:
+    size, magic, low_byte = _HEAD.unpack_from(batch, SIZE_POSITION)
+    if magic == 2 and _SIZE_MIN <= size <= len(batch) - LOG_OVERHEAD:
+        attributes: int = low_byte
+        return attributes
+    if size < _SIZE_MIN or not 0 <= magic <= 2:
         refuse_bad_head(np.frombuffer(batch, np.uint8))
-    is_whole = size + LOG_OVERHEAD <= len(batch)
-    return int(low_byte) if magic == 2 and is_whole else 0
+    return 0
 
 
 class _Appends:
     """The appends of one request. ``answers``: for each topic the responses of its partitions, in the order
     of the request, None while a batch is late; ``late``: the late batches: (index of the topic, index of the
-    partition, log, batch)."""
+    partition, log, batch). ``_has_marks``: may a batch have a bit because of which it is refused before the
+    append?"""
 
     def __init__(self, broker: Broker, request: ProduceRequest, call: Call) -> None:
         self._broker, self._request, self._version = broker, request, call.version
@@ -129,6 +134,7 @@ class _Appends:
         self.answers: list[list[PartitionProduceResponse | None]] = []
         self.late: list[tuple[int, int, PartitionLog, Batch]] = []
         self._late_logs: set[PartitionLog] = set()
+        self._has_marks = True
 
     def try_all(self) -> None:
         """Refuse or append each batch; those that cannot be appended without waiting are late."""
@@ -146,13 +152,14 @@ class _Appends:
 
     def _refuse_all(self) -> Exception | None:
         """The error of the whole request, or None."""
-        is_old, has_unknown_codec = self._version < _FIRST_WITH_ZSTD, False
+        is_old, has_unknown_codec, marks = self._version < _FIRST_WITH_ZSTD, False, 0
         for topic in self._request.topic_data:
             for data in topic.partition_data:
                 try:
                     attributes = _attributes(data.records)
                 except CorruptMessageError as error:
                     return error
+                marks |= attributes
                 if attributes & TRANSACTIONAL_BIT:
                     if self._request.transactional_id is None:
                         reason = "transactional records without a transactional id"
@@ -160,6 +167,7 @@ class _Appends:
                     return None  # as in Kafka, the heads of batches behind it are not looked at
                 if is_old and attributes & CODEC_MASK > _ZSTD and not has_unknown_codec:
                     has_unknown_codec = self._has(topic.name, data.index)
+        self._has_marks = marks & _CHECKED_BITS != 0
         if has_unknown_codec:
             return RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, "the codec of a batch is unknown")
         return None
@@ -186,7 +194,7 @@ class _Appends:
             log = self._broker.log_of(name, data.index)
             if batch is None:
                 raise RequestRefusedError(Code.INVALID_RECORD, "no batch was sent")
-            attributes = _attributes(batch)
+            attributes = _attributes(batch) if self._has_marks else 0
             if attributes & _CHECKED_BITS or name in self._refused_topics or not self._has_acks:
                 self._refuse_before_append(name, batch, attributes)
             # A batch of the same log is late: this one must not overtake it.
@@ -270,18 +278,21 @@ class _Appends:
         if self._request.acks == 0:
             every = (answer for topic in self.answers for answer in topic)
             return CLOSE if any(answer is None or answer.error_code for answer in every) else NO_ANSWER
+        if len(self.answers) == 1 and self.answers[0]:
+            return ProduceResponse(responses=(_of_topic(self._request.topic_data[0], self.answers[0]),))
         # As in Kafka, a topic that is named twice is in the response once.
-        joined = dict[tuple[str, bytes], list[PartitionProduceResponse]]()
+        joined = dict[tuple[str, bytes], tuple[TopicProduceData, list[PartitionProduceResponse | None]]]()
         for topic, answers in zip(self._request.topic_data, self.answers, strict=True):
             if answers:
-                rows = joined.setdefault((topic.name, topic.topic_id), [])
-                rows += [answer for answer in answers if answer is not None]
-        return ProduceResponse(
-            responses=tuple(
-                TopicProduceResponse(name=name, topic_id=topic_id, partition_responses=tuple(rows))
-                for (name, topic_id), rows in joined.items()
-            )
-        )
+                joined.setdefault((topic.name, topic.topic_id), (topic, []))[1].extend(answers)
+        return ProduceResponse(responses=tuple(_of_topic(*each) for each in joined.values()))
+
+
+def _of_topic(
+    topic: TopicProduceData, answers: Sequence[PartitionProduceResponse | None]
+) -> TopicProduceResponse:
+    responses = tuple(answer for answer in answers if answer is not None)
+    return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=responses)
 
 
 def _failed(

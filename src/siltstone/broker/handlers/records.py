@@ -17,6 +17,7 @@ from siltstone.broker.wire.messages.delete_records import (
 )
 from siltstone.commands import administration
 from siltstone.log.names import INTERNAL_TOPICS, TopicPartition
+from siltstone.runtime.manager import refuse_compacted_only
 
 HIGH_WATERMARK = -1
 """The offset that stands for the high watermark."""
@@ -62,7 +63,8 @@ def _start_after(broker: Broker, topic: str, number: int, offset: int, call: Cal
     LogError."""
     if topic in INTERNAL_TOPICS:
         raise _InternalTopicError(f"records of {topic} cannot be deleted", path=topic)
-    broker.manager.get(TopicPartition(topic, number))  # as in Kafka, an unknown partition comes first
+    log = broker.manager.get(TopicPartition(topic, number))
+    refuse_compacted_only(log.topic_partition, log.config)  # as in Kafka, it comes before the offset
     if offset < HIGH_WATERMARK:
         raise OffsetOutOfRangeError(f"{offset} is not an offset", path=f"{topic}-{number}")
     return administration.delete_records(broker.served, actor_of(call), topic, {number: offset})[number]

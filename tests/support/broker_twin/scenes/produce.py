@@ -29,6 +29,7 @@ def produce(side: Side, versions: range) -> None:
     side.create("produce-twice")
     side.create("produce-whole", 2)
     side.create("produce-compact", configs={"cleanup.policy": "compact"})
+    side.create("produce-tiny", configs={"max.message.bytes": "30"})
     side.create("produce-small", configs={"max.message.bytes": "200"})
     side.create("produce-stamped", configs={"message.timestamp.type": "LogAppendTime"})
     side.create("produce-replicated", configs={"min.insync.replicas": "2"})
@@ -108,6 +109,8 @@ def _refused(side: Side, version: int, number: int) -> None:
     _ask(side, "no key, compacted", version, "produce-compact", 0, batch(3, key=None))
     _ask(side, "too large", version, "produce-small", 0, batch(20))
     _ask(side, "too large, wrong checksum", version, "produce-small", 0, batch(20, checksum=1))
+    for what, header in (("plain", {}), ("other offset", {"base_offset": 3}), ("checksum", {"checksum": 1})):
+        _ask(side, f"too large, no records, {what}", version, "produce-tiny", 0, batch(0, **header))
     _ask(side, "too large, wrong acks", version, "produce-small", 0, batch(20), acks=3)
     _ask(side, "no key and a wrong checksum", version, "produce-compact", 0, batch(2, key=None, checksum=1))
     _ask(side, "too old, wrong checksum", version, "produce-bounded", 0, batch(2, checksum=1))

@@ -278,6 +278,8 @@ def delete_records(side: Side, versions: range) -> None:
         _cut(side, "unknown topic", version, "cut-none", (0, 1))
         _cut(side, "unknown topic, wrong offset", version, "cut-none", (0, -5))
         _cut(side, "compacted", version, "cut-compact", (0, 1))
+        _cut(side, "compacted, wrong offset", version, "cut-compact", (0, -5))
+        _cut(side, "compacted, beyond", version, "cut-compact", (0, 99))
         _cut(side, "compacted and deleted", version, "cut-both", (0, 1))
         side.ask("no topics", DELETE_RECORDS, version, topics=[], timeout=5000)
         asked = [{"partition_index": number, "timestamp": -2} for number in range(2)]
