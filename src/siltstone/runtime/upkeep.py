@@ -2,7 +2,7 @@
 
 Kafka's ``LogManager.startup`` schedules the same tasks with the same periods, the first run
 ``log.initial.task.delay.ms`` after the start. Each task covers all logs. A disk error takes the log's
-directory offline, and the task goes on with the other directories.
+directory offline, and the task continues with the other directories.
 
 ::
 

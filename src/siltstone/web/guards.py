@@ -104,7 +104,7 @@ Count = Callable[[str, str, int, float], None]
 
 
 class Guards:
-    """The outermost ASGI layer. ``count`` is told of each request."""
+    """The outermost ASGI layer. ``count`` is called for each request."""
 
     def __init__(self, app: ASGIApp, rules: Rules, count: Count) -> None:
         self._app, self._rules, self._count = app, rules, count

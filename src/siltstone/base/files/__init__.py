@@ -257,12 +257,12 @@ def stat(path: PathLike, *, follow: bool = True) -> FileStat:
 def stats_of(directory: PathLike, names: Iterable[str]) -> dict[str, FileStat]:
     """``stat`` of those of some files that are in a directory, by name. Of a store one request each: ``stat``
     of an object that is missing also asks whether it is a directory. Raises OSError."""
-    found: dict[str, FileStat] = {}
+    stats: dict[str, FileStat] = {}
     for name in names:
         path = os.path.join(directory, name)
         with contextlib.suppress(FileNotFoundError):
-            found[name] = _stat_of_object(head(path)) if is_object(path) else stat(path)
-    return found
+            stats[name] = _stat_of_object(head(path)) if is_object(path) else stat(path)
+    return stats
 
 
 def file_stat(status: os.stat_result) -> FileStat:

@@ -281,9 +281,9 @@ def _whole(call: Callable[[], _Answer]) -> _Answer:
     return call()
 
 
-def _status(found: Mapping[str, Any]) -> ObjectStatus:
-    modified: datetime = found["last_modified"]
-    return ObjectStatus(int(found["size"]), int(modified.timestamp() * 1000) * 1_000_000, found.get("e_tag"))
+def _status(meta: Mapping[str, Any]) -> ObjectStatus:
+    modified: datetime = meta["last_modified"]
+    return ObjectStatus(int(meta["size"]), int(modified.timestamp() * 1000) * 1_000_000, meta.get("e_tag"))
 
 
 def head(path: str | os.PathLike[str]) -> ObjectStatus:
@@ -315,10 +315,10 @@ def list_keys(path: str | os.PathLike[str]) -> tuple[dict[str, ObjectStatus], li
         with _as_os_error(str(place)):
             return _of(place).list_with_delimiter(place.prefix or None)
 
-    found, skip = _whole(listed), len(place.prefix)
-    objects = {str(row["path"])[skip:]: _status(row) for row in found["objects"]}
+    listing, skip = _whole(listed), len(place.prefix)
+    objects = {str(row["path"])[skip:]: _status(row) for row in listing["objects"]}
     objects.pop("", None)  # the marker of an empty directory
-    folders = [str(name).rstrip("/")[skip:] for name in found["common_prefixes"]]
+    folders = [str(name).rstrip("/")[skip:] for name in listing["common_prefixes"]]
     if not objects and not folders:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(place))
     return objects, folders
@@ -328,11 +328,11 @@ def read_whole(path: str | os.PathLike[str], limit: int | None = None) -> memory
     """All bytes of an object, at most ``limit``. Raises OSError."""
     place = place_of(path)
     with _as_os_error(str(place)):
-        found = _of(place).get(place.key)
-        if limit is not None and found.meta["size"] > limit:
-            found = _of(place).get(place.key, options={"range": (0, limit)})
-        data = memoryview(found.bytes())
-    _require(data, found.meta["size"] if limit is None else min(found.meta["size"], limit), place)
+        response = _of(place).get(place.key)
+        if limit is not None and response.meta["size"] > limit:
+            response = _of(place).get(place.key, options={"range": (0, limit)})
+        data = memoryview(response.bytes())
+    _require(data, response.meta["size"] if limit is None else min(response.meta["size"], limit), place)
     return data
 
 
@@ -342,10 +342,10 @@ def read_range(path: str | os.PathLike[str], start: int, end: int, size: int) ->
     place = place_of(path)
     options = {} if (start, end) == (0, size) else {"options": {"range": (start, end)}}
     with _as_os_error(str(place)):
-        found = _of(place).get(place.key, **options)
-        data = memoryview(found.bytes())
-    if found.meta["size"] != size:
-        raise OSError(errno.EIO, f"it has {found.meta['size']} bytes instead of {size}", str(place))
+        response = _of(place).get(place.key, **options)
+        data = memoryview(response.bytes())
+    if response.meta["size"] != size:
+        raise OSError(errno.EIO, f"it has {response.meta['size']} bytes instead of {size}", str(place))
     _require(data, end - start, place)
     return data
 
@@ -360,8 +360,8 @@ def _first_piece(place: Place) -> tuple[ObjectStatus, memoryview]:
     """The status of an object with its first ``PIECE_BYTES``, in one request; two for one without bytes."""
     try:
         with _as_os_error(str(place)):
-            found = _of(place).get(place.key, options={"range": (0, PIECE_BYTES)})
-            status, data = _status(found.meta), memoryview(found.bytes())
+            response = _of(place).get(place.key, options={"range": (0, PIECE_BYTES)})
+            status, data = _status(response.meta), memoryview(response.bytes())
         _require(data, min(status.size, PIECE_BYTES), place)
         return status, data
     except OSError as error:
@@ -435,9 +435,9 @@ class Windows:
         if etag is not None:
             options["if_match"] = etag if '"' in etag else f'"{etag}"'
         with _as_os_error(str(place)):
-            found = memoryview(_of(place).get(place.key, options=options).bytes())
-        _require(found, end - start, place)
-        return found
+            piece = memoryview(_of(place).get(place.key, options=options).bytes())
+        _require(piece, end - start, place)
+        return piece
 
     def close(self) -> None:
         """Forget what was fetched."""
@@ -477,8 +477,8 @@ def put_new(path: str | os.PathLike[str], data: bytes | memoryview) -> bool:
 
 
 def put_own(path: str | os.PathLike[str], data: bytes) -> bool:
-    """``put_new`` of bytes that nobody else puts; returns whether the object has them, whatever became of the
-    answers. Raises OSError."""
+    """``put_new`` of bytes that no other writer puts; returns whether the object has them, whatever became of
+    the answers. Raises OSError."""
     return put_new(path, data) or read_whole(path) == data
 
 

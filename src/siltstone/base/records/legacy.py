@@ -99,7 +99,7 @@ def find_record_spans(data: Bytes, batches: BatchHeaders, spans: RecordSpans) ->
                 reason = _NULL_SET
             elif reason == 0 and codec > _MAX_CODEC:
                 reason = _CODEC
-            # The loop goes on: ``decompressed_size_bounds`` needs a span for damaged batches too.
+            # The loop continues: ``decompressed_size_bounds`` needs a span for damaged batches too.
             if reason != 0:
                 start = end
                 if bad_row < 0:

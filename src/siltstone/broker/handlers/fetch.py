@@ -251,8 +251,11 @@ class _Reads:
         rows = [row for row in self._rows if self._session is None or row.partition.is_new(row.data)]
         answer = FetchResponse(responses=_by_topic(rows))
         size = _LENGTH_BYTES + sum(map(len, codec.write(answer, call.version)))
-        found = {FETCH: quotas.record(FETCH, call, size), REQUEST: quotas.used(call, call.seconds)}
-        throttle_ms = quotas.throttle(call, found)
+        throttle_ms_by_kind = {
+            FETCH: quotas.record(FETCH, call, size),
+            REQUEST: quotas.used(call, call.seconds),
+        }
+        throttle_ms = quotas.throttle(call, throttle_ms_by_kind)
         if throttle_ms:
             quotas.give_back(FETCH, call, size)
         return throttle_ms

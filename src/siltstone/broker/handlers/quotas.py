@@ -52,14 +52,14 @@ def describe_client_quotas(
         matches = _matches(request.components)
     except RequestRefusedError as error:
         return DescribeClientQuotasResponse(error_code=error.code, error_message=error.reason, entries=None)
-    found = matching(broker.manager.topics.quotas, matches, strict=request.strict)
+    entities = matching(broker.manager.topics.quotas, matches, strict=request.strict)
     return DescribeClientQuotasResponse(
         entries=tuple(
             EntryData(
                 entity=tuple(EntityData(entity_type=kind, entity_name=name) for kind, name in entity),
                 values=tuple(ValueData(key=key, value=value) for key, value in values.items()),
             )
-            for entity, values in found.items()
+            for entity, values in entities.items()
         )
     )
 

@@ -137,7 +137,7 @@ def segments(
 def records(
     served: Here, latest: Latest, topic: str, asked: Annotated[RecordParameters, Query()]
 ) -> Document:
-    """A page of records: at most 64 MiB or a second of reading; ``cursor`` goes on."""
+    """A page of records: at most 64 MiB or a second of reading; ``cursor`` is for the next one."""
     browsed = console.browsed_topic(served, topic)
     return browse(browsed, asked.query(), cursor=asked.cursor, latest=latest).to_json()
 

@@ -75,7 +75,7 @@ class Paging:
     token: str | None
 
     def after(self) -> Key | None:
-        """The key. Raises HTTPException for a token that is none of ours."""
+        """The key. Raises HTTPException for a token that this server has not made."""
         if not self.token:
             return None
         try:
