@@ -16,11 +16,11 @@ WORDS: Mapping[str, str] = {
     "record": "One entry: a key, a value, and the time when it was written.",
     "key": "What a record is about, such as a customer's number. A newer record of the same key replaces "
     "the older ones.",
-    "offset": "The number of a record in its partition, counted from 0. Numbers are never given again: "
-    "where some are missing, records were removed.",
+    "offset": "The number of a record in its partition, counted from 0. No number is used twice: where "
+    "some are missing, records were removed.",
     "compaction": "For topics with cleanup.policy=compact: the last record of each key stays, older ones "
-    "of the key are removed for good. It does for a list of records what a register with one line per "
-    "customer does.",
+    "of the key are removed for good. What remains is like a register with one line for "
+    "each customer.",
     "cleaning": "One compaction of one log. The log cleaner does it by itself when enough is dirty.",
     "retention": "For topics with cleanup.policy=delete: the oldest records go when they are too old, or "
     "when the log is too large, whatever their keys.",
@@ -58,7 +58,7 @@ STATES: Mapping[str, str] = {
     "due": "The cleaner takes it in its next round.",
     "tombstones": "All is clean; deletions (tombstones) wait until they may be removed.",
     "dirty": "There is something to clean, but not enough yet.",
-    "changing": "Its files were changed while they were read; the next look tells more.",
+    "changing": "Its files were changed while they were read; they are read again.",
     "up_to_date": "There is nothing to clean.",
     "skipped": "The cleaner has nothing to do with it: most often because the topic is not compacted.",
 }

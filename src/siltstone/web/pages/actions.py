@@ -145,7 +145,7 @@ def clean_partition(request: Request, served: Here, by: By, topic: str, partitio
 
 @router.post("/topics/{topic}/partitions/{partition}/pause", dependencies=[EDITOR])
 def pause(request: Request, served: Here, by: By, topic: str, partition: int) -> Response:
-    """Let the cleaner leave a log alone."""
+    """Pause the cleaning of a log."""
 
     def act() -> None:
         administration.pause_cleaning(served, by, partition_named(served, topic, partition))

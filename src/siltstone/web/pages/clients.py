@@ -61,7 +61,7 @@ def connections(request: Request, served: Here, asked: Asked) -> Response:
 
 @router.get("/requests", dependencies=[VIEWER])
 def requests(request: Request, served: Here, asked: Asked) -> Response:
-    """What the broker was asked since its start, by API."""
+    """The requests that the broker has received since its start, by API."""
     rows, tab = clients.requests(served), "requests"
     return list_page(
         request,

@@ -62,7 +62,7 @@ def more_partitions(request: Request, served: Served, topic: str, count: int) ->
 
 
 def topic_deletion(request: Request, served: Served, topic: str) -> Sequence[str]:
-    """A topic less."""
+    """The deletion of a topic."""
     words = ("topics", "--delete", "--topic", topic)
     return siltstone(served, *words), curl(request, "DELETE", cluster_url(served, "topics", topic))
 

@@ -33,7 +33,7 @@ KINDS = {"csv": "text/csv; charset=utf-8", "json": "application/json"}
 
 
 class ListParameters(BaseModel):
-    """Which rows of a list, in which order, and as what."""
+    """Which rows of a list, in which order, and in which format."""
 
     sort: str = ""
     descending: bool = False
@@ -91,7 +91,7 @@ def list_page(
     **values: Any,
 ) -> Response:
     """A page with one list, ``shown`` in its template, or its download. Rows that would make the page too
-    large are on the next one. Raises UsageError for a column that there is not."""
+    large are on the next one. Raises UsageError for a column that does not exist."""
     if asked.format:
         chosen = chosen_rows(rows, columns, asked.query())
         as_json = asked.format == "json"

@@ -45,7 +45,8 @@ class Selection(BaseModel):
 
 
 class Order(BaseModel):
-    """The form that does it. ``tag``: what was read of each topic; ``typed``: confirms a deletion."""
+    """The form that carries out the action. ``tag``: what was read of each topic; ``typed``: confirms a
+    deletion."""
 
     topic: list[str] = Field(default=[], max_length=PAGE_MAX)
     tag: list[str] = Field(default=[], max_length=PAGE_MAX)
@@ -58,7 +59,7 @@ class Order(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """One ticked topic: what the deed would do, or has done; ``tag``: as it was read."""
+    """One ticked topic: what the action would do, or has done; ``tag``: as it was read."""
 
     topic: str
     sentences: Sequence[str] = ()
@@ -80,7 +81,7 @@ def _told(topic: str, tell: Callable[[], tuple[Sequence[str], str]]) -> Chosen:
 
 
 def _previewed(served: Here, asked: Selection, topic: str) -> Chosen:
-    """What would happen to one topic."""
+    """What the action would do to one topic."""
 
     def tell() -> tuple[Sequence[str], str]:
         row, tag = served.catalogue.topic(topic), administration.topic_etag(served, topic)
@@ -164,7 +165,7 @@ def _same(request: Request, served: Here, asked: Selection) -> Sequence[str]:
 def _outcomes(
     request: Request, served: Here, order: Order, action: Action, act: Callable[[str, str], Sequence[str]]
 ) -> Response:
-    """Do it to each topic: one that is refused does not hold up the others."""
+    """Carry out the action on each topic; a refusal of one does not stop the others."""
     tags = [*order.tag, *[""] * len(order.topic)]
     done = [
         _told(topic, lambda topic=topic, tag=tag: (act(topic, tag), ""))  # type: ignore[misc]
@@ -183,7 +184,7 @@ def _refused(request: Request, served: Here, order: Order, action: Action, error
 
 
 def _confirm(order: Order) -> None:
-    """Raises UsageError unless it was typed how many topics this is about."""
+    """Raises UsageError unless the typed text names the number of topics."""
     refuse_unconfirmed(order.typed.strip(), confirmation(len(order.topic)))
 
 

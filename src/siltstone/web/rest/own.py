@@ -249,7 +249,7 @@ def broker_connections(served: Here, start: Start = 0, count: Count = PAGE_ROWS)
 
 @router.get("/broker/requests", dependencies=[VIEWER])
 def broker_requests(served: Here) -> Document:
-    """What the broker was asked since its start, by API."""
+    """The requests that the broker has received since its start, by API."""
     return {"requests": [row.to_json() for row in clients.requests(served)]}
 
 

@@ -120,7 +120,7 @@ def empty(served: Here, by: By, topic: str, order: EmptyingOrder) -> Document:
 
 @router.post("/topics/{topic}:erase-key", dependencies=[ADMIN], status_code=202)
 def erase_key(served: Here, by: By, topic: str, order: KeyErasure) -> Document:
-    """Erase keys as a job: the steps that can be taken now. Nothing that is kept of it has a key."""
+    """Erase keys as a job: the steps that are possible now. What is kept of the job contains no key."""
     named = order.keys if order.key is None else (order.key, *order.keys)
     request = ErasureRequest(topic=topic, keys=tuple(parse_key(key, order.key_format) for key in named))
     return administration.erase_keys(served, by, request, dry_run=order.dry_run).to_json()
@@ -134,7 +134,7 @@ def retry_cleaning(served: Here, by: By, topic: str, partition: IntText) -> None
 
 @router.post("/topics/{topic}/partitions/{partition}:pause", dependencies=[EDITOR], status_code=204)
 def pause(served: Here, by: By, topic: str, partition: IntText) -> None:
-    """Let the cleaner leave a partition alone."""
+    """Pause the cleaning of a partition."""
     administration.pause_cleaning(served, by, partition_named(served, topic, partition))
 
 

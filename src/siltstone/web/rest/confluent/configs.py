@@ -114,7 +114,7 @@ def _listing(
 
 
 def _refuse_unknown(find: Callable[[str], object], name: str) -> None:
-    """Raises HTTPException for a setting that there is not."""
+    """Raises HTTPException for a setting that does not exist."""
     try:
         find(name)
     except UsageError as error:
@@ -224,7 +224,7 @@ def _alter_broker(
 
 @router.get(f"{CLUSTER_PATH}/brokers/-/configs", dependencies=[VIEWER], response_model=ResourceList)
 def list_all_broker_configs(cluster: In, page: Page) -> Response:
-    """All settings of all brokers: there is this one."""
+    """All settings of all brokers; this server knows only its own."""
     entries, parts = clusters.broker_entries(cluster.served), ["brokers", "-", "configs"]
     make = partial(_broker_document, cluster)
     return _tagged(cluster, _listing(cluster, "KafkaBrokerConfigList", parts, entries, make, page))

@@ -124,7 +124,7 @@ def _assignment_document(cluster: Cluster, group: str, consumer: str, topic: str
 
 @router.get(f"{CONSUMER}/assignments", dependencies=[VIEWER, READING], response_model=ResourceList)
 def list_assignments(cluster: In, consumer_group_id: str, consumer_id: str, page: Page) -> Document:
-    """The partitions that a member has."""
+    """The partitions that are assigned to a member."""
     assigned = _member(cluster, consumer_group_id, consumer_id).assigned
     named = ("consumer-groups", consumer_group_id, "consumers", consumer_id, "assignments")
     keys = sorted((each.topic, each.partition) for each in assigned)
@@ -143,7 +143,7 @@ def list_assignments(cluster: In, consumer_group_id: str, consumer_id: str, page
 def get_assignment(
     cluster: In, consumer_group_id: str, consumer_id: str, topic_name: str, partition_id: IntText
 ) -> Document:
-    """One partition that a member has."""
+    """One partition that is assigned to a member."""
     assigned = _member(cluster, consumer_group_id, consumer_id).assigned
     if (topic_name, partition_id) not in {(each.topic, each.partition) for each in assigned}:
         raise HTTPException(

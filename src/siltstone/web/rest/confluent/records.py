@@ -148,7 +148,7 @@ def _parsed(text: str) -> Iterator[ProduceRequest | _RefusedError]:
 def _reports(
     cluster: Cluster, by: Actor, topic: str, requests: Sequence[ProduceRequest | _RefusedError]
 ) -> list[Document]:
-    """What became of each request. Raises UnknownTopicError, NotAllowedError, StorageError."""
+    """The outcome of each request. Raises UnknownTopicError, NotAllowedError, StorageError."""
     sent: dict[int, SentRecord] = {}
     reports: dict[int, Document] = {}
     for place, request in enumerate(requests):

@@ -166,7 +166,7 @@ def root_of(request: Request) -> str:
 
 
 def this_cluster(request: Request, served: Here) -> Cluster:
-    """The one cluster there is."""
+    """The only cluster."""
     identity = cluster_identity(served)
     return Cluster(served=served, id=identity.cluster_id, broker_id=identity.broker_id, root=root_of(request))
 

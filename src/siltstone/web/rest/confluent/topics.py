@@ -182,14 +182,14 @@ def list_partitions(cluster: In, topic_name: str, page: Page) -> Document:
 
 @router.get(f"{TOPICS}/-/partitions/-/reassignment", dependencies=[VIEWER], response_model=ResourceList)
 def list_all_reassignments(cluster: In, page: Page) -> Document:
-    """The partitions of all topics whose replicas come or go: none here."""
+    """The partitions of all topics whose replicas are being reassigned: none here."""
     parts = ["topics", "-", "partitions", "-", "reassignment"]
     return cluster.listing("KafkaReassignmentList", parts, [], dict, page)
 
 
 @router.get(f"{TOPIC}/partitions/-/reassignment", dependencies=[VIEWER], response_model=ResourceList)
 def list_reassignments(cluster: In, topic_name: str, page: Page) -> Document:
-    """The partitions whose replicas come or go: none here."""
+    """The partitions of a topic whose replicas are being reassigned: none here."""
     clusters.partitions_of(cluster.served, topic_name)
     parts = ["topics", topic_name, "partitions", "-", "reassignment"]
     return cluster.listing("KafkaReassignmentList", parts, [], dict, page)
@@ -245,7 +245,7 @@ def get_replica(cluster: In, topic_name: str, partition_id: IntText, broker_id: 
 
 @router.get(f"{PARTITION}/reassignment", dependencies=[VIEWER], response_model=Resource)
 def get_reassignment(cluster: In, topic_name: str, partition_id: IntText) -> Document:
-    """The reassignment of a partition: no replica comes or goes here."""
+    """The reassignment of a partition: no replica is added or removed here."""
     clusters.partition_named(cluster.served, topic_name, partition_id)
     at = ("topics", topic_name, "partitions", partition_id)
     return cluster.resource(
