@@ -37,6 +37,11 @@ def test_links_lead_to_a_heading(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
+def test_the_readme_leads_to_every_page() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in DOCS.glob("*.md") if f"](docs/{page.name}" not in text] == []
+
+
 SOURCE = ROOT / "src" / "siltstone"
 NOT_HISTORY = [page for page in PAGES if page.name != "CHANGELOG.md"]  # which names earlier files, too
 FILE = re.compile(r"`((?:[\w-]+/)*[\w-]+\.(?:py|toml|sh|html|js|css))`")
