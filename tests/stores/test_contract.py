@@ -260,6 +260,8 @@ def test_an_upload_that_is_abandoned_shows_nothing_and_stands_in_no_way(
     server: Server, root: str, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if the process had been killed after any request."""
+    if not server.endpoint:
+        pytest.skip("of HDFS in test_hdfs.py: its client finds more servers than a proxy stands before")
     monkeypatch.setattr(objects, "PART_BYTES", 5 << 20)
     monkeypatch.setattr(objects, "RETRIES", 0)
     (tmp_path / "large").write_bytes(b"x" * (11 << 20))
@@ -311,6 +313,8 @@ def test_a_bucket_that_is_not_there(server: Server, root: str, broker: Path) -> 
     with pytest.raises(OSError) as caught:
         files.entries(f"{missing}/x")
     assert caught.value.errno == errno.ENOENT
+    if server.name == "hdfs":
+        return  # which makes directories
     with pytest.raises(OSError) as caught:
         backup(BackupRequest(directories=[broker], target=Path(f"{missing}/x")))
     assert caught.value.errno == errno.ENOENT

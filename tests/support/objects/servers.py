@@ -12,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ from tests.support.objects.store import s3_server
 START_S = 120.0
 AZURITE, S3PROXY, OLD_S3PROXY = "3.35.0", "3.1.0", "2.6.0"
 JACKSON = "2.20.1"
+HADOOP, HADOOP_PARTS = "3.4.1", ("hdfs", "common", "hdfs-client")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,8 @@ class Server:
 
     def client(self, bucket: str) -> Any:
         """A client for the test itself, which knows nothing of Siltstone."""
+        if self.name == "hdfs":
+            return HdfsFiles(self.url, bucket)
         return from_url(self.address(bucket), config=self.config, client_options={"allow_http": "true"})
 
 
@@ -176,8 +180,61 @@ def _make_container(url: str, name: str) -> None:
     httpx.put(f"{url}/{name}?restype=container", headers=headers).raise_for_status()
 
 
+@contextlib.contextmanager
+def hdfs() -> Iterator[Server]:
+    """A NameNode and a DataNode of Hadoop in one process."""
+    jars = class_path(
+        f"hadoop-{HADOOP}", *(f"org.apache.hadoop:hadoop-{part}:{HADOOP}" for part in HADOOP_PARTS)
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("hdfs", "datanode"):
+            (Path(folder) / "classes" / "webapps" / name).mkdir(parents=True)
+        (Path(folder) / "classes" / "log4j.properties").write_text("log4j.rootLogger=OFF\n")
+        port, ready = free_port(), free_port()
+        source = str(Path(__file__).with_name("Hdfs.java"))
+        command = java_command(f"{folder}/classes:{jars}", source, folder, str(port), str(ready))
+        url = f"hdfs://127.0.0.1:{port}"
+        with running(command, ready):
+            yield Server(
+                name="hdfs",
+                url=url,
+                environment={"HADOOP_USER_NAME": "root"},
+                wrong={"HADOOP_USER_NAME": "nobody"},
+                endpoint="",
+                address=lambda bucket: f"{url}/{bucket}",
+                make_bucket=lambda bucket: HdfsFiles(url, bucket).make(),
+                page_keys=100,
+            )
+
+
+class HdfsFiles:
+    """What the tests do with a directory of HDFS, as a client of another store does it."""
+
+    def __init__(self, url: str, bucket: str) -> None:
+        import hdfs_native
+
+        self._native, self._client, self._root = hdfs_native, hdfs_native.Client(url), f"/{bucket}"
+
+    def make(self) -> None:
+        self._client.mkdirs(self._root, 0o700, True)
+
+    def put(self, key: str, data: bytes) -> None:
+        options = self._native.WriteOptions(create_parent=True, overwrite=True)
+        with self._client.create(f"{self._root}/{key}", options) as writer:
+            writer.write(data)
+
+    def list(self) -> Iterator[list[dict[str, Any]]]:
+        found = self._client.list_status(self._root, True)
+        yield [{"path": row.path.removeprefix(f"{self._root}/")} for row in found if not row.isdir]
+
+    def get(self, key: str) -> Any:
+        reader = self._client.read(f"{self._root}/{key}")
+        return types.SimpleNamespace(bytes=lambda: reader.read_range(0, len(reader)))
+
+
 SERVERS: dict[str, Callable[[], contextlib.AbstractContextManager[Server]]] = {
     "moto": moto,
     "s3proxy": s3proxy,
     "azurite": azurite,
+    "hdfs": hdfs,
 }

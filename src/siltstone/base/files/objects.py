@@ -1,4 +1,5 @@
-"""Objects of a store as files that are read: ``s3://bucket/key``, ``gs://``, ``abfs://``, ``az://``.
+"""Objects of a store as files that are read: ``s3://bucket/key``, ``gs://``, ``abfs://``, ``az://``, and
+files of ``hdfs://namenode:port/key`` as such objects (``base.files.hdfs``).
 
 ::
 
@@ -38,6 +39,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from siltstone.base.errors import UsageError
+from siltstone.base.files.hdfs import HdfsStore
 
 WINDOW_BYTES = 16 << 20
 """Bytes of one request of a reader that reads on."""
@@ -52,8 +54,10 @@ RETRIES, RETRY_SECONDS = 10, 60.0
 BROKEN_TRIES = 3
 """How often a list or a put is tried whose connection breaks."""
 _Answer = TypeVar("_Answer")
-_FORM = re.compile(r"(?P<scheme>s3|s3a|gs|abfs|abfss|az):/+(?P<bucket>[^/]+)(?:/+(?P<key>.*))?\Z", re.DOTALL)
-_ONE_SLASH = re.compile(r"\A(s3a?|gs|abfss?|az):/(?!/)")
+_FORM = re.compile(
+    r"(?P<scheme>s3|s3a|gs|abfs|abfss|az|hdfs):/+(?P<bucket>[^/]+)(?:/+(?P<key>.*))?\Z", re.DOTALL
+)
+_ONE_SLASH = re.compile(r"\A(s3a?|gs|abfss?|az|hdfs):/(?!/)")
 _STORE_SCHEME = {"s3a": "s3"}
 _options: dict[str, str] = {}
 when_forgotten: list[Callable[[], None]] = []
@@ -187,6 +191,8 @@ def _store(scheme: str, bucket: str, process: int) -> Any:
     except ImportError as error:
         reason = "reading objects needs obstore: pip install 'siltstone[objects]'"
         raise OSError(errno.ENOSYS, reason, f"{scheme}://{bucket}") from error
+    if scheme == "hdfs":
+        return HdfsStore(f"{scheme}://{bucket}")
     scheme = _STORE_SCHEME.get(scheme, scheme)
     client = {"timeout": f"{REQUEST_SECONDS:g}s", "connect_timeout": f"{CONNECT_SECONDS:g}s"}
     option, variable = _ENDPOINTS[scheme]
@@ -259,7 +265,7 @@ _REASONS = {
         errno.EACCES,
         "there are no credentials: neither in the environment nor as --storage-option",
     ),
-    (" 403 Forbidden",): (errno.EACCES, "the store does not allow it"),
+    (" 403 Forbidden", "AccessControlException"): (errno.EACCES, "the store does not allow it"),
     (" 416 ",): (errno.ERANGE, "the object has no such bytes"),
 }
 _ERRORS = {
