@@ -1,4 +1,5 @@
-"""Reading a log from an object store beside plain range reads of the same objects; backups beside plain puts.
+"""Reading a log from an object store, also from a tiered storage, beside plain range reads of the same
+objects; backups beside plain puts, restores beside plain downloads; a cleaned copy from bucket to bucket.
 
     python -m bench.objects [--mb 400] [--rounds 3] [--endpoint URL]
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -27,7 +29,7 @@ from obstore.store import S3Store
 import siltstone as st
 from siltstone.base import files
 from siltstone.base.files import objects
-from siltstone.commands.backup import BackupRequest, backup
+from siltstone.commands.backup import BackupRequest, backup, restore
 from siltstone.tables.arrow import to_batches
 
 _VALUE_BYTES, _BATCH_RECORDS = 1_000, 1_000
@@ -46,18 +48,22 @@ class _Counted:
         return getattr(self._store, name)
 
 
-def make_log(path: Path, megabytes: int) -> None:
-    """One partition of values that do not compress, in one segment."""
+def make_log(
+    path: Path, megabytes: int, topic: str = "users", segment_bytes: int = (1 << 31) - 1, keys: int = 1 << 62
+) -> None:
+    """One partition of values that do not compress."""
     random = np.random.default_rng(28)
-    with st.open(path, mode="a", config={"log.segment.bytes": (1 << 31) - 1}) as logs:
-        logs.topics.create("users", 1, {})
+    with st.open(path, mode="a", config={"log.segment.bytes": segment_bytes}) as logs:
+        logs.topics.create(topic, 1, {})
         for number in range(megabytes * 1_000_000 // _VALUE_BYTES // _BATCH_RECORDS):
             values = random.integers(0, 256, (_BATCH_RECORDS, _VALUE_BYTES), np.uint8)
             rows = [
-                st.NewRecord(key=b"%d" % (number * _BATCH_RECORDS + row), value=values[row].tobytes())
+                st.NewRecord(
+                    key=b"%d" % ((number * _BATCH_RECORDS + row) % keys), value=values[row].tobytes()
+                )
                 for row in range(_BATCH_RECORDS)
             ]
-            logs.send_many("users", rows)
+            logs.send_many(topic, rows)
 
 
 def plain_read(store: Any, prefix: str) -> int:
@@ -71,10 +77,23 @@ def plain_read(store: Any, prefix: str) -> int:
     return size
 
 
-def read_log(url: str) -> int:
+def read_log(path: str | Path, topic: str = "users", remote: str | None = None) -> int:
     """The offsets of all records, through the reader; returns how many."""
-    with st.open(url) as logs:
-        return sum(batch.num_rows for batch in to_batches(logs["users"][0], columns=["offset"]))
+    with st.open(path, remote=remote) as logs:
+        return sum(batch.num_rows for batch in to_batches(logs[topic][0], columns=["offset"]))
+
+
+def plain_download(store: Any, prefix: str, target: Path) -> None:
+    """All objects into files, in ranges."""
+    for chunk in store.list(prefix):
+        for row in chunk:
+            path = target / row["path"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "wb") as file:
+                for start in range(0, row["size"], objects.WINDOW_BYTES):
+                    end = min(start + objects.WINDOW_BYTES, row["size"])
+                    file.write(store.get(row["path"], options={"range": (start, end)}).bytes())
+                os.fsync(file.fileno())
 
 
 def plain_upload(store: Any, path: Path) -> int:
@@ -138,6 +157,76 @@ def measure(url: str, megabytes: int, rounds: int) -> None:
         report("plain range reads", size, plain)
         report("st.open, all offsets", size, reads, plain)
         sys.stdout.write(f"requests of one read: {requests.total()} ({dict(requests)})\n")
+        measure_restore(store, Path(folder), size, rounds)
+        measure_clean(store, Path(folder), megabytes, rounds)
+        for compressed in (False, True):
+            measure_tiers(store, Path(folder), megabytes, rounds, compressed=compressed)
+
+
+def measure_restore(store: Any, folder: Path, size: int, rounds: int) -> None:
+    """Restores beside plain downloads."""
+    plain, restores = [], []
+    for number in range(rounds):
+        down, target = folder / f"down{number}", folder / f"restored{number}"
+        plain.append(timed(lambda down=down: plain_download(store, "plain/", down)))
+        requests.clear()
+        restores.append(timed(lambda target=target: restore(Path(f"s3://{_BUCKET}/backups-0"), target)))
+        shutil.rmtree(down)
+        shutil.rmtree(target)
+    report("plain downloads", size, plain)
+    report("restore", size, restores, plain)
+    sys.stdout.write(f"requests of one restore: {requests.total()} ({dict(requests)})\n")
+
+
+def measure_clean(store: Any, folder: Path, megabytes: int, rounds: int) -> None:
+    """clean --out from objects into a bucket, beside plain range reads of the source: 8 records for a key."""
+    make_log(folder / "dirty", megabytes, segment_bytes=64 << 20, keys=megabytes * 125)
+    for file in (folder / "dirty").rglob("*"):
+        if file.is_file():
+            store.put(f"dirty/{file.relative_to(folder / 'dirty')}", file)
+    size = sum(status.size for status in files.list_all(folder / "dirty" / "users-0").values())
+    plain, cleans = [], []
+    for number in range(rounds):
+        plain.append(timed(lambda: plain_read(store, "dirty/users-0/")))
+        out = Path(f"s3://{_BUCKET}/cleaned-{number}")
+        requests.clear()
+        cleans.append(timed(lambda out=out: clean(out)))
+    report("plain range reads", size, plain)
+    report("clean --out", size, cleans, plain)
+    sys.stdout.write(f"requests of one clean --out: {requests.total()} ({dict(requests)})\n")
+
+
+def clean(out: Path) -> None:
+    """Compact the topic into a bucket."""
+    config = {"cleanup.policy": "compact"}
+    st.clean(f"s3://{_BUCKET}/dirty", out=out, topic="users", config=config, engine="process", force=True)
+
+
+def measure_tiers(store: Any, folder: Path, megabytes: int, rounds: int, *, compressed: bool) -> None:
+    """A log whose closed segments are in the bucket as Aiven's plugin puts them."""
+    from tests.support.tiered import TOPIC, TieredLog
+
+    name = "zstd" if compressed else "stored"
+    logs = folder / name
+    make_log(logs, megabytes, TOPIC, 64 << 20)
+    log = TieredLog(
+        directory=logs,
+        put=lambda key, data: store.put(f"{name}/{key}", data),
+        compressed=compressed,
+        chunk_size=4 << 20,
+    )
+    log.tier(keep=1)
+    size = sum(row["size"] for chunk in store.list(f"{name}/") for row in chunk)
+    remote = f"s3://{_BUCKET}/{name}"
+    read_log(logs, TOPIC, remote)
+    plain, reads = [], []
+    for _ in range(rounds):
+        plain.append(timed(lambda: plain_read(store, f"{name}/")))
+        requests.clear()
+        reads.append(timed(lambda: read_log(logs, TOPIC, remote)))
+    report(f"plain, tier {name}", size, plain)
+    report(f"st.open(remote=), {name}", size, reads, plain)
+    sys.stdout.write(f"requests of one read: {requests.total()} ({dict(requests)})\n")
 
 
 def report(what: str, size: int, seconds: list[float], beside: list[float] | None = None) -> None:
