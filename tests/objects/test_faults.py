@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import siltstone as st
@@ -26,6 +28,7 @@ from tests.support.objects.faulty import (
     FaultyProxy,
     faulty_proxy,
 )
+from tests.support.objects.store import upload
 
 DATA = bytes(range(256)) * 2_000
 """Of an object with a first piece and a rest."""
@@ -169,3 +172,25 @@ def test_a_backup_that_fails_is_no_restore_point_and_blocks_no_other(
     with pytest.raises(OSError, match="the store failed"):
         restore(target, tmp_path / "restored")
     assert not (tmp_path / "restored").exists()
+
+
+def test_an_abandoned_upload_in_parts_is_seen_by_none_and_blocks_none(
+    s3_url: str, bucket: str, store: Any, logs: Path, tmp_path: Path
+) -> None:
+    """Parts that a process has left which was killed within an upload."""
+    upload(store, logs, "one")
+    copy = f"s3://{bucket}/copy"
+    expected = [record.value for record in st.open(f"s3://{bucket}/one")["users"]]
+    for key in ("one/users-0/00000000000000009999.log", "one/new-0/00000000000000000000.log", "copy/part"):
+        begun = httpx.post(f"{s3_url}/{bucket}/{key}?uploads")
+        (number,) = re.findall("<UploadId>(.*)</UploadId>", begun.text)
+        part = {"partNumber": "1", "uploadId": number}
+        httpx.put(f"{s3_url}/{bucket}/{key}", params=part, content=bytes(5 << 20)).raise_for_status()
+    with st.open(f"s3://{bucket}/one") as opened:
+        assert [record.value for record in opened["users"]] == expected
+        assert {topic_partition.topic for topic_partition in opened} == {"users"}
+    with pytest.raises(FileNotFoundError):
+        files.entries(copy)
+    st.clean(f"s3://{bucket}/one", out=copy, topic="users", engine="process", force=True)
+    restore(Path(copy), tmp_path / "restored")
+    st.export(f"s3://{bucket}/one", f"s3://{bucket}/copy2", "parquet", "users")
