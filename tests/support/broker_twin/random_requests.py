@@ -105,9 +105,11 @@ class _Maker:
             message["topic_data"] = list(topics.values())
         if self._scene.key == FETCH and self._version >= 13:
             _drop_zero_ids(message)
-        if self._scene.key == DESCRIBE_TOPIC_PARTITIONS and message["cursor"]:
-            # Kafka adds it to a limit, which overflows.
-            message["cursor"]["partition_index"] = self._rng.choice((-1, 0, 1, 2, 9))
+        if self._scene.key == DESCRIBE_TOPIC_PARTITIONS:
+            # Kafka fails to describe a topic without a name, and adds the cursor to a limit, which overflows.
+            message["topics"] = [topic for topic in message["topics"] if topic["name"]]
+            if message["cursor"]:
+                message["cursor"]["partition_index"] = self._rng.choice((-1, 0, 1, 2, 9))
         return message
 
     def _produced(self, topic: Message) -> str:
@@ -130,7 +132,8 @@ class _Maker:
             values["value"] = self._rng.choice(SETTINGS[values["name"]])
             if values.get("config_operation") == APPEND and not values["value"]:
                 values["config_operation"] = 0
-        if values.get("resource_type") == BROKER and values.get("configuration_keys") is None:
+        # The two are not told the same of the whole broker.
+        if values.get("resource_type") == BROKER and not values.get("configuration_keys"):
             values["resource_type"] = TOPIC
         return values
 

@@ -242,6 +242,7 @@ def describe_topic_partitions(side: Side, versions: range) -> None:
 
     ask("both")
     ask("unknown", names=[{"name": "described-none"}, {"name": "a/b"}])
+    ask("no name", names=[both[0], {"name": ""}])
     ask("twice", names=[both[0], both[0]])
     for limit in (-1, 0, 1, 3, 5, 6, 7):
         ask(f"at most {limit}", limit=limit)
