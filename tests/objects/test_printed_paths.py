@@ -11,7 +11,7 @@ import pytest
 
 import siltstone as st
 from siltstone.base import files
-from siltstone.base.errors import SiltstoneError
+from siltstone.base.errors import SiltstoneError, shown_path
 from siltstone.base.files.objects import StorePath
 from siltstone.cli.main import run
 from siltstone.commands.backup import BackupRequest, backup
@@ -142,3 +142,11 @@ def test_a_path_of_a_store_is_the_one_that_pathlib_writes_with_one_slash() -> No
     assert files.as_named(named) is named
     assert files.as_named(Path("s3/one")) == Path("s3/one")
     assert files.is_object(str(named)) and files.is_object(str(plain))
+
+
+@pytest.mark.parametrize("scheme", "s3 s3a gs abfs abfss az hdfs".split())
+def test_errors_and_paths_have_both_slashes_whatever_the_store(scheme: str) -> None:
+    plain = Path(f"{scheme}://place/one")
+    assert files.is_object(plain)
+    assert str(files.as_named(plain)) == shown_path(plain) == f"{scheme}://place/one"
+    assert SiltstoneError("reason", path=plain).path == f"{scheme}://place/one"

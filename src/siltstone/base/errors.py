@@ -67,7 +67,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-_STORE = re.compile(r"^(s3a?|gs|abfss?|az):/(?!/)")
+_STORE = re.compile(r"^(s3a?|gs|abfss?|az|hdfs):/(?!/)")
 """The start of an object's path in a ``Path``, which has one slash only."""
 
 
