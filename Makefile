@@ -36,7 +36,7 @@ test: setup ## run the tests, except those that need a real broker
 test-long: setup ## run what takes too long for make test: all examples and images of random tests, every signal (half an hour)
 	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest -m "long or random" --ignore=tests/kafka --ignore=tests/stores --ignore=tests/console --numprocesses 3 $(SPREAD) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m long tests/kafka --numprocesses 2 $(SPREAD) $(PYTEST_ARGS)
-	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest tests/stores $(PYTEST_ARGS)
+	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest -m "long or not long" tests/stores $(PYTEST_ARGS)
 
 crash: setup ## crash an open log at every step, with many more images than make test (half an hour)
 	SILTSTONE_CRASH=all $(BIN)/python -m pytest tests/crash --numprocesses auto --dist worksteal $(PYTEST_ARGS)

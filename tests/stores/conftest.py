@@ -17,7 +17,11 @@ from tests.support.objects.servers import SERVERS, Server
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="session", params=SERVERS)
+@pytest.fixture(
+    scope="session",
+    # tests/objects asks moto in every run.
+    params=[pytest.param(name, marks=pytest.mark.long if name == "moto" else ()) for name in SERVERS],
+)
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     with SERVERS[request.param]() as server:
         yield server

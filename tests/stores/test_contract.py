@@ -78,6 +78,8 @@ def test_reading(
     before = keys(client)
     segment = max(broker.rglob("*.log"), key=lambda path: path.stat().st_size).relative_to(broker)
     for name, words in COMMANDS.items():
+        if not THOROUGH and name not in ("topics", "explain", "dump"):
+            continue
         below = f"/{segment}" if name == "dump" else ""
         of_store, of_disk = (
             said(capfd, *words, f"{place}{below}", root=place)
@@ -206,7 +208,9 @@ def _whole(windows: objects.Windows, size: int) -> bytes:
 
 def test_more_keys_than_a_page_of_a_list(server: Server, root: str, client: Any) -> None:
     """Lists come whole, and so do deletions, also of what is not there."""
-    is_short = server.page_keys <= 1_000 or THOROUGH
+    is_short = (
+        server.name.startswith("s3proxy") or server.page_keys < 1_000 or THOROUGH
+    )  # the others are slow
     names = [f"{number:05}" for number in range(server.page_keys + 30 if is_short else 300)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda name: client.put(f"many/one/{name}", b"x"), names))

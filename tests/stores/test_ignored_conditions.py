@@ -15,6 +15,8 @@ from tests.stores.conftest import opened_bucket
 from tests.support.objects.servers import OLD_S3PROXY, Server, s3proxy
 from tests.support.objects.store import upload
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
