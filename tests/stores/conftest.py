@@ -19,8 +19,10 @@ _numbers = itertools.count()
 
 @pytest.fixture(
     scope="session",
-    # tests/objects asks moto in every run.
-    params=[pytest.param(name, marks=pytest.mark.long if name == "moto" else ()) for name in SERVERS],
+    # tests/objects asks moto in every run; each put into HDFS waits 0.3 s for its end (test_hdfs.py asks it).
+    params=[
+        pytest.param(name, marks=pytest.mark.long if name in ("moto", "hdfs") else ()) for name in SERVERS
+    ],
 )
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     with SERVERS[request.param]() as server:
