@@ -6,7 +6,6 @@ server.properties is needed. `whole_28` (2.8.2) ran with ZooKeeper: topics' sett
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from collections.abc import Mapping
@@ -213,7 +212,7 @@ def assert_groups_as_kafka_listed_them(broker: Broker) -> None:
     snapshot = BrokerDirectories(paths=tuple(broker.directories)).snapshot()
     groups, failures = with_log_ends(snapshot, read_groups(snapshot)[0])
     ours = {
-        (group.name, *dataclasses.astuple(offset.topic_partition)): (
+        (group.name, offset.topic_partition.topic, offset.topic_partition.partition): (
             offset.current_offset,
             offset.log_end_offset,
             offset.lag,
