@@ -87,7 +87,7 @@ def test_a_copy_in_a_bucket_has_the_bytes_of_a_copy_on_a_disk(
     (point,) = restore_points(target)
     assert str(in_bucket.out) == f"s3://{bucket}/cleaned/one/@{point.backup_id}"
     for path in (target, in_bucket.out):
-        st.verify(logs, path).raise_for_errors()
+        st.verify(logs, path, engine="process").raise_for_errors()
         assert latest(path) == latest(tmp_path / "disk")
     assert not files.exists(target / "writer.json")
     with st.open(tmp_path / "restored", mode="a") as opened:
@@ -288,7 +288,7 @@ def test_a_request_that_fails_is_repeated_or_ends_the_run(
         assert restore_points(target) == []
     assert proxy.met == 1
     cleaned(logs, target)  # nothing stands in its way, and no damaged chunk stays
-    st.verify(logs, target).raise_for_errors()
+    st.verify(logs, target, engine="process").raise_for_errors()
 
 
 @pytest.mark.parametrize("damage", ["missing", "shorter", "count", "no point"])

@@ -115,7 +115,7 @@ def test_programs_read_records_and_clean_into_a_copy(uploaded: str, directory: P
     for path in sorted((tmp_path / "of-disk").rglob("*.log")):
         other = tmp_path / "of-bucket" / path.relative_to(tmp_path / "of-disk")
         assert other.read_bytes() == path.read_bytes()
-    st.verify(uploaded, tmp_path / "of-bucket").raise_for_errors()
+    st.verify(uploaded, tmp_path / "of-bucket", engine="process").raise_for_errors()
 
 
 @pytest.mark.parametrize(

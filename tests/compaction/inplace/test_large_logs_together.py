@@ -25,7 +25,7 @@ from siltstone.log.directory import LogDirectory
 from tests.support.cleaning import logs, waves
 
 LOGS = 3
-WAIT = 20
+WAIT = 120
 
 
 @pytest.fixture
