@@ -28,6 +28,7 @@ from tests.support.going_on import (
     IN_FLIGHT_MAX,
     SECONDS,
     Reader,
+    Sender,
     assert_nothing_is_lost,
     create_topic,
     finish,
@@ -161,17 +162,22 @@ def test_a_file_system_that_is_full(small_disk: Path) -> None:
     assert_nothing_is_lost(senders, watching, log)
 
 
+def at_work(address: str, bad: Path) -> tuple[list[Sender], Reader, set[int]]:
+    """Senders and a reader that have begun, and the partitions that are in ``bad``: some of them, not all."""
+    create_topic(address)
+    hit = {int(path.name.rpartition("-")[2]) for path in bad.glob("killed-*")}
+    senders, watching = senders_to(address), Reader(address)
+    assert 0 < len(hit) < len(senders)
+    work_until(senders, watching, more=MORE)
+    return senders, watching, hit
+
+
 @pytest.mark.timeout(300)
 def test_a_directory_that_goes_offline_and_is_back_after_a_restart(tmp_path: Path) -> None:
     good, bad = tmp_path / "good", tmp_path / "bad"
     with serving(good, bad) as server:
         port = server.addresses[0].port
-        address = f"127.0.0.1:{port}"
-        create_topic(address)
-        hit = {int(path.name.rpartition("-")[2]) for path in bad.glob("killed-*")}
-        senders, watching = senders_to(address), Reader(address)
-        assert 0 < len(hit) < len(senders)
-        work_until(senders, watching, more=MORE)
+        senders, watching, hit = at_work(f"127.0.0.1:{port}", bad)
         with failing(bad, "write"):
             work(senders, watching, FULL_SECONDS)
             assert list(server.broker.manager.offline) == [bad]
@@ -182,7 +188,7 @@ def test_a_directory_that_goes_offline_and_is_back_after_a_restart(tmp_path: Pat
     with serving(good, bad, port=port) as server:
         assert not server.broker.manager.offline
         work_until(senders, watching, more=MORE)
-        log = finish(senders, watching, address)
+        log = finish(senders, watching, f"127.0.0.1:{port}")
     assert_nothing_is_lost(senders, watching, log)
 
 
@@ -192,12 +198,7 @@ def test_a_file_system_that_is_read_only_for_a_while(tmp_path: Path, small_disk:
     good, bad = tmp_path / "good", small_disk / "bad"
     with serving(good, bad) as server:
         port = server.addresses[0].port
-        address = f"127.0.0.1:{port}"
-        create_topic(address)
-        hit = {int(path.name.rpartition("-")[2]) for path in bad.glob("killed-*")}
-        senders, watching = senders_to(address), Reader(address)
-        assert 0 < len(hit) < len(senders)
-        work_until(senders, watching, more=MORE)
+        senders, watching, hit = at_work(f"127.0.0.1:{port}", bad)
     remount(small_disk, "ro")
     with serving(good, bad, port=port) as server:
         assert list(server.broker.manager.offline) == [bad]
@@ -208,7 +209,7 @@ def test_a_file_system_that_is_read_only_for_a_while(tmp_path: Path, small_disk:
     with serving(good, bad, port=port) as server:
         assert not server.broker.manager.offline
         work_until(senders, watching, more=MORE)
-        log = finish(senders, watching, address)
+        log = finish(senders, watching, f"127.0.0.1:{port}")
     assert_nothing_is_lost(senders, watching, log)
 
 
