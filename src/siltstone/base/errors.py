@@ -85,6 +85,11 @@ def shown_path(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path)
     for translation in _translations:
         text = translation(text)
+    return with_both_slashes(text)
+
+
+def with_both_slashes(text: str) -> str:
+    """The path of an object as its address: a ``Path`` keeps one of the slashes after the scheme only."""
     return _STORE.sub(r"\1://", text)
 
 

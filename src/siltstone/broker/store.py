@@ -30,6 +30,7 @@ from siltstone.broker.quotas import QuotaManager, QuotaWindows
 from siltstone.broker.sessions import FetchSessionCache
 from siltstone.broker.wire.fields import ZERO_ID
 from siltstone.commands.served import Served
+from siltstone.log.checkpoints import broker_id_of
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.validation import validate_and_assign
@@ -80,7 +81,7 @@ class Broker(Closing):
         self._pool.submit(lambda: self.manager.topics.ids)
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         properties = self.manager.serving()[0].directory.properties()
-        self.node_id = int(properties.get("node.id") or properties.get("broker.id") or 0)
+        self.node_id = int(broker_id_of(properties) or 0)
         self.cluster_id = properties.get("cluster.id", "")
 
     @property

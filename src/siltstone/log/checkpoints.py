@@ -129,6 +129,12 @@ def read_properties(path: Path) -> dict[str, str]:
     return properties
 
 
+def broker_id_of(properties: Mapping[str, str]) -> str | None:
+    """The id of the broker by its ``meta.properties``: ``node.id``, in older ones ``broker.id``; None without
+    either."""
+    return properties.get("node.id") or properties.get("broker.id")
+
+
 def read_topic_id(partition: Path) -> str | None:
     """Read the topic id in ``partition.metadata``: 22 characters of URL-safe base64; None without the file.
 

@@ -44,7 +44,7 @@ from siltstone.base.records.metadata import (
     UndecodableMessageError,
     decode_metadata,
 )
-from siltstone.log.checkpoints import read_topic_id
+from siltstone.log.checkpoints import broker_id_of, read_topic_id
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition, parse_metadata_snapshot
 from siltstone.log.segments import Segment, Window, list_segments, windows
@@ -388,8 +388,7 @@ def _with_source_names(settings: Layer) -> dict[str, Setting]:
 def node_id_of(directories: Iterable[LogDirectory]) -> str | None:
     """The id of the broker that the directories belong to, from ``meta.properties``; None if none has it."""
     files_properties = [directory.properties() for directory in directories]
-    ids = (properties.get("node.id") or properties.get("broker.id") for properties in files_properties)
-    return next(filter(None, ids), None)
+    return next(filter(None, map(broker_id_of, files_properties)), None)
 
 
 def metadata_directory(directories: Iterable[LogDirectory]) -> LogDirectory | None:

@@ -55,6 +55,7 @@ from siltstone.base.errors import (
 from siltstone.base.records.fetch_results import MessageSetSend, MultiMessageSetSend
 from siltstone.compaction.inplace.destination import remove_all_staged
 from siltstone.log import names
+from siltstone.log.checkpoints import broker_id_of
 from siltstone.log.directory import require_one_broker
 from siltstone.log.fetch import READ_UNCOMMITTED
 from siltstone.log.following import Consumer, ConsumerOptions
@@ -183,7 +184,7 @@ def _complete_identity(claimed: Sequence[ServedDirectory], node_id: int, random_
         if not properties:
             missing.append(served)
         cluster = cluster or properties.get("cluster.id")
-        node = node or properties.get("node.id") or properties.get("broker.id")
+        node = node or broker_id_of(properties)
     if node is not None and node_id >= 0 and node != str(node_id):
         raise DirectoryRefusedError(
             f"the log directory belongs to node {node}, not to node.id={node_id}",

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from siltstone.base.errors import UsageError
+from siltstone.base.errors import UsageError, with_both_slashes
 from siltstone.base.files.hdfs import HdfsStore
 
 WINDOW_BYTES = 16 << 20
@@ -57,7 +57,6 @@ _Answer = TypeVar("_Answer")
 _FORM = re.compile(
     r"(?P<scheme>s3|s3a|gs|abfs|abfss|az|hdfs):/+(?P<bucket>[^/]+)(?:/+(?P<key>.*))?\Z", re.DOTALL
 )
-_ONE_SLASH = re.compile(r"\A(s3a?|gs|abfss?|az|hdfs):/(?!/)")
 _STORE_SCHEME = {"s3a": "s3"}
 _options: dict[str, str] = {}
 when_forgotten: list[Callable[[], None]] = []
@@ -113,7 +112,7 @@ class StorePath(PosixPath):
     the same path as a ``Path``."""
 
     def __str__(self) -> str:
-        return _ONE_SLASH.sub(r"\1://", super().__str__())
+        return with_both_slashes(super().__str__())
 
     def __fspath__(self) -> str:
         return str(self)

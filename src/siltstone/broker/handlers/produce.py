@@ -179,7 +179,7 @@ class _Appends:
         except UnknownTopicError:
             return False
         except StorageError:
-            return True
+            pass  # it is there, but offline
         return True
 
     def _try(

@@ -42,7 +42,14 @@ from siltstone.base.files.joined import JoinedFile, JoinedFiles, JoinedPlace, is
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import CONTROL_BIT
 from siltstone.base.records.metadata import UndecodableMessageError
-from siltstone.log.checkpoints import LeaderEpochs, read_checkpoint, read_properties, read_rows, read_topic_id
+from siltstone.log.checkpoints import (
+    LeaderEpochs,
+    broker_id_of,
+    read_checkpoint,
+    read_properties,
+    read_rows,
+    read_topic_id,
+)
 from siltstone.log.indexes import read_entries
 from siltstone.log.lookup import batch_headers, position_of_offset
 from siltstone.log.metadata_log import METADATA_PARTITION, read_cluster_metadata
@@ -538,7 +545,7 @@ class _Broker:
         for path in self._metadata:
             with contextlib.suppress(CorruptRecordError, CorruptFileError, FileNotFoundError, ValueError):
                 properties = read_properties(path.parent / META_PROPERTIES)
-                node_id = int(properties.get("node.id") or properties.get("broker.id") or "")
+                node_id = int(broker_id_of(properties) or "")
                 image = read_cluster_metadata(path, may_have_torn_tail=True)
                 replicas = image.replicas.get(image.topics.get(REMOTE_LOG_METADATA, ""), {})
                 missing |= {number for number, of in replicas.items() if node_id in (of.replicas or ())}
@@ -661,5 +668,5 @@ def _broker_id(directory: Path) -> tuple[str, str] | None:
         properties = read_properties(directory / META_PROPERTIES)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    cluster, node = properties.get("cluster.id"), properties.get("node.id") or properties.get("broker.id")
+    cluster, node = properties.get("cluster.id"), broker_id_of(properties)
     return None if cluster is None or node is None else (cluster, node)
