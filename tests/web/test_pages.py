@@ -122,6 +122,18 @@ def test_a_page_that_has_not_changed_is_not_sent_again(looking: tuple[Served, Te
     assert again.status_code == 304 and again.content == b""
 
 
+def test_a_page_is_the_same_one_also_where_a_row_shows_the_time_of_the_last_look(
+    looking: tuple[Served, TestClient],
+) -> None:
+    _, client = looking
+    text = client.get("/ui/topics").text
+    (read_at,) = re.findall("directories read ([^<]*) UTC", text)
+    of_the_same_second = text.replace("</table>", f"<tr><td>{read_at}</td></tr></table>")
+    later = of_the_same_second.replace(f"read {read_at}", "read 2126-11-27 03:00:00")
+    assert later != of_the_same_second
+    assert rendering.page_etag(later) == rendering.page_etag(of_the_same_second) != rendering.page_etag(text)
+
+
 def test_in_look_mode_all_buttons_that_change_are_disabled_and_their_forms_refused(
     looking: tuple[Served, TestClient],
 ) -> None:

@@ -71,7 +71,7 @@ def _empty_page(
         shown = {"rows": rows[:count], "next_start": end}
         return rendered(request, served, "empty.html", problem=problem, **shown, **values)
 
-    answer = answered(request, served, within_bytes(render, len(rows)))
+    answer = answered(request, within_bytes(render, len(rows)))
     answer.status_code = status if status != 200 else answer.status_code
     return answer
 

@@ -105,4 +105,4 @@ def list_page(
         shown = ShownList(columns, asked, first_rows(found, asked.start, count), same)
         return rendered(request, served, template, shown=shown, **values)
 
-    return answered(request, served, within_bytes(render, len(found.rows), sample=PAGE_ROWS))
+    return answered(request, within_bytes(render, len(found.rows), sample=PAGE_ROWS))

@@ -65,7 +65,7 @@ def records(
             decodings=DECODINGS,
         )
 
-    return answered(request, served, within_bytes(render, TEXT_MAX))
+    return answered(request, within_bytes(render, TEXT_MAX))
 
 
 @router.get("/{topic}/records:tail", dependencies=[READER], response_class=StreamingResponse)

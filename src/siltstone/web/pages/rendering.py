@@ -7,6 +7,7 @@ answer has an ``ETag``, so that nothing new is a 304. Without script the page is
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -201,12 +202,19 @@ def rendered(
     )
 
 
-def answered(request: Request, served: Served, html: str) -> Response:
+_READ_AT = re.compile("directories read [^<]* UTC")  # in the footer of base.html
+
+
+def page_etag(html: str) -> str:
+    """The ETag of a page: a page on which only the time of the last look differs is the same page."""
+    contents, tag, footer = html.rpartition("<footer>")
+    same = contents + tag + _READ_AT.sub("", footer)
+    return f'"{hashlib.sha256(same.encode()).hexdigest()[:32]}"'
+
+
+def answered(request: Request, html: str) -> Response:
     """A page as the answer, or 304 if the browser has this very page."""
-    # A page on which only the time of the last look differs is the same page.
-    read_at = _time(served.catalogue.at_ms)
-    tag = f'"{hashlib.sha256(html.replace(read_at, "").encode()).hexdigest()[:32]}"'
-    headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Cookie"}
+    headers = {"ETag": (tag := page_etag(html)), "Cache-Control": "no-cache", "Vary": "Cookie"}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     return HTMLResponse(html, headers=headers)
@@ -214,7 +222,7 @@ def answered(request: Request, served: Served, html: str) -> Response:
 
 def page(request: Request, served: Served, template: str, **values: Any) -> Response:
     """A page; see ``rendered`` and ``answered``."""
-    return answered(request, served, rendered(request, served, template, **values))
+    return answered(request, rendered(request, served, template, **values))
 
 
 def within_bytes(render: Callable[[int], str], rows: int, *, sample: int | None = None) -> str:

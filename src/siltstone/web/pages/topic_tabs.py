@@ -91,7 +91,7 @@ def segments(
             ],
         )
 
-    return answered(request, served, within_bytes(render, len(shown)))
+    return answered(request, within_bytes(render, len(shown)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,7 @@ def topics(request: Request, served: Here, asked: Annotated[ShownTopics, Query()
             ],
         )
 
-    return answered(request, served, within_bytes(render, len(found.rows), sample=PAGE_ROWS))
+    return answered(request, within_bytes(render, len(found.rows), sample=PAGE_ROWS))
 
 
 def _pages(catalogue: Catalogue, listing: Listing) -> Iterator[Sequence[TopicRow]]:
