@@ -273,7 +273,7 @@ def _asks(route: Unsafe) -> bool:
     return is_question(route.path)
 
 
-def _asks_of_a_look(route: Unsafe) -> bool:
+def _asks_or_cancels(route: Unsafe) -> bool:
     return _asks(route) or is_of_job(route.path)
 
 
@@ -327,25 +327,22 @@ def test_a_lower_role_than_a_routes_changes_nothing(with_users: Table, role: Rol
 
 
 def test_read_only_changes_nothing(served: Served) -> None:
-    Table(served, replace(rules_of(served.config, []), read_only_reason="read only")).refused(403, but=_asks)
+    table = Table(served, replace(rules_of(served.config, []), read_only_reason="read only"))
+    table.refused(403, but=_asks_or_cancels)
 
 
 def test_look_mode_changes_nothing(open_served: Callable[..., Served], served: Served) -> None:
     served.opened().flush()
     table = Table(open_served(is_look=True))
-    table.refused(403, but=_asks_of_a_look)
+    table.refused(403, but=_asks_or_cancels)
     assert "look mode" in table.client.delete("/probe/topics/users").text
 
 
-def test_look_mode_cancels_its_dry_runs_and_changes_nothing(
-    open_served: Callable[..., Served], served: Served
-) -> None:
-    served.opened().flush()
-    table = Table(open_served(is_look=True))
-    before, bytes_before = table.looks(), table.digest()
-    cancelled = [route for route in table.routes() if is_of_job(route.path)]
-    assert len(cancelled) == 2
-    for route in cancelled:
+def cancels(table: Table) -> None:
+    """Each route that cancels a job cancels a dry run, but not for a page of another site."""
+    routes = [route for route in table.routes() if is_of_job(route.path)]
+    assert len(routes) == 2
+    for route in routes:
         for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}):
             assert table.send(route, **headers).status_code == 403
         may_end = threading.Event()
@@ -355,14 +352,33 @@ def test_look_mode_cancels_its_dry_runs_and_changes_nothing(
             progress.check()
 
         job = table.served.jobs.submit("explain", "users", "-", work)
-        assert "Cancel: explain users" in table.client.get("/ui/jobs").text
+        page = table.client.get("/ui/jobs").text
+        assert "Cancel: explain users" in page and "disabled" not in page
         answer = table.send(route, Try(names={"job_id": job.id}))
         assert answer.status_code < 400, (route, answer.text)
         may_end.set()
         table.served.jobs.wait(job.id, 60)
         assert table.served.jobs.get(job.id).state == "cancelled"
         assert table.send(route, Try(names={"job_id": "none"})).status_code == 404
+
+
+def test_look_mode_cancels_its_dry_runs_and_changes_nothing(
+    open_served: Callable[..., Served], served: Served
+) -> None:
+    served.opened().flush()
+    table = Table(open_served(is_look=True))
+    before, bytes_before = table.looks(), table.digest()
+    cancels(table)
     assert table.looks() == before and table.digest() == bytes_before
+
+
+def test_a_read_only_server_cancels_its_dry_runs_and_writes_the_audit_log_alone(served: Served) -> None:
+    table = Table(served, replace(rules_of(served.config, []), read_only_reason="read only"))
+    before = table.looks()
+    cancels(table)
+    after = table.looks()
+    changed = {Path(path) for path, _ in before.files.items() ^ after.files.items()}
+    assert changed == {table.served.opened_changes().path} and after.memory == before.memory
 
 
 # Audit: what cannot be recorded is not changed, and what was recorded and not made says so.

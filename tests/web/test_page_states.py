@@ -175,7 +175,9 @@ def test_where_the_server_is_read_only_each_button_says_so(busy: Served) -> None
     for path, _ in pages(client):
         text = client.get(path).text
         checked(text)
-        for _, form in forms(path, text):
+        for action, form in forms(path, text):
+            if action.endswith("/cancel"):  # of a job, which can only be a dry run
+                continue
             seen += 1
             assert reason in text, path
             assert all("disabled" in button for button in buttons_of(form)), (path, form)

@@ -48,12 +48,11 @@ _HEADERS = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """What the guards go by. ``hosts``: names in lower case, without ports; ``read_only_reason``: why nothing
-    may be changed, None if it may; ``is_look``: all jobs are dry runs, so cancelling one changes nothing."""
+    may be changed, None if it may. Then all jobs are dry runs, so cancelling one changes nothing."""
 
     hosts: frozenset[str]
     identity: Identity = field(default_factory=Identity)
     read_only_reason: str | None = None
-    is_look: bool = False
 
 
 def needs(role: Role) -> Any:
@@ -165,7 +164,7 @@ class Guards:
         if is_cross_origin(headers):
             return 403, 40301, "a page of another site may not change anything here"
         reason, path = self._rules.read_only_reason, scope["path"]
-        if reason is not None and not is_question(path) and not (self._rules.is_look and is_of_job(path)):
+        if reason is not None and not is_question(path) and not is_of_job(path):
             return 403, 40301, reason
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > body_max(scope["path"]):

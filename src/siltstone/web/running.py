@@ -123,7 +123,6 @@ def rules_of(config: Config, listeners: Sequence[Listener], *, is_look: bool = F
         hosts=frozenset(name.lower() for name in names),
         identity=identity_of(config),
         read_only_reason=reason,
-        is_look=is_look,
     )
 
 

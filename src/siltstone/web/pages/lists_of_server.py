@@ -170,7 +170,7 @@ def jobs(request: Request, served: Here, asked: Asked) -> Response:
         asked,
         outcome_words=outcome_words,
         sentence=job_sentence,
-        refused=refusal_to_cancel(request, served),
+        refused=refusal_to_cancel(request),
         same=[curl(request, "DELETE", f"/api/v1/jobs/{path(job.id)}") for job in running[:1]],
         poll_seconds=2 if running else 5,
     )

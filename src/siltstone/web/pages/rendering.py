@@ -166,9 +166,10 @@ def _refusal(request: Request, served: Served, role: Role) -> str:
     return _role_refusal(request, role) if reason is None else str(reason)
 
 
-def refusal_to_cancel(request: Request, served: Served) -> str:
-    """Why the user may not cancel a job; empty if they may. (In look mode all jobs are dry runs.)"""
-    return _role_refusal(request, Role.EDITOR) if served.is_look else _refusal(request, served, Role.EDITOR)
+def refusal_to_cancel(request: Request) -> str:
+    """Why the user may not cancel a job; empty if they may. (Where nothing may be changed, all jobs are dry
+    runs.)"""
+    return _role_refusal(request, Role.EDITOR)
 
 
 def rendered(
