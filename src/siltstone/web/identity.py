@@ -44,11 +44,11 @@ class Role(enum.IntEnum):
     @classmethod
     def of(cls, word: str, source: str) -> Role:
         """The role of this name. Raises UsageError."""
-        found = {role.name.lower(): role for role in cls if role is not cls.NONE}.get(word.strip().lower())
-        if found is None:
+        role = {one.name.lower(): one for one in cls if one is not cls.NONE}.get(word.strip().lower())
+        if role is None:
             advice = "write viewer, reader, editor or admin"
             raise UsageError(f"there is no role {word[:64]!r}", path=source, advice=advice)
-        return found
+        return role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

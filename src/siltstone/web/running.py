@@ -207,8 +207,8 @@ def _bound(listeners: Sequence[Listener]) -> Iterator[socket.socket]:
     """A listening socket for each. Raises UsageError for an address that is in use or not of this machine."""
     for listener in listeners:
         try:
-            found = socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM)
-            family, _, _, _, address = found[0]
+            addresses = socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM)
+            family, _, _, _, address = addresses[0]
             bound = socket.create_server(address[:2], family=family, backlog=256)
         except OSError as error:
             reason = f"cannot listen on {listener.url(listener.port)}: {error.strerror or error}"

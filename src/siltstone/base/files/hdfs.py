@@ -103,10 +103,10 @@ class HdfsStore:
 
     def list_with_delimiter(self, prefix: str | None = None) -> dict[str, Any]:
         """The files and directories of a directory."""
-        found = list(self._statuses(prefix, recursive=False))
+        statuses = list(self._statuses(prefix, recursive=False))
         return {
-            "objects": [_meta(status) for status in found if not status.isdir],
-            "common_prefixes": [status.path.strip("/") for status in found if status.isdir],
+            "objects": [_meta(status) for status in statuses if not status.isdir],
+            "common_prefixes": [status.path.strip("/") for status in statuses if status.isdir],
         }
 
     def _statuses(self, prefix: str | None, *, recursive: bool) -> Iterator[Any]:

@@ -44,9 +44,9 @@ def _empty_page(
     status: int = 200,
     start: int = 0,
 ) -> Response:
-    row, found = served.catalogue.topic(topic), None
+    row, preview = served.catalogue.topic(topic), None
     try:
-        found = console.preview_emptying(served, topic, mode)
+        preview = console.preview_emptying(served, topic, mode)
     except (SiltstoneError, OSError) as error:
         problem = problem or str(error)
     words = ("siltstone", "empty", *served.paths, "--topic", topic, "--mode", mode)
@@ -54,7 +54,7 @@ def _empty_page(
     values = {
         "topic": row,
         "tab": "empty",
-        "found": found,
+        "preview": preview,
         "start": start,
         "mode": mode,
         "modes": emptying.MODES,
@@ -64,7 +64,7 @@ def _empty_page(
             curl(request, "POST", f"/api/v1/topics/{path(topic)}:empty", order),
         ],
     }
-    rows = () if found is None else found.partitions[start:]
+    rows = () if preview is None else preview.partitions[start:]
 
     def render(count: int) -> str:
         end = start + count if count < len(rows) else None
@@ -101,13 +101,13 @@ def _erase_page(
     topic: str,
     key: str = "",
     key_format: str = "utf8",
-    found: erasing.Erasure | None = None,
+    erasure: erasing.Erasure | None = None,
     problem: str | None = None,
 ) -> Response:
     values = {
         "topic": served.catalogue.topic(topic),
         "tab": "erase",
-        "found": found,
+        "erasure": erasure,
         "formats": erasing.KEY_FORMATS,
         # Never with the key: a command line is seen by other users, and kept by the shell.
         "same": [
@@ -116,7 +116,7 @@ def _erase_page(
         ],
     }
     answer = page(request, served, "erase.html", problem=problem, key=key, key_format=key_format, **values)
-    if found is not None or key:
+    if erasure is not None or key:
         answer.headers["Cache-Control"] = "no-store"
     return answer
 
@@ -132,13 +132,13 @@ def erase(
     typed: Text = "",
 ) -> Response:
     """Look for the key; with the topic's name, erase it as a job."""
-    found = None
+    erasure = None
     try:
         wanted = ErasureRequest(topic=topic, keys=(parse_key(key, key_format),))
         if not typed:
             looked = console.find_keys(served, wanted)
-            found = None if looked is None else looked.keys[0]
-        if typed or found is None:  # a large topic is searched by a job
+            erasure = None if looked is None else looked.keys[0]
+        if typed or erasure is None:  # a large topic is searched by a job
             if typed:
                 refuse_unconfirmed(typed, topic, "this deletes data")
             administration.erase_keys(served, by, wanted, dry_run=not typed)
@@ -147,4 +147,4 @@ def erase(
         answer = _erase_page(request, served, topic, key, key_format, problem=str(error))
         answer.status_code = status_of(error)[0]
         return answer
-    return _erase_page(request, served, topic, key, key_format, found)
+    return _erase_page(request, served, topic, key, key_format, erasure)

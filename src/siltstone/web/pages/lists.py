@@ -68,11 +68,11 @@ class ShownList:
         self.rows, self.total, self.next_start = rows.rows, rows.total, rows.next_start
 
 
-def first_rows(found: Page, start: int, count: int) -> Page:
+def first_rows(page: Page, start: int, count: int) -> Page:
     """The first ``count`` rows of a page that begins at row ``start``."""
-    if count >= len(found.rows):
-        return found
-    return replace(found, rows=found.rows[:count], next_start=start + count)
+    if count >= len(page.rows):
+        return page
+    return replace(page, rows=page.rows[:count], next_start=start + count)
 
 
 def attachment(name: str) -> dict[str, str]:
@@ -98,11 +98,11 @@ def list_page(
         text = json.dumps(json_rows(chosen, columns)) if as_json else csv_text(chosen, columns)
         headers = attachment(f"{name}.{asked.format}")
         return Response(text, media_type=KINDS[asked.format], headers=headers)
-    found = list_rows(rows, columns, asked.query())
+    page = list_rows(rows, columns, asked.query())
     same = curl(request, "GET", f"{request.url.path}?{query_text({**asked.values, 'format': 'json'})}")
 
     def render(count: int) -> str:
-        shown = ShownList(columns, asked, first_rows(found, asked.start, count), same)
+        shown = ShownList(columns, asked, first_rows(page, asked.start, count), same)
         return rendered(request, served, template, shown=shown, **values)
 
-    return answered(request, within_bytes(render, len(found.rows), sample=PAGE_ROWS))
+    return answered(request, within_bytes(render, len(page.rows), sample=PAGE_ROWS))

@@ -79,12 +79,12 @@ JOBS: tuple[Column[BackgroundJob], ...] = (
 
 def job_sentence(job: BackgroundJob) -> str:
     """What a job has come to in its own words, and what to click where these name a command."""
-    found = job.result.get("sentence", "") if isinstance(job.result, Mapping) else ""
+    sentence = job.result.get("sentence", "") if isinstance(job.result, Mapping) else ""
     clicks = {
         ERASE_KEY: "erase the key again on the topic's page (Erase a key)",
         EMPTY: "empty the topic again on its page (Empty)",
     }
-    return str(found).replace(AGAIN, clicks.get(job.kind, AGAIN))
+    return str(sentence).replace(AGAIN, clicks.get(job.kind, AGAIN))
 
 
 class Operation(NamedTuple):
@@ -121,9 +121,9 @@ def value_words(value: object) -> str:
 @router.get("/groups", dependencies=[VIEWER, READING])
 def groups(request: Request, served: Here, asked: Asked) -> Response:
     """Consumer groups and their lags, a row for each partition that a group has."""
-    found, notes = console.groups(served)
-    rows = [(group, offset) for group in found for offset in group.offsets]
-    empty = [group for group in found if not group.offsets]
+    groups, notes = console.groups(served)
+    rows = [(group, offset) for group in groups for offset in group.offsets]
+    empty = [group for group in groups if not group.offsets]
     return list_page(
         request, served, "groups.html", "groups", GROUPS, rows, asked, notes=notes, without_offsets=empty
     )
@@ -133,16 +133,16 @@ def groups(request: Request, served: Here, asked: Asked) -> Response:
 def transactions(request: Request, served: Here, asked: Asked) -> Response:
     """Open transactions, and the logs that they keep from being cleaned."""
     scan = last_scan(served)
-    found = scan.result() if asked.format else scan.found or OpenTransactions()  # a download is whole
+    transactions = scan.result() if asked.format else scan.found or OpenTransactions()  # a download is whole
     return list_page(
         request,
         served,
         "transactions.html",
         "transactions",
         TRANSACTIONS,
-        found.transactions,
+        transactions.transactions,
         asked,
-        notes=found.notes,
+        notes=transactions.notes,
         scan=scan,
         poll_seconds=2 if scan.is_first else 5,
     )

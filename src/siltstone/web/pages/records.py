@@ -38,12 +38,12 @@ def records(
     request: Request, served: Here, latest: Latest, topic: str, asked: Annotated[RecordForm, Query()]
 ) -> Response:
     """Records: the last ones, those from an offset on, or those that are found."""
-    found, problem, same = None, None, list[str]()
+    page, problem, same = None, None, list[str]()
     try:
         url = f"/api/v1/topics/{path(topic)}/records?{query_text(asked.api_parameters())}"
         same = [shell("siltstone", "consume", *served.paths, "--topic", topic), curl(request, "GET", url)]
         browsed = console.browsed_topic(served, topic)
-        found = browse(browsed, asked.query(), cursor=asked.cursor or None, latest=latest)
+        page = browse(browsed, asked.query(), cursor=asked.cursor or None, latest=latest)
     except ValueError:
         problem = "partition and offset are numbers, the time is a date with a time"
     except SiltstoneError as error:
@@ -56,7 +56,7 @@ def records(
             "records.html",
             topic=served.catalogue.topic(topic),
             tab="records",
-            found=found,
+            page=page,
             text_max=text_max,
             problem=problem,
             same=same,

@@ -100,7 +100,7 @@ class ShownPartition:
     ``next_segment``: the first that has no row here, None if there is none."""
 
     row: PartitionRow
-    found: PartitionSegments | None = None
+    partition_segments: PartitionSegments | None = None
     drawing: Markup | None = None
     segments: Sequence[SegmentRow] = ()
     next_segment: int | None = None
@@ -110,15 +110,15 @@ class ShownPartition:
 def _shown(served: Served, row: PartitionRow, scale: Scale, first: int) -> ShownPartition:
     where, end = row.topic_partition, first + SEGMENTS_SHOWN
     try:
-        found = console.partition_segments(served, where.topic, where.partition)
+        partition_segments = console.partition_segments(served, where.topic, where.partition)
     except (SiltstoneError, OSError) as error:
         return ShownPartition(row=row, problem=str(error))
     return ShownPartition(
         row=row,
-        found=found,
-        drawing=strip(found, scale),
-        segments=found.segments[first:end],
-        next_segment=end if end < len(found.segments) else None,
+        partition_segments=partition_segments,
+        drawing=strip(partition_segments, scale),
+        segments=partition_segments.segments[first:end],
+        next_segment=end if end < len(partition_segments.segments) else None,
     )
 
 

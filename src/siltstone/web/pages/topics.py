@@ -53,7 +53,7 @@ class ShownTopics(TopicParameters):
 def topics(request: Request, served: Here, asked: Annotated[ShownTopics, Query()]) -> Response:
     """The topics."""
     listing = asked.listing()
-    found = list_topics(served.catalogue, listing)
+    page = list_topics(served.catalogue, listing)
     if asked.format:
         pages = _pages(served.catalogue, replace(listing, start=0, count=PAGE_MAX))
         return StreamingResponse(
@@ -68,7 +68,7 @@ def topics(request: Request, served: Here, asked: Annotated[ShownTopics, Query()
             served,
             "topics.html",
             listing=listing,
-            found=first_rows(found, listing.start, count),
+            page=first_rows(page, listing.start, count),
             values=asked.values,
             columns=TOPIC_COLUMNS,
             states=STATES,
@@ -78,16 +78,16 @@ def topics(request: Request, served: Here, asked: Annotated[ShownTopics, Query()
             ],
         )
 
-    return answered(request, within_bytes(render, len(found.rows), sample=PAGE_ROWS))
+    return answered(request, within_bytes(render, len(page.rows), sample=PAGE_ROWS))
 
 
 def _pages(catalogue: Catalogue, listing: Listing) -> Iterator[Sequence[TopicRow]]:
     """All topics that fit, some at a time: there may be 100,000."""
     start: int | None = listing.start
     while start is not None:
-        found = list_topics(catalogue, replace(listing, start=start))
-        yield found.rows
-        start = found.next_start
+        page = list_topics(catalogue, replace(listing, start=start))
+        yield page.rows
+        start = page.next_start
 
 
 def _file(pages: Iterator[Sequence[TopicRow]], *, as_json: bool) -> Iterator[str]:

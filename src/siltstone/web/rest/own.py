@@ -92,8 +92,8 @@ def overview(served: Here) -> Document:
 @router.get("/topics", dependencies=[VIEWER])
 def topics(served: Here, asked: Annotated[TopicParameters, Query()]) -> Document:
     """A page of topics."""
-    found = list_topics(served.catalogue, asked.listing())
-    return {"at_ms": served.catalogue.at_ms, **_page("topics", found.rows, found.total, asked.start)}
+    page = list_topics(served.catalogue, asked.listing())
+    return {"at_ms": served.catalogue.at_ms, **_page("topics", page.rows, page.total, asked.start)}
 
 
 @router.get("/topics/{topic}", dependencies=[VIEWER])
@@ -129,8 +129,8 @@ def segments(
     served: Here, topic: str, partition: IntText, start: Start = 0, count: Count = PAGE_ROWS
 ) -> Document:
     """A page of the segments of a partition, its marks, and why it is not cleaned."""
-    found = console.partition_segments(served, topic, partition)
-    return {**found.to_json(), **_page_of("segments", found.segments, start, count)}
+    segments = console.partition_segments(served, topic, partition)
+    return {**segments.to_json(), **_page_of("segments", segments.segments, start, count)}
 
 
 @router.get("/topics/{topic}/records", dependencies=[READER, READING])
@@ -165,8 +165,8 @@ def record(
     """One record."""
     of_keys, of_values = asked.decodings()
     browsed = console.browsed_topic(served, topic)
-    found = one_record(browsed, partition, offset, key_decoding=of_keys, value_decoding=of_values)
-    return found.to_json()
+    record = one_record(browsed, partition, offset, key_decoding=of_keys, value_decoding=of_values)
+    return record.to_json()
 
 
 @router.get(
@@ -238,12 +238,12 @@ def broker_configs(served: Here, everything: BoolText = False) -> Document:
 @router.get("/broker/connections", dependencies=[VIEWER])
 def broker_connections(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
     """The broker's open connections, the oldest first."""
-    found = clients.connections(served)
+    connections = clients.connections(served)
     end = start + count
     return {
-        "connections": [connection.to_json() for connection in found[start:end]],
-        "total": len(found),
-        "next_start": end if end < len(found) else None,
+        "connections": [connection.to_json() for connection in connections[start:end]],
+        "total": len(connections),
+        "next_start": end if end < len(connections) else None,
     }
 
 
@@ -256,8 +256,8 @@ def broker_requests(served: Here) -> Document:
 @router.get("/groups", dependencies=[VIEWER, READING])
 def groups(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
     """Consumer groups with their offsets and lags, from ``__consumer_offsets``."""
-    found, notes = console.groups(served)
-    return {**_page_of("groups", found, start, count), "notes": notes}
+    groups, notes = console.groups(served)
+    return {**_page_of("groups", groups, start, count), "notes": notes}
 
 
 @router.get("/transactions", dependencies=[VIEWER])
@@ -265,11 +265,11 @@ def transactions(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Do
     """The open transactions as the last scan of all logs has found them: it began ``at_ms``, null before
     the first has ended; ``scanning``: how far one is that runs now (``looking``: its earlier name)."""
     scan = last_scan(served)
-    found = scan.found or OpenTransactions()
+    transactions = scan.found or OpenTransactions()
     return {
         **scan.to_json(),
-        **_page_of("transactions", found.transactions, start, count),
-        "notes": list(found.notes),
+        **_page_of("transactions", transactions.transactions, start, count),
+        "notes": list(transactions.notes),
     }
 
 
@@ -282,8 +282,8 @@ def directories(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Doc
 @router.get("/changes", dependencies=[VIEWER])
 def changes(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
     """The audit log, the newest change first, as far back as the console shows it."""
-    found = console.changes(served)
-    return _page("changes", found[start : start + count], len(found), start)
+    changes = console.changes(served)
+    return _page("changes", changes[start : start + count], len(changes), start)
 
 
 @router.get("/jobs", dependencies=[VIEWER])

@@ -55,12 +55,12 @@ def _group_document(cluster: Cluster, group: ConsumerGroup) -> Document:
 @router.get(GROUPS, dependencies=[VIEWER, READING], response_model=ResourceList)
 def list_groups(cluster: In, page: Page) -> Document:
     """All consumer groups."""
-    found = {group.name: group for group in console.groups(cluster.served)[0]}
+    groups = {group.name: group for group in console.groups(cluster.served)[0]}
 
     def document(name: str) -> Document:
-        return _group_document(cluster, found[name])
+        return _group_document(cluster, groups[name])
 
-    return cluster.listing("KafkaConsumerGroupList", ["consumer-groups"], sorted(found), document, page)
+    return cluster.listing("KafkaConsumerGroupList", ["consumer-groups"], sorted(groups), document, page)
 
 
 @router.get(GROUP, dependencies=[VIEWER, READING], response_model=Resource)

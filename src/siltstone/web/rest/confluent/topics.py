@@ -157,15 +157,15 @@ def _partition_document(cluster: Cluster, topic: str, number: int) -> Document:
 
 def replica_document(cluster: Cluster, topic: str, number: int, broker_id: int) -> Document:
     """A ``KafkaReplica``."""
-    found = clusters.replicas_of(cluster.served, cluster.broker_id, topic, number)
+    replicas = clusters.replicas_of(cluster.served, cluster.broker_id, topic, number)
     return cluster.resource(
         "KafkaReplica",
         *("topics", topic, "partitions", number, "replicas", broker_id),
         topic_name=topic,
         partition_id=number,
         broker_id=broker_id,
-        is_leader=broker_id == found.leader,
-        is_in_sync=broker_id in found.in_sync,
+        is_leader=broker_id == replicas.leader,
+        is_in_sync=broker_id in replicas.in_sync,
         broker=cluster.link("brokers", broker_id),
     )
 
@@ -206,18 +206,18 @@ def get_partition(cluster: In, topic_name: str, partition_id: IntText) -> Docume
 def get_offset(cluster: In, topic_name: str, partition_id: IntText) -> Document:
     """Where a partition begins and ends for a consumer. ``earliest_offset`` and ``latest_offset`` are
     Confluent's; they are ``beginning_offset`` and ``end_offset``, as which this server had them first."""
-    found = clusters.offsets_of(cluster.served, topic_name, partition_id)
+    offsets = clusters.offsets_of(cluster.served, topic_name, partition_id)
     return cluster.resource(
         "KafkaPartitionWithOffsets",
         *("topics", topic_name, "partitions", partition_id, "offset"),
         topic_name=topic_name,
         partition_id=partition_id,
-        earliest_offset=found.beginning,
-        latest_offset=found.end,
-        beginning_offset=found.beginning,
-        end_offset=found.end,
-        last_stable_offset=found.last_stable,
-        log_end_offset=found.log_end,
+        earliest_offset=offsets.beginning,
+        latest_offset=offsets.end,
+        beginning_offset=offsets.beginning,
+        end_offset=offsets.end,
+        last_stable_offset=offsets.last_stable,
+        log_end_offset=offsets.log_end,
     )
 
 
@@ -225,10 +225,10 @@ def get_offset(cluster: In, topic_name: str, partition_id: IntText) -> Document:
 def list_replicas(cluster: In, topic_name: str, partition_id: IntText, page: Page) -> Document:
     """The brokers that have a partition."""
     clusters.partition_named(cluster.served, topic_name, partition_id)
-    found = clusters.replicas_of(cluster.served, cluster.broker_id, topic_name, partition_id)
+    replicas = clusters.replicas_of(cluster.served, cluster.broker_id, topic_name, partition_id)
     parts = ["topics", topic_name, "partitions", partition_id, "replicas"]
     document = partial(replica_document, cluster, topic_name, partition_id)
-    return cluster.listing("KafkaReplicaList", parts, sorted(found.replicas), document, page)
+    return cluster.listing("KafkaReplicaList", parts, sorted(replicas.replicas), document, page)
 
 
 @router.get(f"{PARTITION}/replicas/{{broker_id}}", dependencies=[VIEWER], response_model=Resource)
