@@ -195,6 +195,11 @@ def list_offsets(side: Side, versions: range) -> None:
     side.quietly(DELETE_RECORDS, 2, topics=[early], timeout=5000)
     side.create("offsets-timeless")
     side.produce("offsets-timeless", batch(1, time_ms=-1), batch(2, time_ms=-1, step_ms=0))
+    # The second batch is so much later that it has a segment of its own.
+    side.create("offsets-rolled")
+    side.produce("offsets-rolled", batch(2, time_ms=1), batch(2))
+    rolled = {"name": "offsets-rolled", "partitions": [{"partition_index": 0, "offset": 2}]}
+    side.quietly(DELETE_RECORDS, 2, topics=[rolled], timeout=5000)
     times = [TIME_MS + shift for shift in (-1, 0, 1, 3000, 4000, 4001, 58_000, 60_000, 60_001)]
     for version in versions:
         for time_ms in (*times, *range(-8, 1)):
@@ -203,6 +208,9 @@ def list_offsets(side: Side, versions: range) -> None:
         for name in ("offsets-early", "offsets-timeless"):
             for time_ms in (-3, 0, TIME_MS, TIME_MS + 9000):
                 _list(side, f"{name} {time_ms}", version, (0, time_ms, -1), name=name)
+        for time_ms in (-3, 0, 1, 2, 3, TIME_MS, TIME_MS + 2):
+            what = "below the start, " if 0 <= time_ms <= 2 else ""
+            _list(side, f"{what}rolled {time_ms}", version, (0, time_ms, -1), name="offsets-rolled")
         twice = [
             {"name": name, "partitions": [{"partition_index": number, "timestamp": -1}]}
             for name, number in (("offsets", 0), ("offsets-early", 0), ("offsets", 1), ("offsets-early", 0))
