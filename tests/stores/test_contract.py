@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from siltstone.base.files.backups import restore_points
 from siltstone.cli.main import run
 from siltstone.commands.backup import BackupRequest, backup, restore
 from tests.objects.test_reading import without_what_differs
-from tests.support.objects.faulty import faulty_proxy
+from tests.support.objects.faulty import BUSY, CUT, LOST, MANY, FaultyProxy, faulty_proxy
 from tests.support.objects.servers import Server
 from tests.support.objects.store import upload
 from tests.support.thoroughness import THOROUGH
@@ -260,28 +260,72 @@ def test_large_objects_and_copies(root: str, client: Any, tmp_path: Path) -> Non
     assert not files.exists(f"{root}/copies/none")
 
 
-def test_an_upload_that_is_abandoned_shows_nothing_and_stands_in_no_way(
-    server: Server, root: str, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As if the process had been killed after any request."""
+@pytest.fixture
+def proxy(server: Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    """Between the code and the store, which is asked less often than by default."""
     if not server.endpoint:
         pytest.skip("of HDFS in test_hdfs.py: its client finds more servers than a proxy stands before")
+    monkeypatch.setattr(objects, "RETRIES", 1)
+    with faulty_proxy(server.url) as proxy:
+        url = server.environment[server.endpoint].replace(server.url, proxy.url)
+        monkeypatch.setenv(server.endpoint, url)
+        files.forget_options()
+        yield proxy
+
+
+def _calls(root: str) -> dict[str, Callable[[], object]]:
+    return {
+        "get": lambda: files.read_bytes(f"{root}/one/x") == b"data",
+        "head": lambda: files.stat(f"{root}/one/x").size == 4,
+        "list": lambda: [entry.name for entry in files.entries(f"{root}/one")] == ["x"],
+        "put": lambda: files.put_own(f"{root}/two/y", b"data"),
+        "copy": lambda: files.copy_object(f"{root}/one/x", f"{root}/two/z", 4) is None,
+        "delete": lambda: files.delete_objects([f"{root}/two/y"]) is None,
+    }
+
+
+@pytest.mark.parametrize("fault", [BUSY, MANY, CUT, LOST])
+def test_what_fails_for_a_moment_is_asked_again(
+    fault: str, root: str, client: Any, proxy: FaultyProxy
+) -> None:
+    """Also a put and a copy that were done, and whose answers got lost."""
+    client.put("one/x", b"data")
+    for name, call in _calls(root).items():
+        if name == "delete" and fault in (CUT, LOST):
+            continue  # one that is not there any more is an answer, too
+        proxy.fail(fault, words=())
+        assert call(), name
+        assert proxy.met == 1, name
+    assert bytes(client.get("two/z").bytes()) == b"data"
+
+
+def test_a_store_that_stays_busy_is_one_line(root: str, client: Any, proxy: FaultyProxy) -> None:
+    client.put("one/x", b"data")
+    for name, call in _calls(root).items():
+        proxy.fail(BUSY, words=(), forever=True)
+        with pytest.raises(OSError, match="the store failed") as caught:
+            call()
+        assert "\n" not in str(caught.value), name
+    proxy.fail()
+    assert [row["path"] for chunk in client.list() for row in chunk] == ["one/x"]
+
+
+def test_an_upload_that_is_abandoned_shows_nothing_and_stands_in_no_way(
+    root: str, client: Any, tmp_path: Path, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the process had been killed after any request."""
     monkeypatch.setattr(objects, "PART_BYTES", 5 << 20)
     monkeypatch.setattr(objects, "RETRIES", 0)
     (tmp_path / "large").write_bytes(b"x" * (11 << 20))
-    with faulty_proxy(server.url) as proxy:
-        monkeypatch.setenv(
-            server.endpoint, server.environment[server.endpoint].replace(server.url, proxy.url)
-        )
-        for step in range(4) if THOROUGH else (2, 3):
-            files.forget_options()
-            proxy.die_after(step)
-            with pytest.raises(OSError, match="the store failed"):
-                files.put_file(tmp_path / "large", f"{root}/put/large")
-            assert not [key for key in keys(client) if key.startswith("put")]
-        proxy.live()
+    for step in range(4) if THOROUGH else (2, 3):
         files.forget_options()
-        files.put_file(tmp_path / "large", f"{root}/put/large")
+        proxy.die_after(step)
+        with pytest.raises(OSError, match="the store failed"):
+            files.put_file(tmp_path / "large", f"{root}/put/large")
+        assert not [key for key in keys(client) if key.startswith("put")]
+    proxy.live()
+    files.forget_options()
+    files.put_file(tmp_path / "large", f"{root}/put/large")
     assert client.head("put/large")["size"] == 11 << 20
 
 

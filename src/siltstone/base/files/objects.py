@@ -77,7 +77,8 @@ _ALLOW_HTTP = "allow_http"
 
 
 class ObjectStatus(NamedTuple):
-    """An object: ``size`` in bytes, ``etag`` as the store gives it, None if it gives none."""
+    """An object: ``size`` in bytes, ``modified_ns`` in whole seconds if it has an ETag, in milliseconds else;
+    ``etag`` as the store gives it, None if it gives none."""
 
     size: int
     modified_ns: int
@@ -288,7 +289,10 @@ def _whole(call: Callable[[], _Answer]) -> _Answer:
 
 def _status(meta: Mapping[str, Any]) -> ObjectStatus:
     modified: datetime = meta["last_modified"]
-    return ObjectStatus(int(meta["size"]), int(modified.timestamp() * 1000) * 1_000_000, meta.get("e_tag"))
+    etag: str | None = meta.get("e_tag")
+    # Google's lists have milliseconds, which the header Last-Modified of the same object has not.
+    milliseconds = int(modified.timestamp()) * 1000 if etag else int(modified.timestamp() * 1000)
+    return ObjectStatus(int(meta["size"]), milliseconds * 1_000_000, etag)
 
 
 def head(path: str | os.PathLike[str]) -> ObjectStatus:
