@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 import socket
 import struct
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -33,39 +32,7 @@ from siltstone.broker.wire.messages.metadata import MetadataResponse, MetadataRe
 from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.offsets import describe_log_dirs as of_directories
 from siltstone.commands.served import Served, ServeOptions
-
-Answer = Callable[[bytes], bytes | None]
-"""An answer's frame to a request's frame; None: the connection ends."""
-
-
-@contextmanager
-def peer(answer: Answer) -> Iterator[str]:
-    """HOST:PORT of a process that answers each frame so."""
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            # A client that has read enough resets the connection.
-            with connection, suppress(ConnectionError):
-                while head := connection.recv(4, socket.MSG_WAITALL):
-                    frame = connection.recv(*struct.unpack(">i", head), socket.MSG_WAITALL)
-                    answered = answer(frame)
-                    if answered is None:
-                        break
-                    connection.sendall(answered)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
+from tests.support.asked_cluster import peer
 
 
 class Cluster:

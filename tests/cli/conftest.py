@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from pathlib import Path
 
 import pytest
 
-from siltstone.cli.main import run
-from tests.support.command_line import Command, Done
+from tests.support.command_line import Command, in_this_process
 
 
 @pytest.fixture
 def siltstone(capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run a command line; ``stdin`` is what is piped into it."""
-
-    def call(*arguments: object, stdin: bytes = b"") -> Done:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        capsysbinary.readouterr()
-        status = run([str(each) for each in arguments])
-        shown = capsysbinary.readouterr()
-        return Done(status, shown.out, shown.err.decode())
-
-    return call
+    return in_this_process(capsysbinary, monkeypatch)
 
 
 @pytest.fixture

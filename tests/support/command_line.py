@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from siltstone.cli.main import run
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,19 @@ class Done:
 
 
 Command = Callable[..., Done]
+
+
+def in_this_process(capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs command lines in this process; ``stdin`` is what is piped into one."""
+
+    def call(*arguments: object, stdin: bytes = b"") -> Done:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capsysbinary.readouterr()
+        status = run([str(each) for each in arguments])
+        shown = capsysbinary.readouterr()
+        return Done(status, shown.out, shown.err.decode())
+
+    return call
 
 
 def tree(*directories: Path) -> dict[str, tuple[str, int]]:

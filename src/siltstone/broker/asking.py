@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from siltstone.base.closing import Closing
 from siltstone.base.errors import BrokerRefusedError, BrokerUnreachableError, UsageError
+from siltstone.broker.errors import Code
 from siltstone.broker.wire import codec
 from siltstone.broker.wire.apis import API_VERSIONS, APIS
 from siltstone.broker.wire.fields import Message
@@ -71,6 +72,11 @@ def plain_addresses(
         )
     texts = [text.strip() for text in bootstrap_server.split(",")]
     return [Address.parse(text if port is None or ":" in text else f"{text}:{port}") for text in texts]
+
+
+def code_text(code: int) -> str:
+    """What an error code of a response says."""
+    return f"{Code(code).name} ({code})" if code in set(Code) else f"error {code}"
 
 
 class AskedBroker(Closing):

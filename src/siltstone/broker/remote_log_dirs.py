@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from siltstone.base.errors import BrokerRefusedError, BrokerUnreachableError, UsageError
-from siltstone.broker.asking import Address, AskedBroker, plain_addresses
+from siltstone.broker.asking import Address, AskedBroker, code_text, plain_addresses
 from siltstone.broker.errors import Code
 from siltstone.broker.wire.apis import DESCRIBE_LOG_DIRS, METADATA
 from siltstone.broker.wire.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResult
@@ -87,11 +87,7 @@ def _log_dir(result: DescribeLogDirsResult, topics: Collection[str]) -> dict[str
 def _error(code: int) -> str | None:
     if code == Code.KAFKA_STORAGE_ERROR:
         return STORAGE_ERROR
-    return None if code == Code.NONE else _code_text(code)
-
-
-def _code_text(code: int) -> str:
-    return f"{Code(code).name} ({code})" if code in set(Code) else f"error {code}"
+    return None if code == Code.NONE else code_text(code)
 
 
 def _brokers_of(broker: AskedBroker) -> dict[int, Address]:
@@ -104,6 +100,6 @@ def _log_dirs_of(broker: AskedBroker) -> Sequence[DescribeLogDirsResult]:
     """The broker's log directories. Raises BrokerUnreachableError, BrokerRefusedError."""
     response = broker.ask(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=None))
     if response.error_code:
-        raise BrokerRefusedError(_code_text(response.error_code), path=str(broker.address))
+        raise BrokerRefusedError(code_text(response.error_code), path=str(broker.address))
     results: Sequence[DescribeLogDirsResult] = response.results
     return results

@@ -1,10 +1,11 @@
-"""``siltstone dump``: what is in a log directory's files, read without a broker."""
+"""``siltstone dump``: what is in a log directory's files, read without a broker; or the batches of a running
+broker."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -12,10 +13,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from siltstone.base import files as base_files
-from siltstone.base.errors import UsageError
+from siltstone.base.errors import CorruptFileError, UsageError
 from siltstone.cli import output
 from siltstone.log.coordinator_records import Decoder
-from siltstone.log.dump import DumpOptions, dump_file, files_below, printable, render
+from siltstone.log.dump import DumpOptions, Row, dump_file, files_below, printable, render
 from siltstone.log.indexes import NamedFile
 from siltstone.log.tiered.joining import with_remotes
 
@@ -73,12 +74,42 @@ class DumpFlags(DumpOptions):
         return replace(self, decoder=next(iter(chosen), None))
 
 
+@dataclass(frozen=True, kw_only=True)
+class AskedFlags(output.ServerFlags):
+    """What is read of a running broker.
+
+    Parameters
+    ----------
+    topic
+        With --bootstrap-server: the topic.
+    partition
+        With --bootstrap-server: only this partition; repeat it for more.
+    offset
+        With --bootstrap-server: begin with the batch that has this offset; default: the log start.
+    max_batches
+        With --bootstrap-server: the most batches of each partition that are shown.
+    """
+
+    topic: Annotated[str | None, Parameter(name=("--topic", "-t"))] = None
+    partition: Annotated[Sequence[int], Parameter(name=("--partition", "-p"))] = ()
+    offset: Annotated[int | None, Parameter(name=("--offset", "-o"))] = None
+    max_batches: int | None = None
+
+    def refuse_without_a_broker(self) -> None:
+        """Raises UsageError for flags that only a broker has a meaning for."""
+        for name in ("topic", "partition", "offset", "max_batches"):
+            flag = f"--{name.replace('_', '-')}"
+            is_set = getattr(self, name) not in (None, ())
+            output.refuse_if(is_set, f"{flag} is only for --bootstrap-server", "leave it out")
+
+
 def dump(
     arguments: tuple[Path, ...] = (),
     /,
     *,
     files: Annotated[Sequence[Path], Parameter(name="--files")] = (),
     flags: DumpFlags = DumpFlags(),
+    asked: AskedFlags = AskedFlags(),
     stores: output.StoreFlags = output.StoreFlags(),
     json_: Annotated[bool, _JSON] = False,
 ) -> int:
@@ -87,6 +118,8 @@ def dump(
     Reads .log, .index, .timeindex, .txnindex and .snapshot files (also .cleaned, .swap, .deleted ones), the
     offset checkpoints, leader-epoch-checkpoint, partition.metadata and meta.properties. Exit status 1 when
     something is wrong with a file (standard error says what and where), 2 for an unknown kind of file.
+    With --bootstrap-server it shows the batches of a topic's partitions, as a running broker sends them;
+    positions count from the first one.
 
     Parameters
     ----------
@@ -95,7 +128,11 @@ def dump(
     files
         The same as in Kafka: a,b are two.
     """
-    options = flags.with_decoder()
+    options, config = flags.with_decoder(), asked.client_properties()
+    if asked.bootstrap_server is not None:
+        output.refuse_if(arguments or files, "files and --bootstrap-server", "pass one of them")
+        return _dump_asked(asked.bootstrap_server, config, asked, options, json_)
+    asked.refuse_without_a_broker()
     paths = [path for file in (*arguments, *files) for path in _split(os.fspath(file))]
     paths = list(map(os.fspath, with_remotes(list(map(Path, paths)), stores.remote)))
     output.refuse_if(not paths, "no file", "name the files to show")
@@ -124,17 +161,45 @@ def _dump_one(file: NamedFile, options: DumpOptions, as_json: bool) -> int:
     findings = 0
     try:
         for part in dump_file(file, options):
-            if isinstance(part, dict):
-                output.write_lines(json.dumps(part, default=output.plain) if as_json else render(part))
-                continue
-            findings += 1
-            if as_json:
-                finding = {"file": part.path, "position": part.position, "reason": part.reason}
-                output.write_lines(json.dumps({"type": "finding", **finding}))
-            output.note(printable(str(part)))
+            findings += _show(part, as_json)
     except BrokenPipeError:
         raise
     except OSError as error:
         findings += 1
         output.note(printable(f"{file.path}: {error.strerror or error}"))
     return findings
+
+
+def _show(part: Row | CorruptFileError, as_json: bool) -> bool:
+    """Print a row or a finding; is it a finding?"""
+    if isinstance(part, dict):
+        output.write_lines(json.dumps(part, default=output.plain) if as_json else render(part))
+        return False
+    if as_json:
+        finding = {"file": part.path, "position": part.position, "reason": part.reason}
+        output.write_lines(json.dumps({"type": "finding", **finding}))
+    output.note(printable(str(part)))
+    return True
+
+
+def _dump_asked(
+    server: str, config: Mapping[str, str], asked: AskedFlags, options: DumpOptions, as_json: bool
+) -> int:
+    """Print the batches of a topic's partitions at a running broker; the exit status."""
+    for name in ("verify_index_only", "index_sanity_check"):
+        flag = f"--{name.replace('_', '-')}"
+        output.refuse_if(
+            getattr(options, name), f"{flag}: a broker shows no indexes", "pass the files, or leave it out"
+        )
+    is_wrong = asked.max_batches is not None and asked.max_batches < 1
+    output.refuse_if(is_wrong, f"--max-batches {asked.max_batches}: is below 1", "pass 1 or more")
+    if asked.topic is None:
+        raise UsageError("no topic", advice="pass --topic TOPIC")
+    from siltstone.broker.asked_records import AskedRecords, dump_rows
+
+    findings = 0
+    with AskedRecords(server, config) as broker:
+        for partition in broker.partitions([asked.topic], asked.partition):
+            rows = dump_rows(broker, partition, options, offset=asked.offset, max_batches=asked.max_batches)
+            findings += sum(_show(row, as_json) for row in rows)
+    return 1 if findings else 0

@@ -164,22 +164,29 @@ def log_rows(path: str, options: DumpOptions) -> RowsAndFindings:
     """A row for each batch of a log file, with findings (``dumpLog``). If ``options`` ask for records, their
     rows follow the row of their batch.
 
-    Batches are decoded one at a time, so that damage in one hides no other. A batch without a valid header
-    ends the file, after the rows before it. Raises OSError.
+    A batch without a valid header ends the file, after the rows before it. Raises OSError.
     """
-    scratch = Scratch()
     with files.Reader(path) as reader:
         size = reader.stat.size
         limit = size if options.max_bytes is None else min(size, options.max_bytes)
         try:
-            for window in windows(reader, end=limit, verify=False):
-                valid = checksums_hold(window.data, window.batches)
-                for number in range(len(window.batches)):
-                    batch = replace(window, batches=window.batches[number : number + 1])
-                    yield from _batch_rows(path, batch, bool(valid[number]), options, scratch)
+            yield from window_rows(path, windows(reader, end=limit, verify=False), options)
         except CorruptRecordError as error:
             if limit == size or error.reason != SCAN_REASON[ScanEnd.TRUNCATED]:
                 yield error
+
+
+def window_rows(path: str, of_log: Iterable[Window], options: DumpOptions) -> RowsAndFindings:
+    """The rows of ``log_rows`` for windows of a log, whose name in findings is ``path``.
+
+    Batches are decoded one at a time, so that damage in one hides no other. Raises what ``of_log`` raises.
+    """
+    scratch = Scratch()
+    for window in of_log:
+        valid = checksums_hold(window.data, window.batches)
+        for number in range(len(window.batches)):
+            batch = replace(window, batches=window.batches[number : number + 1])
+            yield from _batch_rows(path, batch, bool(valid[number]), options, scratch)
 
 
 def _batch_rows(

@@ -16,8 +16,10 @@ SETTINGS: Final[Mapping[str, str]] = {
     "auto.create.topics.enable": "true",
     "num.partitions": "2",
     "log.retention.ms": "-1",
+    "log.initial.task.delay.ms": "86400000",
 }
-"""What both brokers of a twin are told beside ``DEFAULTS``: records are long past and must stay."""
+"""What both brokers of a twin are told beside ``DEFAULTS``: records are long past and must stay, and no
+periodic task of one removes segments below a log start before the other's does."""
 
 
 @contextmanager

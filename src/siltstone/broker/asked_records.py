@@ -1,0 +1,238 @@
+"""Asks running brokers for the batches of partitions, as they are in the log: ``siltstone dump``
+and ``verify`` with ``--bootstrap-server``.
+
+Siltstone's own client asks (``asking``), since others decode batches, and hide what is wrong with them::
+
+    the first of --bootstrap-server that answers ─ Metadata ─► topics, the leader of each partition
+    the leader ─ ListOffsets ─► log start offset, high watermark
+               ─ Fetch, read_uncommitted ─► bytes ─ scan ─► windows of whole batches
+
+A response is not trusted: it is bounded (``asking``), only sound headers become a window, and each response
+must go on in the log. Positions count from the first batch that was read: where a batch is in a segment, no
+broker tells.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from siltstone.base.closing import Closing
+from siltstone.base.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    SiltstoneError,
+    UnknownTopicError,
+)
+from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
+from siltstone.broker import asking
+from siltstone.broker.asking import Address, AskedBroker, code_text, plain_addresses
+from siltstone.broker.errors import Code
+from siltstone.broker.wire.apis import FETCH, LIST_OFFSETS, METADATA
+from siltstone.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from siltstone.broker.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from siltstone.broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from siltstone.commands.directories import LIST_TOPICS
+from siltstone.log.dump import DumpOptions, RowsAndFindings, window_rows
+from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from siltstone.log.names import TopicPartition
+from siltstone.log.segments import Window
+
+FETCH_BYTES = 8 << 20
+"""How many bytes one response has, but for a batch that is larger."""
+_WAIT_MS = 500
+_AGAIN = "run the command again"
+
+
+class LogBounds(NamedTuple):
+    """``start``: the log start offset; ``end``: the high watermark, the offset after the last record."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedPartition:
+    """A partition of a running cluster, with its topic's id, and where its leader listens (None: it has no
+    leader)."""
+
+    where: TopicPartition
+    topic_id: bytes
+    leader: Address | None
+
+
+class AskedRecords(Closing):
+    """Connections to the leaders of partitions. ``config``: the client's properties, of which only
+    ``security.protocol`` is read. Raises UsageError, BrokerUnreachableError."""
+
+    def __init__(self, bootstrap_server: str, config: Mapping[str, str]) -> None:
+        self._first = AskedBroker.first_of(plain_addresses(bootstrap_server, config, "batches"))
+        self._leaders: dict[Address, AskedBroker] = {}
+
+    def close(self) -> None:
+        """Close all connections."""
+        for broker in (self._first, *self._leaders.values()):
+            broker.close()
+
+    def partitions(self, topics: Collection[str] = (), numbers: Collection[int] = ()) -> list[AskedPartition]:
+        """The partitions of topics (of all without one), sorted; ``numbers``: only these. Raises
+        UnknownTopicError, BrokerUnreachableError, BrokerRefusedError."""
+        names = tuple(MetadataRequestTopic(name=name) for name in topics) if topics else None
+        request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
+        response = self._first.ask(METADATA, request, min_version=4)
+        addresses = {node.node_id: Address(node.host, node.port) for node in response.brokers}
+        found = {}
+        for topic in response.topics:
+            _refuse(topic.error_code, str(topic.name))
+            for row in topic.partitions:
+                where = TopicPartition(str(topic.name), row.partition_index)
+                found[where] = AskedPartition(
+                    where=where, topic_id=topic.topic_id, leader=addresses.get(row.leader_id)
+                )
+        for name in topics:
+            missing = sorted({0, *numbers} - {where.partition for where in found if where.topic == name})
+            if missing:
+                raise UnknownTopicError(f"topic {name!r} has no partition {missing[0]}", advice=LIST_TOPICS)
+        return [found[where] for where in sorted(found) if not numbers or where.partition in numbers]
+
+    def offsets(self, partition: AskedPartition) -> LogBounds:
+        """The offsets that a partition has. Raises BrokerUnreachableError, BrokerRefusedError."""
+        return LogBounds(*(self._offset(partition, at) for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)))
+
+    def windows(self, partition: AskedPartition, offset: int, end: int) -> Iterator[Window]:
+        """The batches from the one that has ``offset``, or the next after it, to those below ``end``, both
+        sound offsets of the log.
+
+        Raises CorruptRecordError for a batch without a sound header, after those before it,
+        BrokerUnreachableError, BrokerRefusedError, OffsetOutOfRangeError.
+        """
+        origin, path = 0, str(partition.where)
+        while offset < end:
+            data = np.frombuffer(bytearray(self._fetched(partition, offset)), np.uint8)
+            scan = scan_batches(data)
+            below_end = scan.batches[scan.batches["base_offset"] < end]
+            if len(below_end):
+                yield Window(data=data, batches=below_end, origin=origin)
+            # What is beyond the limits of a response may be cut, but a whole batch comes before it.
+            is_cut = scan.outcome == ScanEnd.TRUNCATED and len(scan.batches)
+            if scan.outcome != ScanEnd.CLEAN and not is_cut:
+                raise CorruptRecordError(path, origin + scan.end, SCAN_REASON[scan.outcome])
+            reached = int(scan.batches["last_offset"][-1]) + 1
+            if reached <= offset:
+                reason = f"the broker sends batches up to offset {reached - 1} for offset {offset}"
+                raise CorruptRecordError(path, origin, reason)
+            origin, offset = origin + scan.end, reached
+
+    def _leader(self, partition: AskedPartition) -> AskedBroker:
+        if partition.leader is None:
+            raise BrokerRefusedError("the partition has no leader", path=str(partition.where), advice=_AGAIN)
+        if partition.leader == self._first.address:
+            return self._first
+        if partition.leader not in self._leaders:
+            self._leaders[partition.leader] = AskedBroker(partition.leader)
+        return self._leaders[partition.leader]
+
+    def _offset(self, partition: AskedPartition, timestamp: int) -> int:
+        where = partition.where
+        wanted = ListOffsetsPartition(partition_index=where.partition, timestamp=timestamp)
+        request = ListOffsetsRequest(topics=(ListOffsetsTopic(name=where.topic, partitions=(wanted,)),))
+        response = self._leader(partition).ask(LIST_OFFSETS, request)
+        for topic in response.topics:
+            for row in topic.partitions:
+                if TopicPartition(topic.name, row.partition_index) == where:
+                    _refuse(row.error_code, str(where))
+                    return int(row.offset)
+        raise BrokerRefusedError("the broker does not answer for the partition", path=str(where))
+
+    def _fetched(self, partition: AskedPartition, offset: int) -> bytes:
+        """The bytes of batches that a response has; it waits for them. Raises as ``windows``."""
+        deadline = time.monotonic() + asking.SECONDS
+        while True:
+            row = self._fetch(partition, offset)
+            if row.error_code == Code.OFFSET_OUT_OF_RANGE:
+                reason = f"offset {offset} is outside {row.log_start_offset} to {row.high_watermark} now"
+                raise OffsetOutOfRangeError(reason, path=str(partition.where), advice=_AGAIN)
+            _refuse(row.error_code, str(partition.where))
+            if isinstance(row.records, bytes | bytearray | memoryview) and row.records:
+                return bytes(row.records)
+            if time.monotonic() > deadline:
+                reason = f"the broker sends no batch for offset {offset}"
+                raise BrokerUnreachableError(reason, path=str(partition.where))
+
+    def _fetch(self, partition: AskedPartition, offset: int) -> PartitionData:
+        where = partition.where
+        wanted = FetchPartition(
+            partition=where.partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
+        )
+        topic = FetchTopic(topic=where.topic, topic_id=partition.topic_id, partitions=(wanted,))
+        request = FetchRequest(max_wait_ms=_WAIT_MS, min_bytes=1, max_bytes=FETCH_BYTES, topics=(topic,))
+        response = self._leader(partition).ask(FETCH, request)
+        _refuse(response.error_code, str(where))
+        for row in (row for answered in response.responses for row in answered.partitions):
+            if row.partition_index == where.partition:
+                assert isinstance(row, PartitionData)
+                return row
+        raise BrokerRefusedError("the broker does not answer for the partition", path=str(where))
+
+
+def dump_rows(
+    broker: AskedRecords,
+    partition: AskedPartition,
+    options: DumpOptions,
+    *,
+    offset: int | None = None,
+    max_batches: int | None = None,
+) -> RowsAndFindings:
+    """The rows and findings of ``log.dump`` for a partition, from the batch that has ``offset`` on (None: the
+    log start), up to the high watermark.
+
+    ``max_batches``, and ``max_bytes`` of the options, bound how many batches there are. Raises
+    OffsetOutOfRangeError, BrokerUnreachableError, BrokerRefusedError.
+    """
+    start, end = broker.offsets(partition)
+    path = str(partition.where)
+    if offset is not None and not start <= offset <= end:
+        raise OffsetOutOfRangeError(
+            f"offset {offset} is outside {start} to {end}", path=path, advice="pass --offset between them"
+        )
+    yield {"type": "file", "file": path, "kind": "log", "startOffset": start}
+    try:
+        windows = broker.windows(partition, start if offset is None else offset, end)
+        yield from window_rows(path, _first_of(windows, max_batches, options.max_bytes), options)
+    except CorruptRecordError as error:
+        yield error
+
+
+def _first_of(windows: Iterator[Window], max_batches: int | None, max_bytes: int | None) -> Iterator[Window]:
+    """The first batches of windows, as many as both bounds allow."""
+    left = max_batches
+    for window in windows:
+        batches = window.batches if left is None else window.batches[:left]
+        if max_bytes is not None:
+            batches = batches[window.origin + batches["position"] + batches["size"] <= max_bytes]
+        yield replace(window, batches=batches)
+        left = None if left is None else left - len(batches)
+        if left == 0 or len(batches) < len(window.batches):
+            return
+
+
+def _refuse(code: int, path: str) -> None:
+    """Raises the error that a broker's code means, but for 0."""
+    if code == Code.NONE:
+        return
+    error: SiltstoneError
+    if code in (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID):
+        error = UnknownTopicError("there is no such topic or partition", path=path, advice=LIST_TOPICS)
+    else:
+        error = BrokerRefusedError(code_text(code), path=path)
+    raise error

@@ -1,0 +1,139 @@
+"""``siltstone dump --bootstrap-server``: the rows of a partition are those of its log file; brokers that send
+what they should not."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from siltstone.broker import asking
+from siltstone.broker.listeners import BrokerListener
+from siltstone.broker.server import BrokerServer
+from siltstone.cli.main import USAGE
+from siltstone.commands.served import Served, ServeOptions
+from siltstone.log.names import TopicPartition
+from tests.support.asked_cluster import partition_of, peer
+from tests.support.broker_twin.batches import batch
+from tests.support.command_line import Command
+from tests.support.records.arrays import array
+
+LOG = "t-0/00000000000000000000.log"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A broker's HOST:PORT and its log directory; the topic t has three batches of two records."""
+    logs = tmp_path_factory.mktemp("broker") / "logs"
+    with Served(ServeOptions(paths=(logs,), engine="process", creates=True)) as served:
+        served.opened().topics.create("t", 1)
+        log = served.opened().get(TopicPartition("t", 0))
+        for codec in (0, 1, 4):
+            log.append(array(batch(2, codec=codec)))
+        with BrokerServer(served, [BrokerListener(port=0)]) as server:
+            server.start()
+            yield f"127.0.0.1:{server.addresses[0].port}", logs
+
+
+@pytest.mark.parametrize("flags", ["", "--print-data-log", "--deep-iteration --json", "--max-bytes 200"])
+def test_the_rows_are_those_of_the_file(siltstone: Command, place: tuple[str, Path], flags: str) -> None:
+    address, logs = place
+    of_file = siltstone("dump", logs / LOG, *flags.split())
+    asked = siltstone("dump", "--bootstrap-server", address, "-t", "t", *flags.split())
+    assert (asked.status, asked.err) == (of_file.status, of_file.err) == (0, "")
+    assert "t-0" in asked.lines[0]
+    assert asked.lines[1:] == of_file.lines[1:] and len(asked.lines) > 2
+
+
+def test_a_part_of_a_partition(siltstone: Command, place: tuple[str, Path]) -> None:
+    address, logs = place
+    whole = siltstone("dump", logs / LOG, "--json").documents[1:]
+
+    def offsets(*flags: str) -> list[int]:
+        asked = ("--bootstrap-server", address, "-t", "t", "--json", *flags)
+        rows = siltstone("dump", *asked).documents[1:]
+        first, *_ = (row for row in whole if row["baseOffset"] == rows[0]["baseOffset"])
+        for row in rows:  # positions count from the first batch
+            row["position"] += first["position"]
+        assert all(row in whole for row in rows)
+        return [row["baseOffset"] for row in rows]
+
+    assert offsets("-o", "3") == offsets("-o", "2", "-p", "0") == [2, 4]
+    assert offsets("-o", "2", "--max-batches", "1") == [2]
+    assert offsets("--max-batches", "9") == [0, 2, 4]
+    assert offsets("--max-bytes", str(whole[0]["size"])) == [0]
+
+
+@pytest.mark.parametrize(("flags", "status", "said"), [
+    ("-t nope", 1, "(UNKNOWN_TOPIC_OR_PARTITION)"),
+    ("-t t -p 3", 1, "has no partition 3"),
+    ("-t t -o 7", 1, "offset 7 is outside 0 to 6"),
+    ("-t t -o -1", 1, "offset -1 is outside"),
+    ("", USAGE, "no topic"),
+    ("-t t --max-batches 0", USAGE, "is below 1"),
+    ("-t t --verify-index-only", USAGE, "a broker shows no indexes"),
+    ("-t t FILE", USAGE, "files and --bootstrap-server"),
+])  # fmt: skip
+def test_what_cannot_be_asked(
+    siltstone: Command, place: tuple[str, Path], flags: str, status: int, said: str
+) -> None:
+    done = siltstone("dump", *flags.split(), "--bootstrap-server", place[0])
+    assert (done.status, done.out, done.err.count("\n"), said in done.err) == (status, b"", 1, True), done.err
+
+
+def test_flags_of_a_broker_without_one(siltstone: Command) -> None:
+    for flag in ("--topic t", "--partition 1", "--offset 0", "--max-batches 1"):
+        done = siltstone("dump", "FILE", *flag.split())
+        assert (done.status, "is only for --bootstrap-server" in done.err) == (USAGE, True)
+
+
+def at(base_offset: int, **header: int) -> bytes:
+    return batch(base_offset=base_offset, **header)
+
+
+def test_nothing_listens(siltstone: Command) -> None:
+    with partition_of(b"") as gone:
+        pass
+    done = siltstone("dump", "--bootstrap-server", gone, "-t", "t")
+    assert (done.status, done.out, "(BROKER_UNREACHABLE)" in done.err) == (1, b"", True)
+
+
+@pytest.mark.parametrize(("second", "end", "said"), [
+    (at(1, checksum=5), 2, "checksum"),
+    (b"\0" * 61, 2, "impossible batch size"),
+    (at(1)[:16] + b"\7" + at(1)[17:], 2, "unknown magic byte"),
+    (at(1)[:40], 2, "goes on beyond the end"),
+    (at(0), 2, "batches up to offset 0 for offset 1"),
+], ids=["checksum", "size", "magic", "cut", "again"])  # fmt: skip
+def test_batches_that_are_wrong_are_findings(siltstone: Command, second: bytes, end: int, said: str) -> None:
+    with partition_of(at(0), second, end=end) as address:
+        done = siltstone("dump", "--bootstrap-server", address, "-t", "t")
+    assert (done.status, said in done.err) == (1, True), done.err
+    assert "baseOffset: 0 lastOffset: 0 count: 1" in done.lines[2]
+
+
+@pytest.mark.parametrize(("second", "said"), [
+    (None, "the broker closed the connection"),
+    (1, "is outside"),
+    (3, "there is no such topic or partition"),
+    (56, "KAFKA_STORAGE_ERROR (56)"),
+    (b"", "the broker sends no batch for offset 1"),
+], ids=["closed", "retention", "deleted", "disk", "nothing"])  # fmt: skip
+def test_a_broker_that_fails_in_the_middle(
+    siltstone: Command, second: bytes | int | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if second == b"":
+        monkeypatch.setattr(asking, "SECONDS", 0.3)
+    with partition_of(at(0), second, end=2) as address:
+        done = siltstone("dump", "--bootstrap-server", address, "-t", "t")
+    assert (done.status, said in done.err, done.err.count("\n")) == (1, True, 1), done.err
+    assert len(done.lines) == 3  # what came before is shown
+
+
+def test_what_is_no_broker(siltstone: Command) -> None:
+    for answer in (b"HTTP/1.1 400 Bad Request\r\n\r\n", struct.pack(">i", 1 << 30), b""):
+        with peer(lambda _, answer=answer: answer or None) as address:  # type: ignore[misc]
+            done = siltstone("dump", "--bootstrap-server", address, "-t", "t")
+        assert (done.status, done.out, "(BROKER_UNREACHABLE)" in done.err) == (1, b"", True)
