@@ -15,6 +15,7 @@ from siltstone.log.names import (
     SegmentFile,
     TopicPartition,
     ignore_reason,
+    is_not_served,
     parse_partition,
     parse_segment_file,
     segment_file,
@@ -87,5 +88,7 @@ def test_illegal_partitions(name: str) -> None:
 
 
 def test_an_ignored_directory_has_a_reason() -> None:
+    assert is_not_served("topic-0.12-delete") and not is_not_served("lost+found")
+    assert not is_not_served("topic-0")
     assert "-delete" in ignore_reason("topic-0.12-delete")
-    assert ignore_reason("lost+found") == "no topic-N directory"
+    assert ignore_reason("lost+found") == "its name is not TOPIC-PARTITION"

@@ -271,7 +271,7 @@ def test_a_partition_that_a_cleaning_changes_meanwhile_is_copied_again(
 def test_a_partition_that_never_rests_is_an_error(
     logs: Path, target: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backups, "_is_same_moment", lambda before, after: False)
+    monkeypatch.setattr(backups, "_is_unchanged", lambda before, after: False)
     with pytest.raises(SourceChangedError, match="changed 5 times"):
         made(target, clock, logs, is_live=True)
     assert restore_points(target) == []

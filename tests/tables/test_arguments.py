@@ -30,6 +30,13 @@ def read(path: Path, keywords: RowKeywords, **options: Any) -> list[dict[str, An
     return rows(pa.Table.from_batches(batches, schema_of(parsed)))
 
 
+@pytest.mark.parametrize("offset", [5, np.int64(5), np.uint16(5)])
+def test_as_of_takes_an_offset_also_as_a_number_of_numpy(offset: Any, tmp_path: Path) -> None:
+    limit = read_options(tmp_path, None, offset, {}, {}).as_of
+    assert limit == read_options(tmp_path, None, None, {}, {"as_of_offset": 5}).as_of
+    assert limit is not None and limit != read_options(tmp_path, None, "1970-01-01", {}, {}).as_of
+
+
 bounds = st.tuples(st.none() | st.integers(0, 200), st.none() | st.integers(0, 200))
 
 
@@ -125,9 +132,9 @@ def test_a_filter_never_changes_which_record_is_the_last(root: Path) -> None:
     [
         ({"offsets": 5}, "a start and an end"),
         ({"offsets": (0, 1, 2)}, "a start and an end"),
-        ({"offsets": ("0", 5)}, "no offset"),
-        ({"offsets": (-1, 5)}, "no offset"),
-        ({"offsets": (True, 5)}, "no offset"),
+        ({"offsets": ("0", 5)}, "not offsets"),
+        ({"offsets": (-1, 5)}, "not offsets"),
+        ({"offsets": (True, 5)}, "not offsets"),
         ({"timestamps": "2026-01-01"}, "a start and an end"),
         ({"partitions": []}, "numbers"),
         ({"partitions": "0"}, "numbers"),

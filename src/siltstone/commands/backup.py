@@ -7,9 +7,10 @@ it was written just before that backup. The restore point is written last: it is
 restore checks every chunk against its name.
 
 The directories are locked during a backup. After an unclean shutdown, a broker recovers the restored
-directories as it would the originals. With ``is_live`` they are not locked, and a broker may run: a partition
-is copied again until its files were the same before and after the copy; checkpoints are copied before the
-logs, and the clean-shutdown marker is left out. So the first start on a restore recovers as after a crash.
+directories as it would the originals. With ``is_live`` they are not locked, and a broker may run: the files
+of a partition are copied again until none but the active segment's has changed during the copy, and so is a
+checkpoint. Checkpoints are copied before the logs, and the clean-shutdown marker is left out. So the first
+start on a restore recovers as after a crash.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from siltstone.base.errors import (
     SourceChangedError,
     UsageError,
 )
-from siltstone.base.files import backups as stored
+from siltstone.base.files import backups as backup_format
 from siltstone.base.files.backups import (
     THREADS,
     BackedUpDirectory,
@@ -39,32 +40,34 @@ from siltstone.base.files.backups import (
     ChunkWriter,
     RestorePoint,
     chunk_path,
+    locked_for_writing,
     new_id,
-    only_writer,
     point_path,
     put_point,
-    refuse_no_store,
+    refuse_unless_object_store,
     restore_points,
 )
 from siltstone.log.directory import open_directories
-from siltstone.log.names import CLEAN_SHUTDOWN, LOCK, parse_partition
+from siltstone.log.names import CLEAN_SHUTDOWN, CLEANED, DELETED, LOCK, parse_partition
 
 LIVE_ATTEMPTS = 5
-"""How often a partition is copied while a broker changes its files."""
-_PASSING = (".deleted", ".cleaned")
-"""Files that the next start would remove: they are left out."""
-_GRACE_MS = 24 * 3_600_000
-"""A chunk that no restore point has is removed once it is older: an interrupted backup is repeated sooner."""
+"""How many times a partition or a checkpoint is copied at most while a broker changes it."""
+_REMOVED_AT_START = (DELETED, CLEANED)
+"""The suffixes of files that a broker removes at its next start: a backup leaves them out."""
+_UNUSED_CHUNK_MS = 24 * 3_600_000
+"""The age from which pruning removes a chunk that no restore point has. A younger one may be of an
+interrupted backup, which puts only its other chunks when it is repeated."""
 _SAME_TICK_MS = 2_000
-"""A file that was modified so shortly before a backup is read again by the next one: it may have changed
-since, within the same tick of its modification time."""
+"""A file that was modified at most this long before a backup is read again by the next one: it may have
+changed after it was read, without another modification time."""
 Progress = Callable[[str, int, int], None]
-"""Called with the step (``backup`` or ``restore``), bytes done, bytes in all."""
+"""Called with the step (``backup`` or ``restore``), the bytes that are done, and all bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupRequest:
-    """The options of ``siltstone backup``. ``keep``: how many restore points stay, None: all."""
+    """The options of ``siltstone backup``. ``is_live``: a broker may run, so no lock is taken; ``keep``: how
+    many restore points stay, None: all; ``takes_over``: ignore the lock of another backup, which has died."""
 
     directories: Sequence[Path]
     target: Path
@@ -77,8 +80,8 @@ class BackupRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupResult:
     """The result of a backup. ``new_chunks``, ``new_bytes``: those that the store did not have;
-    ``passed_over``: links and other files that are not regular; ``pruned``: the restore points that were
-    removed."""
+    ``read_bytes``: of the files that were read; ``passed_over``: links and special files, which a backup does
+    not have; ``pruned``: the ids of the restore points that were removed."""
 
     backup_id: str
     files: int
@@ -97,7 +100,8 @@ class BackupResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreResult:
-    """The result of a restore. ``needs_recovery``: the first start on it will recover the logs."""
+    """The result of a restore. ``needs_recovery``: the first start on it will recover the logs, as after an
+    unclean shutdown."""
 
     backup_id: str
     time_ms: int
@@ -112,16 +116,16 @@ class RestoreResult:
         return asdict(self)
 
 
-def no_progress(what: str, done: int, total: int) -> None:
+def no_progress(step: str, done: int, total: int) -> None:
     """A ``Progress`` that shows nothing."""
 
 
 # Restore points
 
 
-def chosen(points: Sequence[RestorePoint], at: str | None, source: Path) -> RestorePoint:
-    """The restore point of ``source`` with an id, or the newest one at a time (ISO 8601, UTC) or before it;
-    None: the newest. Raises UsageError."""
+def find_restore_point(points: Sequence[RestorePoint], at: str | None, source: Path) -> RestorePoint:
+    """The restore point that ``--at`` names, among those of ``source``, the oldest first. ``at``: its id, or
+    a time (ISO 8601, UTC) for the newest one until then; None for the newest. Raises UsageError."""
     known = ", ".join(point.backup_id for point in points[-5:])
     if not points:
         raise UsageError(
@@ -157,27 +161,29 @@ def backup(
     NotALogDirectoryError, SourceChangedError if a live broker changes a partition again and again,
     CorruptFileError, OSError.
     """
-    refuse_no_store(request.target)
+    refuse_unless_object_store(request.target)
     if request.keep is not None and request.keep < 1:
         raise UsageError(f"--keep {request.keep}: is below 1", advice="pass 1 or more")
     clock = clock or SystemClock()
     with contextlib.ExitStack() as stack:
         if not request.dry_run:
-            stack.enter_context(only_writer(request.target, clock.now_ms(), takes_over=request.takes_over))
+            stack.enter_context(
+                locked_for_writing(request.target, clock.now_ms(), takes_over=request.takes_over)
+            )
         lock = not request.is_live and not request.dry_run
         opened = open_directories(request.directories, lock=lock)
         for directory in opened:
             stack.callback(directory.close)
         points = restore_points(request.target)
         work = _Backup(request, points, progress)
-        directories = tuple(work.back_up(directory.path) for directory in opened)
+        directories = work.back_up([directory.path for directory in opened])
         now_ms = clock.now_ms()
         point = RestorePoint(
             backup_id=new_id(points, now_ms),
             time_ms=now_ms,
             host=socket.gethostname(),
             is_live=request.is_live,
-            chunk_bytes=stored.CHUNK_BYTES,
+            chunk_bytes=backup_format.CHUNK_BYTES,
             directories=directories,
         )
         pruned: list[str] = []
@@ -200,27 +206,60 @@ class _Backup:
             for point in points
             for directory in point.directories
             for file in directory.files
-            if point.chunk_bytes == stored.CHUNK_BYTES
+            if point.chunk_bytes == backup_format.CHUNK_BYTES
             and file.modified_ns // 1_000_000 < point.time_ms - _SAME_TICK_MS
         }
-        self._done = 0
+        self._done_bytes = self._total_bytes = 0
         self.passed_over: list[str] = []
 
-    def back_up(self, root: Path) -> BackedUpDirectory:
-        """Put the new chunks of a log directory, and return its files."""
-        folders, statuses = _files_below(root, self.passed_over)
-        self._total = sum(status.size for status in statuses.values())
-        if not self._request.is_live:
-            return BackedUpDirectory(
-                path=str(root), folders=tuple(folders), files=self._files(root, statuses)
-            )
-        top = {name: status for name, status in statuses.items() if "/" not in name}
-        listed, backed_up = list[str](), list(self._files(root, top))
+    def back_up(self, roots: Sequence[Path]) -> tuple[BackedUpDirectory, ...]:
+        """Put the new chunks of log directories, and return their files."""
+        listings = [_files_below(root, self.passed_over) for root in roots]
+        self._total_bytes = sum(
+            status.size
+            for _, statuses in listings
+            for name, status in statuses.items()
+            if not self._is_left_out(name)
+        )
+        copy = self._live_directory if self._request.is_live else self._directory
+        return tuple(copy(root, *listing) for root, listing in zip(roots, listings, strict=True))
+
+    def _directory(
+        self, root: Path, folders: Sequence[str], statuses: Mapping[str, files.FileStat]
+    ) -> BackedUpDirectory:
+        return BackedUpDirectory(path=str(root), folders=tuple(folders), files=self._files(root, statuses))
+
+    def _live_directory(
+        self, root: Path, folders: Sequence[str], statuses: Mapping[str, files.FileStat]
+    ) -> BackedUpDirectory:
+        """A log directory of a running broker: its checkpoints first, then each of its partitions."""
+        top = [name for name in statuses if "/" not in name and not self._is_left_out(name)]
+        backed_up = [file for name in top if (file := self._live_file(root, name)) is not None]
+        listed = list[str]()
         for folder in (name for name in folders if "/" not in name):
             below, inner = self._live_folder(root, folder)
             listed += below
             backed_up += inner
         return BackedUpDirectory(path=str(root), folders=tuple(listed), files=tuple(backed_up))
+
+    def _live_file(self, root: Path, name: str) -> BackedUpFile | None:
+        """A file beside the partitions, such as a checkpoint, which a running broker replaces every few
+        seconds. Copies it again until it has not changed during the copy. None if it was removed."""
+        for _ in range(LIVE_ATTEMPTS):
+            try:
+                with contextlib.suppress(SourceChangedError):
+                    status, done_bytes = files.stat(root / name, follow=False), self._done_bytes
+                    file = self._file(root, name, status)
+                    if files.stat(root / name, follow=False).identity == status.identity:
+                        return file
+                    self._done_bytes = done_bytes
+            except FileNotFoundError:
+                return None
+        raise SourceChangedError(
+            f"it has changed {LIVE_ATTEMPTS} times while it was copied",
+            path=root / name,
+            advice="try again, or stop the broker",
+        )
 
     def _files(
         self, root: Path, statuses: Mapping[str, files.FileStat], prefix: str = ""
@@ -235,19 +274,21 @@ class _Backup:
 
     def _is_left_out(self, name: str) -> bool:
         base = name.rpartition("/")[2]
-        if base == LOCK or base.endswith(_PASSING):
+        if base == LOCK or base.endswith(_REMOVED_AT_START):
             return True
         return self._request.is_live and base == CLEAN_SHUTDOWN
 
     def _live_folder(self, root: Path, folder: str) -> tuple[list[str], tuple[BackedUpFile, ...]]:
         """(The folder and those below it, their files) of a partition of a running broker. Copies it again
         until nothing but its last segment has changed during the copy."""
+        done_bytes = self._done_bytes
         for _ in range(LIVE_ATTEMPTS):
+            self._done_bytes = done_bytes
             with contextlib.suppress(FileNotFoundError, SourceChangedError):
                 below, before = _files_below(root / folder, [])
                 copied = self._files(root, before, f"{folder}/")
                 _, after = _files_below(root / folder, [])
-                if _is_same_moment(before, after):
+                if _is_unchanged(before, after):
                     return [folder, *(f"{folder}/{name}" for name in below)], copied
             if not files.is_directory(root / folder):
                 return [], ()  # the topic was deleted
@@ -259,18 +300,20 @@ class _Backup:
 
     def _file(self, root: Path, name: str, status: files.FileStat) -> BackedUpFile:
         before = self._before.get((str(root), name))
-        as_before = before is not None and (before.size, before.modified_ns, before.inode) == (
-            status.size,
-            status.modified_ns,
-            status.inode,
-        )
-        if as_before and before is not None and status.modified_ns:
+        # A store may not say when an object was modified (0): then nothing shows that a file is the same.
+        if (
+            before is not None
+            and status.modified_ns
+            and (before.inode, before.size, before.modified_ns) == status.identity
+        ):
             chunks: tuple[str, ...] = before.chunks
         else:
             with files.Reader(root / name) as reader:
                 chunks = self._writer.put_file(reader, status.size)
-        self._done += status.size
-        self._progress("backup", self._done, self._total)
+        self._done_bytes += status.size
+        # A running broker's files grow after they were listed.
+        self._total_bytes = max(self._total_bytes, self._done_bytes)
+        self._progress("backup", self._done_bytes, self._total_bytes)
         return BackedUpFile(
             name=name,
             size=status.size,
@@ -298,10 +341,10 @@ class _Backup:
 def _files_below(
     root: Path, passed_over: list[str], prefix: str = ""
 ) -> tuple[list[str], dict[str, files.FileStat]]:
-    """(the folders, the regular files) below a directory, by their names from there. Links are passed
-    over."""
+    """(The folders, the regular files) below a directory, by their names relative to it. ``passed_over`` gets
+    the links and special files, with what they are."""
     folders, statuses = list[str](), dict[str, files.FileStat]()
-    for name, status in sorted(files.list_all(root, may_vanish=_PASSING).items()):
+    for name, status in sorted(files.list_all(root, may_vanish=_REMOVED_AT_START).items()):
         path = f"{prefix}{name}"
         if status.kind == files.FILE:
             statuses[path] = status
@@ -314,12 +357,12 @@ def _files_below(
     return folders, statuses
 
 
-def _is_same_moment(before: Mapping[str, files.FileStat], after: Mapping[str, files.FileStat]) -> bool:
-    """Were the files of a partition the same all the time, but for the last segment, which grows?"""
+def _is_unchanged(before: Mapping[str, files.FileStat], after: Mapping[str, files.FileStat]) -> bool:
+    """Have no files of a partition changed during its copy but those of the active segment, which grow?"""
     logs = sorted(name for name in before if name.endswith(".log"))
     active = logs[-1].removesuffix(".log") if logs else ""
     for name, status in before.items():
-        if name.endswith(_PASSING) or (active and name.startswith(active)):
+        if name.endswith(_REMOVED_AT_START) or (active and name.startswith(active)):
             continue
         later = after.get(name)
         if later is None or later.identity != status.identity:
@@ -336,9 +379,10 @@ def _prune(target: Path, points: Sequence[RestorePoint], keep: int, now_ms: int)
     files.delete_objects([point_path(target, point.backup_id) for point in old])
     needed = {chunk for point in kept for chunk in point.chunks}
     unused = [
-        target / stored.CHUNKS / name
-        for name, status in files.objects_below(target / stored.CHUNKS)
-        if name.rpartition("/")[2] not in needed and now_ms - status.modified_ns // 1_000_000 > _GRACE_MS
+        target / backup_format.CHUNKS / name
+        for name, status in files.objects_below(target / backup_format.CHUNKS)
+        if name.rpartition("/")[2] not in needed
+        and now_ms - status.modified_ns // 1_000_000 > _UNUSED_CHUNK_MS
     ]
     for start in range(0, len(unused), 1_000):
         files.delete_objects(unused[start : start + 1_000])
@@ -356,24 +400,26 @@ def restore(
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> RestoreResult:
-    """Write the files of a restore point into a new directory; several log directories into folders of it,
-    by their last names. The directory appears when it is complete.
+    """Write the files of a restore point into a new directory, each of several log directories into a folder
+    of it (``RestorePoint.directory_names``). The directory appears when it is complete.
 
     Raises UsageError, DirectoryRefusedError for a target that exists and has something in it,
     CheckFailedError for a chunk that is damaged or missing, CorruptFileError, OSError.
     """
-    point = chosen(restore_points(source), at, source)
+    point = find_restore_point(restore_points(source), at, source)
     if files.is_object(target):
         raise UsageError("is an object store", path=str(target), advice="restore to a directory of a disk")
     if files.exists(target) and not (files.is_directory(target, follow=False) and not files.entries(target)):
-        raise DirectoryRefusedError("is there already", path=target, advice="name a new directory")
-    places = _places(point, target)
+        raise DirectoryRefusedError(
+            "it exists, and is not an empty directory", path=target, advice="name a new directory"
+        )
+    directories = _restored_directories(point, target)
     if not dry_run:
         partial = target.with_name(f"{target.name}.partial")
         if files.exists(partial):
             advice = "remove it if no restore runs"
             raise DirectoryRefusedError("an interrupted restore is there", path=partial, advice=advice)
-        _restore_into(source, partial, _places(point, partial), point, progress)
+        _restore_into(source, partial, _restored_directories(point, partial), point, progress)
         if files.exists(target):
             files.remove_directory(target)
         files.rename(partial, target)
@@ -382,7 +428,7 @@ def restore(
     return RestoreResult(
         backup_id=point.backup_id,
         time_ms=point.time_ms,
-        directories=[str(path) for path in places],
+        directories=[str(path) for path in directories],
         files=sum(len(directory.files) for directory in point.directories),
         bytes=point.size,
         needs_recovery=CLEAN_SHUTDOWN not in names,
@@ -390,42 +436,42 @@ def restore(
     )
 
 
-def _places(point: RestorePoint, target: Path) -> list[Path]:
+def _restored_directories(point: RestorePoint, target: Path) -> list[Path]:
     """Where each log directory is restored."""
     return [target / name for name in point.directory_names]
 
 
 def _restore_into(
-    source: Path, partial: Path, places: Sequence[Path], point: RestorePoint, progress: Progress
+    source: Path, partial: Path, targets: Sequence[Path], point: RestorePoint, progress: Progress
 ) -> None:
-    done = 0
+    done_bytes = 0
     files.make_directory(partial, parents=True)
-    for directory, place in zip(point.directories, places, strict=True):
-        files.make_directory(place, parents=True)
+    for directory, target in zip(point.directories, targets, strict=True):
+        files.make_directory(target, parents=True)
         for folder in directory.folders:
-            files.make_directory(place / folder, parents=True)
+            files.make_directory(target / folder, parents=True)
         for file in directory.files:
-            _restore_file(source, place / file.name, file)
-            done += file.size
-            progress("restore", done, point.size)
+            _restore_file(source, target / file.name, file)
+            done_bytes += file.size
+            progress("restore", done_bytes, point.size)
         for folder in sorted(directory.folders, reverse=True):
-            files.sync_directory(place / folder)
-        files.sync_directory(place)
+            files.sync_directory(target / folder)
+        files.sync_directory(target)
     files.sync_directory(partial)
 
 
-_EARLIER = "restore an earlier backup"
+_RESTORE_EARLIER = "restore an earlier backup"
 
 
 def _restore_file(source: Path, path: Path, file: BackedUpFile) -> None:
     def chunk(name: str) -> bytes:
         where = chunk_path(source, name)
         try:
-            data = files.read_bytes(where, stored.CHUNK_BYTES + 1)
+            data = files.read_bytes(where, backup_format.CHUNK_BYTES + 1)
         except FileNotFoundError:
-            raise CheckFailedError("a chunk is missing", path=where, advice=_EARLIER) from None
+            raise CheckFailedError("a chunk is missing", path=where, advice=_RESTORE_EARLIER) from None
         if hashlib.sha256(data).hexdigest() != name:
-            raise CheckFailedError("a chunk is damaged", path=where, advice=_EARLIER)
+            raise CheckFailedError("a chunk is damaged", path=where, advice=_RESTORE_EARLIER)
         return data
 
     with files.Writer(path, permissions=file.mode & 0o777) as writer, ThreadPoolExecutor(THREADS) as pool:
@@ -434,7 +480,7 @@ def _restore_file(source: Path, path: Path, file: BackedUpFile) -> None:
                 writer.write(data)
         if writer.size != file.size:
             reason = f"the restore point says {file.size} bytes, its chunks have {writer.size}"
-            raise CheckFailedError(reason, path=path, advice=_EARLIER)
+            raise CheckFailedError(reason, path=path, advice=_RESTORE_EARLIER)
         writer.sync()
     files.set_modified(path, file.modified_ns)
 

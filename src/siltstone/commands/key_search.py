@@ -38,7 +38,7 @@ from siltstone.log.names import (
     STAGED_WRITES,
     STAGING,
     TopicPartition,
-    ignore_reason,
+    is_not_served,
     parse_partition,
     parse_segment_file,
     segment_file,
@@ -260,7 +260,7 @@ def _may_have_batches(name: str) -> bool:
 def _is_other_directory(name: str, topic: str) -> bool:
     """Is it a directory of a deleted, stray or future partition of a topic of this name? A long name is cut
     off there (``topic_names.deleted_directory``)."""
-    if parse_partition(name) is not None or not ignore_reason(name).startswith("no current replica"):
+    if not is_not_served(name):
         return False
     stem = name.rpartition(".")[0].rpartition("-")[0]
     return bool(stem) and (stem == topic or (len(name) >= 255 and topic.startswith(stem)))

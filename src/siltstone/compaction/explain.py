@@ -50,7 +50,7 @@ from siltstone.log.coordinator_records import describe_key
 from siltstone.log.directory import Checkpoints
 from siltstone.log.indexes import read_entries
 from siltstone.log.lookup import BatchPosition, position_of_offset
-from siltstone.log.names import OfOneLog, parse_partition, segment_file
+from siltstone.log.names import HasTopicPartition, parse_partition, segment_file
 from siltstone.log.producers import load_producers
 from siltstone.log.segments import Segment, first_batch_timestamp, floor_segment_index, largest_timestamp
 
@@ -199,7 +199,7 @@ class KeysExplained:
 
 
 @dataclass(slots=True, kw_only=True)
-class LogExplanation(OfOneLog):
+class LogExplanation(HasTopicPartition):
     """One log; ``bytes_before`` is of ``.log`` files.
 
     ``status``: would_clean, or why not (nothing_to_do, not_eligible, skipped, uncleanable, failed), with the

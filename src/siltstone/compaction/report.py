@@ -16,7 +16,7 @@ import msgspec
 from siltstone.base import files
 from siltstone.base.config import Setting
 from siltstone.base.errors import CorruptFileError, SiltstoneError
-from siltstone.log.names import OfOneLog, TopicPartition
+from siltstone.log.names import HasTopicPartition, TopicPartition
 
 
 class Summable:
@@ -176,7 +176,7 @@ def first_failure(reports: Iterable[Any]) -> LogFailure | None:
 
 
 @dataclass(slots=True, kw_only=True)
-class LogResult(OfOneLog):
+class LogResult(HasTopicPartition):
     """The result of one log. The names of its fields are keys in the JSON.
 
     ``directory``: the partition's. ``status``: cleaned, nothing_to_do, not_eligible, skipped, uncleanable or

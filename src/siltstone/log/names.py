@@ -77,7 +77,7 @@ _NAME_CACHE_SIZE = 1 << 13
 _INT32_MAX = (1 << 31) - 1
 # Kafka's ``Topic.validate`` allows 249 characters for a topic.
 _PARTITION = re.compile(r"^([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})\Z", re.ASCII)
-_NOT_SERVED = re.compile(r"-(delete|future|stray)$")
+_NOT_SERVED = re.compile(r"-(delete|future|stray)\Z")
 """The suffixes of directories that are no current replica: of a deleted topic, of a replica that moves to
 this log directory, of a replica that no longer belongs to the broker."""
 
@@ -93,8 +93,8 @@ class TopicPartition(msgspec.Struct, frozen=True, order=True, gc=False):
         return f"{self.topic}-{self.partition}"
 
 
-class OfOneLog:
-    """The base of results about one log, which have its ``topic`` and ``partition``."""
+class HasTopicPartition:
+    """A mixin of results about one log, which have its ``topic`` and ``partition``."""
 
     __slots__ = ()
     topic: str
@@ -166,4 +166,9 @@ def parse_partition(name: str) -> TopicPartition | None:
 def ignore_reason(name: str) -> str:
     """Why a directory is ignored, if ``parse_partition`` returns None for its name."""
     not_served = _NOT_SERVED.search(name)
-    return f"no current replica (-{not_served[1]})" if not_served else "no topic-N directory"
+    return f"not a current replica (-{not_served[1]})" if not_served else "its name is not TOPIC-PARTITION"
+
+
+def is_not_served(name: str) -> bool:
+    """Is this the name of the directory of a deleted, future or stray partition?"""
+    return parse_partition(name) is None and _NOT_SERVED.search(name) is not None

@@ -17,12 +17,15 @@ from siltstone.tables.options import ReadOptions, RowFilter, directory_path, tim
 OnePath = str | os.PathLike[str]
 Paths = OnePath | Sequence[OnePath]
 Time = int | str | datetime
-"""Milliseconds since 1970, ISO text or a datetime; UTC where it has no zone."""
+"""Milliseconds since 1970, ISO 8601 text or a datetime; UTC if it names no time zone."""
+AsOf = int | str | datetime
+"""An offset, or a time as ISO 8601 text or a datetime. (``Time`` takes a number as milliseconds.)"""
 
 
 class RowKeywords(TypedDict, total=False):
-    """The arguments that choose records. ``offsets`` and ``timestamps``: (start, end), from the start on and
-    below the end; None: no bound. ``partitions``, ``keys``: one or many; a key as text is UTF-8."""
+    """The arguments that choose records. ``offsets`` and ``timestamps``: (start, end), the start inclusive
+    and the end exclusive; None: no bound. ``partitions``, ``keys``: one or many; a key as text is encoded as
+    UTF-8."""
 
     offsets: tuple[int | None, int | None] | None
     timestamps: tuple[Time | None, Time | None] | None
@@ -33,12 +36,12 @@ class RowKeywords(TypedDict, total=False):
 def read_options(
     path: Paths,
     topic: str | Sequence[str] | None,
-    as_of: Time | None,
+    as_of: AsOf | None,
     rows: RowKeywords,
     other_options: Mapping[str, Any],
 ) -> ReadOptions:
-    """The options of a batch query. ``other_options``: by their own names or in snake case. Raises
-    UsageError."""
+    """The options of a batch query. ``other_options``: options of the table by their names in ``OPTIONS``, or
+    by those names in snake case. Raises UsageError."""
     directories = [path] if isinstance(path, str | os.PathLike) else path
     paths = [os.fspath(directory) for directory in directories]
     if not paths:
@@ -47,7 +50,7 @@ def read_options(
     if topic is not None:
         texts["subscribe"] = _text(topic)
     if as_of is not None:
-        texts["asOfOffset" if isinstance(as_of, int) else "asOfTimestamp"] = _text(as_of)
+        texts["asOfOffset" if isinstance(as_of, Integral) else "asOfTimestamp"] = _text(as_of)
     options = ReadOptions.of({**texts, "path": paths[0]})
     return replace(options, paths=tuple(map(directory_path, paths))).with_rows(row_filter(rows))
 
@@ -55,13 +58,13 @@ def read_options(
 def row_filter(rows: RowKeywords) -> RowFilter:
     """The filter that the arguments describe. Raises UsageError."""
     start, end = _bounds("offsets", rows.get("offsets"))
-    if not all(offset is None or _is_number(offset) for offset in (start, end)):
-        raise UsageError(f"offsets={rows['offsets']!r}: no offset", advice="pass whole numbers >= 0")
+    if not all(offset is None or _is_whole_number(offset) for offset in (start, end)):
+        raise UsageError(f"offsets={rows['offsets']!r}: not offsets", advice="pass whole numbers >= 0")
     start_time, end_time = _bounds("timestamps", rows.get("timestamps"))
     partitions: Any = rows.get("partitions")
     if partitions is not None:
         partitions = [partitions] if isinstance(partitions, Integral) else list(partitions)
-        if not partitions or not all(map(_is_number, partitions)):
+        if not partitions or not all(map(_is_whole_number, partitions)):
             advice = "pass a partition's number, or several in a list"
             raise UsageError(f"partitions={rows['partitions']!r}: not numbers >= 0", advice=advice)
     return RowFilter(
@@ -74,8 +77,8 @@ def row_filter(rows: RowKeywords) -> RowFilter:
     )
 
 
-def _is_number(value: object) -> bool:
-    """Is it a whole number of at least 0, also one of numpy's?"""
+def _is_whole_number(value: object) -> bool:
+    """Is it a whole number, Python's or numpy's, and at least 0?"""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
 
 
@@ -112,7 +115,7 @@ def _camel_case(name: str) -> str:
 
 
 def _text(value: Any) -> str:
-    """A Python value as the text of an option."""
+    """A Python value as the text of an option, as Spark passes options."""
     if isinstance(value, bool | Mapping):
         return json.dumps(value)
     if isinstance(value, datetime):

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.base.errors import CheckFailedError, CorruptFileError, SourceChangedError
-from siltstone.log.names import OfOneLog
+from siltstone.log.names import HasTopicPartition
 
 EXAMPLES = 5
 """How many problems of one kind are listed for each log; the others are only counted."""
@@ -204,7 +204,7 @@ class Findings:
 
 
 @dataclass(slots=True, kw_only=True)
-class LogVerdict(OfOneLog):
+class LogVerdict(HasTopicPartition):
     """The verdict on one log. Counts are of records; ``removed`` by reason; ``found`` counts problems by
     kind, of which ``problems`` are the first few."""
 

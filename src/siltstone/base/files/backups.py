@@ -110,16 +110,16 @@ def chunk_path(target: Path, name: str) -> Path:
     return target / CHUNKS / name[:2] / name
 
 
-def refuse_no_store(target: Path) -> None:
-    """Raises UsageError unless it is a path of a store."""
+def refuse_unless_object_store(target: Path) -> None:
+    """Raises UsageError unless it is a path of an object store."""
     if not is_object(target):
         advice = "pass s3://BUCKET/PREFIX, gs://… or abfs://…"
-        raise UsageError("is no address of an object store", path=str(target), advice=advice)
+        raise UsageError("it is not the address of an object store", path=str(target), advice=advice)
 
 
 def restore_points(target: Path) -> list[RestorePoint]:
     """The restore points of a store, the oldest first. Raises UsageError, CorruptFileError, OSError."""
-    refuse_no_store(target)
+    refuse_unless_object_store(target)
     try:
         listed, _ = list_keys(target / BACKUPS)
     except FileNotFoundError:
@@ -172,8 +172,9 @@ def new_id(points: Sequence[RestorePoint], now_ms: int) -> str:
 
 
 @contextlib.contextmanager
-def only_writer(target: Path, now_ms: int, *, takes_over: bool = False) -> Iterator[None]:
-    """Be the only one that writes there. Raises BusyError, OSError."""
+def locked_for_writing(target: Path, now_ms: int, *, takes_over: bool = False) -> Iterator[None]:
+    """Hold the lock of a prefix, ``writer.json``, so that no other backup writes there. ``takes_over``:
+    replace a lock that is there. Raises BusyError if another backup holds it, OSError."""
     path = target / WRITER
     note = {"host": socket.gethostname(), "since_ms": now_ms, "run": secrets.token_hex(8)}
     if takes_over:

@@ -27,6 +27,7 @@ class ScanEnd(enum.IntEnum):
     BAD_SIZE = 2
     BAD_MAGIC = 3
     BAD_COUNT = 4
+    """The record count, the last offset delta or the base offset is impossible."""
     ROWS_FULL = 5
     """The array of batch headers is full; never the outcome of a ``Scan``."""
 
@@ -35,12 +36,12 @@ SCAN_REASON = {
     ScanEnd.TRUNCATED: "the last batch goes on beyond the end of the data",
     ScanEnd.BAD_SIZE: "impossible batch size",
     ScanEnd.BAD_MAGIC: "unknown magic byte",
-    ScanEnd.BAD_COUNT: "negative record count or offset delta, or an offset beyond an int64",
+    ScanEnd.BAD_COUNT: "impossible record count, offset delta or base offset",
 }
 
 
 _OFFSET_MAX = (1 << 63) - 2
-"""The largest offset of a record: the offset after it, a log's end offset, has to be an int64 as well."""
+"""The largest offset of a record: a log end offset is one more, and is an int64 as well."""
 _INITIAL_ROWS = 1024
 """Rows of the first array of batch headers. When it is full, the number of batches is estimated."""
 
@@ -60,7 +61,8 @@ class Scan:
 
 @kernel
 def _fill_v2(data: Bytes, position: int, size: int, row: Any) -> bool:
-    """Fill a row from a record batch's header; False when its offsets or its count are not possible."""
+    """Fill a row from a record batch's header. Returns False if its offsets or its count are impossible:
+    without compression a record takes a byte or more."""
     row.leader_epoch = read_int32(data, position + layout.LEADER_EPOCH_POSITION)
     row.crc = read_int32(data, position + layout.CRC_POSITION) & 0xFFFFFFFF
     row.attributes = read_int16(data, position + layout.ATTRIBUTES_POSITION)

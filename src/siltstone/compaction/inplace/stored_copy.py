@@ -95,7 +95,7 @@ def stored_target(
     Raises BusyError while another run writes there, CorruptFileError, OSError."""
     with (
         files.temporary_directory("siltstone-out-", None if parent is None else str(parent)) as folder,
-        backups.only_writer(path, now_ms, takes_over=takes_over),
+        backups.locked_for_writing(path, now_ms, takes_over=takes_over),
     ):
         points = backups.restore_points(path)
         yield StoredTarget(

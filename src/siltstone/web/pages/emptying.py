@@ -16,7 +16,7 @@ from siltstone.web.guards import ADMIN, VIEWER
 from siltstone.web.here import By, Here
 from siltstone.web.pages.confirmation import refuse_unconfirmed
 from siltstone.web.pages.equivalents import curl, shell
-from siltstone.web.pages.rendering import answered, page, path, rendered, within_bytes
+from siltstone.web.pages.rendering import page, page_response, path, render_page, within_bytes
 
 router = APIRouter(prefix="/ui/topics")
 Text = Annotated[str, Form()]
@@ -69,9 +69,9 @@ def _empty_page(
     def render(count: int) -> str:
         end = start + count if count < len(rows) else None
         shown = {"rows": rows[:count], "next_start": end}
-        return rendered(request, served, "empty.html", problem=problem, **shown, **values)
+        return render_page(request, served, "empty.html", problem=problem, **shown, **values)
 
-    answer = answered(request, within_bytes(render, len(rows)))
+    answer = page_response(request, within_bytes(render, len(rows)))
     answer.status_code = status if status != 200 else answer.status_code
     return answer
 

@@ -24,7 +24,7 @@ from siltstone.commands.listing import (
 )
 from siltstone.commands.served import Served
 from siltstone.web.pages.equivalents import curl
-from siltstone.web.pages.rendering import answered, query_text, rendered, within_bytes
+from siltstone.web.pages.rendering import page_response, query_text, render_page, within_bytes
 
 Row = TypeVar("Row")
 Page = TypeVar("Page", ListPage[Any], TopicPage)
@@ -103,6 +103,6 @@ def list_page(
 
     def render(count: int) -> str:
         shown = ShownList(columns, asked, first_rows(page, asked.start, count), same)
-        return rendered(request, served, template, shown=shown, **values)
+        return render_page(request, served, template, shown=shown, **values)
 
-    return answered(request, within_bytes(render, len(page.rows), sample=PAGE_ROWS))
+    return page_response(request, within_bytes(render, len(page.rows), sample=PAGE_ROWS))

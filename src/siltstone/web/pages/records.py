@@ -23,7 +23,14 @@ from siltstone.web.guards import READER
 from siltstone.web.here import Here, Latest
 from siltstone.web.limits import READING
 from siltstone.web.pages.equivalents import curl, shell
-from siltstone.web.pages.rendering import answered, fragment, path, query_text, rendered, within_bytes
+from siltstone.web.pages.rendering import (
+    page_response,
+    path,
+    query_text,
+    render_fragment,
+    render_page,
+    within_bytes,
+)
 from siltstone.web.pages.topic_tabs import topic_page
 from siltstone.web.queries import RecordForm
 from siltstone.web.rest.tail import opened_stream
@@ -50,7 +57,7 @@ def records(
         problem = str(error)
 
     def render(text_max: int) -> str:
-        return rendered(
+        return render_page(
             request,
             served,
             "records.html",
@@ -65,7 +72,7 @@ def records(
             decodings=DECODINGS,
         )
 
-    return answered(request, within_bytes(render, TEXT_MAX))
+    return page_response(request, within_bytes(render, TEXT_MAX))
 
 
 @router.get("/{topic}/records:tail", dependencies=[READER], response_class=StreamingResponse)
@@ -76,7 +83,9 @@ async def follow(
     browsed, query = await run_in_threadpool(_followed, served, topic, asked)
 
     def rows(event: StreamEvent) -> str:
-        html = fragment("record_rows.html", records=event.records[::-1], topic_name=topic, text_max=TEXT_MAX)
+        html = render_fragment(
+            "record_rows.html", records=event.records[::-1], topic_name=topic, text_max=TEXT_MAX
+        )
         data = html if event.kind == "records" else event.reason or event.kind
         # Also a carriage return ends a line of an event stream.
         return f"event: {event.kind}\n" + "".join(f"data: {line}\n" for line in data.splitlines()) + "\n"

@@ -1,7 +1,8 @@
 """Pages from templates: HTML by Jinja with autoescape, and the words for numbers and times.
 
-A page polls by htmx: the script asks for the same URL again and takes the part ``#live`` from the answer. The
-answer has an ``ETag``, so that nothing new is a 304. Without script the page is the same, and does not poll.
+A page polls by htmx: the script requests the same URL again and takes the part ``#live`` from the response.
+The response has an ``ETag``: if nothing has changed, the next one is a 304. Without the script the page is
+the same, and does not poll.
 """
 
 from __future__ import annotations
@@ -100,6 +101,7 @@ def _duration(value: int | None) -> str:
     return "unlimited" if value < 0 else duration_text(value / 1000)
 
 
+_NUMBER = re.compile(r"\d{1,19}", re.ASCII)
 _SOURCES = {
     "DEFAULT_CONFIG": "default",
     "STATIC_BROKER_CONFIG": "the broker's file",
@@ -115,23 +117,25 @@ def _source(name: str) -> str:
 
 
 def _meaning(text: str, name: str) -> str:
-    """What the number of a setting in ms or bytes comes to, in words; empty for others."""
-    if not text.lstrip("-").isdigit() or len(text) > 20:
+    """The value of a setting in ms or bytes in readable units, such as ``7 d``; empty for a small number,
+    a negative one, and another setting."""
+    if _NUMBER.fullmatch(text) is None:
         return ""
-    if int(text) >= 1 << 62:
-        return "never"
-    if name.endswith(".ms"):
-        return duration_text(int(text) / 1000) if int(text) >= 1000 else ""
-    return size_text(int(text)) if name.endswith(".bytes") and int(text) >= 1000 else ""
+    number, is_duration, is_size = int(text), name.endswith(".ms"), name.endswith(".bytes")
+    if number >= 1 << 62:
+        return "unlimited" if is_size else "never"
+    if number < 1000:
+        return ""
+    return duration_text(number / 1000) if is_duration else size_text(number) if is_size else ""
 
 
 def path(value: object) -> str:
-    """A part of a URL's path."""
+    """A value as one segment of a URL's path, quoted."""
     return quote(str(value), safe="")
 
 
 def query_text(values: Mapping[str, object]) -> str:
-    """A query string; empty values are left out, and a tick is ``true``."""
+    """A query string. Empty and false values are left out; ``True`` becomes ``true``, as of a checkbox."""
     return urlencode(
         {
             name: "true" if value is True else value
@@ -147,8 +151,8 @@ def _query(values: Mapping[str, object], **changed: object) -> str:
     return query_text({**values, **changed})
 
 
-def fragment(template: str, **values: Any) -> str:
-    """A part of a page."""
+def render_fragment(template: str, **values: Any) -> str:
+    """The HTML of a part of a page."""
     return _environment().get_template(template).render(**values)
 
 
@@ -157,8 +161,8 @@ def _role_refusal(request: Request, role: Role) -> str:
 
 
 def _refusal(request: Request, served: Served, role: Role) -> str:
-    """Why the user may not do what needs ``role`` here; empty if they may. (A reader only asks.)"""
-    if role <= Role.READER:
+    """Why the user may not do what needs ``role`` here; empty if they may."""
+    if role <= Role.READER:  # what a reader may do changes nothing: look mode and read-only servers allow it
         return _role_refusal(request, role)
     if served.is_look:
         return f"look mode changes nothing: {LOOK_ADVICE}"
@@ -167,15 +171,16 @@ def _refusal(request: Request, served: Served, role: Role) -> str:
 
 
 def refusal_to_cancel(request: Request) -> str:
-    """Why the user may not cancel a job; empty if they may. (Where nothing may be changed, all jobs are dry
-    runs.)"""
+    """Why the user may not cancel a job; empty if they may. (Also on a read-only server: all of its jobs are
+    dry runs, so to cancel one changes nothing.)"""
     return _role_refusal(request, Role.EDITOR)
 
 
-def rendered(
+def render_page(
     request: Request, served: Served, template: str, *, problem: str | None = None, **values: Any
 ) -> str:
-    """A page's text. ``problem``: why what was asked for was refused."""
+    """The HTML of a page. ``problem``: the error of the action that the user has just tried; ``values``:
+    further variables of the template."""
     theme = request.cookies.get(THEME_COOKIE, THEMES[0])
     return (
         _environment()
@@ -207,14 +212,15 @@ _READ_AT = re.compile("directories read [^<]* UTC")  # in the footer of base.htm
 
 
 def page_etag(html: str) -> str:
-    """The ETag of a page: a page on which only the time of the last look differs is the same page."""
+    """The ETag of a page. Two pages are the same if only the time differs at which the directories were
+    read."""
     contents, tag, footer = html.rpartition("<footer>")
     same = contents + tag + _READ_AT.sub("", footer)
     return f'"{hashlib.sha256(same.encode()).hexdigest()[:32]}"'
 
 
-def answered(request: Request, html: str) -> Response:
-    """A page as the answer, or 304 if the browser has this very page."""
+def page_response(request: Request, html: str) -> Response:
+    """The response with a page; 304 without it if the browser has this very page."""
     headers = {"ETag": (tag := page_etag(html)), "Cache-Control": "no-cache", "Vary": "Cookie"}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
@@ -222,14 +228,18 @@ def answered(request: Request, html: str) -> Response:
 
 
 def page(request: Request, served: Served, template: str, **values: Any) -> Response:
-    """A page; see ``rendered`` and ``answered``."""
-    return answered(request, rendered(request, served, template, **values))
+    """The response with the page of a template (``render_page``, ``page_response``)."""
+    return page_response(request, render_page(request, served, template, **values))
 
 
 def within_bytes(render: Callable[[int], str], rows: int, *, sample: int | None = None) -> str:
-    """A page with as many of its ``rows`` rows, or characters of a text, as fit: ``render`` makes one of so
-    many. ``sample``: so many of the first rows say how many may fit, which is quicker than to make
-    all of them where these are many."""
+    """The HTML of a page of at most ``limits.PAGE_BYTES`` with as many of its ``rows`` rows as fit, at least
+    one.
+
+    ``render(n)`` returns the page with its first ``n`` rows (or characters of a text). ``sample``: if there
+    are many more rows, a page with the first ``sample`` of them is rendered first, to estimate how many fit:
+    that takes less time than to render all.
+    """
     if sample is not None and rows > 4 * sample:
         rows = min(rows, max(sample * limits.PAGE_BYTES // len(render(sample).encode()), sample))
     html = render(rows)
@@ -251,10 +261,10 @@ _ERRORS = {
 
 
 def error_page(request: Request, status: int, message: str) -> Response:
-    """What went wrong, in the frame of the console. A page that polls shows it in the place of its contents,
-    until it is over."""
+    """An error as a page of the console. A page that polls shows it in place of its contents, until a later
+    request succeeds."""
     title = _ERRORS.get(status, "It failed")
-    html = rendered(
+    html = render_page(
         request,
         served_by(request),
         "error.html",

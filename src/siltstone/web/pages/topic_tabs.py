@@ -28,7 +28,7 @@ from siltstone.web.here import Here
 from siltstone.web.limits import READING
 from siltstone.web.pages.equivalents import curl, more_partitions, shell, topic_deletion, topic_setting
 from siltstone.web.pages.lists import ListParameters, list_page
-from siltstone.web.pages.rendering import answered, page, path, rendered, within_bytes
+from siltstone.web.pages.rendering import page, page_response, path, render_page, within_bytes
 from siltstone.web.strip import Scale, strip
 
 router = APIRouter(prefix="/ui/topics")
@@ -67,7 +67,7 @@ def segments(
     dry_run = last_explanation(served, topic)
 
     def render(count: int) -> str:
-        return rendered(
+        return render_page(
             request,
             served,
             "segments.html",
@@ -91,7 +91,7 @@ def segments(
             ],
         )
 
-    return answered(request, within_bytes(render, len(shown)))
+    return page_response(request, within_bytes(render, len(shown)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

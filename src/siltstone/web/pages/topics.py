@@ -17,7 +17,7 @@ from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
 from siltstone.web.pages.equivalents import curl, siltstone
 from siltstone.web.pages.lists import KINDS, Format, attachment, first_rows
-from siltstone.web.pages.rendering import answered, query_text, rendered, within_bytes
+from siltstone.web.pages.rendering import page_response, query_text, render_page, within_bytes
 from siltstone.web.queries import TopicParameters
 
 router = APIRouter(prefix="/ui/topics")
@@ -63,7 +63,7 @@ def topics(request: Request, served: Here, asked: Annotated[ShownTopics, Query()
         )
 
     def render(count: int) -> str:
-        return rendered(
+        return render_page(
             request,
             served,
             "topics.html",
@@ -78,7 +78,7 @@ def topics(request: Request, served: Here, asked: Annotated[ShownTopics, Query()
             ],
         )
 
-    return answered(request, within_bytes(render, len(page.rows), sample=PAGE_ROWS))
+    return page_response(request, within_bytes(render, len(page.rows), sample=PAGE_ROWS))
 
 
 def _pages(catalogue: Catalogue, listing: Listing) -> Iterator[Sequence[TopicRow]]:
