@@ -33,7 +33,7 @@ from tests.support.crash.ledgers import (
     table,
     view,
 )
-from tests.support.thoroughness import SEEDS, turn
+from tests.support.thoroughness import SEEDS, boundaries, turn
 
 pytestmark = pytest.mark.random
 
@@ -75,7 +75,7 @@ def failures(scenario: Scenario, known: Recorded, variants: list[Variant], maxim
     seen: set[int] = set()
     found = []
     root, steps = known.recording.root, known.recording.steps
-    for count in range(len(steps) + 1):
+    for count in boundaries(len(steps) + 1):
         disk = Disk(known.recording, count)
         for variant in turn(count, variants):
             mixed = variant * 1009 + count if isinstance(variant, int) else variant

@@ -41,7 +41,7 @@ from tests.support.crash.ledgers import (
 )
 from tests.support.log import plainly
 from tests.support.log.views import view_of
-from tests.support.thoroughness import SEEDS, boundaries, turn
+from tests.support.thoroughness import SEEDS, boundaries, examples, turn
 
 pytestmark = pytest.mark.random
 
@@ -97,7 +97,7 @@ def images(scenario: Scenario, known: Recorded, variants: list[Variant], maximum
     seen: set[int] = set()
     failures = []
     steps = known.recording.steps
-    for count in range(len(steps) + 1):
+    for count in boundaries(len(steps) + 1):
         disk = Disk(known.recording, count)
         for variant in turn(count, variants):
             mixed = variant * 1009 + count if isinstance(variant, int) else variant
@@ -132,7 +132,7 @@ def test_what_is_done_is_durable(tmp_path: Path, name: str) -> None:
 def test_a_second_crash_while_it_starts_or_runs_again(tmp_path: Path, name: str) -> None:
     scenario, rng = SCENARIOS[name], random.Random(7)
     known = record(scenario, tmp_path / "undisturbed")
-    for number in range(12):
+    for number in range(examples(12)):
         path = tmp_path / str(number)
         scenario.prepare(path)
         crash_after(rng.randrange(len(known.recording.steps)), lambda path=path: scenario.act(path))
@@ -150,7 +150,7 @@ def test_a_second_crash_on_what_the_first_left_on_disk(tmp_path: Path, name: str
     scenario, rng = SCENARIOS[name], random.Random(11)
     known = record(scenario, tmp_path / "log")
     root = known.recording.root
-    for _ in range(12):
+    for _ in range(examples(12)):
         Disk(known.recording, rng.randrange(len(known.recording.steps))).build(rng.randrange(1 << 30))
         check_view(root, known)
         with recorded(root) as again:
@@ -182,7 +182,7 @@ def test_a_ledger_and_a_log_that_was_cut_below_it_are_never_side_by_side(tmp_pat
     with recorded(path) as recording:
         cut(path)
     assert LedgerStore(path / "topic-0").cursor() is None
-    for count in range(len(recording.steps) + 1):
+    for count in boundaries(len(recording.steps) + 1):
         disk = Disk(recording, count)
         for variant in (KEEP, DROP, *SEEDS):
             disk.build(variant)
@@ -218,6 +218,7 @@ def test_the_harness_notices_a_sync_that_is_missing(tmp_path: Path, name: str) -
     assert images(scenario, known, [DROP, *range(20)], maximum=1)
 
 
+@pytest.mark.long  # it tests the harness
 def test_the_harness_notices_a_cursor_that_moves_too_early(tmp_path: Path) -> None:
     scenario = SCENARIOS["second"]
     early = LedgerStore._rename_runs

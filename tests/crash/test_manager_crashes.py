@@ -21,7 +21,7 @@ from siltstone.runtime import topics as topic_registry
 from siltstone.runtime.manager import LogManager
 from tests.support.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
 from tests.support.log.managed import NOW, append, opened, values
-from tests.support.thoroughness import turn
+from tests.support.thoroughness import boundaries, turn
 
 pytestmark = pytest.mark.random
 
@@ -90,7 +90,7 @@ def lost(made: Run, count: int, variant: Variant, alike: set[int]) -> str | None
 
 def all_lost(made: Run, *, every: int = 1) -> list[str]:
     alike: set[int] = set()
-    counts = range(0, len(made.recording.steps) + 1, every)
+    counts = boundaries(len(made.recording.steps) + 1, every)
     tried = ((count, variant) for count in counts for variant in turn(count // every, VARIANTS))
     losses = (lost(made, count, variant, alike) for count, variant in tried)
     return [loss for loss in losses if loss is not None]
@@ -166,6 +166,7 @@ def test_a_topic_made_again_does_not_begin_where_the_old_one_ended(tmp_path: Pat
     assert all_lost(made) == []
 
 
+@pytest.mark.long  # it tests the harness
 @pytest.mark.parametrize("broken", ["registry", "log start", "sync", "sync together"])
 def test_the_harness_finds_what_is_taken_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str

@@ -20,7 +20,7 @@ from siltstone.log.recovery.directories import RecoveryOptions, recover_director
 from tests.support import golden_sets
 from tests.support.cleaning.logs import tree
 from tests.support.crash.disk import DROP, KEEP, Crash, Disk, Recording, recorded
-from tests.support.thoroughness import SEEDS
+from tests.support.thoroughness import SEEDS, boundaries, turn
 
 pytestmark = pytest.mark.random
 
@@ -105,7 +105,7 @@ def test_every_operation_may_be_the_last(golden: Path, stopped: Path, tmp_path: 
     root = roots(golden, stopped, name)
     recording, ended = record(root, name, tmp_path / "undisturbed")
     total = len(recording.steps)
-    for count in range(0, total, 5 if name in SWAPS else 1):  # the swap's own steps: test_swap_crashes
+    for count in boundaries(total, 5 if name in SWAPS else 1):  # the swap's own steps: test_swap_crashes
         path = tmp_path / str(count)
         stage(root, name, path)
         assert crash_after(count, lambda path=path: recover(path))
@@ -125,9 +125,9 @@ def test_whatever_was_on_disk_by_then(golden: Path, stopped: Path, tmp_path: Pat
 def other_outcomes(recording: Recording, ended: dict[str, bytes], *, every: int = 1) -> Iterator[str]:
     """Images of the disk from which the next start and stop leave something else than ``ended``."""
     seen: set[int] = set()
-    for count in range(0, len(recording.steps) + 1, every):
+    for count in boundaries(len(recording.steps) + 1, every):
         disk = Disk(recording, count)
-        for variant in (KEEP, DROP, *(seed * 1009 + count for seed in SEEDS)):
+        for variant in turn(count // every, [KEEP, DROP, *(seed * 1009 + count for seed in SEEDS)]):
             if not disk.build(variant, seen):
                 continue
             recover(recording.root)
@@ -167,6 +167,7 @@ BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 }
 
 
+@pytest.mark.long  # it tests the harness
 @pytest.mark.parametrize("broken", BROKEN)
 def test_the_harness_finds_what_is_taken_out(
     stopped: Path, tmp_path: Path, broken: str, monkeypatch: pytest.MonkeyPatch

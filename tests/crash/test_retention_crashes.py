@@ -28,7 +28,7 @@ from tests.support.cleaning import logs
 from tests.support.cleaning.logs import DAY, NOW, Rec
 from tests.support.crash.disk import DROP, KEEP, Disk, Recording, Variant, crash_after, recorded
 from tests.support.crash.swapped import Table
-from tests.support.thoroughness import SEEDS, boundaries
+from tests.support.thoroughness import SEEDS, boundaries, examples
 
 pytestmark = pytest.mark.random
 
@@ -239,7 +239,7 @@ def test_what_is_done_is_durable(tmp_path: Path, name: str) -> None:
 def test_a_second_crash_while_it_recovers(tmp_path: Path, name: str) -> None:
     scenario, rng = SCENARIOS[name], random.Random(7)
     recording, ended = record(scenario, tmp_path / "undisturbed")
-    for number in range(12):
+    for number in range(examples(12)):
         path = tmp_path / str(number)
         scenario.prepare(path)
         crash_after(rng.randrange(len(recording.steps)), lambda path=path: scenario.act(path))
@@ -259,6 +259,7 @@ def _youngest_first(directory: Path, bases: list[int]) -> None:
     replacement.remove_deleted(directory)
 
 
+@pytest.mark.long  # it tests the harness
 @pytest.mark.parametrize("broken", [_all_at_once, _youngest_first])
 def test_the_harness_finds_a_deletion_that_is_no_prefix(
     tmp_path: Path, broken: Callable[[Path, list[int]], None], monkeypatch: pytest.MonkeyPatch

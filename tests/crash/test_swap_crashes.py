@@ -28,7 +28,7 @@ from tests.support.cleaning.logs import NOW, Rec
 from tests.support.crash.breaking import BROKEN_SWAPS
 from tests.support.crash.disk import DROP, KEEP, Disk, Recording, Variant, crash_after, recorded
 from tests.support.crash.swapped import Table, check_names, table
-from tests.support.thoroughness import SEEDS, boundaries
+from tests.support.thoroughness import SEEDS, boundaries, examples
 
 pytestmark = pytest.mark.random
 
@@ -181,7 +181,7 @@ def test_a_second_crash_while_it_recovers(tmp_path: Path) -> None:
     scenario = SCENARIOS["clean"]
     recording, before, ended = record(scenario, tmp_path / "undisturbed")
     rng = random.Random(11)
-    for number in range(40):
+    for number in range(examples(40)):
         path = tmp_path / str(number)
         scenario.prepare(path)
         crash_after(rng.randrange(len(recording.steps)), lambda path=path: scenario.act(path))

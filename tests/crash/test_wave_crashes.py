@@ -21,7 +21,7 @@ from tests.support.cleaning import logs, waves
 from tests.support.cleaning.lives import cut_at_every_batch
 from tests.support.crash.disk import DROP, KEEP, Disk, Recording, crash_after, recorded
 from tests.support.crash.swapped import Table, check_names, table
-from tests.support.thoroughness import boundaries
+from tests.support.thoroughness import boundaries, examples
 
 pytestmark = pytest.mark.random
 
@@ -77,13 +77,13 @@ def test_every_operation_may_be_the_last(tmp_path: Path, is_cut: bool) -> None:
     recording, before, ended = record(tmp_path / "undisturbed", is_cut=is_cut)
     left: Counter[str] = Counter()
     whole = tmp_path / "undisturbed" / "topic-0"
-    for count in boundaries(len(recording.steps), 2):
+    for number, count in enumerate(boundaries(len(recording.steps), 2)):
         path = tmp_path / str(count)
         waves.write(path, single=is_cut)
         run = functools.partial(clean, path, is_cut=is_cut)
         assert crash_after(count, run) or count > len(recording.steps) - 3
         swapped = sum(each in logs.logs_of(whole).items() for each in logs.logs_of(path / "topic-0").items())
-        notes = start_again(path, before, ended, broker=count % 2 == 0)
+        notes = start_again(path, before, ended, broker=number % 2 == 0)
         left[f"{swapped} segments as in the end"] += 1
         left["staged files"] += REMOVED_STAGED in notes
         shutil.rmtree(path)
@@ -96,7 +96,7 @@ def test_crashes_while_it_starts_again(tmp_path: Path) -> None:
     recording, before, ended = record(tmp_path / "undisturbed")
     first_swap = _first_swap(recording)
     rng = random.Random(5)
-    for number in range(25):
+    for number in range(examples(25)):
         path = tmp_path / str(number)
         waves.write(path)
         crash_after(rng.randrange(first_swap, len(recording.steps)), lambda path=path: clean(path))

@@ -1,6 +1,7 @@
 """One Spark session for all tests here: starting one takes many seconds."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,6 +13,20 @@ from siltstone.spark.session import start_session
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Two workers on this machine."""
     catalog = str(tmp_path_factory.mktemp("warehouse"))
-    session = start_session("local[2]", settings={"spark.sql.warehouse.dir": catalog})
+    settings = {"spark.sql.warehouse.dir": catalog, "spark.connect.grpc.binding.port": "0"}
+    settings["spark.sql.shuffle.partitions"] = "3"
+    session = start_session("local[2]", settings=settings)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def connect_server(session: SparkSession) -> Iterator[str]:
+    """The address of a Spark Connect server in the Java of ``session``."""
+    pytest.importorskip("grpc", reason="Spark Connect's client needs grpcio and grpcio-status")
+    java: Any = session.sparkContext._jvm
+    module = getattr(java.org.apache.spark.sql.connect.service, "SparkConnectService$")
+    service, context = getattr(module, "MODULE$"), session.sparkContext._jsc
+    service.start(context.sc())
+    yield f"sc://127.0.0.1:{service.localPort()}"
+    service.stop(java.scala.Option.empty(), java.scala.Option.empty())

@@ -1,4 +1,8 @@
-"""The guide's code does what the guide says: every block, in order, as somebody who copies it would."""
+"""The guide's code does what the guide says: every block, in order, as somebody who copies it would.
+
+``make test`` runs the blocks in this process, on the session of the tests; ``make test-long`` also
+as a script.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +13,51 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+from siltstone.spark.internals import running_session
 from tests.support.golden_sets import REPOSITORY
 
 pytestmark = pytest.mark.spark
 PATIENCE_S = 280
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_FOLDERS = re.compile(r'"(disk|cleaned|backfill)"')
+"""The folders that the guide names by relative paths, which Java resolves in the directory it started in."""
+_STOP = "spark.stop()\n"
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
+def blocks() -> list[str]:
+    """The guide's blocks of Python."""
+    found = _BLOCK.findall((REPOSITORY / "docs" / "guide.md").read_text())
+    assert len(found) > 8
+    return [str(block) for block in found]
+
+
+def test_every_block_runs_on_a_session_that_the_program_has(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for the last statement, which stops the session."""
+    monkeypatch.setenv("PATH", PATH)
+    monkeypatch.chdir(tmp_path)
+    *_, last = code = blocks()
+    assert last.endswith(_STOP) and sum(_STOP in block for block in code) == 1
+    names: dict[str, object] = {"__name__": "__main__"}
+    for number, block in enumerate(code):
+        absolute = _FOLDERS.sub(lambda match: repr(str(tmp_path / match[1])), block.removesuffix(_STOP))
+        exec(compile(absolute, f"block {number} of docs/guide.md", "exec"), names)
+    assert running_session() is session
+
+
+@pytest.mark.long
 @pytest.mark.timeout(PATIENCE_S + 10)
-def test_every_block_runs(tmp_path: Path) -> None:
-    blocks = _BLOCK.findall((REPOSITORY / "docs" / "guide.md").read_text())
-    assert len(blocks) > 8
+def test_every_block_runs_in_a_script(tmp_path: Path) -> None:
     script = tmp_path / "guide.py"
-    script.write_text("\n".join([*blocks, "print('the end')"]))
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    script.write_text("\n".join([*blocks(), "print('the end')"]))
     done = subprocess.run(
         [sys.executable, str(script)],
         cwd=tmp_path,
-        env=os.environ | {"PATH": path},
+        env=os.environ | {"PATH": PATH},
         capture_output=True,
         text=True,
         check=False,

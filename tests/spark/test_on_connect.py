@@ -22,8 +22,18 @@ pytestmark = pytest.mark.spark
 SCRIPT = Path(__file__).parents[1] / "support" / "spark" / "on_connect.py"
 
 
-def test_review_and_tables_are_as_without_a_server(golden: Path, tmp_path: Path) -> None:
+def test_review_and_tables_are_as_without_a_server(golden: Path, tmp_path: Path, connect_server: str) -> None:
+    asked_of(connect_server, golden, tmp_path)
+
+
+@pytest.mark.long  # the server in the Java of the tests' session takes half of the time
+def test_a_server_that_the_client_starts(golden: Path, tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="Spark Connect's client needs grpcio and grpcio-status")
+    asked_of("local[2]", golden, tmp_path)
+
+
+def asked_of(server: str, golden: Path, tmp_path: Path) -> None:
+    """Ask a server (its address, or the master of one that the client starts): as in this process."""
     staged = stage(golden, "txn", tmp_path / "logs")
     before = tmp_path / "before"
     shutil.copytree(staged.directory, before, copy_function=shutil.copy2)
@@ -38,6 +48,7 @@ def test_review_and_tables_are_as_without_a_server(golden: Path, tmp_path: Path)
         tmp_path / "table", {"users-0": {0: each[:10], 10: each[10:]}, "users-1": {0: each[:3]}}
     )
     given = {"before": str(before), "after": str(staged.directory), "settings": settings, "table": str(table)}
+    given |= {"server": server}
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, str(SCRIPT), json.dumps(given)],

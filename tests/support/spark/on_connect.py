@@ -2,9 +2,9 @@
 session, and one script, since a server takes half a minute to start.
 
 Argument: a JSON document with ``before`` (a log directory before its cleaning), ``after`` (the cleaned one),
-``settings`` (topics, config, now_ms) and ``table`` (a log directory with the topic users). The server is
-started for it, on this machine. Prints one JSON document. The log is explained as it is, and as if it were
-over the size up to which a log is one task's; the cleaned one as that only.
+``settings`` (topics, config, now_ms), ``table`` (a log directory with the topic users) and ``server``: its
+address, or a master, on which the client starts one. Prints one JSON document. The log is explained as it
+is, and as if it were over the size up to which a log is one task's; the cleaned one as that only.
 """
 
 import json
@@ -58,7 +58,7 @@ def tables(session: SparkSession, root: str) -> dict[str, Any]:
 
 def main(given: dict[str, Any]) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    session = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    session = SparkSession.builder.remote(given["server"]).getOrCreate()
     assert not hasattr(session, "_jsc"), "not a Connect session"
     found = reviewed(session, Path(given["before"]), Path(given["after"]), given["settings"])
     found |= tables(session, given["table"])
