@@ -135,3 +135,16 @@ def test_sums_take_the_extremes_of_horizons() -> None:
     total = sum_of(parts)
     assert (total.records, total.codecs) == (6, ("none", "gzip"))
     assert (total.oldest_horizon_ms, total.newest_horizon_ms) == (3, 9)
+
+
+@pytest.mark.parametrize("name", ["v0_basic", "v1_gzip"])
+def test_a_message_set_that_is_written_now_is_left_out(cleaned: Path, tmp_path: Path, name: str) -> None:
+    """In look mode a file may end within a message set. The whole ones before it are counted."""
+    case = golden_sets.load_case(cleaned, f"old_formats/{name}")
+    root = golden_sets.stage_round(case, case.rounds[0], tmp_path / "log")
+    log = ReadOnlyLogs([root], clock=ManualClock(NOW))[TopicPartition(case.topic, case.partition)]
+    counter, stored = SegmentCounter(), records_of(log)
+    with open(log.view.segments[-1].path(), "ab") as file:
+        file.write(bytes(11) + b"\x40")
+    assert counter.records_stored(log.directory, lambda size: True) == (stored, True)
+    assert counter.records_stored(log.directory, lambda size: True) == (stored, True)

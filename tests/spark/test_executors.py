@@ -157,6 +157,7 @@ MANY = {"spark_dynamicAllocation_enabled": "true", "spark_sql_shuffle_partitions
         (Fake([0] * 9 + [3] * 40 + [8], spark_executor_instances="4", spark_executor_cores="2"), 8, 4.9),
         (Fake([4], spark_executor_instances="9"), 4, 30.0),
         (Fake([0] * 9 + [4, 8], "local-cluster[2,4,1024]"), 8, 1.0),
+        (Fake([0] * 9 + [1, 2], "local-cluster[2,3,1024]", spark_task_cpus="2"), 2, 1.0),
         (Fake([0]), 200, 30.0),
         (Fake([0], spark_executor_instances="300"), 300, 30.0),
         (Fake([0], spark_default_parallelism="7"), 7, 0.0),

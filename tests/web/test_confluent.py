@@ -336,6 +336,7 @@ def test_one_record_is_produced(ask: Ask, served: Served) -> None:
         (b"\xff", 400, 400, "UTF-8"),
         (b"[]", 400, 400, ""),
         (b'{"key": {"type": "JSON", "data": NaN}}', 400, 400, "NaN"),
+        (b'{"key": {"type": "JSON", "data": [1e400]}}', 400, 400, "key: it cannot be written as JSON"),
         pytest.param(b"[" * 100_000, 400, 400, "malformed JSON", id="deep"),
         (b'{"value": {"type": "AVRO", "data": 1}}', 422, 42206, "schema"),
         (b'{"value": {"data": 1}}', 422, 42206, "schema"),
@@ -380,6 +381,12 @@ def test_a_batch_names_what_was_refused(ask: Ask, served: Served) -> None:
     assert answer.status_code == 200
     assert [each["id"] for each in answer.json()["successes"]] == ["1", "2"]
     assert [(each["id"], each["error_code"]) for each in answer.json()["failures"]] == [("3", 42206)]
+    is_json = {"Content-Type": "application/json"}
+    for number in ("NaN", "-Infinity", "1e400"):
+        body = f'{{"entries": [{{"id": "1", "key": {{"type": "JSON", "data": {number}}}}}]}}'
+        answer = ask("POST", "topics/users/records:batch", content=body, headers=is_json)
+        (failure,) = answer.json()["failures"]
+        assert (failure["id"], failure["error_code"]) == ("1", 400), failure
     refused(ask("POST", "topics/users/records:batch", json={"entries": []}), 400, 400, "entries")
     refused(ask("POST", "topics/none/records:batch", json={"entries": entries}), 404, 40403)
 

@@ -255,9 +255,8 @@ def _count(file: _SegmentFile, kept: _Kept | None) -> _Kept:
                 raise
     if has_message_sets:
         records = count_records(
-            Segment(
-                directory=str(file.directory), base_offset=file.base_offset, size=file.size, modified_ns=0
-            )
+            # Only the whole message sets, if another process still appends to the file.
+            Segment(directory=str(file.directory), base_offset=file.base_offset, size=end, modified_ns=0)
         )
         if records is None:
             raise CorruptRecordError(str(file.path), 0, "a message set cannot be decoded")

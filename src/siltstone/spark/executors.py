@@ -83,8 +83,10 @@ def workers_of(session: SparkSession) -> int:
     context = session.sparkContext
     if is_local(context.master) or _setting(session, "spark.default.parallelism", ""):
         return context.defaultParallelism
-    cores = int(_setting(session, "spark.executor.cores", "1"))
-    tasks_per_executor = max(cores // int(_setting(session, "spark.task.cpus", "1")), 1)
+    cores, task_cpus = (
+        int(_setting(session, name, "1")) for name in ("spark.executor.cores", "spark.task.cpus")
+    )
+    tasks_per_executor = max(cores // task_cpus, 1)
     partitions = int(_setting(session, "spark.sql.shuffle.partitions", "200"))
     if _setting(session, "spark.dynamicAllocation.enabled", "false") == "true":
         executors_max = _setting(session, "spark.dynamicAllocation.maxExecutors", "")
@@ -92,14 +94,15 @@ def workers_of(session: SparkSession) -> int:
         wanted = min(int(executors_max) * tasks_per_executor, partitions) if has_maximum else partitions
         return max(task_slots(session), wanted)
     executors = int(_setting(session, "spark.executor.instances", "0"))
-    expected = executors * tasks_per_executor or _cores_named_by(context.master)
+    expected = executors * tasks_per_executor or _slots_of_local_cluster(context.master, task_cpus)
     return _slots_after_start(session, expected) or max(expected, partitions)
 
 
-def _cores_named_by(master: str | None) -> int:
-    """The cores of all executors by the name of the master, ``local-cluster[N,CORES,MIB]``; 0 if unknown."""
-    named = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*", master or "")
-    return int(named[1]) * int(named[2]) if named is not None else 0
+def _slots_of_local_cluster(master: str | None, task_cpus: int) -> int:
+    """How many tasks of ``task_cpus`` cores the executors of a master ``local-cluster[N,CORES,MIB]`` run at
+    the same time; 0 for another master."""
+    match = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*", master or "")
+    return int(match[1]) * (int(match[2]) // task_cpus) if match is not None else 0
 
 
 def _setting(session: SparkSession, name: str, default: str) -> str:

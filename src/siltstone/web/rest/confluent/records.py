@@ -93,12 +93,19 @@ def _bytes_of(part: Data | None, what: str) -> bytes | None:
     if part.data is None:
         return None
     if part.type == "JSON":
-        return json.dumps(part.data, ensure_ascii=False, separators=(",", ":")).encode(
-            "utf-8", "surrogatepass"
-        )
+        return _json(part.data, what)
     if not isinstance(part.data, str):
         raise _RefusedError(400, f"{what}: {part.type} data is a text")
     return _base64(part.data, what) if part.type == "BINARY" else part.data.encode("utf-8", "surrogatepass")
+
+
+def _json(data: Any, what: str) -> bytes:
+    """``data`` as JSON, which has no NaN and no infinity: Python's parser also makes one of ``1e400``."""
+    try:
+        text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (ValueError, RecursionError) as error:
+        raise _RefusedError(400, f"{what}: it cannot be written as JSON: {error}") from None
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _base64(text: str, what: str) -> bytes:
