@@ -12,6 +12,8 @@ import pytest
 
 from siltstone.cli import watch
 from tests.support import coordinator_records as encoded
+from tests.support.asked_cluster import partition_of
+from tests.support.broker_twin.batches import numbered
 from tests.support.cleaning.logs import Rec, batch
 from tests.support.command_line import Command
 from tests.support.operator.staged import Staged, stage
@@ -111,7 +113,9 @@ def test_verify(siltstone: Command, staged: Staged, flags: list[object], tmp_pat
     content[-1] ^= 1
     segment.write_bytes(content)
     verdict = siltstone("verify", before, staged.directory, "--no-spark", *flags).document
-    hold_to_page("verify", [verdict], rare=("notes", "logs[].notes"))
+    with partition_of(numbered(0, producer_id=1)) as address:
+        at_broker = siltstone("verify", "--bootstrap-server", address, "--json").document
+    hold_to_page("verify", [verdict, at_broker], rare=("notes", "logs[].notes"))
 
 
 def test_recover(siltstone: Command, staged: Staged) -> None:

@@ -68,10 +68,13 @@ NODE = 7
 class PartitionAnswers:
     """Answers as the one broker of the topic ``t`` with one partition. ``start``, ``end``: its offsets;
     ``parts``: the records of each Fetch's response in turn, the last one again and again, or an error's code,
-    or None: the connection ends."""
+    or None: the connection ends; ``later_start``: its start once it has answered with a code."""
 
-    def __init__(self, parts: list[bytes | int | None], *, start: int = 0, end: int = 1) -> None:
+    def __init__(
+        self, parts: list[bytes | int | None], *, start: int = 0, end: int = 1, later_start: int = 0
+    ) -> None:
         self.parts, self.start, self.end, self.port = parts, start, end, 0
+        self.later_start = later_start
 
     def __call__(self, frame: bytes) -> bytes | None:
         header = read_header(memoryview(frame))
@@ -103,14 +106,18 @@ class PartitionAnswers:
         part = self.parts[0] if len(self.parts) == 1 else self.parts.pop(0)
         if part is None:
             return None
+        if isinstance(part, int):
+            self.start = self.later_start
         data = PartitionData(error_code=part) if isinstance(part, int) else PartitionData(records=part)
         return FetchResponse(responses=(FetchableTopicResponse(topic=TOPIC, partitions=(data,)),))
 
 
 @contextmanager
-def partition_of(*parts: bytes | int | None, start: int = 0, end: int = 1) -> Iterator[str]:
+def partition_of(
+    *parts: bytes | int | None, start: int = 0, end: int = 1, later_start: int = 0
+) -> Iterator[str]:
     """HOST:PORT of what answers as ``PartitionAnswers``."""
-    answers = PartitionAnswers(list(parts), start=start, end=end)
+    answers = PartitionAnswers(list(parts), start=start, end=end, later_start=later_start)
     with peer(answers) as address:
         answers.port = Address.parse(address).port
         yield address

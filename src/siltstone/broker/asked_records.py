@@ -47,6 +47,7 @@ from siltstone.log.dump import DumpOptions, RowsAndFindings, window_rows
 from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from siltstone.log.names import TopicPartition
 from siltstone.log.segments import Window
+from siltstone.verify.fetched import FetchedCheck, FetchedVerdict
 
 FETCH_BYTES = 8 << 20
 """How many bytes one response has, but for a batch that is larger."""
@@ -183,6 +184,34 @@ class AskedRecords(Closing):
                 assert isinstance(row, PartitionData)
                 return row
         raise BrokerRefusedError("the broker does not answer for the partition", path=str(where))
+
+
+def check_partition(broker: AskedRecords, partition: AskedPartition) -> FetchedVerdict:
+    """The verdict on all batches that a partition has when it is called. Raises BrokerUnreachableError."""
+    topic, number = partition.where.topic, partition.where.partition
+    try:
+        start, end = broker.offsets(partition)
+    except (BrokerRefusedError, UnknownTopicError) as error:
+        verdict = FetchedVerdict(topic=topic, partition=number)
+        verdict.add("refused", error.reason)
+        return verdict
+    check = FetchedCheck(topic, number, start, end)
+    while True:
+        try:
+            for window in broker.windows(partition, check.next_offset, end):
+                check.check(window)
+        except CorruptRecordError as error:
+            reason = f"{error.reason}; what follows was not read"
+            check.verdict.add("unreadable", reason, offset=check.next_offset, position=error.position)
+        except OffsetOutOfRangeError as error:
+            start, _ = broker.offsets(partition)
+            if start > check.next_offset:
+                check.continue_at(start)  # retention, or DeleteRecords
+                continue
+            check.verdict.add("refused", error.reason, offset=check.next_offset)
+        except (BrokerRefusedError, UnknownTopicError) as error:
+            check.verdict.add("refused", error.reason, offset=check.next_offset)
+        return check.finish()
 
 
 def dump_rows(

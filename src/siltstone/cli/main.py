@@ -55,11 +55,10 @@ COMMANDS = {
 """Each command with its line of help; the module of a command is loaded only when it is used."""
 BROKER_FLAG = "--bootstrap-server"
 AT_A_BROKER = frozenset(
-    "compact configs consume delete-records dump get-offsets groups log-dirs produce topics".split()
+    "compact configs consume delete-records dump get-offsets groups log-dirs produce topics verify".split()
 )
 """The commands that also ask a running broker, by Kafka's protocol."""
 _STOPPED = "pass the log directories once the broker has stopped"
-_BESIDE = "pass the log directories: they are read without a lock, also while a broker runs"
 INSTEAD = {
     "backup": "pass the log directories, with --live while a broker runs",
     "clean": f"{_STOPPED}; siltstone compact has a running Kafka clean a topic",
@@ -68,14 +67,13 @@ INSTEAD = {
     "broker, too",
     "erase": f"{_STOPPED}, or use the console or REST of Siltstone's broker; siltstone produce -Z sends a "
     "tombstone to a broker, without a receipt",
-    "explain": _BESIDE,
+    "explain": "pass the log directories: they are read without a lock, also while a broker runs",
     "hand-over": _STOPPED,
     "monitoring": "leave the flag out: the rules are written without a request",
     "recover": _STOPPED,
     "restore": "pass the backup and a new directory, and start the broker on it",
     "serve": "name the listener of this broker by --kafka-listen",
     "undo": _STOPPED,
-    "verify": _BESIDE,
 }
 """What to do instead of asking a broker, for each other command."""
 _MODULES = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +24,7 @@ from siltstone.compaction.explain import (
 from siltstone.compaction.report import FAILED, REASONS, SKIPPED, UNCLEANABLE
 from siltstone.compaction.statistics import KEPT_BY_LEDGER, NOT_STAMPED
 from siltstone.log.tiered.joining import with_remotes
+from siltstone.verify.fetched import FETCHED_PROBLEM_KINDS, NOT_SEEN, FetchedVerdict
 from siltstone.verify.findings import PROBLEM_KINDS, LogVerdict, Verdict
 from siltstone.verify.findings import REASONS as VERIFIED_REASONS
 
@@ -241,12 +242,14 @@ def verify(
     *,
     flags: VerifyFlags = VerifyFlags(),
     stores: output.StoreFlags = output.StoreFlags(),
+    server: output.ServerFlags = output.ServerFlags(),
     json_: output.Json = False,
 ) -> int:
     """Check cleaned log directories against what they were before, independently of what cleaned them.
 
     The last value of each key, order, offsets, tombstones, transactions, producers' last batches, indexes and
-    checksums. Nothing is locked or changed. Exit status 1 when a log has a problem.
+    checksums. Nothing is locked or changed. Exit status 1 when a log has a problem. With --bootstrap-server
+    every batch of a running broker's topics is fetched and checked by itself, without BEFORE and AFTER.
 
     Parameters
     ----------
@@ -258,6 +261,12 @@ def verify(
     json_
         Print one JSON document.
     """
+    config = server.client_properties()
+    if server.bootstrap_server is not None:
+        others = replace(flags, topics=()) != VerifyFlags() or stores != output.StoreFlags()
+        reason = "--bootstrap-server, and what is for BEFORE and AFTER"
+        output.refuse_if(before_and_after or others, reason, "pass only --topic, --command-config and --json")
+        return _verify_at_a_broker(server.bootstrap_server, config, flags.topics, as_json=json_)
     if before_and_after:
         wrong = len(before_and_after) != 2 or flags.before or flags.after
         output.refuse_if(wrong, "not one BEFORE and one AFTER", _BEFORE_AFTER_ADVICE)
@@ -273,6 +282,52 @@ def verify(
     return 0 if verdict.is_sound else 1
 
 
+def _verify_at_a_broker(
+    bootstrap_server: str, config: Mapping[str, str], topics: Sequence[str], *, as_json: bool
+) -> int:
+    """Check the batches that a running broker has; the exit status."""
+    from siltstone.broker.asked_records import AskedRecords, check_partition
+
+    with AskedRecords(bootstrap_server, config) as broker:
+        logs = [check_partition(broker, partition) for partition in broker.partitions(topics)]
+    is_sound = all(log.is_sound for log in logs)
+    if as_json:
+        status = "ok" if is_sound else "problems"
+        output.write_json({"status": status, "logs": [log.to_json() for log in logs], "notes": [NOT_SEEN]})
+    else:
+        names = ("log", "verdict", "offsets", "batches", "records", "bytes", "largest timestamp")
+        output.write_table("batches that the broker sends", names, map(_fetched_row, logs), left=3)
+        for log in logs:
+            output.write_wrapped(*_problem_lines(log, FETCHED_PROBLEM_KINDS))
+        _show_count(logs)
+        output.note(NOT_SEEN)
+    return 0 if is_sound else 1
+
+
+def _fetched_row(log: FetchedVerdict) -> Sequence[object]:
+    offsets = None if log.log_start_offset is None else f"{log.log_start_offset} to {log.high_watermark}"
+    newest = None if log.largest_timestamp is None else time_text(log.largest_timestamp)
+    counts = (log.batches, log.records, size_text(log.bytes))
+    return [log.name, _verdict_text(log), offsets, *counts, newest]
+
+
+def _problem_lines(log: LogVerdict | FetchedVerdict, kinds: Mapping[str, str]) -> Iterator[str]:
+    """The problems of a log, how many there are of each kind, and its notes."""
+    counts = (f"{count} of {kind}: {kinds[kind]}" for kind, count in sorted(log.found.items()))
+    return (f"{log.name}: {text}" for text in (*log.problems, *counts, *log.notes))
+
+
+def _show_count(logs: Sequence[LogVerdict | FetchedVerdict]) -> None:
+    wrong = sum(not log.is_sound for log in logs)
+    count = counted(len(logs), "log")
+    output.write_lines(f"{count} checked; {wrong:,} with problems" if wrong else f"{count} checked, all ok")
+
+
+def _verdict_text(log: LogVerdict | FetchedVerdict) -> str:
+    problems = sum(log.found.values())
+    return "ok" if log.is_sound else f"{problems} problem{'s' if problems > 1 else ''}"
+
+
 def _show_verdict(verdict: Verdict) -> None:
     names = ("log", "verdict", "cleaned offsets", "before", "after", "keys", *VERIFIED_REASONS)
     output.write_table("compared with the state before", names, map(_verdict_row, verdict.logs), left=3)
@@ -281,13 +336,8 @@ def _show_verdict(verdict: Verdict) -> None:
         if log.found.keys() <= _WITHOUT_PARTNER:
             output.write_wrapped(*(f"{log.topic}-{log.partition}: {text}" for text in log.notes))
             continue
-        kinds = (f"{count} of {kind}: {PROBLEM_KINDS[kind]}" for kind, count in sorted(log.found.items()))
-        output.write_wrapped(
-            *(f"{log.topic}-{log.partition}: {text}" for text in (*log.problems, *kinds, *log.notes))
-        )
-    wrong = sum(not log.is_sound for log in verdict.logs)
-    count = counted(len(verdict.logs), "log")
-    output.write_lines(f"{count} checked; {wrong:,} with problems" if wrong else f"{count} checked, all ok")
+        output.write_wrapped(*_problem_lines(log, PROBLEM_KINDS))
+    _show_count(verdict.logs)
     output.note(*verdict.notes)
 
 
@@ -303,11 +353,9 @@ def _without_partner(logs: Iterable[LogVerdict]) -> Iterator[tuple[tuple[str, st
 
 
 def _verdict_row(log: LogVerdict) -> Sequence[object]:
-    problems = sum(log.found.values())
     cleaned_offsets = None
     if log.first_dirty_offset is not None:
         cleaned_offsets = f"{log.first_dirty_offset} to {log.cleaned_end_offset}"
     discarded = [log.removed.get(reason) or None for reason in VERIFIED_REASONS]
-    verdict = "ok" if log.is_sound else f"{problems} problem{'s' if problems > 1 else ''}"
     counts = [log.records_before, log.records_after, log.distinct_keys]
-    return [f"{log.topic}-{log.partition}", verdict, cleaned_offsets, *counts, *discarded]
+    return [f"{log.topic}-{log.partition}", _verdict_text(log), cleaned_offsets, *counts, *discarded]

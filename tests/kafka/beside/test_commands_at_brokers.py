@@ -1,4 +1,5 @@
-"""``dump --bootstrap-server`` at a real Kafka and at our broker: it prints what is in the log's files."""
+"""``dump`` and ``verify`` with ``--bootstrap-server``, at a real Kafka and at our broker: what they print is
+what is in the log's files."""
 
 from __future__ import annotations
 
@@ -58,3 +59,36 @@ def test_dump_prints_what_is_in_the_files(place: tuple[Which, str, Path], siltst
         assert done.documents[1:] == of_files
     assert siltstone(*asked).lines[-2:] == ["Dumping commands-1", "Log starting offset: 0"]
     assert siltstone(*asked, "-o", "1", "-p", "1").err.endswith("(OFFSET_OUT_OF_RANGE)\n")
+
+
+def test_verify_counts_what_is_in_the_files(place: tuple[Which, str, Path], siltstone: Command) -> None:
+    done = siltstone("verify", "--bootstrap-server", place[1], "--topic", "commands", "--json")
+    assert done.status == 0, done.out
+    log, empty = done.document["logs"]
+    rows = [row for path in segments(place) for row in siltstone("dump", path, "--json").documents[1:]]
+    assert {name: log[name] for name in ("log_start_offset", "batches", "records", "bytes")} == {
+        "log_start_offset": 0,
+        "batches": len(rows),
+        "records": sum(row["count"] for row in rows),
+        "bytes": sum(path.stat().st_size for path in segments(place)),
+    }
+    assert log["high_watermark"] == rows[-1]["lastOffset"] + 1
+    assert log["largest_timestamp"] == LATER_MS + 1
+    assert (empty["records"], empty["high_watermark"]) == (0, 0)
+    assert siltstone("verify", "--bootstrap-server", place[1], "--topic", "commands-none").status == 1
+
+
+def test_verify_finds_damage_on_the_disk(place: tuple[Which, str, Path], siltstone: Command) -> None:
+    path = segments(place)[0]
+    with path.open("r+b") as file:
+        file.seek(70)
+        kept = file.read(1)
+        file.seek(70)
+        file.write(bytes([kept[0] ^ 1]))
+        file.flush()
+        done = siltstone("verify", "--bootstrap-server", place[1], "--topic", "commands", "--json")
+        file.seek(70)
+        file.write(kept)
+    assert (done.status, done.document["logs"][0]["found"]) == (1, {"unreadable": 1})
+    problem = done.document["logs"][0]["problems"][0]
+    assert (problem["offset"], problem["position"]) == (0, 0)

@@ -104,6 +104,9 @@ class Twins:
             side.answers.clear()
             answer = side.ask(name, key, request.version, **with_ids(request.message, side.topic_ids))
             side.answers = {asked: self._own(each) for asked, each in side.answers.items()}
+            if key == DELETE_TOPICS:  # Kafka shuffles them, also those that have one name
+                for each in side.answers.values():
+                    each.get("responses", []).sort(key=lambda row: row["error_code"])
             if key == FETCH and (session := answer.get("session_id", 0)) > 0:
                 plain = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "topics": []}
                 side.quietly(FETCH, 8, session_id=session, session_epoch=-1, **plain)
