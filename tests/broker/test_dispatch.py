@@ -11,6 +11,7 @@ import pytest
 from siltstone.base.errors import InvalidTopicError
 from siltstone.broker.answers import CLOSE, NO_ANSWER, Call, ConnectionInfo, RefusedFrameError, Unanswered
 from siltstone.broker.counts import Counts
+from siltstone.broker.delayed import DelayedAnswer
 from siltstone.broker.dispatch import HANDLERS, Dispatcher, Handler
 from siltstone.broker.quotas import QuotaManager
 from siltstone.broker.wire.apis import (
@@ -42,10 +43,13 @@ def dispatch(handler: Handler, request: Message = REQUEST, version: int = 5, **h
     """The bytes that answer a request, its length checked and left out."""
     handlers = {INIT_PRODUCER_ID: handler, LIST_OFFSETS: handler}
     dispatcher = Dispatcher(Counting(), handlers)  # type: ignore[arg-type]
-    answer = dispatcher.answer(bytearray(request_frame(request, version, **header)[4:]), INFO)
-    if not isinstance(answer, list):
-        answer = asyncio.run(answer)  # type: ignore[arg-type]
-    found = b"".join(map(bytes, answer))  # type: ignore[arg-type]
+
+    async def ask() -> Any:
+        answer = dispatcher.answer(bytearray(request_frame(request, version, **header)[4:]), INFO)
+        return answer if isinstance(answer, list) else await answer
+
+    answer = asyncio.run(ask())
+    found = b"".join(map(bytes, answer))
     assert not found or int.from_bytes(found[:4], "big") == len(found) - 4
     return found[4:]
 
@@ -73,7 +77,7 @@ def test_a_handler_gets_the_message_and_where_it_came_from() -> None:
         )
 
 
-def failing(error: Exception, *, later: bool) -> Handler:
+def failing(error: Exception, *, later: str) -> Handler:
     def handler(broker: object, request: Message, call: Call) -> Message:
         raise error
 
@@ -81,12 +85,17 @@ def failing(error: Exception, *, later: bool) -> Handler:
         await asyncio.sleep(0)
         raise error
 
-    return handler_later if later else handler
+    def handler_delayed(broker: object, request: Message, call: Call) -> DelayedAnswer:
+        delayed = DelayedAnswer()
+        asyncio.get_running_loop().call_soon(lambda: delayed.complete(error))
+        return delayed
+
+    return {"": handler, "a coroutine": handler_later, "a delayed answer": handler_delayed}[later]
 
 
-@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("later", ["", "a coroutine", "a delayed answer"])
 def test_a_failure_has_a_code_where_the_answer_has_a_place_for_it(
-    later: bool, caplog: pytest.LogCaptureFixture
+    later: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     known = failing(InvalidTopicError("bad"), later=later)
     assert read_response(REQUEST, 5, dispatch(known)).error_code == 17

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from siltstone.broker.purgatory import AwaitedLog, FetchPurgatory
+from siltstone.broker.purgatory import AwaitedLog, DelayedFetch, FetchPurgatory
+from siltstone.broker.turns import FetchTurns
 from siltstone.log.fetch import READ_UNCOMMITTED
 from siltstone.log.partition import PartitionLog, open_partition
 from tests.support.log.batches import sent
@@ -38,7 +39,7 @@ def at_end(log: PartitionLog, max_bytes: int = 1 << 20) -> AwaitedLog:
 
 def run(loop: asyncio.AbstractEventLoop, steps: Callable[[FetchPurgatory], Awaitable[Any]]) -> FetchPurgatory:
     """Run the steps on the loop; afterwards no fetch is parked."""
-    purgatory = FetchPurgatory(loop)
+    purgatory = FetchPurgatory(loop, FetchTurns(loop))
 
     async def all_steps() -> None:
         async with asyncio.timeout(60):
@@ -49,14 +50,21 @@ def run(loop: asyncio.AbstractEventLoop, steps: Callable[[FetchPurgatory], Await
     return purgatory
 
 
-async def parked(
+def park(
     purgatory: FetchPurgatory, *logs: AwaitedLog, min_bytes: int = 1, max_wait_ms: int = LONG_MS
-) -> asyncio.Task[None]:
+) -> tuple[asyncio.Future[None], DelayedFetch]:
+    """(done when the fetch is resumed, the fetch)"""
+    resumed = asyncio.get_running_loop().create_future()
+    return resumed, purgatory.park(logs, min_bytes, max_wait_ms, lambda: resumed.set_result(None))
+
+
+async def parked(purgatory: FetchPurgatory, *logs: AwaitedLog, min_bytes: int = 1) -> asyncio.Future[None]:
     """A fetch that waits now."""
-    task = asyncio.ensure_future(purgatory.until_bytes(logs, min_bytes, max_wait_ms))
-    await asyncio.sleep(0)
-    assert not task.done()
-    return task
+    resumed, _ = park(purgatory, *logs, min_bytes=min_bytes)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not resumed.done()
+    return resumed
 
 
 def test_an_append_in_another_thread_wakes_the_loop(
@@ -160,15 +168,15 @@ def test_what_was_appended_before_it_waits_counts(loop: asyncio.AbstractEventLoo
     log.append(sent())
 
     async def steps(purgatory: FetchPurgatory) -> None:
-        await purgatory.until_bytes([waited], 1, LONG_MS)
+        await park(purgatory, waited)[0]
 
     run(loop, steps)
 
 
 def test_the_time_is_over(loop: asyncio.AbstractEventLoop, log: PartitionLog) -> None:
     async def steps(purgatory: FetchPurgatory) -> None:
-        await purgatory.until_bytes([at_end(log)], 1, 1)
-        await purgatory.until_bytes([], 1, 1)
+        await park(purgatory, at_end(log), max_wait_ms=1)[0]
+        await park(purgatory, max_wait_ms=1)[0]
 
     run(loop, steps)
     assert log.when_moved is None
@@ -176,16 +184,33 @@ def test_the_time_is_over(loop: asyncio.AbstractEventLoop, log: PartitionLog) ->
 
 def test_a_connection_that_is_cut_leaves_nothing(loop: asyncio.AbstractEventLoop, log: PartitionLog) -> None:
     async def steps(purgatory: FetchPurgatory) -> None:
-        stays, goes = await parked(purgatory, at_end(log)), await parked(purgatory, at_end(log))
-        goes.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await goes
+        stays, goes = park(purgatory, at_end(log)), park(purgatory, at_end(log), max_wait_ms=1)
+        purgatory.forget(goes[1])
+        purgatory.forget(goes[1])
         assert purgatory.parked == 1
         log.append(sent())
-        await stays
+        await stays[0]
+        await park(purgatory, max_wait_ms=2)[0]
+        assert not goes[0].done()
 
     run(loop, steps)
     assert log.when_moved is None
+
+
+def test_a_fetch_of_several_logs_that_move_together_is_resumed_once(
+    loop: asyncio.AbstractEventLoop, log: PartitionLog, tmp_path: Path
+) -> None:
+    other = open_partition(tmp_path / "topic-1")
+
+    async def steps(purgatory: FetchPurgatory) -> None:
+        resumed = await parked(purgatory, at_end(log), at_end(other))
+        log.append(sent())
+        other.append(sent())
+        await resumed  # a second call of ``set_result`` would raise
+        await asyncio.sleep(0)
+
+    run(loop, steps)
+    assert log.when_moved is other.when_moved is None
 
 
 def test_a_broker_that_stops_lets_no_fetch_wait(loop: asyncio.AbstractEventLoop, log: PartitionLog) -> None:
@@ -193,13 +218,13 @@ def test_a_broker_that_stops_lets_no_fetch_wait(loop: asyncio.AbstractEventLoop,
         tasks = [await parked(purgatory, at_end(log)) for _ in range(3)]
         purgatory.close()
         await asyncio.gather(*tasks)
-        await purgatory.until_bytes([at_end(log)], 1, LONG_MS)
+        await park(purgatory, at_end(log))[0]
 
     run(loop, steps)
 
 
 def test_an_append_after_the_loop_is_closed(loop: asyncio.AbstractEventLoop, log: PartitionLog) -> None:
-    purgatory = FetchPurgatory(loop)
+    purgatory = FetchPurgatory(loop, FetchTurns(loop))
     log.when_moved = purgatory._mark
     loop.close()
     assert log.append(sent()).first_offset == 1

@@ -268,13 +268,13 @@ def test_a_throttled_client_is_answered_at_once_and_read_again_when_its_time_is_
         peer.send(first)
         assert peer.receive() == first
         (connection,) = turned.sockets.connections
-        assert connection.state(()) == "throttled"
+        assert connection.state == "throttled"
         peer.send(second)
         now.pass_time(29.9)
         assert peer.receive() == b""
         now.pass_time(0.2)
         assert peer.receive() == second
-        assert connection.state(()) == "idle"
+        assert connection.state == "idle"
 
 
 def test_requests_that_came_together_wait_too() -> None:

@@ -9,9 +9,11 @@
     dispatch        KafkaApis.handle                     header and body of a request, to its handler
     handlers        KafkaApis                            one module for an API or a group of them
     purgatory       DelayedOperationPurgatory            parked fetches
+    turns           num.io.threads                       fetches take turns with other requests
+    delayed         Send in a later callback             answers that come later
     sessions        FetchSession                         incremental fetches
     store           ReplicaManager, MetadataCache        what handlers use of the open logs
     wire            RequestHeader, ApiMessage            bytes to messages and back; does no I/O
 
-Only ``server``, ``connection`` and ``purgatory`` use the event loop directly.
+Only ``server``, ``connection``, ``delayed``, ``purgatory`` and ``turns`` use the event loop directly.
 """

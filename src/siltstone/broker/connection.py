@@ -8,12 +8,12 @@
 
     1  receive   small frames: many with one system call, into a buffer that all connections share, then a
                  copy of each; a large frame: into its own buffer, which grows with the bytes that come
-    2  answer    the frame goes to ``dispatch``: a response at once, or a task
+    2  answer    the frame goes to ``dispatch``: a response at once, or later
     3  send      memory with sendmsg, slices of log files with sendfile
     4  settle    report the memory in use to the budget, and register for reads or writes with the loop
 
 A connection is not read (Kafka: muted) while a response is not sent, while a second request waits for the
-first one's task, while there is no memory, and while its client is throttled (``quotas``). So its requests
+first one's answer, while there is no memory, and while its client is throttled (``quotas``). So its requests
 are answered one after the other, which idempotent producers rely on, and a client that reads nothing cannot
 pile up requests.
 
@@ -29,12 +29,13 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Awaitable, Container
+from collections.abc import Awaitable
 from itertools import islice
 from typing import Protocol
 
 from siltstone.base.files import FileSlice
 from siltstone.broker.answers import ConnectionInfo, Piece, Pieces, RefusedFrameError
+from siltstone.broker.delayed import DelayedAnswer, awaited
 from siltstone.broker.limits import Limits, MemoryBudget
 
 SCRATCH_BYTES = 128 << 10
@@ -68,7 +69,7 @@ class SharedState(Protocol):
     scratch: memoryview
     now: float
 
-    def answer(self, frame: bytearray, info: ConnectionInfo) -> Pieces | Awaitable[Pieces]:
+    def answer(self, frame: bytearray, info: ConnectionInfo) -> Pieces | DelayedAnswer | Awaitable[Pieces]:
         """The response to a frame, at once or later. Raises RefusedFrameError to close the connection."""
         ...
 
@@ -84,7 +85,7 @@ class Connection:
     is and waits, with its ``_size`` and the bytes ``_received`` of it; ``_has_eof``: the peer has closed its
     side.
 
-    Answered: ``_task`` is the response that is not ready yet; ``_running_bytes``: the size of its request;
+    Answered: ``_delayed`` is the response that is not ready yet; ``_running_bytes``: the size of its request;
     ``_is_ending``: no further request is answered; ``_waits_its_turn``: ``proceed`` will be called by the
     loop or by the budget.
 
@@ -102,7 +103,7 @@ class Connection:
         self._data: memoryview = _EMPTY
         self._frame: bytearray | None = None
         self._size = self._received = 0
-        self._task: asyncio.Future[Pieces] | None = None
+        self._delayed: DelayedAnswer | None = None
         self._running_bytes = self._out_bytes = self._held = self._skip = 0
         self._out: deque[Piece] = deque()
         self._is_reading = self._is_writing = self._has_eof = self._is_ending = False
@@ -124,9 +125,9 @@ class Connection:
         """Should the connection be closed at ``now``, the loop's time: has the peer been silent for
         ``connections.max.idle.ms``, or read nothing of a response for ``stalled_seconds``?"""
         limits = self._shared.limits
-        if self._out or (self._task is not None and self._has_eof):
+        if self._out or (self._delayed is not None and self._has_eof):
             return now - self._active_at > limits.stalled_seconds
-        if self._task is not None:
+        if self._delayed is not None:
             # A request may run for long: that alone is no reason. But if the connection is not read
             # meanwhile, the loop does not report that the peer has gone, so the socket is asked.
             is_old = now - self._active_at > limits.stalled_seconds
@@ -135,12 +136,13 @@ class Connection:
             return False
         return now - self._active_at > limits.idle_seconds
 
-    def state(self, parked: Container[object]) -> str:
-        """One of the states above, for the list of connections; in any thread. ``parked``: the tasks of
-        parked fetches. WAITING: for memory, or for its turn in the loop."""
-        task = self._task
-        if task is not None:
-            return PARKED if task in parked else RUNNING
+    @property
+    def state(self) -> str:
+        """One of the states above, for the list of connections; in any thread. WAITING: for memory, or for
+        its turn in the loop."""
+        delayed = self._delayed
+        if delayed is not None:
+            return PARKED if delayed.is_parked else RUNNING
         if self._out:
             return SENDING
         if self._waits_its_turn:
@@ -158,7 +160,7 @@ class Connection:
     def end_exemption(self) -> None:
         """See ``limits.MemoryHolder``. While its request runs, the peer is not to blame: the exemption passes
         to another connection. Else the peer has stopped within a frame or a response, and is closed."""
-        if self._task is None:
+        if self._delayed is None:
             self.close()
         else:
             self._shared.budget.leave(self)
@@ -174,9 +176,8 @@ class Connection:
             self._unmuting.cancel()
             self._unmuting = None
         self._socket.close()
-        if self._task is not None:
-            # In the loop's next round: a coroutine that is cancelled before its first step gives a warning.
-            shared.loop.call_soon(self._task.cancel)
+        if self._delayed is not None:
+            self._delayed.cancel()
         self._data, self._frame = _EMPTY, None
         self._out.clear()
         shared.budget.hold(-self._held)
@@ -219,14 +220,14 @@ class Connection:
 
     def proceed(self) -> None:
         """Send and answer as much as is possible now, then settle. The loop calls this when the socket is
-        writable, the budget when there is memory, and a request's task when it is done."""
+        writable, the budget when there is memory, and a delayed answer when it is complete."""
         if self.is_closed:
             return
         self._active_at, self._waits_its_turn = self._shared.now, False
         try:
             if self._out:
                 self._flush()
-            if not (self._out or self._task or self._unmuting or self._is_ending or self.is_closed):
+            if not (self._out or self._delayed or self._unmuting or self._is_ending or self.is_closed):
                 self._answer_some()
                 self._flush()
             if not self.is_closed:
@@ -236,11 +237,11 @@ class Connection:
             self.close()
 
     def _answer_some(self) -> None:
-        """Answer complete frames until one needs a task, none is complete, there is no memory, or the
+        """Answer complete frames until one is answered later, none is complete, there is no memory, or the
         connection has had its turn."""
         answered = 0
         try:
-            while self._task is None and (self._frame is not None or len(self._data) >= _PREFIX.size):
+            while self._delayed is None and (self._frame is not None or len(self._data) >= _PREFIX.size):
                 if self._unmuting is not None:
                     return
                 self._waits_its_turn = answered == _TURN_REQUESTS or self._out_bytes >= _TOGETHER_BYTES
@@ -308,22 +309,20 @@ class Connection:
 
     # Answering
 
-    def _wait_for(self, answer: Awaitable[Pieces], frame_bytes: int) -> None:
+    def _wait_for(self, answer: DelayedAnswer | Awaitable[Pieces], frame_bytes: int) -> None:
         self._running_bytes = frame_bytes
-        self._task = asyncio.ensure_future(answer, loop=self._shared.loop)
-        self._task.add_done_callback(self._answered)
+        delayed = answer if isinstance(answer, DelayedAnswer) else awaited(answer, self._shared.loop)
+        self._delayed = delayed
+        delayed.deliver_to(self._answered)
 
-    def _answered(self, task: asyncio.Future[Pieces]) -> None:
-        self._task, self._running_bytes = None, 0
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if self.is_closed:
-            return
-        if error is None:
-            self._put(task.result())
-        elif isinstance(error, RefusedFrameError):
-            self._end(str(error))
+    def _answered(self, outcome: Pieces | BaseException) -> None:
+        self._delayed, self._running_bytes = None, 0
+        if isinstance(outcome, RefusedFrameError):
+            self._end(str(outcome))
+        elif isinstance(outcome, BaseException):
+            self._end("failed", outcome)
         else:
-            self._end("failed", error)
+            self._put(outcome)
         self.proceed()
 
     def _put(self, pieces: Pieces) -> None:
@@ -413,7 +412,7 @@ class Connection:
     def _settle(self) -> None:
         """Close if all is done; else report the memory in use to the budget, and wait for the socket."""
         # ``_has_eof`` comes from a read, and reads stop while a complete request waits: none is lost here.
-        if (self._is_ending or self._has_eof) and self._task is None and not self._out:
+        if (self._is_ending or self._has_eof) and self._delayed is None and not self._out:
             self.close()
             return
         # The next connection overwrites the shared buffer, so what is left of it is copied.
@@ -426,7 +425,7 @@ class Connection:
             self._shared.budget.hold(difference)
         is_muted = self._unmuting is not None
         reads = not (self._out or self._has_eof or self._is_ending or self._waits_its_turn or is_muted)
-        if reads and self._task is not None:
+        if reads and self._delayed is not None:
             # One request is read ahead of the one that runs, up to the size of its buffer: the buffer grows
             # only after the response.
             reads = not self._data and (frame is None or self._received < len(frame))

@@ -17,6 +17,7 @@ import logging
 import struct
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import structs
@@ -33,6 +34,7 @@ from siltstone.broker.answers import (
     Unanswered,
 )
 from siltstone.broker.counts import ApiCounts, codes_in
+from siltstone.broker.delayed import DelayedAnswer
 from siltstone.broker.errors import Code, code_of
 from siltstone.broker.handlers import (
     cluster,
@@ -58,9 +60,11 @@ from siltstone.broker.wire.fields import Message
 from siltstone.broker.wire.headers import RequestHeader, read_header, response_header
 from siltstone.broker.wire.messages.fetch import FetchResponse
 
-Handler: TypeAlias = Callable[[Broker, Any, Call], "Message | Unanswered | Awaitable[Message | Unanswered]"]
+Handler: TypeAlias = Callable[
+    [Broker, Any, Call], "Message | Unanswered | DelayedAnswer | Awaitable[Message | Unanswered]"
+]
 """Answers the requests of one API. It runs in the loop's thread: one that is slow or reads a disk is a
-coroutine that awaits ``broker.in_pool``."""
+coroutine that awaits ``broker.in_pool``. Fetch returns a ``DelayedAnswer``."""
 
 HANDLERS: Mapping[int, Handler] = {
     apis.PRODUCE: produce.produce,
@@ -132,7 +136,9 @@ class Dispatcher:
             is_known = name in counts.of_topic or any(not row.error_code for row in topic.partitions)
             counts.fetched(name if is_known else None, topic)
 
-    def answer(self, frame: bytearray, connection: ConnectionInfo) -> list[Piece] | Awaitable[list[Piece]]:
+    def answer(
+        self, frame: bytearray, connection: ConnectionInfo
+    ) -> list[Piece] | DelayedAnswer | Awaitable[list[Piece]]:
         """The pieces of the response to a frame, at once or later; none if no response is to be sent.
 
         Raises RefusedFrameError, at once or later, if the connection is to be closed.
@@ -168,6 +174,9 @@ class Dispatcher:
             response = self._failure(route, call, error)
         if isinstance(response, (Message, Unanswered)):
             return self._answer(route, call, size, response)
+        if isinstance(response, DelayedAnswer):
+            response.encode = partial(self._answer_delayed, route, call, size)
+            return response
         return self._answer_later(route, call, size, response)
 
     def _route(self, header: RequestHeader) -> _Route:
@@ -184,10 +193,18 @@ class Dispatcher:
         self, route: _Route, call: Call, size: int, later: Awaitable[Message | Unanswered]
     ) -> list[Piece]:
         try:
-            response = await later
+            response: Message | Unanswered | Exception = await later
         except Exception as error:
-            response = self._failure(route, call, error)
-        return self._answer(route, call, size, response)
+            response = error
+        return self._answer_delayed(route, call, size, response)
+
+    def _answer_delayed(
+        self, route: _Route, call: Call, size: int, outcome: Message | Unanswered | Exception
+    ) -> list[Piece]:
+        """As ``_answer``, also for the error that a handler has raised later."""
+        if isinstance(outcome, Exception):
+            outcome = self._failure(route, call, outcome)
+        return self._answer(route, call, size, outcome)
 
     def _answer(self, route: _Route, call: Call, size: int, response: Message | Unanswered) -> list[Piece]:
         """The pieces of the response to a frame of ``size`` bytes. Raises RefusedFrameError."""

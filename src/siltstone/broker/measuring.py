@@ -97,8 +97,8 @@ class BrokerClients:
         """The open connections, the oldest first."""
         # ``copy`` is atomic; the loop's thread changes the set meanwhile.
         connections = sorted(self._sockets.connections.copy(), key=lambda one: one.info.number)
-        now, parked = time.perf_counter(), self._broker.purgatory.tasks
-        return [_shown(one, one.state(parked), now) for one in connections]
+        now = time.perf_counter()
+        return [_shown(one, one.state, now) for one in connections]
 
     def requests(self) -> list[ApiRequests]:
         """The APIs that had requests, by name."""
@@ -152,8 +152,8 @@ class BrokerClients:
         return samples + self._socket_samples() + self._quota_samples()
 
     def _quota_samples(self) -> list[Sample]:
-        limited, parked = self._broker.quotas, self._broker.purgatory.tasks
-        states = Counter(connection.state(parked) for connection in self._sockets.connections.copy())
+        limited = self._broker.quotas
+        states = Counter(connection.state for connection in self._sockets.connections.copy())
         samples = samples_of({"siltstone_broker_throttled_connections": states[THROTTLED]}, _HELP)
         for kind, totals in limited.totals.items():
             values = {

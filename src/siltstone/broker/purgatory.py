@@ -4,13 +4,13 @@
 ::
 
     1  Fetch handler           sets the hook ``when_moved`` of each log, then counts the bytes that are there;
-                               enough: the handler responds, else it sleeps
+                               enough: the handler responds, else the fetch is parked
     2  append, in any thread   calls the hook: it marks the log as moved, and wakes the loop unless it has
     3  loop                    for each marked log: counts again for the fetches that watch it;
-                               enough: wakes the handler, which reads and responds
+                               enough: it is resumed in its turn (``turns``), reads and responds
 
 The hook is set before the bytes are counted. So an append between the two is counted, called or both, and no
-fetch sleeps beside bytes that would complete it.
+fetch is parked beside bytes that would complete it.
 
 Step 3 does not read records. Where the position of the fetch's offset is known, as at the end of a log, the
 count is a subtraction of file sizes, one or two microseconds an append; else the offset is searched in the
@@ -25,10 +25,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from siltstone.base.errors import SiltstoneError
+from siltstone.broker.turns import FetchTurns
 from siltstone.log.fetch import READ_COMMITTED, FetchPosition, LogView, read
 from siltstone.log.partition import PartitionLog
 
@@ -87,24 +88,23 @@ class AwaitedLog:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _DelayedFetch:
-    """A parked fetch. ``missing``: the bytes that it still waits for; ``woken``: done when it may respond."""
+class DelayedFetch:
+    """A parked fetch (Kafka's ``DelayedFetch``). ``resume``: is called in its turn when it may respond;
+    ``logs``: those that it watches; ``missing``: the bytes that it still waits for."""
 
-    woken: asyncio.Future[None]
+    resume: Callable[[], object]
+    logs: Sequence[AwaitedLog]
     missing: int
-
-    def wake(self) -> None:
-        if not self.woken.done():
-            self.woken.set_result(None)
+    timer: asyncio.TimerHandle | None = None
 
 
 class FetchPurgatory:
-    """The parked fetches of a broker. ``tasks``: their tasks; any thread may ask whether one is in it."""
+    """The parked fetches of a broker. ``turns``: where those that may respond wait for their turn."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.tasks: set[asyncio.Task[object] | None] = set()
-        self._by_log: dict[PartitionLog, dict[AwaitedLog, _DelayedFetch]] = {}
+    def __init__(self, loop: asyncio.AbstractEventLoop, turns: FetchTurns) -> None:
+        self.loop, self._turns = loop, turns
+        self._fetches: set[DelayedFetch] = set()
+        self._by_log: dict[PartitionLog, dict[AwaitedLog, DelayedFetch]] = {}
         self._moved: set[PartitionLog] = set()
         self._marking = threading.Lock()
         self._is_woken = self._is_closed = False
@@ -113,30 +113,41 @@ class FetchPurgatory:
     @property
     def parked(self) -> int:
         """The number of parked fetches (Kafka's ``PurgatorySize``)."""
-        return len(self.tasks)
+        return len(self._fetches)
 
-    async def until_bytes(self, logs: Sequence[AwaitedLog], min_bytes: int, max_wait_ms: int) -> None:
-        """Return when the logs have ``min_bytes`` together, when one of them has an error to report, after
-        ``max_wait_ms``, or when the broker stops. The caller then reads what there is."""
+    def park(
+        self, logs: Sequence[AwaitedLog], min_bytes: int, max_wait_ms: int, resume: Callable[[], object]
+    ) -> DelayedFetch:
+        """Call ``resume`` in its turn, later, when the logs have ``min_bytes`` together, when one of them has
+        an error to report, after ``max_wait_ms``, or when the broker stops. It then reads what there is."""
         self._loop_thread = threading.get_ident()
-        fetch = _DelayedFetch(woken=self.loop.create_future(), missing=min_bytes)
-        timer = self.loop.call_later(max_wait_ms / 1000, fetch.wake)
-        task = asyncio.current_task(self.loop)
-        self.tasks.add(task)
+        fetch = DelayedFetch(resume=resume, logs=logs, missing=min_bytes)
+        self._fetches.add(fetch)
         for watched in logs:
             self._by_log.setdefault(watched.log, {})[watched] = fetch
             watched.log.when_moved = self._mark
-        try:
-            # Only after the hooks are set: an append before is counted here, a later one calls its hook.
-            for watched in logs:
-                fetch.missing -= watched.count()
-            if fetch.missing > 0 and not self._is_closed:
-                await fetch.woken
-        finally:
-            timer.cancel()
-            self.tasks.discard(task)
-            for watched in logs:
-                self._forget(watched)
+        # Only after the hooks are set: an append before is counted here, a later one calls its hook.
+        for watched in logs:
+            fetch.missing -= watched.count()
+        if fetch.missing <= 0 or self._is_closed:
+            self._wake(fetch)
+        else:
+            fetch.timer = self.loop.call_later(max_wait_ms / 1000, self._wake, fetch)
+        return fetch
+
+    def _wake(self, fetch: DelayedFetch) -> None:
+        self.forget(fetch)
+        self._turns.add(fetch.resume)
+
+    def forget(self, fetch: DelayedFetch) -> None:
+        """The fetch is parked no longer, and is not resumed."""
+        if fetch not in self._fetches:
+            return
+        self._fetches.remove(fetch)
+        if fetch.timer is not None:
+            fetch.timer.cancel()
+        for watched in fetch.logs:
+            self._forget(watched)
 
     def _forget(self, watched: AwaitedLog) -> None:
         """Watch a log no longer for one fetch; its hook is removed with the last one."""
@@ -165,14 +176,14 @@ class FetchPurgatory:
             moved, self._moved = self._moved, set()
             self._is_woken = False
         for log in moved:
-            for watched, fetch in self._by_log.get(log, {}).items():
-                fetch.missing -= watched.count()
-                if fetch.missing <= 0:
-                    fetch.wake()
+            for watched, fetch in tuple(self._by_log.get(log, {}).items()):
+                if fetch in self._fetches:  # another log of it has not woken it just now
+                    fetch.missing -= watched.count()
+                    if fetch.missing <= 0:
+                        self._wake(fetch)
 
     def close(self) -> None:
         """Wake all parked fetches, and park none from now on."""
         self._is_closed = True
-        for fetches in self._by_log.values():
-            for fetch in fetches.values():
-                fetch.wake()
+        for fetch in tuple(self._fetches):
+            self._wake(fetch)

@@ -5,7 +5,7 @@ and ``MetadataCache`` that ``KafkaApis`` sees).
 
     handler ─► log_of, topic_of_id, …         in the loop's thread: from memory
             ─► await in_pool(function, …)     in the broker's thread pool: what reads a disk, or is slow
-            ─► await purgatory.until_bytes    a parked fetch
+            ─► purgatory.park(…)              a fetch that waits for records
 
 Handlers change topics and settings through ``commands.administration``, to which they pass ``served``.
 """
@@ -28,6 +28,7 @@ from siltstone.broker.producer_ids import ProducerIds
 from siltstone.broker.purgatory import FetchPurgatory
 from siltstone.broker.quotas import QuotaManager, QuotaWindows
 from siltstone.broker.sessions import FetchSessionCache
+from siltstone.broker.turns import FetchTurns
 from siltstone.broker.wire.fields import ZERO_ID
 from siltstone.commands.served import Served
 from siltstone.log.checkpoints import broker_id_of
@@ -58,9 +59,10 @@ def load_kernels() -> None:
 
 class Broker(Closing):
     """One broker. ``manager``: the open logs; ``config``: the broker's current settings; ``node_id`` and
-    ``cluster_id``: those in ``meta.properties``; ``purgatory`` and ``fetch_sessions``: the parked fetches and
-    the fetch sessions, for the loop's thread only; ``counts``: the counters of requests and topics;
-    ``quotas``: the quotas in force and what clients have used of them.
+    ``cluster_id``: those in ``meta.properties``; ``purgatory``, ``fetch_turns`` and ``fetch_sessions``: the
+    parked fetches, those that wait for their turn, and the fetch sessions, for the loop's thread only;
+    ``counts``: the counters of requests and topics; ``quotas``: the quotas in force and what clients have
+    used of them.
     """
 
     def __init__(self, served: Served, loop: AbstractEventLoop) -> None:
@@ -68,7 +70,8 @@ class Broker(Closing):
         them (``siltstone serve --look``)."""
         self.served, self.manager, self.loop = served, served.opened(), loop
         self.clock: Clock = served.clock
-        self.purgatory, self.counts = FetchPurgatory(loop), Counts()
+        self.fetch_turns, self.counts = FetchTurns(loop), Counts()
+        self.purgatory = FetchPurgatory(loop, self.fetch_turns)
         self.fetch_sessions = FetchSessionCache()
         self.quotas = QuotaManager(
             loop.time, QuotaWindows.of(self.config), QuotaWindows.of(self.config, "controller.")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from siltstone.base.errors import StorageError
 from siltstone.base.files import FileSlice
+from siltstone.broker.delayed import DelayedAnswer
 from siltstone.broker.handlers.fetch import fetch
 from siltstone.broker.store import MANY_PARTITIONS
+from siltstone.broker.turns import FetchTurns
 from siltstone.broker.wire import codec
 from siltstone.broker.wire.messages.fetch import (
     AbortedTransaction,
@@ -408,6 +412,95 @@ def test_read_committed_is_woken_by_the_marker(broker: ServedBroker) -> None:
     answer, steps = fetched_while(broker, request, lambda: log.append(data), end, lambda: None)
     assert steps == 2
     assert answer.responses[0].partitions[0].last_stable_offset == 4
+
+
+# Turns
+
+
+class InTurn:
+    """A fetch that may not begin at once. ``answer``: its answer; ``delivered``: what of it has come."""
+
+    def __init__(self, broker: ServedBroker, monkeypatch: pytest.MonkeyPatch, request: FetchRequest) -> None:
+        monkeypatch.setattr(FetchTurns, "is_free", False)
+        self.call, self.delivered, self._loop = call_of(12), list[Any](), broker.loop
+        answer = fetch(broker.broker, request, self.call)
+        assert isinstance(answer, DelayedAnswer) and not answer.is_parked
+        answer.deliver_to(self.delivered.append)
+        self.answer = answer
+
+    def turn(self, times: int) -> None:
+        for _ in range(times):
+            self._loop.run_until_complete(asyncio.sleep(0))
+
+    def outcome(self) -> Any:
+        """The response or the error, which comes within a minute."""
+        until = time.monotonic() + 60
+        while not self.delivered and time.monotonic() < until:
+            self.turn(1)
+        (outcome,) = self.delivered
+        return outcome
+
+
+def test_a_fetch_that_waits_for_its_turn_reads_what_comes_meanwhile(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = broker.log("t", records=1)
+    waiting = InTurn(broker, monkeypatch, request_of(0))
+    for _ in range(3):
+        log.append(sent())
+    (data,) = waiting.outcome().responses[0].partitions
+    assert (size(data), data.high_watermark) == (log.size, 4)
+    assert waiting.call.connection.activity.asked_at > 0
+
+
+def test_a_fetch_is_parked_when_its_turn_has_come(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = broker.log("t", records=1)
+    waiting = InTurn(broker, monkeypatch, request_of(1, max_wait_ms=WAIT_MS))
+    assert broker.broker.purgatory.parked == 0
+    waiting.turn(1)
+    assert (waiting.answer.is_parked, broker.broker.purgatory.parked) == (True, 1)
+    log.append(sent())
+    (data,) = waiting.outcome().responses[0].partitions
+    assert (size(data), waiting.answer.is_parked, broker.loop.time()) == (batch_size(log, 1), False, 0)
+
+
+@pytest.mark.parametrize("turns", [0, 1], ids=["queued", "parked"])
+def test_a_fetch_whose_connection_is_closed_leaves_nothing(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    log = broker.log("t", records=1)
+    waiting = InTurn(broker, monkeypatch, request_of(1, max_wait_ms=WAIT_MS))
+    waiting.turn(turns)
+    waiting.answer.cancel()
+    log.append(sent())
+    waiting.turn(4)
+    assert (waiting.delivered, broker.broker.purgatory.parked, log.when_moved) == ([], 0, None)
+
+
+def test_a_fetch_that_is_read_in_the_pool_when_its_turn_has_come(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = broker.log("t", records=1)
+    log.roll()
+    waiting = InTurn(broker, monkeypatch, request_of(0, max_wait_ms=WAIT_MS))
+    assert size(waiting.outcome().responses[0].partitions[0]) > 0
+
+
+@pytest.mark.parametrize("step", ["_limit", "_find_and_read", "_respond"])
+def test_a_bug_in_a_later_step_is_the_answer(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    log = broker.log("t", records=1)
+    log.roll()
+
+    def fail(*_: object) -> None:
+        raise ValueError(step)
+
+    monkeypatch.setattr(f"siltstone.broker.handlers.fetch._Fetch.{step}", fail)
+    outcome = InTurn(broker, monkeypatch, request_of(0)).outcome()
+    assert isinstance(outcome, ValueError) and str(outcome) == step
 
 
 def test_old_segments_are_read_in_the_pool(broker: ServedBroker) -> None:

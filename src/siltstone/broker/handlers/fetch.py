@@ -10,26 +10,31 @@
                     fewer than min_bytes: parked in the purgatory; then steps 1 to 3 again for what moved
     5  respond      in a session only the partitions with something new for the client
 
+A fetch begins at once, or in its turn if others wait (``broker.turns``); one that was parked goes on in its
+turn.
+
 Records are not read here: a response has slices of the logs' files, which the connection passes to sendfile.
 Only the search for an offset reads an index and a few batch headers.
 
 The first partition that has records returns a whole batch even over the limits (KIP-74); later partitions
 return what is left of ``max_bytes``, which may cut a batch, as in Kafka.
 
-Steps 2 and 3 run in the loop's thread as long as they need no disk (``find_logs_and_check_disk``), else in
+Steps 2 and 3 run in the loop's thread as long as they need no disk (``_find_logs_and_check_disk``), else in
 the pool.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from asyncio import Future
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from siltstone.base.errors import OffsetOutOfRangeError
 from siltstone.base.files import FileSlice
 from siltstone.broker.answers import Call
+from siltstone.broker.delayed import DelayedAnswer
 from siltstone.broker.errors import Code, RequestRefusedError, code_of
 from siltstone.broker.purgatory import AwaitedLog
 from siltstone.broker.quotas import FETCH, REQUEST
@@ -70,23 +75,16 @@ _ISOLATIONS = {0: READ_UNCOMMITTED, 1: READ_COMMITTED}
 _NO_DIVERGING_EPOCH = EpochEndOffset()
 
 
-def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | Awaitable[FetchResponse]:
-    """Answers a Fetch request, at once or when there are ``min_bytes``."""
-    by_id, session = call.version >= _FIRST_BY_ID, None
-    if isolation_of(request.isolation_level) is None and by_id:
-        return FetchResponse(error_code=Code.UNKNOWN_SERVER_ERROR)
-    if request.session_epoch in (FIRST_EPOCH, LAST_EPOCH):
-        broker.fetch_sessions.end(request.session_id)
-    else:
-        try:
-            session = broker.fetch_sessions.resume(request, by_id=by_id, now=broker.loop.time())
-        except RequestRefusedError as error:
-            return FetchResponse(error_code=error.code)
-    reads = _Reads(broker, request, session, call)
-    if reads.has_many_partitions or reads.find_logs_and_check_disk():
-        return reads.respond_from_pool()
-    reads.read()
-    return reads.respond() if reads.is_enough else reads.respond_later()
+def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | DelayedAnswer:
+    """Answers a Fetch request, at once, or when its turn has come and there are ``min_bytes``."""
+    one, turns = _Fetch(broker, request, call), broker.fetch_turns
+    if not turns.is_free:
+        turns.add(one.begin_in_turn)
+        return one.delayed
+    began = broker.loop.time()
+    response = one.begin()
+    turns.count(began)
+    return one.delayed if response is None else response
 
 
 def isolation_of(level: int) -> str | None:
@@ -103,39 +101,133 @@ class _Read(NamedTuple):
     view: LogView | None
 
 
-class _Reads:
-    """The reads of one request. After ``read``, ``is_enough`` says whether the response is due now.
+class _Fetch:
+    """One request. Each step returns the response, or None if it comes later, as ``delayed``.
 
     ``_all``: the partitions in the order of the response. ``_chosen``: those that are read; the session knows
     of the others that nothing has changed. ``_rows``: the reads of the chosen partitions. ``_isolation``:
-    None if there is no such level (before version 13; ``fetch`` refuses it in newer ones).
+    None if there is no such level (before version 13; newer ones are refused). ``_is_enough``: is the
+    response due after the last read? ``_watched``, ``_parked_at``: what is read again if it moves while the
+    fetch is parked, and since when it is, in seconds.
     """
 
-    def __init__(
-        self, broker: Broker, request: FetchRequest, session: FetchSession | None, call: Call
-    ) -> None:
-        self._broker, self._request, self._session, self._call = broker, request, session, call
-        self._by_id = by_id = call.version >= _FIRST_BY_ID
-        self._partitions = partitions_of(request, by_id=by_id) if session is None else session.partitions
+    def __init__(self, broker: Broker, request: FetchRequest, call: Call) -> None:
+        self._broker, self._request, self._call = broker, request, call
+        self._by_id = call.version >= _FIRST_BY_ID
         self._isolation = isolation_of(request.isolation_level)
         self._is_committed = self._isolation == READ_COMMITTED
-        self._max_bytes = min(request.max_bytes, broker.config.integer("fetch.max.bytes"))
-        if broker.quotas.is_set and (allowed := broker.quotas.fetched_bytes_max(call)) is not None:
-            self._max_bytes = min(self._max_bytes, allowed)
-        self._all = list(self._partitions.values())
+        self._session: FetchSession | None = None
         self._rows: list[_Read] = []
-        self.is_enough = False
+        self._is_enough = False
+        self.delayed = DelayedAnswer()
+
+    # Steps
+
+    def begin(self) -> FetchResponse | None:
+        """Find the partitions, and read them."""
+        request, sessions = self._request, self._broker.fetch_sessions
+        if self._isolation is None and self._by_id:
+            return FetchResponse(error_code=Code.UNKNOWN_SERVER_ERROR)
+        if request.session_epoch in (FIRST_EPOCH, LAST_EPOCH):
+            sessions.end(request.session_id)
+            self._partitions = partitions_of(request, by_id=self._by_id)
+        else:
+            try:
+                session = sessions.resume(request, by_id=self._by_id, now=self._broker.loop.time())
+            except RequestRefusedError as error:
+                return FetchResponse(error_code=error.code)
+            self._session = session
+            self._partitions = (
+                partitions_of(request, by_id=self._by_id) if session is None else session.partitions
+            )
+        self._max_bytes = self._limit()
+        self._all = list(self._partitions.values())
+        return self._read_and(self._respond_or_park)
+
+    def begin_in_turn(self) -> None:
+        """The same, for a request that has waited for its turn."""
+        self._call.connection.activity.asked_at = time.perf_counter()
+        self._go_on(self.begin)
+
+    def _go_on(self, step: Callable[[], FetchResponse | None]) -> None:
+        """Carry out a step in a later turn of the loop."""
+        if self.delayed.is_cancelled:
+            return
+        try:
+            response = step()
+        except Exception as error:
+            self.delayed.complete(error)
+            return
+        if response is not None:
+            self.delayed.complete(response)
+
+    def _read_and(self, then: Callable[[], FetchResponse | None]) -> FetchResponse | None:
+        """Read what has changed, in the pool if that may take long, and carry out the next step."""
         self._choose()
+        if len(self._chosen) <= MANY_PARTITIONS and not self._find_logs_and_check_disk():
+            self._read()
+            return then()
+
+        def finish(pooled: Future[None]) -> None:
+            self._go_on(lambda: pooled.result() or then())
+
+        self._broker.in_pool(self._find_and_read).add_done_callback(finish)
+        return None
+
+    def _respond_or_park(self) -> FetchResponse | None:
+        """Respond if that is enough; else wait until there are ``min_bytes``, at most ``max_wait_ms``."""
+        if self._is_enough:
+            return self._respond()
+        self._watched = [
+            (
+                one,
+                AwaitedLog(
+                    log=log,
+                    offset=one.requested.fetch_offset,
+                    max_bytes=one.requested.partition_max_bytes,
+                    isolation=self._isolation or READ_UNCOMMITTED,
+                    position=one.resume_at,
+                ),
+            )
+            for one in self._all
+            # Bound once: another request of the session may set ``log`` to None meanwhile, in the pool.
+            if (log := one.log) is not None
+        ]
+        request, purgatory, delayed = self._request, self._broker.purgatory, self.delayed
+        self._parked_at, delayed.is_parked = time.perf_counter(), True
+        logs, min_bytes = [one for _, one in self._watched], min(request.min_bytes, self._max_bytes)
+        parked = purgatory.park(logs, min_bytes, request.max_wait_ms, self._resume)
+        delayed.on_cancel = lambda: purgatory.forget(parked)
+        return None
+
+    def _resume(self) -> None:
+        """Respond after the wait, with what is there now."""
+        self.delayed.is_parked = False
+        self._call.connection.activity.parked_seconds += time.perf_counter() - self._parked_at
+        self._go_on(self._read_moved)
+
+    def _read_moved(self) -> FetchResponse | None:
+        for partition, one in self._watched:
+            # A count at the end of the log has found the position of the next batch.
+            partition.end_position = one.position or partition.end_position
+        if any(one.log.view is not partition.view for partition, one in self._watched):
+            return self._read_and(self._respond)
+        return self._respond()
+
+    # Reading
+
+    def _limit(self) -> int:
+        """The most bytes of the response: the request's, the broker's, and what the client's quota leaves."""
+        broker = self._broker
+        limit = min(self._request.max_bytes, broker.config.integer("fetch.max.bytes"))
+        if broker.quotas.is_set and (allowed := broker.quotas.fetched_bytes_max(self._call)) is not None:
+            limit = min(limit, allowed)
+        return limit
 
     def _choose(self) -> None:
         """Choose the partitions to read. A request that is refused gets its error for each of them."""
         is_refused = self._isolation is None or self._is_from_follower
         self._chosen = [one for one in self._all if is_refused or not one.is_unchanged]
-
-    @property
-    def has_many_partitions(self) -> bool:
-        """Are there too many partitions for the loop's thread?"""
-        return len(self._chosen) > MANY_PARTITIONS
 
     @property
     def _is_from_follower(self) -> bool:
@@ -176,7 +268,7 @@ class _Reads:
             raise RequestRefusedError(Code.INCONSISTENT_TOPIC_ID, "the topic has another id now")
         return log
 
-    def find_logs_and_check_disk(self) -> bool:
+    def _find_logs_and_check_disk(self) -> bool:
         """Find the logs, and return whether a read may wait for a disk.
 
         It may if it begins below the active segment: older segments need not be in the page cache, the active
@@ -192,7 +284,7 @@ class _Reads:
             return True
         return self._is_committed and active.transaction_index_size > 0
 
-    def read(self) -> None:
+    def _read(self) -> None:
         """Read the chosen partitions in order, each within what is left of ``max_bytes``."""
         left, size_read, has_error = self._max_bytes, 0, False
         self._rows = []
@@ -208,14 +300,14 @@ class _Reads:
             has_error = has_error or ends_wait
         # An unchanged partition, which is not among the chosen ones, has a log.
         has_logs = len(self._chosen) < len(self._all) or any(one.log is not None for one in self._chosen)
-        self.is_enough = (
+        self._is_enough = (
             has_error
             or not has_logs
             or self._request.max_wait_ms <= 0
             or size_read >= min(self._request.min_bytes, self._max_bytes)
         )
 
-    def respond(self) -> FetchResponse:
+    def _respond(self) -> FetchResponse:
         """The response with what was read; its session records what the client now knows. In the loop's
         thread."""
         session, rows, number = self._session, self._in_order(), 0
@@ -336,49 +428,10 @@ class _Reads:
             records=records or b"",
         )
 
-    async def respond_from_pool(self) -> FetchResponse:
-        """Read in the pool, and wait in the purgatory if that is not enough."""
-        await self._broker.in_pool(self._find_and_read)
-        return self.respond() if self.is_enough else await self.respond_later()
-
     def _find_and_read(self) -> None:
         for partition in self._chosen:
             self._set_log(partition)
-        self.read()
-
-    async def respond_later(self) -> FetchResponse:
-        """Wait until there are ``min_bytes`` or ``max_wait_ms`` have passed, read again if a log has moved,
-        and respond."""
-        watched = [
-            (
-                one,
-                AwaitedLog(
-                    log=log,
-                    offset=one.requested.fetch_offset,
-                    max_bytes=one.requested.partition_max_bytes,
-                    isolation=self._isolation or READ_UNCOMMITTED,
-                    position=one.resume_at,
-                ),
-            )
-            for one in self._all
-            # Bound once: another request of the session may set ``log`` to None meanwhile, in the pool.
-            if (log := one.log) is not None
-        ]
-        min_bytes = min(self._request.min_bytes, self._max_bytes)
-        logs = [one for _, one in watched]
-        began = time.perf_counter()
-        await self._broker.purgatory.until_bytes(logs, min_bytes, self._request.max_wait_ms)
-        self._call.connection.activity.parked_seconds += time.perf_counter() - began
-        for partition, one in watched:
-            # A count at the end of the log has found the position of the next batch.
-            partition.end_position = one.position or partition.end_position
-        if any(one.log.view is not partition.view for partition, one in watched):
-            self._choose()
-            if self.has_many_partitions or self.find_logs_and_check_disk():
-                await self._broker.in_pool(self._find_and_read)
-            else:
-                self.read()
-        return self.respond()
+        self._read()
 
 
 def _by_topic(rows: Sequence[_Read]) -> tuple[FetchableTopicResponse, ...]:

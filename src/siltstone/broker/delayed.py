@@ -1,0 +1,100 @@
+"""``DelayedAnswer``: the answer to a request that is not ready yet.
+
+::
+
+    handler ─► DelayedAnswer ─► dispatch sets ``encode`` ─► connection: deliver_to(its function)
+    later: complete(message or error) ─► encode ─► pieces ─► that function, which sends them
+
+Elsewhere this is a future of asyncio, and a task. But thousands of fetches are parked at one time, and each
+of them would take a dozen objects and three turns of the loop; here the response is made and sent within the
+call of ``complete``. An awaitable, such as a coroutine, becomes a delayed answer by ``awaited``.
+
+Everything runs in the loop's thread; any thread may read ``is_parked``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
+from functools import partial
+from typing import Any
+
+
+def _as_it_is(outcome: Any) -> Any:
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+class DelayedAnswer:
+    """The answer to one request. It is completed once, in a later turn of the loop than the one in which it
+    was returned, unless it was cancelled before.
+
+    ``encode``: makes what is sent (``answers.Pieces``) of the response, or of the error that was raised
+    instead. ``on_cancel``: is called when the answer is cancelled. ``is_parked``: does the request wait in
+    the purgatory?
+    """
+
+    __slots__ = ("_deliver", "_made", "encode", "is_cancelled", "is_parked", "on_cancel")
+
+    def __init__(self, on_cancel: Callable[[], object] | None = None) -> None:
+        self.encode: Callable[[Any], Any] = _as_it_is
+        self._deliver: Callable[[Any], object] | None = None
+        self._made: Any = None
+        self.on_cancel = on_cancel
+        self.is_cancelled = self.is_parked = False
+
+    def complete(self, outcome: Any) -> None:
+        """Make and deliver what is sent for a response, or for an error."""
+        if self.is_cancelled:
+            return
+        try:
+            self._made = self.encode(outcome)
+        except (Exception, asyncio.CancelledError) as error:
+            self._made = error
+        if self._deliver is not None:
+            self._deliver(self._made)
+
+    def deliver_to(self, deliver: Callable[[Any], object]) -> None:
+        """Call this function with what ``encode`` returns, or with the error that it raises, once that is
+        there."""
+        self._deliver = deliver
+        if self._made is not None:
+            deliver(self._made)
+
+    def cancel(self) -> None:
+        """The connection is closed, so the answer is not delivered."""
+        self.is_cancelled = True
+        if self.on_cancel is not None:
+            self.on_cancel()
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """For a coroutine that waits for the answer of a handler; if it is cancelled, so is the answer."""
+        future = asyncio.get_running_loop().create_future()
+        self.deliver_to(partial(_settle, future))
+        try:
+            return (yield from future)
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+
+
+def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+def awaited(awaitable: Awaitable[Any], loop: asyncio.AbstractEventLoop) -> DelayedAnswer:
+    """The result of an awaitable as a delayed answer; a coroutine runs in a task."""
+    task = asyncio.ensure_future(awaitable, loop=loop)
+    # In the loop's next turn: a coroutine that is cancelled before its first step gives a warning.
+    delayed = DelayedAnswer(on_cancel=lambda: loop.call_soon(task.cancel))
+
+    def complete(task: asyncio.Future[Any]) -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        delayed.complete(task.result() if error is None else error)
+
+    task.add_done_callback(complete)
+    return delayed
