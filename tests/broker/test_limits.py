@@ -57,7 +57,24 @@ def test_the_process_may_open_as_many_files_as_it_may(monkeypatch: pytest.Monkey
     assert limits("").connections_max == ((1 << 31) - 1) // 2
 
 
-@pytest.mark.parametrize("text", ["a", "a:", ":5", "a:b", "a:-1"])
+def test_an_override_may_be_in_any_form_of_an_address() -> None:
+    overrides = limits("max.connections.per.ip.overrides=[2001:DB8::1]:3,2001:db8:0::2:4,::ffff:192.0.2.1:5")
+    assert overrides.connections_of == {"2001:db8::1": 3, "2001:db8::2": 4, "192.0.2.1": 5}
+
+
+NO_OVERRIDES = (
+    "a",
+    "192.0.2.2",
+    "192.0.2.2:",
+    ":5",
+    "192.0.2.2:b",
+    "192.0.2.2:-1",
+    "localhost:5",
+    "192.0.2.2:٣",
+)
+
+
+@pytest.mark.parametrize("text", [*NO_OVERRIDES, f"192.0.2.2:{'9' * 5000}"])
 def test_an_override_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="ADDRESS:COUNT"):
         limits(f"max.connections.per.ip.overrides=192.0.2.1:1,{text}")

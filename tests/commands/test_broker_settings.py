@@ -31,7 +31,7 @@ def served(tmp_path: Path, path: Path) -> Iterator[Served]:
 
 
 def test_a_dynamic_setting_applies_at_once_and_stands_in_the_file(served: Served, path: Path) -> None:
-    change, waiting = broker_settings.alter_broker(served, ADA, {"log.cleaner.backoff.ms": "5"})
+    change, waiting = broker_settings.alter_static(served, ADA, {"log.cleaner.backoff.ms": "5"})
     assert waiting == []
     assert change.after["log.cleaner.backoff.ms"] == "5"
     assert served.opened().config.integer("log.cleaner.backoff.ms") == 5
@@ -39,7 +39,7 @@ def test_a_dynamic_setting_applies_at_once_and_stands_in_the_file(served: Served
 
 
 def test_a_static_setting_waits_for_the_restart(served: Served, path: Path) -> None:
-    _, waiting = broker_settings.alter_broker(served, ADA, {"log.cleaner.enable": "true"})
+    _, waiting = broker_settings.alter_static(served, ADA, {"log.cleaner.enable": "true"})
     assert waiting == ["log.cleaner.enable"]
     assert not served.opened().config.flag("log.cleaner.enable")
     assert broker_settings.pending(served) == {"log.cleaner.enable": "true"}
@@ -73,16 +73,16 @@ def test_a_bad_change_changes_nothing(
     served: Served, path: Path, set_to: dict[str, str], remove: list[str]
 ) -> None:
     with pytest.raises(InvalidConfigError):
-        broker_settings.alter_broker(served, ADA, set_to, remove)
+        broker_settings.alter_static(served, ADA, set_to, remove)
     assert path.read_text("utf-8") == TEXT
     assert served.opened_changes().newest() == []
 
 
 def test_what_another_user_has_changed_is_not_overwritten(served: Served, path: Path) -> None:
     tag = broker_settings.broker_etag(served)
-    broker_settings.alter_broker(served, ADA, {"log.cleaner.threads": "2"}, if_match=tag)
+    broker_settings.alter_static(served, ADA, {"log.cleaner.threads": "2"}, if_match=tag)
     with pytest.raises(ChangedMeanwhileError):
-        broker_settings.alter_broker(served, ADA, {"log.cleaner.threads": "3"}, if_match=tag)
+        broker_settings.alter_static(served, ADA, {"log.cleaner.threads": "3"}, if_match=tag)
     assert served.opened().config.integer("log.cleaner.threads") == 2
 
 
@@ -94,7 +94,7 @@ def test_a_crash_before_the_file_is_replaced_leaves_the_old_one(
 
     monkeypatch.setattr(files, "rename", crash)
     with pytest.raises(KeyboardInterrupt):
-        broker_settings.alter_broker(served, ADA, {"log.cleaner.threads": "2"})
+        broker_settings.alter_static(served, ADA, {"log.cleaner.threads": "2"})
     monkeypatch.undo()
     assert path.read_text("utf-8") == TEXT
     assert served.opened().config.integer("log.cleaner.threads") == 1
@@ -106,7 +106,7 @@ def test_without_a_file_nothing_is_changed(tmp_path: Path) -> None:
         Served(ServeOptions(paths=(tmp_path / "logs",))) as served,
         pytest.raises(UsageError, match="without a file"),
     ):
-        broker_settings.alter_broker(served, ADA, {"log.cleaner.threads": "2"})
+        broker_settings.alter_static(served, ADA, {"log.cleaner.threads": "2"})
 
 
 def test_look_mode_changes_nothing(served: Served, path: Path) -> None:
@@ -114,13 +114,13 @@ def test_look_mode_changes_nothing(served: Served, path: Path) -> None:
         Served(ServeOptions(paths=served.options.paths, properties=path, is_look=True)) as looking,
         pytest.raises(NotAllowedError),
     ):
-        broker_settings.alter_broker(looking, ADA, {"log.cleaner.threads": "2"})
+        broker_settings.alter_static(looking, ADA, {"log.cleaner.threads": "2"})
 
 
 def test_what_is_set_at_run_time_counts_before_the_file(served: Served, path: Path) -> None:
     change = broker_settings.alter_dynamic(served, ADA, {"log.cleaner.backoff.ms": "7"})
     assert (change.before, change.after) == ({}, {"log.cleaner.backoff.ms": "7"})
-    broker_settings.alter_broker(served, ADA, {"log.cleaner.backoff.ms": "5"})
+    broker_settings.alter_static(served, ADA, {"log.cleaner.backoff.ms": "5"})
     config = served.opened().config
     assert config.integer("log.cleaner.backoff.ms") == 7
     rows, _ = broker_settings.broker_rows(served)

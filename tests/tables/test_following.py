@@ -14,7 +14,7 @@ from siltstone.compaction.engine import InProcessEngine
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.manager import LogManager
 from siltstone.tables import following
-from siltstone.tables.following import Follower, offsets_from_json, offsets_to_json
+from siltstone.tables.following import MicroBatchStream, offsets_from_json, offsets_to_json
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.table import read_split
 from tests.support.errors import raises_error
@@ -48,13 +48,13 @@ class Stream:
     def __init__(self, logs: Path, **more: str) -> None:
         self.options = options_of(logs, **more)
         self.clock = ManualClock(NOW)
-        self.follower = Follower(self.options, self.clock)
+        self.follower = MicroBatchStream(self.options, self.clock)
         self.offsets = offsets_from_json(offsets_to_json(self.follower.initial_offsets()))
         self.read: list[tuple[int, int]] = []
         self.maximum = self.options.max_offsets_per_trigger
 
     def restart(self) -> None:
-        self.follower = Follower(self.options, self.clock)
+        self.follower = MicroBatchStream(self.options, self.clock)
 
     def between(self, start: following.Offsets, end: following.Offsets) -> list[tuple[int, int]]:
         return [

@@ -12,7 +12,7 @@ from siltstone.base.errors import BusyError
 from siltstone.commands.served import Served
 from siltstone.web import limits
 from siltstone.web.guards import Guards, Rules
-from siltstone.web.limits import Places, Tails
+from siltstone.web.limits import ReadSlots, Tails
 from siltstone.web.site import routes_with_roles
 from tests.web.conftest import client_of
 
@@ -32,11 +32,11 @@ READS = [
 
 def test_a_place_is_waited_for_in_turn_and_too_many_are_refused() -> None:
     async def run() -> list[str]:
-        places, order, release = Places(1, waiting_max=2), list[str](), asyncio.Event()
+        slots, order, release = ReadSlots(1, waiting_max=2), list[str](), asyncio.Event()
 
         async def read(name: str) -> None:
             try:
-                async with places.place():
+                async with slots.slot():
                     order.append(name)
                     await release.wait()
             except BusyError:
@@ -48,7 +48,7 @@ def test_a_place_is_waited_for_in_turn_and_too_many_are_refused() -> None:
         tasks[1].cancel()  # a client that waits and goes
         release.set()
         await asyncio.gather(*tasks, return_exceptions=True)
-        async with places.place():
+        async with slots.slot():
             order.append("free again")
         return order
 
@@ -57,12 +57,12 @@ def test_a_place_is_waited_for_in_turn_and_too_many_are_refused() -> None:
 
 def test_no_request_waits_for_ever() -> None:
     async def run() -> None:
-        places = Places(1, seconds=0.01)
-        async with places.place():
+        slots = ReadSlots(1, seconds=0.01)
+        async with slots.slot():
             with pytest.raises(BusyError, match="has ended"):
-                async with places.place():
+                async with slots.slot():
                     raise AssertionError("there was a place")
-        async with places.place():
+        async with slots.slot():
             pass
 
     asyncio.run(run())
@@ -80,7 +80,7 @@ def test_every_route_that_reads_records_needs_a_place(served: Served) -> None:
         if "/consumer-groups" in path
     ]
     assert len(groups) == 2 * 9
-    app.state.reads = Places(0, waiting_max=0)
+    app.state.reads = ReadSlots(0, waiting_max=0)
     for path in [*READS, *groups]:
         answer = client.get(path)
         assert answer.status_code == 429, path

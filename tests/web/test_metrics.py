@@ -119,7 +119,7 @@ def test_changes_of_settings_are_counted_by_outcome(served: Served, monkeypatch:
 
 
 def test_a_label_with_a_quote_and_a_line_end_is_escaped() -> None:
-    labels = [server_metrics._of_partition('a"b\\c\nd', 0), server_metrics.topic_label("plain")]
+    labels = [server_metrics.partition_label('a"b\\c\nd', 0), server_metrics.topic_label("plain")]
     text = b"".join(Series(name="x", help="X.", labels=labels, values=[1, 2.5]).lines()).decode()
     (family,) = text_string_to_metric_families(text)
     assert [(sample.labels.get("topic"), sample.value) for sample in family.samples] == [

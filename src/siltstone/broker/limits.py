@@ -3,8 +3,8 @@
 
 ::
 
-    frames        a length is checked before memory is allocated, and a frame's buffer grows with its bytes
-    connections   in all, and by address; one is closed that is idle, or that reads nothing of its response
+    frames        the length is checked before memory is allocated; the buffer grows with the received bytes
+    connections   limited in all and by address; those that are idle or read no response are closed
     memory        MemoryBudget: the received bytes of requests, and the bytes of unsent responses
 
 A client that announces a frame of 100 MiB takes about as much memory as it has sent of it.
@@ -13,6 +13,8 @@ A client that announces a frame of 100 MiB takes about as much memory as it has 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
+import re
 import resource
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -34,7 +36,10 @@ EXEMPT_SECONDS = 10.0
 """How long one connection may be exempt from the memory limit, for a frame and its response, while others
 wait for memory."""
 DESCRIPTORS_SHARE = 2
-"""Connections may use one in this many of the process's file descriptors: the rest is left to the logs."""
+"""Connections may use the file descriptors of the process divided by this number; the others are for the
+logs."""
+
+_COUNT = re.compile(r"\d{1,10}", re.ASCII)
 
 
 def raise_descriptor_limit() -> None:
@@ -49,8 +54,8 @@ def raise_descriptor_limit() -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """The limits in effect. ``memory_bytes_max``: of the memory budget (``queued.max.request.bytes``);
-    ``connections_of``: the limits of single addresses (``max.connections.per.ip.overrides``); buffer sizes of
-    -1: the system's."""
+    ``connections_of``: by IP address, limits that replace ``connections_per_address_max``
+    (``max.connections.per.ip.overrides``); a buffer size of -1 is the system's default."""
 
     request_bytes_max: int = 100 << 20
     memory_bytes_max: int = 256 << 20
@@ -65,7 +70,7 @@ class Limits:
 
     @classmethod
     def of(cls, config: Config) -> Limits:
-        """The limits that a broker's settings say. Raises UsageError."""
+        """The limits that the settings of a broker set. Raises UsageError."""
         memory = config.integer("queued.max.request.bytes")
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if descriptors == resource.RLIM_INFINITY:
@@ -97,35 +102,43 @@ class Limits:
     def refuse_large(self, size: int, api_key: int) -> None:
         """Raises RefusedFrameError for a frame that is too large for its API, if that is not Produce."""
         if size > OTHER_FRAME_BYTES_MAX and api_key != PRODUCE:
-            reason = f"a frame of {size} bytes for API {api_key} has over {OTHER_FRAME_BYTES_MAX}"
-            raise RefusedFrameError(reason)
+            raise RefusedFrameError(
+                f"a frame of {size} bytes for API {api_key} is over {OTHER_FRAME_BYTES_MAX}, the limit "
+                "of all requests but Produce"
+            )
 
 
 def _overrides(text: str) -> dict[str, int]:
-    """``max.connections.per.ip.overrides``: ``ADDRESS:COUNT`` with commas between them. Raises UsageError."""
+    """Parse ``max.connections.per.ip.overrides``: ``ADDRESS:COUNT``, separated by commas. Raises UsageError,
+    also for the name of a host (Kafka resolves it): connections are counted by IP address."""
     counts = dict[str, int]()
     for part in filter(None, (part.strip() for part in text.split(","))):
         address, _, count = part.rpartition(":")
-        if not address or not count.isdecimal():
+        try:
+            number = ipaddress.ip_address(address.removeprefix("[").removesuffix("]"))
+            if _COUNT.fullmatch(count) is None:
+                raise ValueError
+        except ValueError:
             raise UsageError(
-                f"{part[:256]!r} is no address with a number",
+                f"{part[:256]!r} is not an IP address with a number of connections",
                 path="max.connections.per.ip.overrides",
-                advice="write ADDRESS:COUNT, with commas between them",
-            )
-        counts[address] = int(count)
+                advice="write ADDRESS:COUNT, separated by commas, such as 192.0.2.1:100",
+            ) from None
+        mapped = getattr(number, "ipv4_mapped", None)
+        counts[str(mapped or number)] = int(count)
     return counts
 
 
 class MemoryHolder(Protocol):
-    """A connection, which takes memory of a budget."""
+    """A connection, which takes memory from a budget."""
 
     def end_exemption(self) -> None:
-        """Called when it has been exempt for over ``EXEMPT_SECONDS``."""
+        """Called when the connection has been exempt for over ``EXEMPT_SECONDS``."""
         ...
 
     def proceed_later(self) -> None:
-        """Called when it may take memory: there is some, or it is exempt now. It must not take it within the
-        call, but in the loop's next round."""
+        """Called when the connection may take memory, because some is free or because it has become exempt.
+        It must take the memory later, in the next iteration of the event loop, not within this call."""
         ...
 
 
@@ -139,8 +152,9 @@ class MemoryBudget:
        cannot keep small requests waiting.
     2. A connection that may not take memory waits in one of two queues, small or large. Both are served first
        in, first out, the small one first.
-    3. Unfinished large frames could fill their share for ever, each waiting for memory to grow. So the first
-       of a queue is made ``exempt``: it may exceed the limit until it was answered. There is one at a time.
+    3. Incomplete large frames could fill their share for ever, each waiting for memory for the rest of its
+       bytes. So the first connection of a queue becomes ``exempt``: it may exceed the limit until its request
+       was answered. One connection is exempt at a time.
     4. A connection that is exempt for over ``EXEMPT_SECONDS`` loses the exemption (``end_long_exemption``),
        and is closed if its request is not complete or its response not read. So a client that stops cannot
        block others.
@@ -165,8 +179,8 @@ class MemoryBudget:
         return len(self._small) + len(self._large)
 
     def may_take(self, holder: MemoryHolder, *, is_large: bool = False) -> bool:
-        """May a connection take more memory now? ``is_large``: for a large frame that is not complete yet. If
-        not, it is queued, and its ``proceed_later`` is called when it may."""
+        """May a connection take more memory now? If not, it is queued, and its ``proceed_later`` is called
+        when it may. ``is_large``: for a large frame that is not complete yet."""
         if self.used < (self.large_bytes_max if is_large else self.bytes_max) or self.exempt is holder:
             return True
         (self._large if is_large else self._small)[holder] = None
@@ -174,13 +188,14 @@ class MemoryBudget:
         return False
 
     def hold(self, count: int) -> None:
-        """A connection has taken ``count`` bytes more, or returned some if that is negative."""
+        """Report that a connection has taken ``count`` more bytes, or has returned them if ``count`` is
+        negative."""
         self.used += count
         if count < 0:
             self._wake()
 
     def leave(self, holder: MemoryHolder) -> None:
-        """A connection was answered or closed: it is not exempt any longer, and waits in no queue."""
+        """Report that a connection was answered or closed: it leaves its queue, and is no longer exempt."""
         self._small.pop(holder, None)
         self._large.pop(holder, None)
         if self.exempt is holder:
@@ -188,15 +203,15 @@ class MemoryBudget:
             self._wake()
 
     def end_long_exemption(self, now: float) -> None:
-        """End an exemption that has lasted for over ``EXEMPT_SECONDS``. Called once a second, with the loop's
-        time, in seconds: an exemption counts from the first call that sees it."""
+        """End an exemption that has lasted for over ``EXEMPT_SECONDS``. Called once a second with the event
+        loop's time in seconds; an exemption begins, for this, with the first call after it was granted."""
         if self.exempt is not self._last_exempt:
             self._last_exempt, self._exempt_since = self.exempt, now
         elif self._last_exempt is not None and now - self._exempt_since > EXEMPT_SECONDS:
             self._last_exempt.end_exemption()
 
     def _wake(self) -> None:
-        """Let connections proceed while there is memory, or one as exempt where there is none."""
+        """Let queued connections proceed while memory is free. If none is free, make one of them exempt."""
         for queue, limit in ((self._small, self.bytes_max), (self._large, self.large_bytes_max)):
             while queue and (self.used < limit or self.exempt is None):
                 holder, _ = queue.popitem(last=False)

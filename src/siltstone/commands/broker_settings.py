@@ -1,8 +1,9 @@
-"""Reads, checks and changes the broker's own settings of an open server; some wait for a restart.
+"""The settings of the broker of an open server: reads, checks and changes them.
 
-Every change goes into the ``server.properties`` that the server was started with, its comments and order
-kept. Settings that can change at run time apply at once, too; the others are *pending* until a restart: the
-file says something else than the process uses.
+Static settings are in the ``server.properties`` that the server was started with (``alter_static``). A change
+keeps the comments and the order of the file. Settings that can change at run time apply at once, too; the
+others are *pending* until a restart: the process still uses the old value. Dynamic settings are in the log
+directories, apply at once and take precedence (``alter_dynamic``), as in Kafka.
 """
 
 from __future__ import annotations
@@ -38,18 +39,20 @@ from siltstone.commands.topics import (
 from siltstone.runtime.topics import altered_broker, dynamic_source
 
 _BROKER, _CLUSTER = "broker", "brokers"
+"""What a change is of, in the audit log: this broker, or all brokers of its cluster."""
 LOG_CLEANER, MAIN = "Log Cleaner", "Main"
 CLEANER_SWITCH = "log.cleaner.enable"
-_CLEANERS = (
+_CLEANER_PREFIXES = (
     "log.cleaner.",
     "log.cleanup.policy",
     "cleaner.spark.",
     "brokerServiceCompaction",
     "topicCompaction",
 )
-_FIRST = (CLEANER_SWITCH, "log.cleanup.policy")
+"""How the names begin of the settings in the group ``LOG_CLEANER``; the last two are Pulsar's."""
+_FIRST_SHOWN = (CLEANER_SWITCH, "log.cleanup.policy")
 _lock = threading.Lock()
-"""One change of a file at a time."""
+"""Held while the file is read, changed and written."""
 
 
 def broker_settings(served: Served) -> list[EffectiveSetting]:
@@ -63,17 +66,19 @@ def broker_etag(served: Served) -> str:
 
 
 def pending(served: Served) -> dict[str, str]:
-    """The settings that the file has and the process does not use until it is restarted: name → text in the
-    file, empty where the file leaves the setting out. Raises UsageError, SiltstoneError, OSError."""
+    """The settings that have another value in the file than in the process, which uses it after a restart:
+    name → value in the file, empty if the file does not set it. Raises UsageError, SiltstoneError,
+    OSError."""
     if served.options.properties is None:
         return {}
     _, properties = _read(served)
-    in_file, waiting = _parsed(served, properties), {}
+    in_process = served.broker_settings().layer(ConfigSource.STATIC_BROKER_CONFIG)
+    in_file = _parsed(served, properties).layer(ConfigSource.STATIC_BROKER_CONFIG)
+    waiting = {}
     for key in ALL_KEYS:
         for name in key.broker_names:
-            now = served.broker_settings().layer(ConfigSource.STATIC_BROKER_CONFIG).get(name)
-            then = in_file.layer(ConfigSource.STATIC_BROKER_CONFIG).get(name)
-            if (now and now.value) != (then and then.value) and not key.changes_at_run_time(name):
+            used, wanted = in_process.get(name), in_file.get(name)
+            if (used and used.value) != (wanted and wanted.value) and not key.changes_at_run_time(name):
                 waiting[name] = properties.get(name) or ""
     return waiting
 
@@ -94,8 +99,8 @@ class BrokerRow:
 
 
 def broker_rows(served: Served) -> tuple[list[BrokerRow], str | None]:
-    """All settings of the broker, those of the log cleaner first, and why it is not known what is pending.
-    Raises SiltstoneError, OSError."""
+    """(All settings of the broker, those of the log cleaner first; the error that kept the file from being
+    read, so that it is not known what is pending, else None). Raises SiltstoneError, OSError."""
     waiting, problem = dict[str, str](), None
     if not served.is_look:
         try:
@@ -108,7 +113,7 @@ def broker_rows(served: Served) -> tuple[list[BrokerRow], str | None]:
         key, name = find_broker_key(setting.name), setting.name
         rows.append(
             BrokerRow(
-                group=LOG_CLEANER if name.startswith(_CLEANERS) else MAIN,
+                group=LOG_CLEANER if name.startswith(_CLEANER_PREFIXES) else MAIN,
                 key=key,
                 name=name,
                 value=setting.value,
@@ -118,11 +123,11 @@ def broker_rows(served: Served) -> tuple[list[BrokerRow], str | None]:
                 pending=by_key.get(key.name),
             )
         )
-    rows.sort(key=lambda row: (row.group == MAIN, row.name not in _FIRST))
+    rows.sort(key=lambda row: (row.group == MAIN, row.name not in _FIRST_SHOWN))
     return rows, problem
 
 
-def alter_broker(
+def alter_static(
     served: Served,
     actor: Actor,
     set_to: Mapping[str, str],
@@ -131,7 +136,8 @@ def alter_broker(
     if_match: str | None = None,
     validate_only: bool = False,
 ) -> tuple[SettingsChange, list[str]]:
-    """Set and remove settings of the broker. Returns the change, and the names that wait for a restart.
+    """Set and remove settings in ``server.properties``; those that can change at run time apply at once.
+    Returns the change, and the names of all settings that wait for a restart.
 
     Raises InvalidConfigError, ChangedMeanwhileError, UsageError without a file, StorageError if the change
     cannot be recorded, OSError.
@@ -145,7 +151,8 @@ def alter_broker(
         if missing:
             raise InvalidConfigError(f"{missing[0]} is not set", path=str(path), advice="leave it out")
         try:
-            # Only the changed settings are checked: the file may have others, which only Kafka knows.
+            # Only the changed settings have to be known here: the file may have others, which only Kafka
+            # knows.
             parse_broker_config(set_to, str(path))
             for name, text in set_to.items():
                 properties[name] = text
@@ -169,7 +176,7 @@ def alter_broker(
 
 
 def kind_of(name: str) -> Kind | None:
-    """The type of a broker's setting, None if there is none of this name."""
+    """The type of a setting of brokers; None if no setting has this name."""
     try:
         key = find_broker_key(name)
     except UsageError:
@@ -187,8 +194,8 @@ def alter_dynamic(
     of_all: bool = False,
     validate_only: bool = False,
 ) -> SettingsChange:
-    """Set and remove settings at run time, for this broker or for all of its cluster: they apply at once, are
-    kept in the log directories, and count before ``server.properties``.
+    """Set and remove dynamic settings of this broker, or with ``of_all`` of all brokers of its cluster. They
+    apply at once, are kept in the log directories, and take precedence over ``server.properties``.
 
     Raises InvalidConfigError, also for a setting that cannot change at run time; StorageError.
     """
@@ -210,8 +217,8 @@ def alter_dynamic(
 
 
 def restart(served: Served, actor: Actor) -> None:
-    """Let the process close its directories in order, read its file and open them again. Its outcome is
-    recorded when they are open again. Raises UsageError if the file is bad, StorageError, OSError."""
+    """Ask the process to close its directories in order, read ``server.properties`` and open them again. The
+    outcome is recorded after that. Raises UsageError if the file is invalid, StorageError, OSError."""
     if served.options.properties is not None:
         _parsed(served, _read(served)[1])
     before = {"pending": pending(served)}
@@ -219,9 +226,9 @@ def restart(served: Served, actor: Actor) -> None:
     served.restart_asked.set()
 
 
-def _effective(now: Config, in_file: Config) -> Config:
-    """The settings of the process after a change: those of the file that can change at run time, and of the
-    others those of now."""
+def _effective(in_use: Config, in_file: Config) -> Config:
+    """The settings of the process after a change of the file. Those that can change at run time come from the
+    file; the others stay as they are in use."""
     source = ConfigSource.STATIC_BROKER_CONFIG
     layer = {
         name: setting
@@ -230,18 +237,19 @@ def _effective(now: Config, in_file: Config) -> Config:
     }
     kept = {
         name: setting
-        for name, setting in now.layer(source).items()
+        for name, setting in in_use.layer(source).items()
         if not find_broker_key(name).changes_at_run_time(name)
     }
-    return now.with_layer(source, {**kept, **layer})
+    return in_use.with_layer(source, {**kept, **layer})
 
 
 def _read(served: Served) -> tuple[Path, javaproperties.PropertiesFile]:
-    """The file, and its entries with their comments. Raises UsageError without one, OSError."""
+    """(The path of ``server.properties``, its entries with their comments). Raises UsageError if the server
+    was started without it, OSError."""
     path = served.options.properties
     if path is None:
         advice = "start siltstone serve with --config FILE, which may be empty"
-        raise UsageError("the server was started without a file for its settings", advice=advice)
+        raise UsageError("the server was started without a file of settings", advice=advice)
     try:
         text = files.read_input(path).decode()
     except UnicodeDecodeError as error:

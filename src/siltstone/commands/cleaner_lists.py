@@ -1,4 +1,4 @@
-"""The rows of the cleaner's lists: its queue, its runs, the logs that it skips."""
+"""The rows of the console's three lists of the log cleaner: its queue, its runs, and uncleanable logs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from siltstone.commands.served import Served
 from siltstone.log.names import TopicPartition
 
 PAUSED = "a user has paused it"
-_PLACE = re.compile(r"(?P<file>/.*?): byte (?P<byte>\d+): (?P<reason>.*)", re.DOTALL)
+_DAMAGE = re.compile(r"(?P<file>/.*?): byte (?P<byte>\d+): (?P<reason>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRow:
-    """A compacted log and its place by dirty ratio. ``waits_for``: why it is not cleaned now, "" if it is
+    """A log with ``cleanup.policy=compact``. ``rank``: its number in the order of dirty ratios, from 1 on;
+    ``needed_ratio``: ``min.cleanable.dirty.ratio``; ``waits_for``: why it is not cleaned now, "" if it is
     due; ``overdue_ms``: how long it has waited beyond ``max.compaction.lag.ms``."""
 
-    place: int
+    rank: int
     topic_partition: TopicPartition
     state: str
     bytes: int
@@ -44,39 +45,42 @@ class QueueRow:
 
 
 def queue(served: Served) -> LongList[QueueRow]:
-    """The compacted logs, the dirtiest first."""
+    """The queue of the cleaner: the logs with ``cleanup.policy=compact``, the dirtiest first."""
     catalogue = served.catalogue
     paused = frozenset[TopicPartition]() if served.cleaner is None else served.cleaner.paused
     order, columns = catalogue.by_dirty_ratio, catalogue.partition_columns
-    places = _places_of(catalogue, paused)
+    paused_numbers = _numbers_in_queue(catalogue, paused)
 
-    def make(place: int) -> QueueRow:
-        row = catalogue.partition(int(order[place]))
+    def make(number: int) -> QueueRow:
+        row = catalogue.partition(int(order[number]))
         is_paused = row.topic_partition in paused
-        return _queue_row(place + 1, row, PAUSED if is_paused else row.watched.reason, is_paused=is_paused)
+        return _queue_row(number + 1, row, PAUSED if is_paused else row.watched.reason, is_paused=is_paused)
 
     def rows_with(needle: str) -> npt.NDArray[np.int64]:
-        chosen = np.zeros(len(order), bool)
-        chosen[catalogue.queue_texts.rows_with(needle)] = True
-        rows = [make(place) for place in places.tolist()]
+        has_needle = np.zeros(len(order), bool)
+        has_needle[catalogue.queue_texts.rows_with(needle)] = True
+        # The catalogue's texts do not have the reason PAUSED, so the rows of paused logs are searched here.
+        rows = [make(number) for number in paused_numbers.tolist()]
         texts = RowTexts(f"{row.topic_partition} {row.state} {row.waits_for}" for row in rows)
-        chosen[places] = False
-        chosen[places[texts.rows_with(needle)]] = True
-        return np.flatnonzero(chosen).astype(np.int64)
+        has_needle[paused_numbers] = False
+        has_needle[paused_numbers[texts.rows_with(needle)]] = True
+        return np.flatnonzero(has_needle).astype(np.int64)
 
-    def reasons() -> npt.NDArray[np.int64]:
-        ranks = 2 * columns["reason"][order].astype(np.int64) + 1
-        ranks[places] = 2 * bisect_left(catalogue.reasons, PAUSED)  # between those of the reasons beside it
-        return ranks
+    def reason_keys() -> npt.NDArray[np.int64]:
+        # The catalogue's reasons are sorted: reason n gets the key 2n + 1, and PAUSED an even one between
+        # them.
+        keys = 2 * columns["reason"][order].astype(np.int64) + 1
+        keys[paused_numbers] = 2 * bisect_left(catalogue.reasons, PAUSED)
+        return keys
 
     return LongList(
         count=len(order),
         make=make,
         rows_with=rows_with,
         keys={
-            "place": lambda: np.arange(len(order)),
-            "log": lambda: order,  # the catalogue is in order of names and numbers
-            "waits_for": reasons,
+            "rank": lambda: np.arange(len(order)),
+            "log": lambda: order,  # the catalogue is in order of topics and partitions
+            "waits_for": reason_keys,
             **{
                 name: lambda name=name: columns[name][order].astype(float)  # type: ignore[misc]
                 for name in ("state", "dirty_bytes", "dirty_ratio", "overdue_ms", "last_cleaning_ms")
@@ -85,26 +89,26 @@ def queue(served: Served) -> LongList[QueueRow]:
     )
 
 
-def _places_of(catalogue: Catalogue, paused: Collection[TopicPartition]) -> npt.NDArray[np.int64]:
-    """The places in the queue of the logs that are paused and in it."""
+def _numbers_in_queue(catalogue: Catalogue, paused: Collection[TopicPartition]) -> npt.NDArray[np.int64]:
+    """The numbers, from 0 on, that the paused logs have in the queue; without those that are not in it."""
     rows = list[int]()
     for topic_partition in paused:
         with contextlib.suppress(UnknownTopicError):  # paused, but not in the catalogue yet
             rows.append(catalogue.row_of(topic_partition))
     order = catalogue.by_dirty_ratio
-    place = np.full(len(catalogue.watched), UNKNOWN, np.int64)
-    place[order] = np.arange(len(order))
-    places = place[np.array(rows, np.int64)]
-    in_queue: npt.NDArray[np.int64] = places[places != UNKNOWN]
+    number_of_row = np.full(len(catalogue.watched), UNKNOWN, np.int64)
+    number_of_row[order] = np.arange(len(order))
+    numbers = number_of_row[np.array(rows, np.int64)]
+    in_queue: npt.NDArray[np.int64] = numbers[numbers != UNKNOWN]
     return in_queue
 
 
-def _queue_row(place: int, row: PartitionRow, waits_for: str, *, is_paused: bool) -> QueueRow:
+def _queue_row(rank: int, row: PartitionRow, waits_for: str, *, is_paused: bool) -> QueueRow:
     log = row.watched
     assert log.snapshot is not None  # only such logs are in the list
     ratio = None if log.min_ratio is None else log.min_ratio.value
     return QueueRow(
-        place=place,
+        rank=rank,
         topic_partition=row.topic_partition,
         state=log.state,
         bytes=row.bytes,
@@ -120,7 +124,8 @@ def _queue_row(place: int, row: PartitionRow, waits_for: str, *, is_paused: bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """A cleaning that ended. ``what_went``: the removed records by reason, in words."""
+    """A cleaning that ended. ``removed``: how many records it removed; ``removed_by_reason``: the same by
+    reason, in words; ``recopy_percent``: see ``Cleaning``."""
 
     began_ms: int
     topic_partition: TopicPartition
@@ -129,7 +134,7 @@ class RunRow:
     bytes_before: int
     bytes_after: int
     removed: int
-    what_went: str
+    removed_by_reason: str
     seconds: float
     recopy_percent: float
 
@@ -146,7 +151,7 @@ def runs(served: Served) -> Iterator[RunRow]:
             bytes_before=result.bytes_before,
             bytes_after=result.bytes_after,
             removed=result.discarded.total(),
-            what_went=removal_words(result.discarded.counts),
+            removed_by_reason=removal_words(result.discarded.counts),
             seconds=result.seconds,
             recopy_percent=round(cleaning.recopy_percent, 1),
         )
@@ -154,8 +159,8 @@ def runs(served: Served) -> Iterator[RunRow]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncleanableRow:
-    """A log that the cleaner skips. ``file``, ``byte``: where it is damaged, None if its reason does not say;
-    ``command``: shows the place."""
+    """A log that the cleaner skips after a failure. ``file``, ``byte``: the position of the damage, None if
+    the failure's reason names none; ``command``: a command line that shows the batches there."""
 
     topic_partition: TopicPartition
     since_ms: int
@@ -174,13 +179,13 @@ def uncleanable(served: Served) -> Iterator[UncleanableRow]:
 def _uncleanable(row: PartitionRow) -> UncleanableRow:
     uncleanable = row.watched.uncleanable
     assert uncleanable is not None
-    place = _PLACE.fullmatch(uncleanable.reason)
-    file = place["file"] if place is not None else None
+    damage = _DAMAGE.fullmatch(uncleanable.reason)
+    file = damage["file"] if damage is not None else None
     return UncleanableRow(
         topic_partition=row.topic_partition,
         since_ms=uncleanable.since_ms,
         file=file,
-        byte=None if place is None else int(place["byte"]),
-        reason=uncleanable.reason if place is None else place["reason"],
+        byte=None if damage is None else int(damage["byte"]),
+        reason=uncleanable.reason if damage is None else damage["reason"],
         command=shlex.join(["siltstone", "dump", file or str(row.watched.directory)]),
     )

@@ -1,4 +1,5 @@
-"""The metrics of a server: its directories and its cleaner in samples, its logs in columns."""
+"""The metrics of a server. Those of its directories and its cleaner are ``Sample``s. Those of its logs are
+``Series``, with all values of a metric in one list, since there may be 100,000 logs."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ _LOG_HELP = {
 
 
 def server_samples(served: Served) -> list[Sample]:
-    """The samples of a server now, without its logs and the topics of its broker."""
+    """The current samples of a server, without the metrics by log or by topic (``log_series``)."""
     manager, catalogue = served.manager, served.catalogue
     samples = _directory_samples(catalogue) if manager is None else manager.samples(with_logs=False)
     samples += samples_of({"siltstone_build_info": 1}, _HELP, version=siltstone.__version__)
@@ -60,7 +61,7 @@ def server_samples(served: Served) -> list[Sample]:
 
 
 def _directory_samples(catalogue: Catalogue) -> list[Sample]:
-    """The space of directories in look mode."""
+    """The space of the directories in look mode, which has no ``LogManager``."""
     samples = list[Sample]()
     for path, (_, size) in catalogue.sums_by_directory.items():
         values = {USED_BYTES: size}
@@ -71,9 +72,9 @@ def _directory_samples(catalogue: Catalogue) -> list[Sample]:
 
 
 def log_series(served: Served, *, all_partitions: bool = False) -> list[Series]:
-    """The gauges of the logs: of each partition, or of each topic where there are more than
-    ``PARTITIONS_MAX``, unless ``all_partitions``; an unknown figure has no value. Then the broker's counters
-    by topic."""
+    """The gauges of the logs, then the broker's counters by topic. A gauge has a value for each partition, or
+    for each topic if there are more than ``PARTITIONS_MAX`` partitions, unless ``all_partitions``. A value
+    that is not known is left out."""
     catalogue = served.catalogue
     by_partition = all_partitions or len(catalogue.watched) <= PARTITIONS_MAX
     series = [] if served.manager is None else _open_log_series(served.manager, by_partition=by_partition)
@@ -82,43 +83,44 @@ def log_series(served: Served, *, all_partitions: bool = False) -> list[Series]:
 
 
 def _open_log_series(manager: LogManager, *, by_partition: bool) -> list[Series]:
-    """Kafka's gauges of the open logs; of a topic their sums."""
-    sums: dict[str, list[int]] = {}
+    """Kafka's gauges of the open logs; for a topic the sums of its logs'."""
+    figures_by_labels: dict[str, list[int]] = {}
     for log in manager.sorted_logs():
         if log.offline is not None:
             continue
-        where, figures = log.topic_partition, log_figures(log)
-        labels = _of_partition(where.topic, where.partition) if by_partition else topic_label(where.topic)
-        row = sums.setdefault(labels, [0] * len(figures))
+        topic, partition = log.topic_partition.topic, log.topic_partition.partition
+        labels = partition_label(topic, partition) if by_partition else topic_label(topic)
+        figures = log_figures(log)
+        sums = figures_by_labels.setdefault(labels, [0] * len(figures))
         for column, value in enumerate(figures):
-            row[column] += value
-    columns = zip(*sums.values(), strict=True) if sums else ()
+            sums[column] += value
+    columns = zip(*figures_by_labels.values(), strict=True) if figures_by_labels else ()
     return [
-        Series(name=name, help=meaning, labels=list(sums), values=values)
+        Series(name=name, help=meaning, labels=list(figures_by_labels), values=values)
         for (name, meaning), values in zip(LOG_HELP.items(), columns, strict=False)
     ]
 
 
 def _catalogue_series(catalogue: Catalogue, *, by_partition: bool) -> list[Series]:
-    """The series of the logs, from the catalogue; ratio and overdue time of a topic are those of the worst
-    log."""
+    """The gauges of the logs that the catalogue has. For a topic they are sums, but the dirty ratio and the
+    overdue time are the largest of its logs'."""
     columns = catalogue.partition_columns
     if by_partition:
         topics = [catalogue.names[row] for row in columns["topic"].tolist()]
-        labels = list(map(_of_partition, topics, columns["partition"].tolist()))
+        labels = list(map(partition_label, topics, columns["partition"].tolist()))
         column: Callable[[str], npt.NDArray[Any]] = columns.__getitem__
-        worst, is_read = column, columns["is_read"]
+        largest, is_read = column, columns["is_read"]
     else:
         labels = list(map(topic_label, catalogue.names))
-        column, worst = catalogue.topic_sums, catalogue.topic_maxima
+        column, largest = catalogue.topic_sums, catalogue.topic_maxima
         is_read = catalogue.topic_maxima("is_read")
     records = column("records")
     values = (
         (records != UNKNOWN, records),
         (is_read, column("clean_bytes")),
         (is_read, column("dirty_bytes")),
-        (is_read, worst("dirty_ratio").round(6)),
-        (is_read, worst("overdue_ms") / 1000),
+        (is_read, largest("dirty_ratio").round(6)),
+        (is_read, largest("overdue_ms") / 1000),
     )
     return [
         Series(
@@ -131,15 +133,16 @@ def _catalogue_series(catalogue: Catalogue, *, by_partition: bool) -> list[Serie
     ]
 
 
-def _of_partition(topic: str, partition: int) -> str:
+def partition_label(topic: str, partition: int) -> str:
+    """The labels of a partition's series, as Prometheus writes them."""
     return f'{{partition="{partition}",topic="{_escaped(topic)}"}}'
 
 
 def topic_label(topic: str) -> str:
-    """The labels of a topic's series."""
+    """The labels of a topic's series, as Prometheus writes them."""
     return f'{{topic="{_escaped(topic)}"}}'
 
 
 def _escaped(value: str) -> str:
-    """A label's value. Directories may have names that no broker gives a topic."""
+    """A label's value, escaped: the catalogue also has directories whose names Kafka allows no topic."""
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -246,9 +246,10 @@ class EffectiveSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsChange:
-    """A topic's own settings, or a namespace's policies, before and after a change.
+    """The settings of a topic or of brokers, or the policies of a namespace, before and after a change.
 
-    ``topic``: the name of the topic, or ``tenant/namespace``.
+    ``topic``: the name of the topic, or ``tenant/namespace``; of brokers ``broker``, ``brokers`` or a node
+    id.
     """
 
     topic: str

@@ -1,4 +1,5 @@
-"""Jobs of the cleaner and the compactor: runs stages of tasks that exchange Arrow rows, and returns reports.
+"""Runs the jobs of the cleaner and of side-by-side compaction on Spark. A job has stages of tasks, which
+exchange Arrow rows; the rows of its last stage are reports.
 
 ::
 
@@ -61,7 +62,8 @@ Shared = Sequence[SharedFolder]
 def check_and_run(
     shared: Shared, function: Callable[..., Iterator[pa.RecordBatch]], *arguments: object
 ) -> Iterator[pa.RecordBatch]:
-    """Run a task's function if its executor shares the folders. Raises UnsharedFolderError."""
+    """Call a task's function after its executor was found to share the folders. Raises
+    UnsharedFolderError."""
     for folder in shared:
         folder.check()
     yield from function(*arguments)
@@ -98,7 +100,7 @@ def stage_over_numbers(
 ) -> DataFrame:
     """A DataFrame that calls ``function(*arguments, batches)`` with the numbers 0 to ``count`` - 1 as rows.
 
-    ``tasks``: they are spread over so many tasks; by default each number has a task of its own."""
+    ``tasks``: how many tasks the numbers are spread over; by default each number has its own."""
     numbers = session.range(0, count, 1, tasks or count)
     return stage_over(numbers, function, *arguments, shared=shared)
 
@@ -112,8 +114,9 @@ def only_stage(
     barrier: bool = False,
     shared: Shared = (),
 ) -> DataFrame | RDD[bytes]:
-    """As ``stage_over_numbers``, for a job without further stages: it needs no shuffle, and so none of
-    Spark's SQL, whose start takes Java longer than all else (``internals.LateSession``)."""
+    """As ``stage_over_numbers``, for a job without further stages. It needs no shuffle, so it is an RDD where
+    that is possible: the start of Spark SQL would take most of a short job's time
+    (``internals.LateSession``)."""
     if is_connect(session):
         return stage_over_numbers(session, count, function, *arguments, tasks=tasks, shared=shared)
     numbers = session.sparkContext.parallelize(range(count), tasks or count)
@@ -125,9 +128,10 @@ def only_stage(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """The stages that a log of ``size`` bytes goes through; the rows of the last stage are reports.
+    """The stages of the work on a log of ``size`` bytes; the rows of the last stage are reports.
 
-    ``staging``: a folder in which only its tasks create files; None if they create none.
+    ``title``: its name in Spark's UI and in errors. ``staging``: the folder in which only the job's tasks
+    create files; None if they create none.
     """
 
     stages: Sequence[Stage]
@@ -137,11 +141,11 @@ class Job:
 
 
 class SparkWorkers:
-    """The base of engines that run their work on a session.
+    """A Spark session as the workers of an engine; the base class of the engines.
 
-    ``tasks``: how many tasks a job has, by default ``workers_of`` when it is planned. ``buckets``: how
-    many a merge has at least. Logs of up to ``exchange_stage_bytes`` go through one exchange stage if that is
-    possible.
+    ``tasks``: how many tasks each job has; by default as many as the session can run at once when the job is
+    planned (``workers_of``). ``buckets``: the least number of buckets of a merge. ``exchange_stage_bytes``:
+    the size of the largest log that goes through one exchange stage.
     """
 
     def __init__(
@@ -159,8 +163,7 @@ class SparkWorkers:
 
     @property
     def workers(self) -> int:
-        """How many tasks a job gets that is planned now. (In an exchange stage, each of them is a worker.)
-        Raises EngineError if Spark is gone."""
+        """The number of tasks of a job that is planned now. Raises EngineError if Spark has stopped."""
         with engine_errors("asking Spark how many tasks it runs"):
             return self._tasks or workers_of(self._session)
 
@@ -173,8 +176,8 @@ class SparkWorkers:
         return can_exchange_files(self._session, size, self._exchange_stage_bytes)
 
     def _run(self, stages: Sequence[Stage], title: str, staging: str | None, size: int) -> list[Row]:
-        """Run a job over ``size`` bytes, in an exchange stage if possible, and with shuffles if that does not
-        succeed. Returns its reports. Raises EngineError if the job fails."""
+        """Run a job over ``size`` bytes in an exchange stage, or with shuffles if that is not possible or
+        fails. Returns its reports. Raises EngineError if the job fails."""
         job = Job(stages=stages, title=title, staging=staging, size=size)
         reports = (
             run_in_exchange_stage(self._session, job, self._progress)
@@ -194,25 +197,25 @@ class SparkWorkers:
         is_rewriting: bool = False,
         staging: Iterable[str] = (),
     ) -> list[Row]:
-        """Run a job of one stage (``stage_over_numbers``). Returns its reports. ``size``, ``is_rewriting``:
-        for the progress (``report_progress``). ``staging``: folders that its tasks write into. Raises
-        EngineError if the job fails, OSError."""
+        """Run a job of one stage, whose tasks get the numbers 0 to ``count`` - 1 (``only_stage``). Returns
+        its reports. ``size``, ``is_rewriting``: for the progress (``report_progress``). ``staging``: folders
+        that its tasks write into. Raises EngineError if the job fails, OSError."""
         with shared_folders(self._session, one_per_log_directory(staging)) as shared:
-            job = functools.partial(
+            stage = functools.partial(
                 only_stage, self._session, count, function, *arguments, tasks=tasks, shared=shared
             )
             done = bytes_by_tasks(self._session, tasks or count, size if is_rewriting else 2 * size)
             with report_progress(self._progress, title, size, done, is_rewriting=is_rewriting):
-                return collect(self._session, job, title)
+                return collect(self._session, stage, title)
 
 
 def can_exchange_files(session: SparkSession, size: int, maximum: int = EXCHANGE_STAGE_BYTES) -> bool:
     """Are all executors on this machine, does no other job run, and is ``size`` at most ``maximum``?
 
-    Raises EngineError if Spark is gone."""
+    Raises EngineError if Spark has stopped."""
     if size > maximum or is_connect(session):
         return False
-    with engine_errors("asking Spark what it does"):
+    with engine_errors("asking Spark which jobs run"):
         return are_on_this_machine(session) and not session.sparkContext.statusTracker().getActiveJobsIds()
 
 
@@ -224,16 +227,16 @@ def run_with_shuffles(
     A row goes to the task ``target % tasks`` of the next stage, as in the exchange through files.
     ``is_rewriting``: the job reads its bytes once, not twice (for the progress).
     """
-    first, *others = job.stages
+    first, *later_stages = job.stages
 
-    def frames(shared: Shared) -> DataFrame | RDD[bytes]:
-        if not others:
+    def last_stage(shared: Shared) -> DataFrame | RDD[bytes]:
+        if not later_stages:
             return only_stage(session, first.tasks, first.function, *first.arguments, shared=shared)
         frame = stage_over_numbers(session, first.tasks, first.function, *first.arguments, shared=shared)
-        for stage_after in others:
-            task = F.pmod(F.col("target"), F.lit(stage_after.tasks)).cast("int")
-            rows = frame.repartitionById(stage_after.tasks, task)
-            frame = stage_over(rows, stage_after.function, *stage_after.arguments, shared=shared)
+        for stage in later_stages:
+            task = F.pmod(F.col("target"), F.lit(stage.tasks)).cast("int")
+            rows = frame.repartitionById(stage.tasks, task)
+            frame = stage_over(rows, stage.function, *stage.arguments, shared=shared)
         return frame
 
     size = job.size if is_rewriting else 2 * job.size
@@ -242,7 +245,7 @@ def run_with_shuffles(
         shared_folders(session, one_per_log_directory(filter(None, [job.staging]))) as shared,
         report_progress(progress, job.title, job.size, done, is_rewriting=is_rewriting),
     ):
-        return collect(session, lambda: frames(shared), job.title)
+        return collect(session, lambda: last_stage(shared), job.title)
 
 
 def run_in_exchange_stage(
@@ -250,15 +253,16 @@ def run_in_exchange_stage(
 ) -> list[Row] | None:
     """Run all stages in one exchange stage (``exchange``), and return the reports.
 
-    None if a worker aborted, died or did not start, after which staged files are removed; or if it is unknown
-    how many tasks can run at the same time. Raises OSError for the folder of the exchange."""
+    Returns None if a worker aborted, died or did not start, after the staged files were removed; and if it is
+    not known how many tasks can run at the same time. Raises OSError for the folder of the exchange."""
     # A worker for each task of the largest stage, but no more than can run at the same time.
     workers = min(task_slots(session), max(stage.tasks for stage in job.stages))
     if workers < 1:
         return None
-    # Spark's barrier mode starts all workers of a local master at the same time. If it loses a task, it runs
-    # all of them again, once there are cores for all: on a cluster that has lost an executor perhaps never.
-    # There an ordinary stage runs them, and a worker that does not hear from another one gives up.
+    # The workers have to run at the same time. On a local master, Spark's barrier mode starts them so. On a
+    # cluster it would run all of them again after a lost task, once there are cores for all: perhaps never,
+    # if an executor was lost. There an ordinary stage runs them, and a worker that does not hear from another
+    # gives up.
     barrier = is_local(session.sparkContext.master)
     with (
         files.temporary_directory("siltstone-rows-", temporary_folder(session)) as folder,
@@ -274,7 +278,8 @@ def run_in_exchange_stage(
         reports = None
         with contextlib.suppress(EngineError), report_progress(progress, job.title, job.size, done):
             reports = collect(session, stage, job.title)
-    # The folder is removed, so a worker that still waits stops. Staged files can be removed only after that.
+    # The folder of the exchange is removed now, so a worker that still waits stops, and creates no staged
+    # file after those that are removed here.
     if reports is not None and all(row.kind != FAILED for row in reports):
         return reports
     if job.staging is not None:
@@ -295,7 +300,8 @@ def run_jobs_overlapped(session: SparkSession, job: Callable[[int], Result], job
 
 
 def collect(session: SparkSession, job: Callable[[], DataFrame | RDD[bytes]], title: str) -> list[Row]:
-    """Run a job and return its rows, which are reports. Raises EngineError when the job fails."""
+    """Run a job, which is a DataFrame or RDD that ``job`` returns, and return its rows: reports. Raises
+    EngineError if the job fails."""
     return list(rows_of(run_job(session, title, job).to_batches()))
 
 
@@ -305,7 +311,7 @@ def bytes_by_tasks(session: SparkSession, tasks: int, size: int) -> Callable[[],
     ended: dict[int, int] = {}
 
     def count() -> int:
-        with contextlib.suppress(Exception):  # Spark Connect has no tracker, and Spark may be gone
+        with contextlib.suppress(Exception):  # Spark Connect has no tracker, and Spark may have stopped
             tracker = session.sparkContext.statusTracker()
             for number in tracker.getActiveStageIds():
                 info = tracker.getStageInfo(number)

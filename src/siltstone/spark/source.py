@@ -32,14 +32,15 @@ from siltstone.base.errors import UsageError
 from siltstone.spark.internals import QUERY_ID
 from siltstone.spark.tasks import freeze_imports, one_line_errors
 from siltstone.tables.commit import StagedOutput, discard_staged
-from siltstone.tables.following import Follower, offsets_from_json, offsets_to_json
+from siltstone.tables.following import MicroBatchStream, offsets_from_json, offsets_to_json
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.splits import NO_FILTERS, PushedFilters, TaskSplit
 from siltstone.tables.table import plan, read_split, schema_of
 from siltstone.tables.writing import WriteOptions, WritePlan, abort_plan, commit_plan, plan_write, stage_task
 
 _METADATA_KEY = "siltstone"
-"""In the metadata of a schema's first column: the options that a table in the catalog was created with."""
+"""The key, in the metadata of a schema's first column, of the options that a catalog table was created
+with."""
 _Class = TypeVar("_Class", bound=type)
 
 
@@ -79,29 +80,29 @@ class SiltstoneSource(datasource.DataSource):
                 raise error from None
         schema = from_arrow_schema(schema_of(options))
         raw_options = _lower_names(self.options)
-        if "location" in raw_options and schema.fields:
+        if "location" in raw_options and schema.fields:  # Spark creates a table in its catalog
             schema.fields[0].metadata = {_METADATA_KEY: raw_options}
         return schema
 
     def reader(self, schema: StructType) -> datasource.DataSourceReader:
         """The reader of a batch query. Raises UsageError for a schema that is not the table's."""
         options = ReadOptions.of(self._with_catalog_options(schema))
-        own = from_arrow_schema(schema_of(options))
-        if _columns(schema) != _columns(own):
+        table_schema = from_arrow_schema(schema_of(options))
+        if _columns(schema) != _columns(table_schema):
             raise UsageError(
-                f"the schema of a log cannot be chosen: it is {own.simpleString()}",
+                f"the schema of a log cannot be chosen: it is {table_schema.simpleString()}",
                 advice="leave out schema(), and choose columns with the option 'columns'",
             )
         return BatchReader(options)
 
     def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:
-        """The reader of a ``readStream``."""
+        """The reader of a ``readStream``. Raises UsageError."""
         return StreamReader(ReadOptions.of(self._with_catalog_options(schema), is_streaming=True))
 
     def _with_catalog_options(self, schema: StructType) -> dict[str, str]:
-        """The options that the table in the catalog was created with, replaced by those of the query."""
-        kept: dict[str, str] = schema.fields[0].metadata.get(_METADATA_KEY, {}) if schema.fields else {}
-        return kept | _lower_names(self.options)
+        """The options of a query: those that its catalog table was created with, and its own, which win."""
+        of_table: dict[str, str] = schema.fields[0].metadata.get(_METADATA_KEY, {}) if schema.fields else {}
+        return of_table | _lower_names(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceWriter:
         """The writer of a ``df.write``. Raises UsageError, DirectoryLockedError, and what opening a directory
@@ -154,7 +155,7 @@ def _pushed_filter_of(condition: Filter) -> PushedFilters:
             | datasource.EqualTo()
             | datasource.EqualNullSafe(),
         ) if isinstance(value, datetime) and value.tzinfo is not None:
-            # A latest time would restrict no offsets: an early record may be anywhere in a log.
+            # An upper bound on timestamps restricts no offsets: an old record may be anywhere in a log.
             return PushedFilters(from_timestamp_ms=(value - _EPOCH) // timedelta(milliseconds=1))
     return NO_FILTERS
 
@@ -175,12 +176,12 @@ def _pushed_offsets_of(condition: Filter, value: int) -> PushedFilters:
 
 
 class _PushFilters:
-    """A ``pushFilters`` method that Spark also accepts if pushing filters is off (the default).
+    """A ``pushFilters`` method that Spark also accepts if filter pushdown is off (the default).
 
     If ``spark.sql.python.filterPushdown.enabled`` is set, Spark calls ``pushFilters``. If not, Spark fails
-    unless the method's ``__func__`` is that of the base class, since filters that only a reader applies would
-    be lost. This reader leaves all filters to Spark, so nothing is lost: it shows the ``__func__`` of the
-    base class.
+    for a reader that overrides ``pushFilters``, that is, whose method has another ``__func__`` than the base
+    class's, since filters that only the reader applies would be lost. This reader leaves all filters to
+    Spark, so nothing is lost, and it pretends not to override the method.
     """
 
     __func__: Any = staticmethod(datasource.DataSourceReader.pushFilters)
@@ -201,7 +202,8 @@ def _read(partition: InputPartition, options: ReadOptions) -> Iterator[pa.Record
 
 @_with_one_line_errors
 class BatchReader(datasource.DataSourceReader):
-    """Reads a table in a batch query. It uses filters to read less, and leaves all of them to Spark, too."""
+    """Reads a table in a batch query. Filters restrict which splits it reads; Spark applies them all
+    again."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -220,7 +222,8 @@ class BatchReader(datasource.DataSourceReader):
 
 @_with_one_line_errors
 class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of a stream: offsets and splits on the driver, in one process as long as the query runs.
+    """Reads a stream: plans its micro-batches on the driver, in one process as long as the query runs, and
+    reads their splits in tasks.
 
     Spark writes the offsets into the checkpoint before a micro-batch is read, so each record is read once by
     its offset (``siltstone.tables.following``).
@@ -230,37 +233,37 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
         self._options = options
 
     @cached_property
-    def _follower(self) -> Follower:
+    def _stream(self) -> MicroBatchStream:
         """Created at its first use, on the driver: tasks do not need it."""
-        return Follower(self._options)
+        return MicroBatchStream(self._options)
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new stream starts."""
-        return offsets_to_json(self._follower.initial_offsets())
+        return offsets_to_json(self._stream.initial_offsets())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next micro-batch, within the limit."""
         maximum = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return offsets_to_json(self._follower.next_end(offsets_from_json(start), maximum))
+        return offsets_to_json(self._stream.next_end(offsets_from_json(start), maximum))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """``maxOffsetsPerTrigger``."""
+        """The limit of each micro-batch, by the option ``maxOffsetsPerTrigger``."""
         maximum = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if maximum is None else ReadMaxRows(maximum)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The ends of the logs, for the progress of the query."""
-        return offsets_to_json(self._follower.log_ends())
+        return offsets_to_json(self._stream.log_ends())
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Leave records that are appended from now on to the next run of the query."""
-        self._follower.stop_at_current_ends()
+        """Let this run of the query end at the current ends of the logs; the next run reads later records."""
+        self._stream.stop_at_current_ends()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The splits of a micro-batch."""
         return [
             InputPartition(split)
-            for split in self._follower.splits(offsets_from_json(start), offsets_from_json(end))
+            for split in self._stream.splits(offsets_from_json(start), offsets_from_json(end))
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -268,9 +271,9 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
         return _read(partition, self._options)
 
 
-# Writing: tasks stage batches, the driver commits them. Spark ships the writer to the tasks, and to the
-# commit of a job. For a stream's commit Spark makes another writer, which knows only what the messages of
-# tasks have.
+# Writing: tasks stage batches, the driver commits them. Spark sends a batch query's writer to its tasks and
+# then to its commit. A stream's commit has another writer than its tasks, so all that it needs from them is
+# in their messages.
 
 
 @dataclass
@@ -341,7 +344,7 @@ class StreamWriter(datasource.DataSourceStreamArrowWriter):
         """On the driver: append all that was staged of this micro-batch, once."""
         ids = (message.query_id for message in messages if isinstance(message, StagedMessage))
         staged = _staged_of(messages)
-        if any(file.record_count for file in staged):
+        if any(file.record_count for file in staged):  # else no task may have told the stream's id
             write_id = self._write_id or next(filter(None, ids), None)
             if write_id is None:
                 raise UsageError("the stream has no id", advice="set the option writeId")

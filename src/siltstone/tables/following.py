@@ -1,4 +1,4 @@
-"""Follows growing logs for a stream: where its next micro-batch ends, and the splits of a micro-batch.
+"""Plans the micro-batches of a stream of growing logs: where the next one ends, and its splits.
 
 ::
 
@@ -71,9 +71,9 @@ def offsets_from_json(data: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartit
     }
 
 
-class Follower:
-    """The driver's part of one stream (``KafkaMicroBatchStream``): reads the ends of the logs at each
-    trigger."""
+class MicroBatchStream:
+    """The driver's part of one stream (``KafkaMicroBatchStream``): finds the ends of the logs at each
+    trigger, and plans the next micro-batch."""
 
     def __init__(self, options: ReadOptions, clock: Clock | None = None) -> None:
         self._options = options

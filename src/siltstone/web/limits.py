@@ -1,13 +1,14 @@
-"""How much of a server one kind of request may take: places, and the time that a client may take.
+"""Limits on what the requests of one kind may take of a server: how many run at once, for how long, how
+large.
 
 ::
 
-    8 reads of records at once · 16 more wait for a place, 10 s at most · then 429
+    8 reads of records at once · 16 more wait for a slot, 10 s at most · then 429
     10 tails at once, in turns in one thread · then 429; all end when the server does
     a body within 60 s · 408; a piece of an answer taken within 60 s, else the connection is closed
     a page of a list, as HTML or as JSON, below 150 kB: the rest is on the next one
 
-A read has a budget of its own (64 MiB, a second), so that none of it lasts. What waits takes no thread.
+Each read stops after 64 MiB or a second, so slots become free soon. A request that waits takes no thread.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ TAILS_MAX = 10
 BODY_SECONDS, ANSWER_SECONDS = 60.0, 60.0
 """The time for all of a body, and for each piece of an answer."""
 PAGE_BYTES = 140_000
-"""What a page of a list has at most, unless one row has more."""
+"""The most bytes of a page of a list, unless one row has more."""
 
 
-class Places:
-    """A number of places, and a bounded queue for them. Only used in the event loop."""
+class ReadSlots:
+    """The slots of requests that read records, and a bounded queue for them. Only used in the event loop."""
 
     def __init__(
         self, count: int = READS_MAX, waiting_max: int = WAITING_MAX, seconds: float = WAITING_SECONDS
@@ -39,8 +40,8 @@ class Places:
         self._waiting, self._waiting_max, self._seconds = 0, waiting_max, seconds
 
     @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """A place for the block, in turn. Raises BusyError if too many wait, or it takes too long."""
+    async def slot(self) -> AsyncIterator[None]:
+        """Hold a slot within the block. Raises BusyError if too many requests wait, or after the time."""
         if self._free.locked() and self._waiting >= self._waiting_max:
             raise BusyError("too many requests read records", advice="try again in a moment")
         self._waiting += 1
@@ -68,7 +69,7 @@ class Tails:
         self._open: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
 
     def claim(self) -> asyncio.Event:
-        """Take a place, which ``free`` gives back; the event is set when the stream is to end. Raises
+        """Count a new stream, until ``free``. Returns an event that is set when the stream has to end. Raises
         BusyError."""
         if self._has_ended:
             raise BusyError("the server is being stopped", advice="try again when it has started")
@@ -82,23 +83,23 @@ class Tails:
         return stopped
 
     def free(self, stopped: asyncio.Event) -> None:
-        """Give a place back."""
+        """Report the end of a stream."""
         self.count -= 1
         del self._open[stopped]
 
     def end(self) -> None:
-        """Let all streams end, and no other one begin. (``turns`` is shut down when they have.)"""
+        """End all streams, and refuse new ones. (The caller shuts ``turns`` down after they have ended.)"""
         self._has_ended = True
         for stopped, loop in list(self._open.items()):
             loop.call_soon_threadsafe(stopped.set)
 
 
 async def _reading(request: Request) -> AsyncIterator[None]:
-    places: Places = request.app.state.reads
-    async with places.place():
+    slots: ReadSlots = request.app.state.reads
+    async with slots.slot():
         yield
 
 
 READING = Depends(_reading, scope="function")
-"""For a route that reads records: ``dependencies=[READER, READING]``. The place is free when the route has
-returned, however long the client takes for the answer."""
+"""For a route that reads records: ``dependencies=[READER, READING]``. The slot is free when the route has
+returned, however long the client takes for the response."""

@@ -1,8 +1,8 @@
-"""The ASGI application of a ``Served``: guards around the routers of ``ROUTERS``.
+"""The ASGI application of ``siltstone serve``: the routers of ``ROUTERS``, within the guards.
 
-A router is an ``APIRouter``. Each of its routes names the role that it needs (``guards.VIEWER`` …) as a
-dependency, else the site is not built: no route can be forgotten. Routes are plain functions (``def``), which
-run in a pool of threads; they get what is served by ``here.Here``.
+Each route of a router names the role that it needs (``guards.VIEWER`` …) as a dependency; ``build_site``
+fails for a route without one. Routes are plain functions (``def``), which run in a pool of threads. Their
+parameter ``served: Here`` (``web.here``) has the log directories of the server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from siltstone.commands.served import Served
 from siltstone.web import errors
 from siltstone.web.guards import OPEN_PATHS, Guards, Rules
 from siltstone.web.identity import Role
-from siltstone.web.limits import Places, Tails
+from siltstone.web.limits import ReadSlots, Tails
 from siltstone.web.metrics import RequestCounts
 from siltstone.web.metrics import router as metrics
 from siltstone.web.openapi import router as openapi
@@ -27,8 +27,8 @@ from siltstone.web.pages import router as pages
 from siltstone.web.pages.rendering import error_page
 from siltstone.web.probes import router as probes
 from siltstone.web.rest.confluent import router as confluent
-from siltstone.web.rest.own import router as own
-from siltstone.web.rest.own_changes import router as own_changes
+from siltstone.web.rest.own import router as siltstone_api
+from siltstone.web.rest.own_changes import router as siltstone_api_changes
 from siltstone.web.rest.pulsar import router as pulsar
 from siltstone.web.rest.tail import router as tail
 
@@ -36,27 +36,27 @@ ROUTERS: Sequence[APIRouter] = (
     probes,
     metrics,
     pages,
-    own,
-    own_changes,
+    siltstone_api,
+    siltstone_api_changes,
     tail,
     confluent,
     pulsar,
     openapi,
-    # Add the routers of ``rest`` here, a line each. Routes are tried one after the other, which takes 2 us
-    # each; pages come early, since nothing is asked for as often as they are by tabs that poll.
 )
+"""Requests are compared with the routes in this order, 2 us each. Pages come early: the tabs that poll make
+most requests."""
 
 
 def build_site(served: Served, rules: Rules, tails: Tails | None = None) -> ASGIApp:
-    """The application: give it to uvicorn, or to Starlette's TestClient. ``tails``: to end the streams of
-    records with the server."""
+    """The application, for uvicorn or for Starlette's TestClient. ``served``: the server's log directories;
+    ``tails``: the open streams of records, which the caller ends when it stops the server."""
     app = FastAPI(title="Siltstone", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.served, app.state.counts, app.state.latest = served, RequestCounts(), LatestViews()
     app.state.rules = rules
-    app.state.tails, app.state.reads = tails or Tails(), Places()
+    app.state.tails, app.state.reads = tails or Tails(), ReadSlots()
     errors.install(app, error_page)
     for router in ROUTERS:
-        # Not `include_router`: it would make each of the routes again, which takes a second of processor.
+        # `include_router` would create all routes again, which takes a second of processor time.
         app.router.routes.extend(router.routes)
     for path, _, role in routes_with_roles(app):
         assert role is not None or path in OPEN_PATHS, f"{path}: no role"
@@ -64,7 +64,8 @@ def build_site(served: Served, rules: Rules, tails: Tails | None = None) -> ASGI
 
 
 def routes_with_roles(app: FastAPI) -> Iterator[tuple[str, frozenset[str], Role | None]]:
-    """(Path, methods, the role that is needed) of each route; files that are mounted need none."""
+    """(Path, methods, needed role) of each route; None for a route that names no role. Mounted files are no
+    routes."""
     for route in iter_route_contexts(app.routes):
         dependant = getattr(route, "dependant", None)
         if dependant is not None:
@@ -72,7 +73,7 @@ def routes_with_roles(app: FastAPI) -> Iterator[tuple[str, frozenset[str], Role 
 
 
 def _role_of(dependant: Dependant) -> Role | None:
-    """The role that a route's dependencies ask for; None if none does."""
+    """The highest role that a route's dependencies need; None if none needs a role."""
     roles = [
         role
         for dependency in dependant.dependencies

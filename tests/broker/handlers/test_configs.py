@@ -14,12 +14,17 @@ from typing import Any
 import pytest
 
 from siltstone.base.config import Config, parse_broker_config
+from siltstone.broker.errors import RequestRefusedError
 from siltstone.broker.handlers.configs import (
     APPEND,
     DELETE,
     DESCRIBED_MAX,
     SET,
     SUBTRACT,
+    TEXT_BYTES_MAX,
+    AlteredResource,
+    SettingOperation,
+    _refuse_bad_changes,
     alter_configs,
     describe_configs,
     incremental_alter_configs,
@@ -350,6 +355,18 @@ def test_a_bad_change_of_a_topic_changes_nothing(broker: ServedBroker, case: str
 )
 def test_a_change_of_what_is_not_there(broker: ServedBroker, kind: int, name: str, code: int) -> None:
     assert changed(broker, kind, name, ("retention.ms", SET, "1")) == code
+
+
+def test_the_size_of_a_value_is_that_of_its_bytes() -> None:
+    def refuse(text: str) -> None:
+        changes = [SettingOperation("cleanup.policy", SET, text)]
+        _refuse_bad_changes(AlteredResource(TOPIC, "t", changes, replaces=False))
+
+    for text in ("x", "é"):
+        longest = text * (TEXT_BYTES_MAX // len(text.encode()))
+        refuse(longest)
+        with pytest.raises(RequestRefusedError, match=f"longer than {TEXT_BYTES_MAX} bytes"):
+            refuse(longest + text)
 
 
 def test_resources_of_one_request_have_each_their_outcome(broker: ServedBroker) -> None:

@@ -12,7 +12,7 @@ from siltstone.base.config import Config, parse_broker_config
 from siltstone.broker.handlers.metadata import (
     CLUSTER_OPERATIONS,
     CREATED_MAX,
-    NOT_ASKED,
+    OPERATIONS_OMITTED,
     TOPIC_OPERATIONS,
     describe_cluster,
     describe_topic_partitions,
@@ -127,8 +127,8 @@ def test_a_topic_that_is_named_in_no_way_of_the_version(
 
 def test_operations_are_sent_if_they_are_asked_for(broker: ServedBroker) -> None:
     answer = asked(broker, "a", "nope", version=8)
-    assert {topic.topic_authorized_operations for topic in answer.topics} == {NOT_ASKED}
-    assert answer.cluster_authorized_operations == NOT_ASKED
+    assert {topic.topic_authorized_operations for topic in answer.topics} == {OPERATIONS_OMITTED}
+    assert answer.cluster_authorized_operations == OPERATIONS_OMITTED
     both = {"include_topic_authorized_operations": True, "include_cluster_authorized_operations": True}
     answer = asked(broker, "a", "nope", version=8, **both)
     assert {topic.topic_authorized_operations for topic in answer.topics} == {TOPIC_OPERATIONS}
@@ -231,7 +231,7 @@ def test_partitions_page_by_page(
 def test_a_cursor_that_none_of_the_topics_has(broker: ServedBroker, cursor: tuple[str, int]) -> None:
     answer = described_topics(broker, "a", "b", cursor=cursor)
     assert codes(answer) == {"a": 42, "b": 42}
-    assert {topic.topic_authorized_operations for topic in answer.topics} == {NOT_ASKED}
+    assert {topic.topic_authorized_operations for topic in answer.topics} == {OPERATIONS_OMITTED}
 
 
 # DescribeCluster
@@ -244,7 +244,7 @@ def test_the_cluster_is_described(broker: ServedBroker, version: int) -> None:
     assert (node.broker_id, node.host, node.port, node.is_fenced) == (NODE, "localhost", 9092, False)
     assert (answer.error_code, answer.error_message) == (0, None)
     assert (answer.cluster_id, answer.controller_id) == (broker.broker.cluster_id, NODE)
-    assert answer.cluster_authorized_operations == NOT_ASKED
+    assert answer.cluster_authorized_operations == OPERATIONS_OMITTED
     request = DescribeClusterRequest(include_cluster_authorized_operations=True)
     answer = broker.call(describe_cluster, request, version)
     assert answer.cluster_authorized_operations == CLUSTER_OPERATIONS

@@ -35,14 +35,14 @@ _ELECTION_TYPES = (0, 1)
 
 
 async def elect_leaders(broker: Broker, request: ElectLeadersRequest, call: Call) -> ElectLeadersResponse:
-    """Answers ELECTION_NOT_NEEDED for each partition that exists."""
+    """The result of each partition that exists is ELECTION_NOT_NEEDED."""
     return await broker.in_pool(_elect_leaders, broker, request)
 
 
 def _elect_leaders(broker: Broker, request: ElectLeadersRequest) -> ElectLeadersResponse:
     topics, kind = request.topic_partitions, request.election_type
     if topics is None and kind in _ELECTION_TYPES:
-        # As in Kafka: all topics, with the partitions that need an election.
+        # As in Kafka, all topics, with those of their partitions that need an election: none does.
         topics = tuple(TopicPartitions(topic=name) for name in broker.manager.topics.names())
     return ElectLeadersResponse(
         error_code=Code.INVALID_REQUEST if kind not in _ELECTION_TYPES and topics != () else Code.NONE,
@@ -50,7 +50,7 @@ def _elect_leaders(broker: Broker, request: ElectLeadersRequest) -> ElectLeaders
             ReplicaElectionResult(
                 topic=topic.topic,
                 partition_result=tuple(
-                    _elected(broker, kind, topic.topic, number) for number in topic.partitions
+                    _election_result(broker, kind, topic.topic, number) for number in topic.partitions
                 ),
             )
             for topic in topics or ()
@@ -58,7 +58,7 @@ def _elect_leaders(broker: Broker, request: ElectLeadersRequest) -> ElectLeaders
     )
 
 
-def _elected(broker: Broker, kind: int, topic: str, number: int) -> PartitionResult:
+def _election_result(broker: Broker, kind: int, topic: str, number: int) -> PartitionResult:
     try:
         if kind not in _ELECTION_TYPES:
             raise RequestRefusedError(Code.INVALID_REQUEST, f"there is no election of type {kind}")
@@ -73,7 +73,7 @@ def _elected(broker: Broker, kind: int, topic: str, number: int) -> PartitionRes
 async def alter_partition_reassignments(
     broker: Broker, request: AlterPartitionReassignmentsRequest, call: Call
 ) -> AlterPartitionReassignmentsResponse:
-    """Accepts reassignments to this broker alone, and refuses others."""
+    """Accept reassignments to this broker alone, which change nothing, and refuse others."""
     return await broker.in_pool(_alter_reassignments, broker, request)
 
 
@@ -81,7 +81,7 @@ def _alter_reassignments(
     broker: Broker, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
     if not request.topics:
-        # As in Kafka without the client's flag.
+        # As in Kafka, this response does not repeat ``allow_replication_factor_change``.
         return AlterPartitionReassignmentsResponse(error_message=None)
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
@@ -90,7 +90,7 @@ def _alter_reassignments(
             ReassignableTopicResponse(
                 name=topic.name,
                 partitions=tuple(
-                    _reassigned(broker, topic.name, partition.partition_index, partition.replicas)
+                    _reassignment_result(broker, topic.name, partition.partition_index, partition.replicas)
                     for partition in topic.partitions
                 ),
             )
@@ -99,7 +99,7 @@ def _alter_reassignments(
     )
 
 
-def _reassigned(
+def _reassignment_result(
     broker: Broker, topic: str, number: int, replicas: Sequence[int] | None
 ) -> ReassignablePartitionResponse:
     try:
@@ -119,5 +119,5 @@ def _reassigned(
 def list_partition_reassignments(
     broker: Broker, request: ListPartitionReassignmentsRequest, call: Call
 ) -> ListPartitionReassignmentsResponse:
-    """Answers that no partition is being reassigned."""
+    """The empty list: no partition is being reassigned."""
     return ListPartitionReassignmentsResponse(error_message=None)

@@ -1,13 +1,13 @@
 """DescribeConfigs 1 to 4, IncrementalAlterConfigs 0 to 1, AlterConfigs 0 to 2, ListConfigResources 0 to 1.
 
-Resources are topics, and the broker by its id. The empty id stands for all brokers of the cluster: there is
-only this one, but as in Kafka its cluster-wide settings come after those of its id. Settings of brokers that
-are changed here are *dynamic*: they are kept in the log directories, apply at once, and come before those of
-``server.properties``.
+Resources are topics, and the broker by its id. The empty id stands for all brokers of the cluster. There is
+only one, but as in Kafka, settings of its id take precedence over those of the cluster. Settings of brokers
+that are changed here are *dynamic*: they are kept in the log directories, apply at once, and take precedence
+over ``server.properties``.
 
-Kafka has three more kinds of resources, which this broker lists as empty and does not change: loggers, groups
-with settings, subscriptions of client metrics. Corresponds to Kafka's ``ConfigHelper``,
-``ConfigAdminManager`` and ``ConfigurationControlManager``.
+Kafka has three more types of resources: loggers, groups, and subscriptions of client metrics. Here they have
+no settings, and changes of them are refused. Corresponds to Kafka's ``ConfigHelper``, ``ConfigAdminManager``
+and ``ConfigurationControlManager``.
 """
 
 from __future__ import annotations
@@ -62,16 +62,18 @@ from siltstone.runtime.topic_names import refuse_bad_name
 from siltstone.runtime.topics import altered_settings, dynamic_source
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
-"""Kinds of resources (``ConfigResource.Type``)."""
-_ALL_KINDS = frozenset((TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP))
+"""Types of resources (``ConfigResource.Type``)."""
+_ALL_TYPES = frozenset((TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP))
 SET, DELETE, APPEND, SUBTRACT = range(4)
 """Operations of IncrementalAlterConfigs."""
 DESCRIBED_MAX = 10_000
 """The most resources that one DescribeConfigs describes: each takes 2 KB in the response."""
-TEXT_MAX = 32_767
-"""The longest name or value of a setting: old versions of DescribeConfigs have an int16 for its size."""
+TEXT_BYTES_MAX = 32_767
+"""The longest name or value of a setting, in UTF-8: old versions of DescribeConfigs have an int16 for its
+size."""
 _VERBS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
-_FIRST_OF_ALL_TYPES = 1
+_FIRST_VERSION_WITH_TYPES = 1
+"""The first version of ListConfigResources that lists other types than subscriptions of client metrics."""
 
 
 class SettingOperation(NamedTuple):
@@ -86,7 +88,7 @@ class AlteredResource(NamedTuple):
     """A resource with the changes of its settings. ``replaces``: settings that are not named are removed
     (AlterConfigs)."""
 
-    kind: int
+    type: int
     name: str
     changes: Sequence[SettingOperation]
     replaces: bool
@@ -103,9 +105,11 @@ async def describe_configs(
 
 
 def _describe_configs(broker: Broker, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    unknown = [each for each in request.resources if each.resource_type not in _ALL_KINDS]
-    if unknown:  # as in Kafka for the whole request
-        reason = f"Unexpected resource type {unknown[0].resource_type}"
+    unknown = [
+        resource.resource_type for resource in request.resources if resource.resource_type not in _ALL_TYPES
+    ]
+    if unknown:  # as in Kafka, the whole request is refused
+        reason = f"Unexpected resource type {unknown[0]}"
         return DescribeConfigsResponse(
             results=tuple(
                 DescribeConfigsResult(
@@ -117,13 +121,13 @@ def _describe_configs(broker: Broker, request: DescribeConfigsRequest) -> Descri
                 for resource in request.resources
             )
         )
-    known = dict[DescribeConfigsResource, DescribeConfigsResult]()
+    result_of = dict[DescribeConfigsResource, DescribeConfigsResult]()
     results = []
     for resource in request.resources[:DESCRIBED_MAX]:
         # A resource that is named again gets the same object: a small request must not take much memory.
-        if resource not in known:
-            known[resource] = _described(broker, resource, request)
-        results.append(known[resource])
+        if resource not in result_of:
+            result_of[resource] = _describe_resource(broker, resource, request)
+        results.append(result_of[resource])
     results += [
         DescribeConfigsResult(
             error_code=Code.POLICY_VIOLATION,
@@ -136,28 +140,31 @@ def _describe_configs(broker: Broker, request: DescribeConfigsRequest) -> Descri
     return DescribeConfigsResponse(results=tuple(results))
 
 
-def _described(
+def _describe_resource(
     broker: Broker, resource: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> DescribeConfigsResult:
-    kind, name = resource.resource_type, resource.resource_name
+    resource_type, name = resource.resource_type, resource.resource_name
     try:
-        entries = _entries(broker, kind, name)
+        entries = _entries(broker, resource_type, name)
     except Exception as error:
         return DescribeConfigsResult(
             error_code=code_of(error),
+            # As in Kafka, an unknown topic has a code and an empty message.
             error_message="" if isinstance(error, UnknownTopicError) else message_of(error),
-            resource_type=kind,
+            resource_type=resource_type,
             resource_name=name,
         )
     keys = set(resource.configuration_keys or ())  # empty: all settings
     return DescribeConfigsResult(
-        resource_type=kind,
+        resource_type=resource_type,
         resource_name=name,
-        configs=tuple(_result(entry, request) for entry in entries if not keys or entry.name in keys),
+        configs=tuple(
+            _describe_setting(entry, request) for entry in entries if not keys or entry.name in keys
+        ),
     )
 
 
-def _result(entry: SettingEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+def _describe_setting(entry: SettingEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
     synonyms = entry.synonyms if request.include_synonyms else ()
     return DescribeConfigsResourceResult(
         name=entry.name,
@@ -173,39 +180,40 @@ def _result(entry: SettingEntry, request: DescribeConfigsRequest) -> DescribeCon
     )
 
 
-def _entries(broker: Broker, kind: int, name: str) -> list[SettingEntry]:
+def _entries(broker: Broker, resource_type: int, name: str) -> list[SettingEntry]:
     """The settings of a resource. Raises RequestRefusedError, UnknownTopicError, InvalidTopicError."""
-    if kind == TOPIC:
+    if resource_type == TOPIC:
         refuse_bad_name(name)
         broker.manager.partitions_of(name)  # raises UnknownTopicError
         return topic_entries(broker.manager.topics.settings(name))
-    if kind == BROKER:
+    if resource_type == BROKER:
         if not name:
             return default_entries(broker.config)
         _refuse_other_node(
             broker, name, "Broker id must be an integer, but it is: ", "expected {} or empty string"
         )
-        return broker_entries(_as_started(broker))
-    if kind == BROKER_LOGGER:
+        return broker_entries(_with_start_settings(broker))
+    if resource_type == BROKER_LOGGER:
         if not name:
             raise RequestRefusedError(Code.INVALID_REQUEST, "Broker id must not be empty")
         _refuse_other_node(broker, name, "Broker id must be an integer, but it is: ", "expected {}")
         return []
-    if kind in (CLIENT_METRICS, GROUP):
+    if resource_type in (CLIENT_METRICS, GROUP):
         if not name:
-            what = "Group" if kind == GROUP else "Client metrics subscription"
+            what = "Group" if resource_type == GROUP else "Client metrics subscription"
             raise RequestRefusedError(Code.INVALID_REQUEST, f"{what} name must not be empty")
         return []
-    raise AssertionError(f"unknown resource type {kind}")
+    raise AssertionError(f"unknown resource type {resource_type}")
 
 
-def _as_started(broker: Broker) -> Config:
-    """The broker's settings, with those that the command line or the directories set instead of the file."""
+def _with_start_settings(broker: Broker) -> Config:
+    """The broker's settings, with ``log.dirs`` and ``node.id`` also if ``server.properties`` does not set
+    them."""
     source = ConfigSource.STATIC_BROKER_CONFIG
     paths = tuple(str(served.path.absolute()) for served in broker.manager.directories)
-    started: dict[str, Value] = {"log.dirs": paths, "node.id": broker.node_id}
-    known = {name: Setting(value=value, source=source.value, name=name) for name, value in started.items()}
-    return broker.config.with_layer(source, {**known, **broker.config.layer(source)})
+    values: dict[str, Value] = {"log.dirs": paths, "node.id": broker.node_id}
+    added = {name: Setting(value=value, source=source.value, name=name) for name, value in values.items()}
+    return broker.config.with_layer(source, {**added, **broker.config.layer(source)})
 
 
 def _refuse_other_node(broker: Broker, name: str, not_a_number: str, expected: str) -> None:
@@ -234,21 +242,24 @@ async def incremental_alter_configs(
         AlteredResource(
             resource.resource_type,
             resource.resource_name,
-            [SettingOperation(one.name, one.config_operation, one.value) for one in resource.configs],
+            [
+                SettingOperation(config.name, config.config_operation, config.value)
+                for config in resource.configs
+            ],
             replaces=False,
         )
         for resource in request.resources
     ]
-    answers = await broker.in_pool(_alter_all, broker, resources, call, request.validate_only)
+    outcomes = await broker.in_pool(_alter_all, broker, resources, call, request.validate_only)
     return IncrementalAlterConfigsResponse(
         responses=tuple(
             incremental_messages.AlterConfigsResourceResponse(
                 error_code=code,
                 error_message=message,
-                resource_type=resource.kind,
+                resource_type=resource.type,
                 resource_name=resource.name,
             )
-            for resource, (code, message) in zip(resources, answers, strict=True)
+            for resource, (code, message) in zip(resources, outcomes, strict=True)
         )
     )
 
@@ -259,21 +270,21 @@ async def alter_configs(broker: Broker, request: AlterConfigsRequest, call: Call
         AlteredResource(
             resource.resource_type,
             resource.resource_name,
-            [SettingOperation(one.name, SET, one.value) for one in resource.configs],
+            [SettingOperation(config.name, SET, config.value) for config in resource.configs],
             replaces=True,
         )
         for resource in request.resources
     ]
-    answers = await broker.in_pool(_alter_all, broker, resources, call, request.validate_only)
+    outcomes = await broker.in_pool(_alter_all, broker, resources, call, request.validate_only)
     return AlterConfigsResponse(
         responses=tuple(
             alter_messages.AlterConfigsResourceResponse(
                 error_code=code,
                 error_message=message,
-                resource_type=resource.kind,
+                resource_type=resource.type,
                 resource_name=resource.name,
             )
-            for resource, (code, message) in zip(resources, answers, strict=True)
+            for resource, (code, message) in zip(resources, outcomes, strict=True)
         )
     )
 
@@ -281,46 +292,47 @@ async def alter_configs(broker: Broker, request: AlterConfigsRequest, call: Call
 def _alter_all(
     broker: Broker, resources: Sequence[AlteredResource], call: Call, validate_only: bool
 ) -> list[tuple[int, str | None]]:
-    """Alter each resource on its own; for each of them (error code, message for the client)."""
-    times = Counter((resource.kind, resource.name) for resource in resources)
-    answers = list[tuple[int, str | None]]()
+    """Alter each resource on its own. Returns (error code, message for the client) for each of them."""
+    times = Counter((resource.type, resource.name) for resource in resources)
+    outcomes = list[tuple[int, str | None]]()
     for resource in resources:
         try:
-            if times[resource.kind, resource.name] > 1:
+            if times[resource.type, resource.name] > 1:
                 raise RequestRefusedError(Code.INVALID_REQUEST, "Each resource must appear at most once.")
             _alter(broker, resource, call, validate_only=validate_only)
-            answers.append((Code.NONE, None))
+            outcomes.append((Code.NONE, None))
         except UnknownTopicError as error:
-            answers.append((error.error_code, f"The topic '{resource.name}' does not exist."))
+            outcomes.append((error.error_code, f"The topic '{resource.name}' does not exist."))
         except Exception as error:
             code, is_unknown = code_of(error), isinstance(error, UnknownConfigError)
-            if resource.kind == BROKER and isinstance(error, InvalidConfigError) and not is_unknown:
+            if resource.type == BROKER and isinstance(error, InvalidConfigError) and not is_unknown:
                 code = Code.INVALID_REQUEST  # as Kafka answers for brokers
-            answers.append((code, advice_of(error)))
-    return answers
+            outcomes.append((code, advice_of(error)))
+    return outcomes
 
 
 def _alter(broker: Broker, resource: AlteredResource, call: Call, *, validate_only: bool) -> None:
     """Alter one resource. Raises RequestRefusedError, SiltstoneError, OSError."""
-    kind, name = resource.kind, resource.name
-    if kind == TOPIC:
+    name = resource.name
+    if resource.type == TOPIC:
         _refuse_bad_changes(resource)
         _alter_topic(broker, resource, call, validate_only=validate_only)
-    elif kind == BROKER:
+    elif resource.type == BROKER:
         if name:
             _refuse_other_node(broker, name, "Node id must be an integer, but it is: ", "expected {}")
         _refuse_bad_changes(resource)
         _alter_broker(broker, resource, call, validate_only=validate_only)
-    elif kind == BROKER_LOGGER and not resource.replaces:
+    elif resource.type == BROKER_LOGGER and not resource.replaces:
         _refuse_other_node(broker, name, "Node id must be an integer, but it is: ", "expected {}")
-        for change in resource.changes:
-            raise RequestRefusedError(Code.INVALID_CONFIG, f"Logger {change.name} does not exist!")
+        if resource.changes:
+            reason = f"Logger {resource.changes[0].name} does not exist!"
+            raise RequestRefusedError(Code.INVALID_CONFIG, reason)
     else:
-        raise RequestRefusedError(Code.INVALID_REQUEST, f"Unknown resource type {kind}")
+        raise RequestRefusedError(Code.INVALID_REQUEST, f"Unknown resource type {resource.type}")
 
 
 def _refuse_bad_changes(resource: AlteredResource) -> None:
-    """Raises RequestRefusedError for changes that no kind of resource allows."""
+    """Raises RequestRefusedError for changes that no type of resource allows."""
     times = Counter(change.name for change in resource.changes)
     if len(times) < len(resource.changes):
         raise RequestRefusedError(Code.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -331,22 +343,25 @@ def _refuse_bad_changes(resource: AlteredResource) -> None:
             )
         if change.value is None and change.operation != DELETE:
             raise RequestRefusedError(Code.INVALID_REQUEST, f"Null value not supported for : {change.name}")
-        if len(change.value or "") > TEXT_MAX or len(change.name) > TEXT_MAX:
-            raise RequestRefusedError(
-                Code.INVALID_CONFIG, f"The value of {change.name[:100]} is longer than {TEXT_MAX} characters"
-            )
+        if (
+            max(len(text.encode("utf-8", "surrogatepass")) for text in (change.name, change.value or ""))
+            > TEXT_BYTES_MAX
+        ):
+            reason = f"The name or the value of {change.name[:100]} is longer than {TEXT_BYTES_MAX} bytes"
+            raise RequestRefusedError(Code.INVALID_CONFIG, reason)
 
 
 def _alter_topic(broker: Broker, resource: AlteredResource, call: Call, *, validate_only: bool) -> None:
-    """Alter a topic. Which of several errors is Kafka's: of lists, the name, settings, the topic."""
+    """Alter a topic. Of several errors the first in Kafka's order is raised: an operation on a list, the
+    topic's name, a setting, a topic that does not exist."""
     manager, name = broker.manager, resource.name
     with manager.creation_or_deletion_lock:  # APPEND and SUBTRACT read the settings that they change
         before: Mapping[str, str] = {}
-        with contextlib.suppress(UnknownTopicError, InvalidTopicError):  # administration says so
+        with contextlib.suppress(UnknownTopicError, InvalidTopicError):  # raised below, in Kafka's order
             before = manager.topics.describe(name).config
         settings = manager.topics.settings(name)
-        set_to, removed = _outcome(
-            resource, before, lambda key: _list_now(settings[find_topic_key(key).name]), _topic_kind
+        set_to, removed = _resulting_changes(
+            resource, before, lambda key: _current_list(settings[find_topic_key(key).name]), _topic_kind
         )
         if not name:
             raise RequestRefusedError(Code.INVALID_REQUEST, "Default topic resources are not allowed.")
@@ -362,11 +377,11 @@ def _alter_broker(broker: Broker, resource: AlteredResource, call: Call, *, vali
     of_all = not resource.name
     before = dict.fromkeys(broker.config.layer(dynamic_source(of_all=of_all)), "")
 
-    def list_now(name: str) -> list[str]:
+    def current_list(name: str) -> list[str]:
         entries = {entry.name: entry.value for entry in broker_entries(broker.config)}
-        return _list_now(tuple((entries[name] or "").split(",")) if entries[name] else ())
+        return _current_list(tuple((entries[name] or "").split(",")) if entries[name] else ())
 
-    set_to, removed = _outcome(resource, before, list_now, broker_settings.kind_of)
+    set_to, removed = _resulting_changes(resource, before, current_list, broker_settings.kind_of)
     broker_settings.alter_dynamic(
         broker.served, actor_of(call), set_to, removed, of_all=of_all, validate_only=validate_only
     )
@@ -379,19 +394,20 @@ def _topic_kind(name: str) -> Kind | None:
         return None
 
 
-def _list_now(value: object) -> list[str]:
+def _current_list(value: object) -> list[str]:
     assert isinstance(value, tuple)
     return list(value)
 
 
-def _outcome(
+def _resulting_changes(
     resource: AlteredResource,
     before: Mapping[str, str],
-    list_now: Callable[[str], list[str]],
+    current_list: Callable[[str], list[str]],
     kind_of: Callable[[str], Kind | None],
 ) -> tuple[dict[str, str], list[str]]:
-    """The outcome of all changes: (the settings to set, the names to remove). As in Kafka, the deletion of a
-    setting that is not set is no error. Raises RequestRefusedError."""
+    """All changes of a resource as (the settings to set, the names to remove). APPEND and SUBTRACT become
+    settings of the changed list. As in Kafka, DELETE of a setting that is not set is no error. Raises
+    RequestRefusedError."""
     set_to, removed = dict[str, str](), list[str]()
     for change in resource.changes:
         if change.operation == DELETE:
@@ -404,18 +420,18 @@ def _outcome(
                     f"Can't {_VERBS[change.operation]} to key {change.name} because its type is not LIST."
                 )
                 raise RequestRefusedError(Code.INVALID_CONFIG, reason)
-            set_to[change.name] = ",".join(_combined(list_now(change.name), change))
+            set_to[change.name] = ",".join(_changed_list(current_list(change.name), change))
     if resource.replaces:
         removed = [name for name in before if name not in set_to]
     return set_to, removed
 
 
-def _combined(words: Iterable[str], change: SettingOperation) -> list[str]:
-    """A list after words were appended to or subtracted from it."""
-    changed = [word.strip() for word in (change.value or "").split(",") if word.strip()]
+def _changed_list(items: Iterable[str], change: SettingOperation) -> list[str]:
+    """The items of a list after APPEND or SUBTRACT."""
+    operands = [item.strip() for item in (change.value or "").split(",") if item.strip()]
     if change.operation == APPEND:
-        return list(dict.fromkeys([*words, *changed]))
-    return [word for word in words if word not in changed]
+        return list(dict.fromkeys([*items, *operands]))
+    return [item for item in items if item not in operands]
 
 
 # ListConfigResources
@@ -424,19 +440,19 @@ def _combined(words: Iterable[str], change: SettingOperation) -> list[str]:
 async def list_config_resources(
     broker: Broker, request: ListConfigResourcesRequest, call: Call
 ) -> ListConfigResourcesResponse:
-    """The names of the resources that have settings. Version 0 lists subscriptions of client metrics only, so
-    nothing."""
-    if call.version < _FIRST_OF_ALL_TYPES:
+    """The names of the resources that have settings. Version 0 lists subscriptions of client metrics only,
+    and there are none."""
+    if call.version < _FIRST_VERSION_WITH_TYPES:
         return ListConfigResourcesResponse()
-    kinds = set(request.resource_types) or _ALL_KINDS
-    if not kinds <= _ALL_KINDS:
+    types = set(request.resource_types) or _ALL_TYPES
+    if not types <= _ALL_TYPES:
         return ListConfigResourcesResponse(error_code=Code.UNSUPPORTED_VERSION)
     resources = [
-        ConfigResource(resource_name=str(broker.node_id), resource_type=kind)
-        for kind in (BROKER_LOGGER, BROKER)
-        if kind in kinds
+        ConfigResource(resource_name=str(broker.node_id), resource_type=resource_type)
+        for resource_type in (BROKER_LOGGER, BROKER)
+        if resource_type in types
     ]
-    if TOPIC in kinds:
+    if TOPIC in types:
         names = await broker.in_pool(broker.manager.topics.names)
         resources += [ConfigResource(resource_name=name, resource_type=TOPIC) for name in names]
     return ListConfigResourcesResponse(config_resources=tuple(resources))

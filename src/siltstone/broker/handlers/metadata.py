@@ -4,11 +4,11 @@ leaders (Kafka's ``KRaftMetadataCache``, ``DescribeTopicPartitionsRequestHandler
 There is one broker, which leads every partition and is its only replica. A partition whose log directory is
 offline has no leader (LEADER_NOT_AVAILABLE).
 
-With ``auto.create.topics.enable``, Metadata creates topics. As in Kafka, the request that creates a topic is
-answered with UNKNOWN_TOPIC_OR_PARTITION, and the client's next request finds it.
+With ``auto.create.topics.enable``, Metadata creates topics. As in Kafka, the response to the request that
+creates a topic has UNKNOWN_TOPIC_OR_PARTITION, and the client's next request finds the topic.
 
-Metadata and DescribeTopicPartitions run in the pool, since a list of topics waits for a change of topics that
-is under way.
+Metadata and DescribeTopicPartitions run in the pool, since listing topics waits for the lock of a change of
+topics.
 """
 
 from __future__ import annotations
@@ -48,24 +48,25 @@ from siltstone.log.names import INTERNAL_TOPICS, TopicPartition
 from siltstone.runtime.topic_names import refuse_bad_name
 
 CLUSTER_OPERATIONS, TOPIC_OPERATIONS = 8096, 3576
-"""What every client may do without an authorizer: bits of Kafka's ``AclOperation``, measured on a 4.3."""
-NOT_ASKED = -(1 << 31)
-"""The authorized operations in a response to a client that has not asked for them."""
+"""The authorized operations of every client, since there is no authorizer: bits of ``AclOperation``, as Kafka
+4.3 sends them."""
+OPERATIONS_OMITTED = -(1 << 31)
+"""The authorized operations in a response to a client that has not requested them."""
 PARTITIONS_MAX = 2000
 """The most partitions in a response of DescribeTopicPartitions (``max.request.partition.size.limit``)."""
 CREATED_MAX = 100
-"""The most topics that one Metadata request creates, since each takes some file operations. The client's next
-requests create the others."""
+"""The most topics that one Metadata request creates, since each takes some file operations. The client
+repeats its request, which creates the next ones."""
 AUTO_CREATE = "auto.create.topics.enable"
-_FIRST_BY_ID = 12
+_FIRST_VERSION_WITH_IDS = 12
 _BROKER_ENDPOINT, _CONTROLLER_ENDPOINT = 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Partition:
-    """A partition in a response. ``error``: LEADER_NOT_AVAILABLE if its log is not open; ``leader``: the node
-    id, -1 without one; ``epoch``: the leader epoch, -1 without a leader; ``replicas``, ``offline``: node
-    ids."""
+    """A partition in a response. ``error``: LEADER_NOT_AVAILABLE if its log is not open, else 0; ``leader``:
+    this broker's node id, or -1 then; ``epoch``: the leader epoch, or -1 then; ``replicas``, ``offline``:
+    node ids."""
 
     number: int
     error: int
@@ -79,7 +80,7 @@ def _partition(broker: Broker, topic: str, number: int) -> _Partition:
     node = broker.node_id
     try:
         epoch, error = broker.manager.get(TopicPartition(topic, number)).leader_epoch, 0
-    except LogError:  # its directory is offline, the log was refused at the start, or is being created
+    except LogError:  # its directory is offline, recovery refused it, or it is being created
         epoch, error = -1, int(Code.LEADER_NOT_AVAILABLE)
     return _Partition(
         number=number,
@@ -102,14 +103,14 @@ def _partitions(broker: Broker, topic: str, start: int = 0) -> Iterator[_Partiti
 
 
 async def metadata(broker: Broker, request: MetadataRequest, call: Call) -> MetadataResponse:
-    """Answers a Metadata request, and creates the topics that it names, if that is enabled."""
+    """Describe the broker and topics. Creates topics that do not exist, if that is enabled."""
     return await broker.in_pool(_metadata, broker, request, call)
 
 
 def _metadata(broker: Broker, request: MetadataRequest, call: Call) -> MetadataResponse:
-    refused = _refused(request, call.version)
-    if refused is not None:
-        return refused
+    refusal = _refusal(request, call.version)
+    if refusal is not None:
+        return refusal
     wants_all = request.topics is None or (call.version == 0 and not request.topics)
     if wants_all:
         topics = [_topic(broker, name) for name in broker.manager.topics.names()]
@@ -120,7 +121,7 @@ def _metadata(broker: Broker, request: MetadataRequest, call: Call) -> MetadataR
     if request.include_topic_authorized_operations:
         topics = [_with_operations(topic) for topic in topics]
     host, port = broker.host_and_port(call)
-    operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+    operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_OMITTED
     return MetadataResponse(
         brokers=(MetadataResponseBroker(node_id=broker.node_id, host=host, port=port),),
         cluster_id=broker.cluster_id,
@@ -130,16 +131,16 @@ def _metadata(broker: Broker, request: MetadataRequest, call: Call) -> MetadataR
     )
 
 
-def _refused(request: MetadataRequest, version: int) -> MetadataResponse | None:
-    """The response to a request that names a topic by id or not at all, and must not in its version; None for
-    other requests."""
+def _refusal(request: MetadataRequest, version: int) -> MetadataResponse | None:
+    """The error response if a topic of the request has an id in a version without ids, or neither an id nor a
+    name; None if no topic has."""
     topics = request.topics or ()
     has_id = any(topic.topic_id != ZERO_ID for topic in topics)
     has_nothing = any(topic.topic_id == ZERO_ID and topic.name is None for topic in topics)
-    if version < _FIRST_BY_ID and (has_id or has_nothing):
+    if version < _FIRST_VERSION_WITH_IDS and (has_id or has_nothing):
         code = Code.INVALID_REQUEST
     elif has_nothing and not has_id:
-        code = Code.UNKNOWN_SERVER_ERROR  # as Kafka
+        code = Code.UNKNOWN_SERVER_ERROR  # as in Kafka
     else:
         return None
     return MetadataResponse(
@@ -147,13 +148,13 @@ def _refused(request: MetadataRequest, version: int) -> MetadataResponse | None:
             MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=topic.topic_id)
             for topic in topics
         ),
-        error_code=Code.NONE if version < _FIRST_BY_ID else code,
+        error_code=Code.NONE if version < _FIRST_VERSION_WITH_IDS else code,
     )
 
 
 def _topic(broker: Broker, name: str) -> MetadataResponseTopic:
-    """One topic; with the code UNKNOWN_TOPIC_OR_PARTITION if it does not exist, INVALID_TOPIC_EXCEPTION for
-    an invalid name."""
+    """Describe a topic. Its error code is UNKNOWN_TOPIC_OR_PARTITION if it does not exist,
+    INVALID_TOPIC_EXCEPTION if its name is invalid."""
     code, topic_id = Code.NONE, broker.id_of_topic(name)
     partitions: Sequence[_Partition] = ()
     try:
@@ -189,7 +190,7 @@ def _code_of_missing(name: str) -> Code:
 
 
 def _with_operations(topic: MetadataResponseTopic) -> MetadataResponseTopic:
-    if topic.name is None:  # no topic has the id: as in Kafka
+    if topic.name is None:  # as in Kafka, if no topic has the id
         return topic
     return MetadataResponseTopic(
         error_code=topic.error_code,
@@ -202,7 +203,7 @@ def _with_operations(topic: MetadataResponseTopic) -> MetadataResponseTopic:
 
 
 def _by_id(broker: Broker, topics: Iterable[MetadataRequestTopic]) -> list[MetadataResponseTopic]:
-    """The topics that a request names by id. As in Kafka, names in such a request are ignored."""
+    """Describe the topics that a request names by id. As in Kafka, names in such a request are ignored."""
     responses = []
     for topic_id in dict.fromkeys(topic.topic_id for topic in topics if topic.topic_id != ZERO_ID):
         name = broker.topic_of_id(topic_id)
@@ -216,8 +217,8 @@ def _by_id(broker: Broker, topics: Iterable[MetadataRequestTopic]) -> list[Metad
 
 
 def _by_name(broker: Broker, request: MetadataRequest, call: Call) -> list[MetadataResponseTopic]:
-    """The topics that a request names, the existing ones first, as in Kafka. Creates the others, if that is
-    enabled."""
+    """Describe the topics that a request names, those without an error first, as in Kafka. Creates the topics
+    that do not exist, if that is enabled."""
     topics = [
         _topic(broker, name) for name in dict.fromkeys(topic.name or "" for topic in request.topics or ())
     ]
@@ -231,8 +232,8 @@ def _by_name(broker: Broker, request: MetadataRequest, call: Call) -> list[Metad
 
 
 def _create(broker: Broker, name: str, call: Call) -> None:
-    """Try to create a topic. An error is not reported: the client asks again, and gets the topic's error
-    then. Internal topics are created by the coordinators that use them."""
+    """Try to create a topic. An error is not reported: the client repeats its request, and the topic is still
+    unknown then. Internal topics are not created: only their coordinators do that."""
     if name not in INTERNAL_TOPICS:
         with contextlib.suppress(SiltstoneError, OSError):
             administration.create_topic(broker.served, actor_of(call), name, None, {})
@@ -244,47 +245,47 @@ def _create(broker: Broker, name: str, call: Call) -> None:
 async def describe_topic_partitions(
     broker: Broker, request: DescribeTopicPartitionsRequest, call: Call
 ) -> DescribeTopicPartitionsResponse:
-    """Answers with the partitions of topics, sorted by name, a page at a time (KIP-966)."""
+    """Describe the partitions of topics, sorted by name, a page at a time (KIP-966)."""
     return await broker.in_pool(_describe_topic_partitions, broker, request)
 
 
 def _describe_topic_partitions(
     broker: Broker, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    asked = [topic.name for topic in request.topics]
-    names, cursor = sorted(set(asked) or broker.manager.topics.names()), request.cursor
+    requested = [topic.name for topic in request.topics]
+    names, cursor = sorted(set(requested) or broker.manager.topics.names()), request.cursor
     if cursor is not None:
-        if cursor.partition_index < 0 or (asked and cursor.topic_name not in names):
+        if cursor.partition_index < 0 or (requested and cursor.topic_name not in names):
             return DescribeTopicPartitionsResponse(
                 topics=tuple(
                     DescribeTopicPartitionsResponseTopic(error_code=Code.INVALID_REQUEST, name=name)
-                    for name in asked
+                    for name in requested
                 )
             )
         names = [name for name in names if name >= cursor.topic_name]
-    left = min(max(request.response_partition_limit, 1), PARTITIONS_MAX)
+    remaining = min(max(request.response_partition_limit, 1), PARTITIONS_MAX)
     topics = list[DescribeTopicPartitionsResponseTopic]()
     for name in names:
         start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
-        if left == 0:
+        if remaining == 0:
             return DescribeTopicPartitionsResponse(
                 topics=tuple(topics), next_cursor=Cursor(topic_name=name, partition_index=start)
             )
-        topic, following = _described(broker, name, start, left)
+        topic, next_partition = _describe_page(broker, name, start, remaining)
         topics.append(topic)
-        left -= len(topic.partitions)
-        if following is not None:
+        remaining -= len(topic.partitions)
+        if next_partition is not None:
             return DescribeTopicPartitionsResponse(
-                topics=tuple(topics), next_cursor=Cursor(topic_name=name, partition_index=following)
+                topics=tuple(topics), next_cursor=Cursor(topic_name=name, partition_index=next_partition)
             )
     return DescribeTopicPartitionsResponse(topics=tuple(topics))
 
 
-def _described(
+def _describe_page(
     broker: Broker, name: str, start: int, limit: int
 ) -> tuple[DescribeTopicPartitionsResponseTopic, int | None]:
-    """A page of a topic's partitions: (the topic with at most ``limit`` partitions from ``start`` on, the
-    number of the first partition that is left or None)."""
+    """Describe a page of a topic's partitions: (the topic with at most ``limit`` partitions from ``start``
+    on, the partition at which the next page starts or None)."""
     try:
         numbers = [number for number in broker.manager.partitions_of(name) if number >= start]
     except UnknownTopicError:
@@ -322,8 +323,8 @@ def _described(
 
 
 def describe_cluster(broker: Broker, request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
-    """Answers with the one broker. Controllers are described at a controller's listener, which this broker
-    does not have."""
+    """Describe the cluster, which has this broker only. Kafka describes controllers at a controller's
+    listener, which this broker does not have."""
     if request.endpoint_type != _BROKER_ENDPOINT:
         is_controller = request.endpoint_type == _CONTROLLER_ENDPOINT
         return DescribeClusterResponse(
@@ -334,10 +335,10 @@ def describe_cluster(broker: Broker, request: DescribeClusterRequest, call: Call
             else f"Unsupported endpoint type {request.endpoint_type}",
         )
     host, port = broker.host_and_port(call)
-    asks = request.include_cluster_authorized_operations
+    operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_OMITTED
     return DescribeClusterResponse(
         cluster_id=broker.cluster_id,
         controller_id=broker.node_id,
         brokers=(DescribeClusterBroker(broker_id=broker.node_id, host=host, port=port),),
-        cluster_authorized_operations=CLUSTER_OPERATIONS if asks else NOT_ASKED,
+        cluster_authorized_operations=operations,
     )

@@ -3,7 +3,7 @@
 
 ::
 
-    timestamp   name                      offset in the response                          from version
+    timestamp   name                      offset in the response                          since version
     -1          LATEST                    high watermark, or last stable offset
     -2          EARLIEST                  log start offset
     -3          MAX_TIMESTAMP             of the record with the largest timestamp        7
@@ -12,7 +12,8 @@
     -6          EARLIEST_PENDING_UPLOAD   -1: nothing will be tiered                      11
     0 …         a time in ms              of the first record at or after it; -1 without one
 
-Searches (-3 and times) read and decode batches, so they run in the pool.
+For a ``read_committed`` client, the end of a log is its last stable offset, else its high watermark. Searches
+(-3 and times) read and decode batches, so they run in the pool.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from siltstone.broker.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from siltstone.log.fetch import MAX_TIMESTAMP, READ_COMMITTED, LogView, offset_for_time
+from siltstone.log.fetch import MAX_TIMESTAMP, READ_COMMITTED, offset_for_time
 from siltstone.log.partition import PartitionLog
 
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -4, -5, -6
@@ -55,7 +56,7 @@ _FIRST_VERSIONS = {
 def list_offsets(
     broker: Broker, request: ListOffsetsRequest, call: Call
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
-    """Answers with the offsets for timestamps; in the pool if it searches, or for many partitions."""
+    """Find offsets by timestamps; in the pool if batches are searched, or for many partitions."""
     timestamps = [wanted.timestamp for topic in request.topics for wanted in topic.partitions]
     searches = any(timestamp >= 0 or timestamp == MAX_TIMESTAMP for timestamp in timestamps)
 
@@ -82,7 +83,7 @@ def list_offsets(
 def _finder(
     broker: Broker, request: ListOffsetsRequest, version: int
 ) -> Callable[[str, ListOffsetsPartition], ListOffsetsPartitionResponse]:
-    """The function that makes the response for one partition. It raises nothing: errors become codes."""
+    """Returns the function that finds the offset in one partition. It raises nothing: errors become codes."""
     counts, isolation = Counter(_partitions(request)), isolation_of(request.isolation_level)
     logs = {where: _log_or_code(broker, *where) for where in counts}
 
@@ -101,8 +102,8 @@ def _finder(
             if isinstance(log, int):
                 return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=log)
             refuse_other_epoch(log, wanted.current_leader_epoch)
-            timestamp, offset, epoch = _offset_at(log, timestamp, is_committed=isolation == READ_COMMITTED)
-        except Exception as error:  # one partition's error is not the others'
+            timestamp, offset, epoch = _offset_at(log, timestamp, reads_committed=isolation == READ_COMMITTED)
+        except Exception as error:  # the other partitions get their offsets
             return ListOffsetsPartitionResponse(
                 partition_index=wanted.partition_index, error_code=code_of(error)
             )
@@ -118,8 +119,8 @@ def _partitions(request: ListOffsetsRequest) -> Iterator[tuple[str, int]]:
 
 
 def _log_or_code(broker: Broker, topic: str, partition: int) -> PartitionLog | int:
-    """The log of a partition, or the code of the error. It is looked up once for a partition that is listed
-    often: 100,000 exceptions would take seconds."""
+    """The log of a partition, or an error code. It is called once for each partition, also for one that a
+    request names 100,000 times: so many exceptions would take seconds."""
     try:
         return broker.log_of(topic, partition)
     except Exception as error:
@@ -129,11 +130,11 @@ def _log_or_code(broker: Broker, topic: str, partition: int) -> PartitionLog | i
 _NOTHING = (-1, -1, -1)
 
 
-def _offset_at(log: PartitionLog, timestamp: int, *, is_committed: bool) -> tuple[int, int, int]:
+def _offset_at(log: PartitionLog, timestamp: int, *, reads_committed: bool) -> tuple[int, int, int]:
     """(timestamp, offset, leader epoch) for a timestamp of the request; each is -1 if there is none. Raises
     SiltstoneError, OSError."""
     view = log.view
-    end = _end(view, is_committed=is_committed)
+    end = view.last_stable_offset if reads_committed else view.high_watermark
     if timestamp == LATEST:
         return -1, end, log.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -148,15 +149,11 @@ def _offset_at(log: PartitionLog, timestamp: int, *, is_committed: bool) -> tupl
     )
 
 
-def _end(view: LogView, *, is_committed: bool) -> int:
-    return view.last_stable_offset if is_committed else view.high_watermark
-
-
 def offset_for_leader_epoch(
     broker: Broker, request: OffsetForLeaderEpochRequest, call: Call
 ) -> OffsetForLeaderEpochResponse | Awaitable[OffsetForLeaderEpochResponse]:
-    """Answers with the end offsets of leader epochs, by which a consumer notices that the log was truncated
-    below its position (KIP-320)."""
+    """Find the end offsets of leader epochs, by which a consumer notices that a log was truncated below its
+    position (KIP-320)."""
     is_slow = sum(len(topic.partitions) for topic in request.topics) > MANY_PARTITIONS
     return broker.in_pool(_epoch_ends, broker, request) if is_slow else _epoch_ends(broker, request)
 

@@ -1,10 +1,11 @@
 """CreateTopics 2 to 7, DeleteTopics 1 to 6, CreatePartitions 0 to 3 (Kafka's ``ReplicationControlManager``).
 
-Each topic of a request is a change of its own, with its own result, by ``commands.administration``: it is
-checked, recorded in the audit log and made before the response is sent. ``timeout_ms`` has no effect.
+``commands.administration`` makes the change of each topic: it checks it, records it in the audit log and
+carries it out before the response is sent. An error of one topic does not affect the others. ``timeout_ms``
+has no effect.
 
-As in Kafka, a request may create ``PARTITIONS_MAX`` partitions. Replication factors and assignments are
-checked against the one broker that there is.
+As in Kafka, a request may create at most ``PARTITIONS_MAX`` partitions. This broker is the only one:
+replication factors and assignments have to fit that.
 """
 
 from __future__ import annotations
@@ -55,16 +56,17 @@ from siltstone.runtime.topics import refuse_new_topic
 PARTITIONS_MAX = administration.NEW_PARTITIONS_MAX
 """The most partitions that one request creates, of all of its topics together."""
 WAY = "kafka"
-"""The way by which a change came, in the audit log: Kafka's protocol."""
+"""``way`` in the audit log: the change came by Kafka's protocol."""
 _TOO_MANY = "Excessively large number of partitions per request."
 _DUPLICATE = "Duplicate topic name."
 _NO_TOPIC, _NO_ID = (
     "This server does not host this topic-partition.",
     "This server does not host this topic ID.",
 )
-_FIRST_BY_ID = 6
+_FIRST_VERSION_WITH_IDS = 6
 _STRICT_CREATION, _STRICT_DELETION, _STRICT_PARTITIONS = 6, 5, 3
-"""The first versions whose clients know that a quota may refuse what they ask."""
+"""The first version of each API whose clients know the error THROTTLING_QUOTA_EXCEEDED (Kafka's strict
+quotas)."""
 
 
 def actor_of(call: Call) -> Actor:
@@ -85,14 +87,14 @@ def _create_topics(broker: Broker, request: CreateTopicsRequest, call: Call) -> 
     topics = [topic for topic in request.topics if times[topic.name] == 1]
     default = broker.config.integer("num.partitions")
     # As in Kafka, the limit counts metadata records: one a topic, one a partition.
-    total = sum(_count(topic, default) + 1 for topic in topics)
+    total = sum(_requested_count(topic, default) + 1 for topic in topics)
     results, quota = [], broker.quotas.mutations(call, _STRICT_CREATION)
     for topic in topics:
         try:
             if total > PARTITIONS_MAX:
                 raise RequestRefusedError(Code.POLICY_VIOLATION, _TOO_MANY)
             results.append(_create_topic(broker, topic, call, quota, validate_only=request.validate_only))
-        except Exception as error:  # one topic's error is not the others'
+        except Exception as error:  # the other topics are created
             results.append(_not_created(topic.name, code_of(error), _creation_message(topic.name, error)))
     results += [
         _not_created(name, Code.INVALID_REQUEST, _DUPLICATE) for name, count in times.items() if count > 1
@@ -100,15 +102,15 @@ def _create_topics(broker: Broker, request: CreateTopicsRequest, call: Call) -> 
     return CreateTopicsResponse(topics=tuple(results), throttle_time_ms=quota.throttle_ms)
 
 
-def _refuse_over(quota: MutationQuota, partitions: int) -> None:
-    """Raises RequestRefusedError if a client must not create or delete so many partitions now."""
+def _take_quota(quota: MutationQuota, partitions: int) -> None:
+    """Count the creation or deletion of partitions. Raises RequestRefusedError if the quota is exceeded."""
     if not quota.take(partitions):
         reason = "The throttling quota has been exceeded."
         raise RequestRefusedError(Code.THROTTLING_QUOTA_EXCEEDED, reason)
 
 
-def _count(topic: CreatableTopic, default: int) -> int:
-    """The number of partitions of a topic that is to be created."""
+def _requested_count(topic: CreatableTopic, default: int) -> int:
+    """The number of partitions that a topic would have, from a request that was not checked yet."""
     return len(topic.assignments) or (default if topic.num_partitions == -1 else max(topic.num_partitions, 0))
 
 
@@ -133,17 +135,18 @@ def _create_topic(
     if name == CLUSTER_METADATA:
         raise RequestRefusedError(Code.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
     try:
-        count, overrides = _checked(topic, broker.node_id)
+        count, overrides = _parse_topic(topic, broker.node_id)
     except (RequestRefusedError, SiltstoneError):
-        # As in Kafka a bad name, a topic that exists and bad settings come first.
+        # As in Kafka, a bad name, a topic that exists and a bad setting are reported before this error; but a
+        # setting that is named twice or has no value is not checked then.
         settings = {setting.name: setting.value for setting in topic.configs if setting.value is not None}
-        known = settings if len(settings) == len(topic.configs) else {}
-        refuse_new_topic(name, broker.manager.topics.names(), 1, known, broker.manager.config)
+        checked = settings if len(settings) == len(topic.configs) else {}
+        refuse_new_topic(name, broker.manager.topics.names(), 1, checked, broker.manager.config)
         raise
     create = partial(administration.create_topic, broker.served, actor_of(call), name, count, overrides)
-    if validate_only or quota.is_set:
+    if validate_only or quota.is_set:  # a topic that is refused must not use up the quota
         create(validate_only=True)
-    _refuse_over(quota, count or broker.config.integer("num.partitions"))
+    _take_quota(quota, count or broker.config.integer("num.partitions"))
     if not validate_only:
         create()
     manager = broker.manager
@@ -172,8 +175,8 @@ def _create_topic(
     )
 
 
-def _checked(topic: CreatableTopic, node_id: int) -> tuple[int | None, dict[str, str]]:
-    """The number of partitions, None: the default, and the settings of a topic that is to be created. Raises
+def _parse_topic(topic: CreatableTopic, node_id: int) -> tuple[int | None, dict[str, str]]:
+    """(The number of partitions or None for the default, the settings) of a topic in a request. Raises
     RequestRefusedError, SiltstoneError."""
     overrides: dict[str, str] = {}
     for setting in topic.configs:  # of several with one name the last one counts, as in Kafka
@@ -184,12 +187,12 @@ def _checked(topic: CreatableTopic, node_id: int) -> tuple[int | None, dict[str,
         overrides[setting.name] = setting.value
     factor, count = topic.replication_factor, topic.num_partitions
     if not topic.assignments and factor not in (-1, 1):
-        if factor > 0 and (count < -1 or count == 0):  # comes before a factor that is too large
+        if factor > 0 and (count < -1 or count == 0):  # Kafka checks it before the size of the factor
             raise InvalidPartitionsError(f"topic {topic.name!r}: {count} partitions are not possible")
         raise RequestRefusedError(Code.INVALID_REPLICATION_FACTOR, _factor_message(factor))
     refuse_tiered(overrides)
     if topic.assignments:
-        return _assigned(topic, node_id), overrides
+        return _assigned_count(topic, node_id), overrides
     return None if topic.num_partitions == -1 else topic.num_partitions, overrides
 
 
@@ -203,9 +206,9 @@ def _factor_message(factor: int) -> str:
     )
 
 
-def _assigned(topic: CreatableTopic, node_id: int) -> int:
-    """The number of partitions in a manual assignment of replicas. Raises RequestRefusedError for one that
-    this broker cannot have."""
+def _assigned_count(topic: CreatableTopic, node_id: int) -> int:
+    """The number of partitions in a manual assignment of replicas. Raises RequestRefusedError for an
+    assignment that is not possible with this broker alone."""
     for value, what in (
         (topic.num_partitions, "numPartitions"),
         (topic.replication_factor, "replication factor"),
@@ -214,12 +217,12 @@ def _assigned(topic: CreatableTopic, node_id: int) -> int:
             reason = f"A manual partition assignment was specified, but {what} was not set to -1."
             raise RequestRefusedError(Code.INVALID_REQUEST, reason)
     _refuse_bad_replicas([assignment.broker_ids for assignment in topic.assignments], node_id)
-    return _number_of(topic.assignments)
+    _refuse_bad_numbers(topic.assignments)
+    return len(topic.assignments)
 
 
-def _number_of(assignments: Sequence[CreatableReplicaAssignment]) -> int:
-    """The number of assigned partitions. Raises RequestRefusedError for a gap or a duplicate in their
-    numbers."""
+def _refuse_bad_numbers(assignments: Sequence[CreatableReplicaAssignment]) -> None:
+    """Raises RequestRefusedError unless the assigned partitions have the numbers 0, 1, …, each once."""
     numbers = [assignment.partition_index for assignment in assignments]
     if len(set(numbers)) != len(numbers):
         raise RequestRefusedError(
@@ -229,7 +232,6 @@ def _number_of(assignments: Sequence[CreatableReplicaAssignment]) -> int:
         raise RequestRefusedError(
             Code.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
         )
-    return len(numbers)
 
 
 def _refuse_bad_replicas(replicas_of: Sequence[Sequence[int]], node_id: int) -> None:
@@ -260,13 +262,13 @@ async def delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call
 
 def _delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
     states = request.topics
-    if call.version < _FIRST_BY_ID:
+    if call.version < _FIRST_VERSION_WITH_IDS:
         states = tuple(DeleteTopicState(name=name) for name in request.topic_names)
-    refused, names = _resolved(broker, states)
+    refused, names = _resolve_topics(broker, states)
     results, quota = list(refused), broker.quotas.mutations(call, _STRICT_DELETION)
     for name, topic_id in names.items():
         try:
-            _refuse_over(quota, len(broker.manager.partitions_of(name)))
+            _take_quota(quota, len(broker.manager.partitions_of(name)))
             administration.delete_topic(broker.served, actor_of(call), name)
             results.append(DeletableTopicResult(name=name, topic_id=topic_id))
         except UnknownTopicError:
@@ -280,11 +282,11 @@ def _not_deleted(name: str | None, topic_id: bytes, code: int, message: str | No
     return DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=message)
 
 
-def _resolved(
+def _resolve_topics(
     broker: Broker, states: Sequence[DeleteTopicState]
 ) -> tuple[list[DeletableTopicResult], dict[str, bytes]]:
-    """(results for the refused entries, name to id of the topics to delete; the id is ``ZERO_ID`` for
-    a name that does not exist)."""
+    """Find the topics that a request names by name or by id. Returns (the results of the refused entries, the
+    ids of the topics to delete by name; ``ZERO_ID`` for a name that does not exist)."""
     refused, names = [], dict[str, bytes]()
     times = Counter((state.name, state.topic_id) for state in states)
     for (name, topic_id), count in times.items():
@@ -292,6 +294,7 @@ def _resolved(
             reason = "Neither topic name nor id were specified."
             if name is not None:
                 reason = "You may not specify both topic name and topic id."
+            # As in Kafka, each such entry has a result: the others here, the last one below.
             refused += [_not_deleted(name, topic_id, Code.INVALID_REQUEST, reason)] * (count - 1)
         elif count > 1:
             reason = _DUPLICATE if name is not None else "Duplicate topic id."
@@ -324,22 +327,22 @@ def _create_partitions(
     broker: Broker, request: CreatePartitionsRequest, call: Call
 ) -> CreatePartitionsResponse:
     times = Counter(topic.name for topic in request.topics)
-    results, left = [], PARTITIONS_MAX
+    results, remaining = [], PARTITIONS_MAX
     quota = broker.quotas.mutations(call, _STRICT_PARTITIONS)
 
     def add(topic: CreatePartitionsTopic, existing: int) -> None:
-        nonlocal left
-        left -= topic.count - existing
-        if left < 0:
+        nonlocal remaining
+        remaining -= topic.count - existing
+        if remaining < 0:
             raise RequestRefusedError(Code.POLICY_VIOLATION, _TOO_MANY)
-        _refuse_over(quota, topic.count - existing)
+        _take_quota(quota, topic.count - existing)
         administration.add_partitions(
             broker.served, actor_of(call), topic.name, topic.count, validate_only=request.validate_only
         )
 
     for topic in request.topics:
         if times[topic.name] == 1:
-            results.append(_added(broker, topic, add))
+            results.append(_add_partitions(broker, topic, add))
     results += [
         CreatePartitionsTopicResult(name=name, error_code=Code.INVALID_REQUEST, error_message=_DUPLICATE)
         for name, count in times.items()
@@ -348,7 +351,7 @@ def _create_partitions(
     return CreatePartitionsResponse(results=tuple(results), throttle_time_ms=quota.throttle_ms)
 
 
-def _added(
+def _add_partitions(
     broker: Broker, topic: CreatePartitionsTopic, add: Callable[[CreatePartitionsTopic, int], None]
 ) -> CreatePartitionsTopicResult:
     """Check one topic, call ``add`` with its present number of partitions, and return the result."""
@@ -364,7 +367,7 @@ def _added(
                 )
             _refuse_bad_replicas([assignment.broker_ids for assignment in topic.assignments], broker.node_id)
         if topic.count <= existing:
-            raise InvalidPartitionsError(_no_increase(topic.name, existing, topic.count))
+            raise InvalidPartitionsError(_count_message(topic.name, existing, topic.count))
         add(topic, existing)
     except UnknownTopicError as error:
         return CreatePartitionsTopicResult(name=topic.name, error_code=error.error_code)
@@ -375,7 +378,7 @@ def _added(
     return CreatePartitionsTopicResult(name=topic.name)
 
 
-def _no_increase(name: str, existing: int, count: int) -> str:
+def _count_message(name: str, existing: int, count: int) -> str:
     if count == existing:
         return f"Topic already has {existing} partition(s)."
     return f"The topic {name} currently has {existing} partition(s); {count} would not be an increase."

@@ -49,7 +49,7 @@ from siltstone.log.reading import (
     Start,
 )
 
-# Superseded records are dropped from the decoded columns in place, in one pass over the rows.
+# A ledger may have records that a later run of it superseded. A reader drops them from the decoded columns.
 
 
 @kernel
@@ -130,11 +130,11 @@ class _FixedLog:
 class CompactedReader(RecordReader, Closing):
     """A reader of a log's compacted view, used like a ``LogReader``. Only one thread may use it at a time.
 
-    ``offset``: of the next record. ``resets``: how often the ``reset`` policy was applied. It applies to an
-    offset below the view's first one, and where retention deleted records of the log before they were read;
-    "earliest" is the view's first record. ``log_from``: the offset from which the log itself is read. Close
-    the reader, or use it in a ``with`` statement: until it has passed the horizon it keeps a ledger open, and
-    retention keeps the log's records from the horizon on.
+    ``offset``: of the next record. ``log_from``: the offset from which the log itself is read, normally the
+    ledger's horizon. ``resets``: how many times the ``reset`` policy was applied: to an offset below the
+    view's first one, or after retention deleted records of the log before they were read; "earliest" is the
+    view's first record. Close the reader, or use it in a ``with`` statement: until it has passed the horizon
+    it keeps a ledger open, and retention keeps the log's records from the horizon on.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class CompactedReader(RecordReader, Closing):
 
     @property
     def is_in_ledger(self) -> bool:
-        """Is the next record, if there is one below ``log_from``, one of a ledger, which is open?"""
+        """Does the reader still read its ledger? Then it keeps the ledger open."""
         return self._held is not None
 
     def seek(self, start: Start) -> None:
@@ -179,8 +179,8 @@ class CompactedReader(RecordReader, Closing):
         self._seek(start, None)
 
     def seek_existing(self, offset: int) -> None:
-        """Continue at the first offset from ``offset`` on that the view has now, in the ledger that is
-        current now: after ``OffsetOutOfRangeError``, without the records that are gone. Raises LedgerError,
+        """Continue after an ``OffsetOutOfRangeError``, without the records that were deleted: at ``offset``
+        or the first offset above it that the view has, in the ledger that is current now. Raises LedgerError,
         OSError."""
         self.seek(EARLIEST)
         self.offset = max(self.offset, offset)
@@ -194,7 +194,8 @@ class CompactedReader(RecordReader, Closing):
         self._is_closed = False
         store = LedgerStore(self._log.directory)
         held = store.open()
-        # After the ledger: a log that grows meanwhile, and is compacted, has a ledger beyond an older view.
+        # The view must not be older than the ledger: the log may grow and be compacted between the two, and
+        # the ledger would then cover offsets beyond the view's end.
         view = self._log.view
         if held is None:
             self.offset = self._resolve_start(view, start)
@@ -297,14 +298,14 @@ class CompactedReader(RecordReader, Closing):
         return self._poll_log(max_bytes)
 
     def _poll_segment(self, segment: LedgerSegment, max_bytes: int | None) -> PolledRecords | None:
-        """The segment's next records that are not superseded. None at its end; ``offset`` is then its end."""
+        """The segment's next records that are not superseded; None at its end, which ``offset`` then is."""
         path = segment.view.segments[0].reader.path
         if self._current is None or self._current[0] is not segment:
             self._current = segment, self._open_segment(segment)
         reader = self._current[1]
         try:
             while (polled := reader.poll(max_bytes)) is not None:
-                # A batch may have records below ``log_from`` and above it.
+                # A batch may extend beyond ``log_from``, from where the log itself is read.
                 self.offset = min(reader.offset, self.log_from)
                 remaining = without_superseded(polled, segment.superseded, path)
                 if len(remaining):

@@ -108,7 +108,7 @@ def save(
     """Set a setting in the broker's file, or take it out: it applies at once, or is pending."""
     try:
         set_to, removed = ({}, [name]) if default else ({name: value}, [])
-        broker_settings.alter_broker(served, by, set_to, removed, if_match=tag or None)
+        broker_settings.alter_static(served, by, set_to, removed, if_match=tag or None)
     except (SiltstoneError, OSError) as error:
         again = BrokerParameters(name=name, value=value)
         is_conflict = isinstance(error, ChangedMeanwhileError)

@@ -21,7 +21,7 @@ from siltstone.web.pages.topic_tabs import Problem
 router = APIRouter(prefix="/ui/cleaner")
 Asked = Annotated[ListParameters, Query()]
 QUEUE: tuple[Column[QueueRow], ...] = (
-    Column(name="place", title="order", value=lambda row: row.place, is_number=True),
+    Column(name="rank", title="rank", value=lambda row: row.rank, is_number=True),
     Column(name="log", title="log", value=lambda row: str(row.topic_partition)),
     Column(name="state", title="state", value=lambda row: row.state),
     Column(name="dirty_bytes", title="dirty bytes", value=lambda row: row.dirty_bytes, is_number=True),
@@ -37,7 +37,11 @@ RUNS: tuple[Column[RunRow], ...] = (
     Column(name="bytes_before", title="bytes before", value=lambda row: row.bytes_before, is_number=True),
     Column(name="bytes_after", title="after", value=lambda row: row.bytes_after, is_number=True),
     Column(name="removed", title="records removed", value=lambda row: row.removed, is_number=True),
-    Column(name="what_went", title="what went, and why", value=lambda row: row.what_went or row.reason),
+    Column(
+        name="removed_by_reason",
+        title="removed, by reason",
+        value=lambda row: row.removed_by_reason or row.reason,
+    ),
     Column(name="seconds", title="seconds", value=lambda row: row.seconds, is_number=True),
     Column(name="recopy_percent", title="recopy", value=lambda row: row.recopy_percent, is_number=True),
 )
@@ -58,7 +62,9 @@ SAVINGS: tuple[Column[Any], ...] = (
     Column(name="bytes_after", title="after", value=lambda row: row.bytes_after, is_number=True),
     Column(name="saved_bytes", title="saved", value=lambda row: row.saved_bytes, is_number=True),
     Column(name="removed", title="records removed", value=lambda row: row.records_removed, is_number=True),
-    Column(name="what_went", title="what went, and why", value=lambda row: removal_words(row.removed)),
+    Column(
+        name="removed_by_reason", title="removed, by reason", value=lambda row: removal_words(row.removed)
+    ),
 )
 
 

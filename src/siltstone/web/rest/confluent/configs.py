@@ -17,7 +17,7 @@ from siltstone.base.config import find_broker_key, find_topic_key
 from siltstone.base.errors import UsageError
 from siltstone.commands import administration
 from siltstone.commands import cluster as clusters
-from siltstone.commands.broker_settings import alter_broker
+from siltstone.commands.broker_settings import alter_static
 from siltstone.commands.changes import Actor
 from siltstone.web.guards import ADMIN, EDITOR, VIEWER
 from siltstone.web.here import By
@@ -216,7 +216,7 @@ def _tagged(cluster: Cluster, document: Document) -> Response:
 def _alter_broker(
     cluster: Cluster, by: Actor, set_to: dict[str, str], names: Sequence[str], **options: Any
 ) -> Response:
-    _, waiting = alter_broker(cluster.served, by, set_to, names, **options)
+    _, waiting = alter_static(cluster.served, by, set_to, names, **options)
     changed = {find_broker_key(name).name for name in (*set_to, *names)}
     pending = [name for name in waiting if find_broker_key(name).name in changed]
     return JSONResponse({"restart_pending": pending}) if pending else Response(status_code=204)
