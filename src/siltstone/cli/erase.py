@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Annotated, cast
@@ -185,7 +186,7 @@ def _show_erasure(done: erasing.Erasure) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmptyFlags(output.TopicFlags):
+class EmptyFlags(output.TopicFlags, output.ServerFlags):
     """The flags of ``siltstone empty``.
 
     Parameters
@@ -227,7 +228,8 @@ def empty(
 
     The mode tombstones is for compacted topics: each key gets a tombstone, and a cleaning removes the values.
     The mode truncate is for all topics, also those with cleanup.policy=compact, where Kafka refuses it. Exit
-    status 1 if values are left, with what holds them.
+    status 1 if values are left, with what holds them. At a running broker tombstones are written, and the
+    broker cleans when it does; truncate is what DeleteRecords does.
 
     Parameters
     ----------
@@ -238,14 +240,7 @@ def empty(
     """
     flags = flags.at(directories)
     topic, mode = flags.required_topic(), flags.required_mode()
-    where, engine = flags.broker_directories(flags.server_properties), _engine(flags.engine)
-
-    def run(*, dry_run: bool) -> emptying.Emptying:
-        with output.RunProgress(quiet=json_) as progress:
-            return emptying.empty_in(
-                *(where, command_actor(), topic, mode), dry_run=dry_run, engine=engine, progress=progress
-            )
-
+    run = _run_of_emptying(flags, topic, mode, quiet=json_)
     _refuse_unasked(flags.yes or flags.dry_run, f"topic {topic} would be emptied")
     if flags.yes:
         return _show_emptying(run(dry_run=False), as_json=json_)
@@ -256,6 +251,29 @@ def empty(
             return 1
         counted = run(dry_run=False)
     return _show_emptying(counted, as_json=json_)
+
+
+def _run_of_emptying(
+    flags: EmptyFlags, topic: str, mode: str, *, quiet: bool
+) -> Callable[..., emptying.Emptying]:
+    """The function that empties the topic; with ``dry_run`` it shows what would go. Raises UsageError."""
+    broker = flags.remote()
+    if broker is not None:
+        flags.refuse_at_a_broker("server_properties")
+        is_set = flags.engine != "auto"
+        output.refuse_if(is_set, "--engine: a running broker has its own cleaner", "leave it out")
+        from siltstone.commands.remote_emptying import empty_at
+
+        return partial(empty_at, broker, topic, mode)
+    where, engine = flags.broker_directories(flags.server_properties), _engine(flags.engine)
+
+    def run(*, dry_run: bool) -> emptying.Emptying:
+        with output.RunProgress(quiet=quiet) as progress:
+            return emptying.empty_in(
+                *(where, command_actor(), topic, mode), dry_run=dry_run, engine=engine, progress=progress
+            )
+
+    return run
 
 
 _EMPTIED_COLUMNS = ("partition", "records", "keys", "bytes", "log start")

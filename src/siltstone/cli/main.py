@@ -55,7 +55,8 @@ COMMANDS = {
 """Each command with its line of help; the module of a command is loaded only when it is used."""
 BROKER_FLAG = "--bootstrap-server"
 AT_A_BROKER = frozenset(
-    "compact configs consume delete-records dump get-offsets groups log-dirs produce topics verify".split()
+    "compact configs consume delete-records dump empty get-offsets groups log-dirs produce topics "
+    "verify".split()
 )
 """The commands that also ask a running broker, by Kafka's protocol."""
 _STOPPED = "pass the log directories once the broker has stopped"
@@ -63,8 +64,6 @@ INSTEAD = {
     "backup": "pass the log directories, with --live while a broker runs",
     "clean": f"{_STOPPED}; siltstone compact has a running Kafka clean a topic",
     "compact-topic": f"{_STOPPED}; Siltstone's broker compacts from its console or by REST",
-    "empty": f"{_STOPPED}, or use the console or REST of Siltstone's broker; siltstone delete-records asks a "
-    "broker, too",
     "erase": f"{_STOPPED}, or use the console or REST of Siltstone's broker; siltstone produce -Z sends a "
     "tombstone to a broker, without a receipt",
     "explain": "pass the log directories: they are read without a lock, also while a broker runs",

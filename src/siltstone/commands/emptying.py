@@ -14,7 +14,7 @@ do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from siltstone.base.config import Config
@@ -35,7 +35,7 @@ from siltstone.commands.open_directories import (
     no_progress,
     opened,
     refuse_internal,
-    refuse_not_compacted,
+    refuse_policies,
 )
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.ledger.store import LedgerStore
@@ -52,19 +52,24 @@ TOMBSTONES, TRUNCATE = "tombstones", "truncate"
 MODES = (TOMBSTONES, TRUNCATE)
 Checkpoint = Callable[[ReadableLog], int]
 """The cleaner checkpoint of a log, 0 without one."""
+NO_READER_LEARNS = (
+    "no reader learns of it: consumers that are behind continue at the end, and tables made of the topic "
+    "keep their rows; with the mode tombstones they delete them"
+)
 _ONLY_TRUNCATE = "pass the mode truncate, which moves the log starts to the ends"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmptiedPartition:
-    """The result for one partition. Before: ``records`` (None: a segment is damaged), ``keys`` with a value
-    (None: not counted), ``bytes``. After, None in a dry run: ``keys_after``, ``bytes_after``, and
-    ``log_start_offset``, the new log start. ``hold``: why values are left, None if none is."""
+    """The result for one partition. Before: ``records`` (None: a segment is damaged, or nothing was read of a
+    running broker), ``keys`` with a value (None: not counted), ``bytes`` (None: a broker does not tell).
+    After, None in a dry run: ``keys_after``, ``bytes_after``, and ``log_start_offset``, the new log start.
+    ``hold``: why values are left, None if none is."""
 
     partition: int
     records: int | None
     keys: int | None
-    bytes: int
+    bytes: int | None
     keys_after: int | None = None
     bytes_after: int | None = None
     log_start_offset: int | None = None
@@ -100,10 +105,13 @@ class Emptying:
     @property
     def sentence(self) -> str:
         """A sentence on the state of the topic."""
-        records = sum(partition.records or 0 for partition in self.partitions)
-        size = size_text(sum(partition.bytes for partition in self.partitions))
+        records = [partition.records for partition in self.partitions if partition.records is not None]
+        sizes = [partition.bytes for partition in self.partitions if partition.bytes is not None]
         verb = "would be emptied" if self.dry_run else "is empty" if self.is_empty else "is not empty yet"
-        text = f"topic {self.topic} {verb} ({self.mode}; it had {counted(records, 'record')}, {size})"
+        had = [counted(sum(records), "record")] if records or sizes else []
+        had += [size_text(sum(sizes))] if sizes else []
+        known = "; it had " + ", ".join(had) if had else ""
+        text = f"topic {self.topic} {verb} ({self.mode}{known})"
         held = [partition.hold for partition in self.partitions if partition.hold is not None]
         return f"{text}: {held[0].reason}; {held[0].advice}" if held else text
 
@@ -176,10 +184,7 @@ def _notes(mode: str, logs: Sequence[ReadableLog]) -> list[str]:
     """Notes for the topic's readers."""
     notes = []
     if mode == TRUNCATE:
-        notes.append(
-            "no reader learns of it: consumers that are behind continue at the end, and tables made of the "
-            "topic keep their rows; with the mode tombstones they delete them"
-        )
+        notes.append(NO_READER_LEARNS)
     with_ledger = [
         str(log.topic_partition) for log in logs if LedgerStore(log.directory).cursor() is not None
     ]
@@ -189,13 +194,25 @@ def _notes(mode: str, logs: Sequence[ReadableLog]) -> list[str]:
     return notes
 
 
+def written_again(keys: int) -> Hold:
+    """Why a topic is not empty although each key got a tombstone."""
+    reason = f"{counted(keys, 'key was', 'keys were')} written again"
+    return Hold(reason=reason, advice=f"stop what writes, then {AGAIN}")
+
+
 def refuse_topic(topic: str, mode: str, config: Config) -> None:
     """Raises PolicyViolationError for a topic that cannot be emptied in this mode, UsageError for another
     mode."""
     check_mode(mode)
     refuse_internal(topic, "emptying it")
     if mode == TOMBSTONES:
-        refuse_not_compacted(topic, config, _ONLY_TRUNCATE)
+        is_tiered = config.flag("remote.storage.enable")
+        refuse_topic_policies(topic, config.policies, is_tiered=is_tiered)
+
+
+def refuse_topic_policies(topic: str, policies: Collection[str], *, is_tiered: bool) -> None:
+    """Raises PolicyViolationError for a topic that tombstones do not empty."""
+    refuse_policies(topic, policies, is_tiered=is_tiered, advice=_ONLY_TRUNCATE)
 
 
 def opened_logs(manager: LogManager, topic: str) -> list[PartitionLog]:
@@ -330,10 +347,7 @@ def _delete_keys(
         hold = here.what_holds(log.topic_partition, end - 1, results.get(log.topic_partition))
         keys_after = sum(len(rows) for _, rows in live_keys(log, checkpoint_of(log)))
         if hold is None and keys_after:
-            hold = Hold(
-                reason=f"{counted(keys_after, 'key was', 'keys were')} written again",
-                advice=f"stop what writes, then {AGAIN}",
-            )
+            hold = written_again(keys_after)
         done.append(
             replace(
                 partition,

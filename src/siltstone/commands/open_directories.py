@@ -146,12 +146,19 @@ def refuse_internal(topic: str, verb: str) -> None:
 
 def refuse_not_compacted(topic: str, config: Config, advice: str) -> None:
     """Raises PolicyViolationError unless the topic's logs are compacted here."""
-    if "compact" not in config.policies:
-        policy = ",".join(config.policies)
+    is_tiered = config.flag("remote.storage.enable")
+    refuse_policies(topic, config.policies, is_tiered=is_tiered, advice=advice)
+
+
+def refuse_policies(topic: str, policies: Collection[str], *, is_tiered: bool, advice: str) -> None:
+    """Raises PolicyViolationError unless a topic with these policies is compacted; ``is_tiered``: it has a
+    tiered storage."""
+    if "compact" not in policies:
+        policy = ",".join(policies)
         raise PolicyViolationError(
             f"cleanup.policy={policy}: a tombstone removes nothing here", path=topic, advice=advice
         )
-    if config.flag("remote.storage.enable"):
+    if is_tiered:
         raise PolicyViolationError(
             "remote.storage.enable=true: such logs are not cleaned, and parts of them are elsewhere",
             path=topic,

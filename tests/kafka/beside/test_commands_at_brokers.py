@@ -1,5 +1,5 @@
-"""``dump`` and ``verify`` with ``--bootstrap-server``, at a real Kafka and at our broker: what they print is
-what is in the log's files."""
+"""``dump``, ``verify`` and ``empty`` with ``--bootstrap-server``, at a real Kafka and at our broker: what is
+printed is what is in the log's files."""
 
 from __future__ import annotations
 
@@ -92,3 +92,25 @@ def test_verify_finds_damage_on_the_disk(place: tuple[Which, str, Path], siltsto
     assert (done.status, done.document["logs"][0]["found"]) == (1, {"unreadable": 1})
     problem = done.document["logs"][0]["problems"][0]
     assert (problem["offset"], problem["position"]) == (0, 0)
+
+
+def test_empty_writes_tombstones_and_truncates(place: tuple[Which, str, Path], siltstone: Command) -> None:
+    at = ("--bootstrap-server", place[1])
+    create = ("topics", "--create", "--topic", "commands-emptied", "--partitions", 1, *at)
+    assert siltstone(*create, "--config", "cleanup.policy=compact,delete").status == 0
+    lines = b"a:1\nb:2\na:3\n"
+    assert siltstone("produce", "-t", "commands-emptied", "-K", ":", *at, stdin=lines).status == 0
+    empty = ("empty", "--topic", "commands-emptied", *at, "--json")
+    (row,) = siltstone(*empty, "--mode", "tombstones", "--dry-run").document["partitions"]
+    assert (row["records"], row["keys"], row["bytes"]) == (3, 2, None)
+    done = siltstone(*empty, "--mode", "tombstones", "--yes")
+    (row,) = done.document["partitions"]
+    assert (done.status, row["keys_after"]) == (1, 0)  # values are there until the broker has cleaned
+    read = siltstone("consume", "-t", "commands-emptied", "-e", "-q", "-f", "%k %S\\n", *at)
+    assert read.lines == ["a 1", "b 1", "a 1", "a -1", "b -1"] or read.lines[3:] == ["b -1", "a -1"]
+    done = siltstone(*empty, "--mode", "truncate", "--yes")
+    (row,) = done.document["partitions"]
+    assert (done.status, row["log_start_offset"], row["held"]) == (0, 5, None)
+    assert siltstone("topics", "--delete", "--topic", "commands-emptied", *at).status == 0
+    done = siltstone("empty", "--topic", "commands", *at, "--mode", "tombstones", "--yes")
+    assert (done.status, "(POLICY_VIOLATION)" in done.err) == (1, True)

@@ -17,9 +17,10 @@ SETTINGS: Final[Mapping[str, str]] = {
     "num.partitions": "2",
     "log.retention.ms": "-1",
     "log.initial.task.delay.ms": "86400000",
+    "log.cleaner.backoff.ms": "86400000",
 }
-"""What both brokers of a twin are told beside ``DEFAULTS``: records are long past and must stay, and no
-periodic task of one removes segments below a log start before the other's does."""
+"""What both brokers of a twin are told beside ``DEFAULTS``: records are long past and must stay, and nothing
+works in the background: one would remove segments or records before the other does."""
 
 
 @contextmanager

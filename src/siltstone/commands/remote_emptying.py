@@ -1,0 +1,176 @@
+"""Empties a topic of a running broker by Kafka's protocol: ``siltstone empty --bootstrap-server``. The
+results are those of ``emptying``.
+
+::
+
+    truncate     DeleteRecords up to the high watermark
+    tombstones   read ─► keys whose last record has a value ─► a tombstone for each ─► read on
+
+A broker neither cleans when it is asked, nor tells what its files have: after tombstones the values stay
+until its cleaner has removed them, which ``Hold`` says. Only committed records are seen.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from siltstone.base.errors import PolicyViolationError, SiltstoneError, TooManyKeysError
+from siltstone.commands.emptying import (
+    NO_READER_LEARNS,
+    TOMBSTONES,
+    TRUNCATE,
+    EmptiedPartition,
+    Emptying,
+    check_mode,
+    refuse_topic_policies,
+    written_again,
+)
+from siltstone.commands.open_directories import AGAIN, Hold, refuse_internal
+from siltstone.commands.records import Range
+from siltstone.commands.remote import RemoteBroker
+from siltstone.commands.remote_records import RemoteConsumer, RemoteProducer
+from siltstone.log.fetch import LATEST_TIMESTAMP
+from siltstone.log.names import TopicPartition
+from siltstone.runtime.producing import NewRecord
+
+KEY_BYTES_MAX = 512 << 20
+"""How much memory the keys of one partition may take."""
+_BYTES_OF_A_KEY = 100
+"""What a key takes in a dict besides its bytes, about."""
+_AT_ONCE = 10_000
+_CLEANING = Hold(
+    reason="the values are in the log until the broker's cleaner has removed them",
+    advice=f"siltstone compact has a Kafka clean the topic now; then {AGAIN}",
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class _LiveKeys:
+    """What the committed records of a partition come to. ``keys``: those whose last record has a value;
+    ``values``: how many records have one; ``end``: the offset up to which was read."""
+
+    records: int = 0
+    values: int = 0
+    end: int = 0
+    keys: dict[bytes, None] = field(default_factory=dict)
+    key_bytes: int = 0
+
+    def read(self, broker: RemoteBroker, where: TopicPartition, start: int | None = None) -> None:
+        """Read on, from ``start`` (None: the log start) to the end. Raises TooManyKeysError,
+        BrokerUnreachableError."""
+        with RemoteConsumer(
+            broker,
+            where.topic,
+            partitions=frozenset({where.partition}),
+            offset_range=Range(offset=start),
+        ) as consumer:
+            for consumed in consumer.read_to_end():
+                self.end = consumed.offset
+                if consumed.sent is not None:
+                    self._take(where, ((record.key, record.value) for record in consumed.sent.records))
+
+    def _take(self, where: TopicPartition, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+        for key, value in records:
+            self.records += 1
+            self.values += value is not None
+            if key is None:
+                continue
+            is_live = key in self.keys
+            if value is not None and not is_live:
+                self.keys[key] = None
+                self.key_bytes += len(key) + _BYTES_OF_A_KEY
+            elif value is None and is_live:
+                del self.keys[key]
+                self.key_bytes -= len(key) + _BYTES_OF_A_KEY
+        if self.key_bytes > KEY_BYTES_MAX:
+            reason = f"the partition has over {len(self.keys):,} keys with a value"
+            advice = "run siltstone empty on the directories, once the broker has stopped"
+            raise TooManyKeysError(reason, path=str(where), advice=advice)
+
+
+def empty_at(broker: RemoteBroker, topic: str, mode: str, *, dry_run: bool = False) -> Emptying:
+    """Empty a topic of a running broker, or show what would go. ``truncate`` reads nothing, but in a dry run.
+
+    Raises UnknownTopicError, PolicyViolationError, UsageError, TooManyKeysError, BrokerUnreachableError.
+    """
+    check_mode(mode)
+    refuse_internal(topic, "emptying it")
+    numbers = broker.topic(topic).partitions
+    settings = {one.name: one.value for one in broker.settings_of_topic(topic, everything=True)}
+    _refuse_policies(topic, mode, settings)
+    partitions = []
+    for where in (TopicPartition(topic, number) for number in numbers):
+        if mode == TRUNCATE and not dry_run:
+            partitions.append(_truncated(broker, where))
+            continue
+        live = _LiveKeys()
+        live.read(broker, where)
+        before = EmptiedPartition(
+            partition=where.partition, records=live.records, keys=len(live.keys), bytes=None
+        )
+        partitions.append(before if dry_run else _with_tombstones(broker, where, before, live))
+    notes = [NO_READER_LEARNS] if mode == TRUNCATE else []
+    return Emptying(topic=topic, mode=mode, dry_run=dry_run, partitions=partitions, notes=notes)
+
+
+def _refuse_policies(topic: str, mode: str, settings: Mapping[str, str]) -> None:
+    policies = [policy.strip() for policy in settings.get("cleanup.policy", "delete").split(",")]
+    if mode == TOMBSTONES:
+        is_tiered = settings.get("remote.storage.enable") == "true"
+        refuse_topic_policies(topic, policies, is_tiered=is_tiered)
+    elif policies == ["compact"]:
+        raise PolicyViolationError(
+            "cleanup.policy=compact: a running broker deletes no records of such a topic",
+            path=topic,
+            advice="pass the mode tombstones, or run siltstone empty on the directories of a stopped broker",
+        )
+
+
+def _truncated(broker: RemoteBroker, where: TopicPartition) -> EmptiedPartition:
+    (deleted,) = broker.delete_records({where: -1})
+    hold = None if deleted.failure is None else Hold(reason=deleted.failure)
+    return EmptiedPartition(
+        partition=where.partition,
+        records=None,
+        keys=None,
+        bytes=None,
+        log_start_offset=deleted.offset,
+        hold=hold,
+    )
+
+
+def _with_tombstones(
+    broker: RemoteBroker, where: TopicPartition, before: EmptiedPartition, live: _LiveKeys
+) -> EmptiedPartition:
+    """Write a tombstone for each key, read on, and say what is left."""
+    try:
+        _write_tombstones(broker, where, live.keys)
+        live.read(broker, where, live.end)
+        stable, end = (
+            broker.offsets([where], LATEST_TIMESTAMP, committed=committed)[where].offset or 0
+            for committed in (True, False)
+        )
+    except SiltstoneError as error:
+        return replace(before, hold=Hold(reason=str(error)))
+    hold = _CLEANING if live.values else None
+    if live.keys:
+        hold = written_again(len(live.keys))
+    if stable < end:
+        reason = f"a transaction is open from offset {stable} on"
+        hold = Hold(reason=reason, advice=f"end it, or let it time out; then {AGAIN}")
+    return replace(before, keys_after=len(live.keys), hold=hold)
+
+
+def _write_tombstones(broker: RemoteBroker, where: TopicPartition, keys: Iterable[bytes]) -> None:
+    with RemoteProducer(broker, where.topic, partition=where.partition) as producer:
+        tombstones = (NewRecord(key=key) for key in keys)
+        for some in _in_parts(tombstones, _AT_ONCE):
+            producer.append(some)
+
+
+def _in_parts(records: Iterable[NewRecord], size: int) -> Iterable[Sequence[NewRecord]]:
+    records = iter(records)
+    while some := list(itertools.islice(records, size)):
+        yield some

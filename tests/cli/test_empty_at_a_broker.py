@@ -1,0 +1,171 @@
+"""``siltstone empty --bootstrap-server``: both modes, and what a broker refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from siltstone.base.errors import BrokerUnreachableError
+from siltstone.broker.listeners import BrokerListener
+from siltstone.broker.server import BrokerServer
+from siltstone.cli.main import USAGE
+from siltstone.commands import remote, remote_emptying
+from siltstone.commands.open_directories import AGAIN
+from siltstone.commands.served import Served, ServeOptions
+from siltstone.log.names import TopicPartition
+from tests.support.asked_cluster import partition_of
+from tests.support.command_line import Command
+
+LINES = b"a:1\nb:2\nc:3\na:4\n"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Served]]:
+    """A broker's HOST:PORT, and its directories."""
+    logs = tmp_path_factory.mktemp("broker") / "logs"
+    with (
+        Served(ServeOptions(paths=(logs,), engine="process", creates=True)) as served,
+        BrokerServer(served, [BrokerListener(port=0)]) as server,
+    ):
+        server.start()
+        yield f"127.0.0.1:{server.addresses[0].port}", served
+
+
+@pytest.fixture
+def topic(
+    broker: tuple[str, Served], siltstone: Command, request: pytest.FixtureRequest
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """A topic of two partitions with four records of three keys, and the flags that name it at the broker."""
+    policy = getattr(request, "param", "compact,delete")
+    at = ("--bootstrap-server", broker[0])
+    create = ("topics", "--create", "--topic", "t", "--partitions", 2, "--config", f"cleanup.policy={policy}")
+    assert siltstone(*create, *at).status == 0
+    assert siltstone("produce", "-t", "t", "-K", ":", *at, stdin=LINES).status == 0
+    yield "t", ("--topic", "t", *at)
+    assert siltstone("topics", "--delete", "--topic", "t", *at).status == 0
+
+
+def test_a_dry_run_counts(siltstone: Command, topic: tuple[str, tuple[str, ...]]) -> None:
+    for mode in ("tombstones", "truncate"):
+        done = siltstone("empty", *topic[1], "--mode", mode, "--dry-run")
+        assert (done.status, done.lines[-1]) == (
+            0, f"topic t would be emptied ({mode}; it had 4 records)",
+        )  # fmt: skip
+        document = siltstone("empty", *topic[1], "--mode", mode, "--dry-run", "--json").document
+        assert sum(row["records"] for row in document["partitions"]) == 4
+        assert sum(row["keys"] for row in document["partitions"]) == 3
+        assert {row["bytes"] for row in document["partitions"]} == {None}
+    read = siltstone("consume", "-t", "t", "-e", "-q", *topic[1][2:])
+    assert len(read.lines) == 4  # nothing was changed
+
+
+def test_tombstones_then_a_cleaning(
+    siltstone: Command, topic: tuple[str, tuple[str, ...]], broker: tuple[str, Served]
+) -> None:
+    done = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes", "--json")
+    held = remote_emptying._CLEANING
+    assert done.status == 1
+    rows = done.document["partitions"]
+    assert [row["keys_after"] for row in rows] == [0, 0]
+    assert {row["held"] for row in rows if row["records"]} == {held.reason}
+    read = siltstone("consume", "-t", "t", "-e", "-q", "-f", "%k %S\\n", *topic[1][2:])
+    assert sorted(line for line in read.lines if line.endswith(" -1")) == ["a -1", "b -1", "c -1"]
+    # A second run writes no tombstones; once the values are cleaned away the topic is empty.
+    assert siltstone("empty", *topic[1], "--mode", "tombstones", "--yes").status == 1
+    logs = {TopicPartition("t", number) for number in range(2)}
+    broker[1].opened_cleaner().clean_now(logs, force=True)
+    done = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes")
+    assert (done.status, done.lines[-1]) == (0, "topic t is empty (tombstones; it had 3 records)")
+
+
+def test_truncate(siltstone: Command, topic: tuple[str, tuple[str, ...]]) -> None:
+    done = siltstone("empty", *topic[1], "--mode", "truncate", "--yes")
+    assert (done.status, done.lines[-1]) == (0, "topic t is empty (truncate)")
+    assert "no reader learns of it" in done.err
+    starts, ends = (
+        siltstone("get-offsets", "--topic", "t", "--time", time, *topic[1][2:]).lines for time in (-2, -1)
+    )
+    assert starts == ends and sum(int(line.rpartition(":")[2]) for line in ends) == 4
+
+
+@pytest.mark.parametrize("topic", ["compact"], indirect=True)
+def test_a_broker_truncates_no_compacted_topic(
+    siltstone: Command, topic: tuple[str, tuple[str, ...]]
+) -> None:
+    for flag in ("--yes", "--dry-run"):
+        done = siltstone("empty", *topic[1], "--mode", "truncate", flag)
+        assert (done.status, done.out, "(POLICY_VIOLATION)" in done.err) == (1, b"", True), done.err
+
+
+@pytest.mark.parametrize("topic", ["delete"], indirect=True)
+def test_tombstones_are_for_compacted_topics(siltstone: Command, topic: tuple[str, tuple[str, ...]]) -> None:
+    done = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes")
+    assert (done.status, done.out, "a tombstone removes nothing" in done.err) == (1, b"", True), done.err
+
+
+def test_keys_that_take_too_much_memory(
+    siltstone: Command, topic: tuple[str, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_emptying, "KEY_BYTES_MAX", 99)
+    done = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes")
+    assert (done.status, done.out, "keys with a value" in done.err) == (USAGE, b"", True), done.err
+    assert len(siltstone("consume", "-t", "t", "-e", "-q", *topic[1][2:]).lines) == 4
+
+
+@pytest.mark.parametrize(("flags", "status", "said"), [
+    ("--topic nope --mode truncate --yes", 1, "(UNKNOWN_TOPIC_OR_PARTITION)"),
+    ("--topic __consumer_offsets --mode truncate --yes", 1, "the broker's own"),
+    ("--topic t --yes", USAGE, "no mode"),
+    ("--mode truncate --yes", USAGE, "no topic"),
+    ("--topic t --mode x --yes", USAGE, "no mode 'x'"),
+    ("--topic t --mode truncate", USAGE, "no terminal to ask on"),
+    ("--topic t --mode truncate --yes --engine spark", USAGE, "has its own cleaner"),
+    ("--topic t --mode truncate --yes --server-properties F", USAGE, "is for log directories"),
+    ("--topic t --mode truncate --yes --dir D", USAGE, "a directory and --bootstrap-server"),
+])  # fmt: skip
+def test_what_is_refused(
+    siltstone: Command, broker: tuple[str, Served], flags: str, status: int, said: str
+) -> None:
+    done = siltstone("empty", *flags.split(), "--bootstrap-server", broker[0])
+    assert (done.status, done.out, done.err.count("\n"), said in done.err) == (status, b"", 1, True), done.err
+
+
+def test_nothing_listens(siltstone: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "SECONDS", 1.0)
+    with partition_of(b"") as gone:
+        pass
+    done = siltstone("empty", "--topic", "t", "--mode", "truncate", "--yes", "--bootstrap-server", gone)
+    assert (done.status, done.out, "(BROKER_UNREACHABLE)" in done.err) == (1, b"", True), done.err
+
+
+def test_a_key_that_is_written_again(
+    siltstone: Command, topic: tuple[str, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody writes while the tombstones are written."""
+    real = remote_emptying._write_tombstones
+
+    def then_others(*arguments: object) -> None:
+        real(*arguments)  # type: ignore[arg-type]
+        siltstone("produce", "-t", "t", "-K", ":", *topic[1][2:], stdin=LINES)
+
+    monkeypatch.setattr(remote_emptying, "_write_tombstones", then_others)
+    done = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes")
+    assert (done.status, "written again; stop what writes" in done.out.decode()) == (1, True)
+
+
+def test_a_broker_that_is_gone_after_the_first_partition(
+    siltstone: Command, topic: tuple[str, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+
+    def fail_later(*arguments: object) -> None:
+        calls.append(arguments)
+        raise BrokerUnreachableError("the broker does not answer")
+
+    monkeypatch.setattr(remote_emptying, "_write_tombstones", fail_later)
+    done = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes", "--json")
+    assert done.status == 1 and len(calls) == 2
+    held = {(row["held"], row["advice"]) for row in done.document["partitions"]}
+    assert {advice for _, advice in held} == {AGAIN}
+    assert all("the broker does not answer" in str(reason) for reason, _ in held)
