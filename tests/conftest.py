@@ -10,12 +10,15 @@ import hypothesis
 import pytest
 
 from tests.support.golden_sets import unpack_broker, unpack_cleaned, unpack_golden
+from tests.support.thoroughness import examples
 
 # A process that a shell started in the background ignores Ctrl-C, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test has a deadline by the clock: beside a load one would fail now and then.
-hypothesis.settings.register_profile("siltstone", hypothesis.settings(), deadline=None)
+hypothesis.settings.register_profile(
+    "siltstone", hypothesis.settings(), deadline=None, max_examples=examples(100)
+)
 hypothesis.settings.load_profile("siltstone")
 
 LONGEST = ("spark", "property", "crash", "kafka", "operator", "runtime", "compaction", "log")

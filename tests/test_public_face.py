@@ -14,6 +14,7 @@ import pytest
 
 import siltstone as st
 from siltstone.base.errors import SiltstoneError
+from tests.commands.test_library_page import PROGRAM as PAGES_PROGRAM
 
 PROGRAM = Path(__file__).parent / "support" / "typed_program.py"
 PYRIGHT = Path(sys.executable).parent / "basedpyright"
@@ -86,10 +87,24 @@ def expected() -> list[str]:
     return [line.partition("# reveals: ")[2] for line in lines if "# reveals: " in line]
 
 
+STRICT_BUT_FOR_THE_PAGE = """
+[mypy]
+strict = true
+[mypy-page]
+disallow_untyped_defs = false
+disallow_untyped_calls = false
+[mypy-siltstone.testing]
+implicit_reexport = true
+"""
+
+
 def test_mypy_sees_real_types(tmp_path: Path) -> None:
-    printed = checked(
-        sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache", cwd=tmp_path
-    )
+    """And none of the program of ``docs/library.md`` is wrong."""
+    page = tmp_path / "page.py"
+    page.write_text(PAGES_PROGRAM, encoding="utf-8")
+    (tmp_path / "mypy.ini").write_text(STRICT_BUT_FOR_THE_PAGE, encoding="utf-8")
+    command = (sys.executable, "-m", "mypy", "--cache-dir", tmp_path / "cache", page)
+    printed = checked(*command, cwd=tmp_path)
     errors = [line for line in printed.splitlines() if ": error:" in line]
     assert len(errors) == 1 and "no_such_name" in errors[0], printed
     revealed = [line.split('"')[1] for line in printed.splitlines() if "Revealed type is" in line]

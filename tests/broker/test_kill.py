@@ -22,7 +22,7 @@ from tests.support.going_on import (
 )
 from tests.support.thoroughness import THOROUGH
 
-KILLS = 40 if THOROUGH else 3
+KILLS = 40 if THOROUGH else 2
 """The last one when all is acknowledged, the others under load."""
 MORE = 3000 if THOROUGH else 600
 """Records between two kills, at most."""

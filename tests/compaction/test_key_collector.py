@@ -131,7 +131,7 @@ def _runs(seed: int, count: int = 40) -> list[list[Rec]]:
 
 
 def test_any_capacity_and_any_number_of_buckets_give_the_same_retained_offsets() -> None:
-    for seed in range(4):
+    for seed in range(examples(4)):
         runs = _runs(seed)
         for first_dirty in (0, 77, 10_000):
             wanted = expected_of(runs, first_dirty)

@@ -29,6 +29,7 @@ from tests.support.operator.staged import (
     stage,
     stage_several,
 )
+from tests.support.thoroughness import THOROUGH, few
 
 SET = "basic_zipf_ts"
 
@@ -65,6 +66,9 @@ def whole_run(golden: Path, folder: Path, **changes: Any) -> tuple[list[files.Op
     return seen, log_bytes(staged.partition), staged.checkpoint()
 
 
+STEP = 5 if THOROUGH else 23
+
+
 def at_operation(number: int, do: Callable[[], None]) -> Callable[[files.Operation], None]:
     """An observer that does something before one operation."""
     left = number
@@ -78,7 +82,9 @@ def at_operation(number: int, do: Callable[[], None]) -> Callable[[files.Operati
     return watch
 
 
-@pytest.mark.parametrize(("signal_number", "step"), [(signal.SIGINT, 9), (signal.SIGTERM, 31)])
+@pytest.mark.parametrize(
+    ("signal_number", "step"), [(signal.SIGINT, 9 if THOROUGH else 37), (signal.SIGTERM, 31)]
+)
 def test_after_a_signal_at_any_moment_the_next_run_ends_with_the_same_log(
     golden: Path, tmp_path: Path, signal_number: signal.Signals, step: int
 ) -> None:
@@ -114,7 +120,7 @@ def test_after_a_crash_at_any_moment_the_next_run_ends_with_the_same_log(
     seen, cleaned, checkpoint = whole_run(golden, tmp_path / "whole", max_extra_bytes=SMALL_WAVES)
 
     swept = 0
-    for at in range(0, len(seen), 5):
+    for at in range(0, len(seen), STEP):
         staged = stage(golden, SET, tmp_path / f"died-{at}")
         values = last_values(staged.partition)
 
@@ -139,10 +145,10 @@ def test_after_a_crash_at_any_moment_the_next_run_ends_with_the_same_log(
         no_leftovers(staged.directory)
         assert last_values(staged.partition) == values
         assert (log_bytes(staged.partition), staged.checkpoint()) == (cleaned, checkpoint), at
-    assert swept > len(seen) // 5 * 0.7
+    assert swept > len(seen) // STEP * 0.7
 
 
-@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+@pytest.mark.parametrize("share", few([(0.3,), (0.6,), (0.95,)], 1))
 def test_after_kill_9_the_next_run_ends_with_the_same_log(golden: Path, tmp_path: Path, share: float) -> None:
     seen, cleaned, checkpoint = whole_run(golden, tmp_path / "whole", max_extra_bytes=SMALL_WAVES)
     folder = tmp_path / "killed"

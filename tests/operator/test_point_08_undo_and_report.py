@@ -27,6 +27,7 @@ from tests.support.operator.staged import (
     stage,
     stage_several,
 )
+from tests.support.thoroughness import share
 
 SET = "basic_zipf_ts"
 
@@ -67,7 +68,7 @@ def test_undo_resumes_after_a_crash_at_any_moment(golden: Path, tmp_path: Path, 
         assert kept is not None
         with files.observe(seen.append):
             app.undo(kept)
-    for at in range(0, len(seen), 5 if broken_off == "clean" else 3):
+    for at in share(range(0, len(seen), 5 if broken_off == "clean" else 3), 3):
         staged = stage(golden, "basic", tmp_path / f"{at}")
         before, keep = listing(staged.directory), tmp_path / f"keep-{at}"
 

@@ -18,7 +18,7 @@ from siltstone.base.records.layout import Bytes
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from tests.support.records import twin
 from tests.support.records.arrays import array, complete_headers, records_of
-from tests.support.thoroughness import examples
+from tests.support.thoroughness import examples, share
 
 LIMIT = 1 << 16
 ROOM_MAX = 4 << 20
@@ -96,7 +96,7 @@ def entry_at(position: int) -> int:
 
 @pytest.mark.parametrize("mask", [0x01, 0x80])
 def test_every_single_byte_changed(mask: int) -> None:
-    for position in range(len(valid_log())):
+    for position in share(range(len(valid_log())), 3):
         window = array(valid_log())
         window[position] ^= mask
         found, refused = right_rows(window)
@@ -126,7 +126,7 @@ def test_every_cut() -> None:
 
 
 def test_a_byte_missing() -> None:
-    for position in range(0, len(valid_log()), 2):
+    for position in share(range(0, len(valid_log()), 2), 3):
         log = bytearray(valid_log())
         del log[position]
         found, refused = right_rows(array(bytes(log)))
@@ -187,7 +187,7 @@ def test_no_damage_makes_a_large_allocation() -> None:
     right_rows(whole)
     tracemalloc.start()
     try:
-        for position in range(0, len(whole), 7):
+        for position in share(range(0, len(whole), 7), 5):
             for value in (0x7F, 0xFF):
                 window = whole.copy()
                 window[position] = value

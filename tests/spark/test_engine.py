@@ -1,5 +1,6 @@
 """The Spark engine gives the bytes of the in-process one, both ways of spreading; its workers may die."""
 
+import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ from tests.support.operator.staged import (
     stage_several,
 )
 from tests.support.spark.ways import WAYS
+from tests.support.thoroughness import few
 
 pytestmark = pytest.mark.spark
 
@@ -63,14 +65,23 @@ def same(golden: Path, tmp_path: Path, name: str, engine: Any, **changes: Any) -
     no_leftovers(there.directory)
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", few([(name,) for name in SETS], 0, 3))
 def test_a_whole_log_in_one_task(golden: Path, tmp_path: Path, session: SparkSession, name: str) -> None:
     same(golden, tmp_path, name, SparkEngine(session))
 
 
 @pytest.mark.usefixtures("always_spread")
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("name", "buckets"), [("basic_zipf_ts", 1), ("codec_lz4", 5), ("idempotent", 5)])
+@pytest.mark.parametrize(
+    ("name", "buckets", "way"),
+    few(
+        [
+            (name, buckets, way)
+            for name, buckets in (("basic_zipf_ts", 1), ("codec_lz4", 5), ("idempotent", 5))
+            for way in WAYS
+        ],
+        *(1, 2),
+    ),
+)
 def test_one_log_over_all_workers(
     golden: Path, tmp_path: Path, session: SparkSession, name: str, buckets: int, way: int
 ) -> None:
@@ -190,8 +201,9 @@ def dying(task: Callable[..., Any], once: str | None, after: int = 0) -> Callabl
 
 
 @pytest.mark.usefixtures("always_spread")
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("task", ["extract_task", "merge_task", "rewrite_task"])
+@pytest.mark.parametrize(
+    ("task", "way"), few(itertools.product(("extract_task", "merge_task", "rewrite_task"), WAYS), 0, 3, 4)
+)
 def test_a_worker_is_killed_and_its_task_goes_again(
     golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, task: str, way: int
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.support.errors import raises_error
 from tests.support.ledger.driving import How, compact_and_check, opened
 from tests.support.ledger.oracle import Model
 from tests.support.operator.staged import stage_several
+from tests.support.thoroughness import few
 
 pytestmark = pytest.mark.spark
 
@@ -80,8 +82,10 @@ WAYS = ["another user", "another file of the same name", "No such file"]
 
 
 @pytest.mark.usefixtures("elsewhere")
-@pytest.mark.parametrize("about", WAYS)
-@pytest.mark.parametrize("spread", [False, True])
+@pytest.mark.parametrize(
+    ("about", "spread"),
+    few(itertools.product(WAYS, [False, True]), 1, 2, 4),  # each way, either once
+)
 def test_others_are_refused_before_anything_is_cleaned(
     session: SparkSession,
     several: tuple[Path, app.CleanRequest],

@@ -83,7 +83,6 @@ def left_in_staging(living: Living) -> set[str]:
 
 
 ALWAYS = {
-    (SPREAD, "rewrite_task", "raised"),
     (RANGES, "join_task", "killed"),
     (WAVES, "gather_task", "killed"),
 }
@@ -136,7 +135,7 @@ def fatal(task: Callable[..., Any], guilty: str, end: str) -> Callable[..., Any]
 SEVERAL = ["basic", "codec_zstd", "tombstones", "keyless", "codec_lz4", "grouping", "codec_gzip", "min_lag"]
 
 
-@pytest.mark.parametrize("end", ["killed", "raised"])
+@pytest.mark.parametrize("end", [pytest.param("killed", marks=pytest.mark.long), "raised"])
 def test_a_log_that_costs_its_workers_their_lives_takes_no_other_with_it(
     golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:

@@ -18,6 +18,7 @@ from tests.support import golden_sets
 from tests.support.cleaning.lives import cut_at_every_batch
 from tests.support.explaining import explain_request
 from tests.support.operator.staged import stage
+from tests.support.thoroughness import few
 from tests.support.verify.editing import Spoiler
 from tests.support.verify.spoilings import SPOILINGS
 from tests.support.verify.staging import stage_pair
@@ -25,17 +26,19 @@ from tests.support.verify.staging import stage_pair
 pytestmark = pytest.mark.spark
 
 
+HOW = [
+    (False, False, False),
+    (True, False, False),
+    (True, True, False),
+    (True, False, True),
+    (True, True, True),
+]
+
+
 @pytest.mark.parametrize(
-    ("is_spread", "is_in_exchange_stage", "is_cut"),
-    [
-        (False, False, False),
-        (True, False, False),
-        (True, True, False),
-        (True, False, True),
-        (True, True, True),
-    ],
+    ("name", "is_spread", "is_in_exchange_stage", "is_cut"),
+    few([(name, *how) for name in ("txn", "mixed", "keyless") for how in HOW], 4, 6, 7, 10),
 )
-@pytest.mark.parametrize("name", ["txn", "mixed", "keyless"])
 def test_explanations_are_the_same(
     session: SparkSession,
     golden: Path,

@@ -141,6 +141,7 @@ def test_a_stream_copies_a_growing_log_once_by_offset(
     assert left_over(copy) == []
 
 
+@pytest.mark.long  # tests/tables/test_following.py has its rules; a micro-batch starts two processes
 def test_a_stream_says_what_it_lost(session: SparkSession, logs: Path, tmp_path: Path) -> None:
     append(rows(session, 90), logs, topic="users")
     copy, checkpoint = tmp_path / "copy", tmp_path / "checkpoint"

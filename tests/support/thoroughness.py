@@ -8,8 +8,10 @@ image of what a crash may leave on the disk: all, nothing or a random part of wh
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import pytest
 
 T = TypeVar("T")
 
@@ -38,6 +40,21 @@ def share(things: Sequence[T], of: int) -> Sequence[T]:
 def turn(number: int, things: Sequence[T]) -> Sequence[T]:
     """The one of ``things`` whose turn it is at ``number``; all when thorough."""
     return things if THOROUGH else [things[number % len(things)]]
+
+
+def few(cases: Iterable[tuple[Any, ...]], *always: int) -> list[Any]:
+    """Parameters of a test: the cases of these numbers in every run, the others in ``make test-long``.
+
+    A value of a case may be a ``pytest.param`` itself.
+    """
+    parameter = type(pytest.param(0))
+    return [
+        pytest.param(
+            *(value.values[0] if isinstance(value, parameter) else value for value in case),
+            marks=() if number in always else pytest.mark.long,
+        )
+        for number, case in enumerate(cases)
+    ]
 
 
 def examples(count: int) -> int:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.thoroughness import few
+
 OLD, NEW = "Spans", "Places"
 MODULE = """
 from typing import NamedTuple
@@ -101,15 +103,35 @@ def run(folder: Path, name: str) -> str:
     return python(folder, "import kernels")
 
 
-@pytest.mark.parametrize(
-    ("changed", "result"),
-    [({"last": 4}, 441), ({"reason": 2}, 432), ({"added": 2}, 631), ({"factor": 3}, 631)],
-    ids=["constant", "enum", "called kernel", "inlined kernel"],
-)
+CHANGES: list[tuple[dict[str, int], int]] = [
+    ({"last": 4}, 441),
+    ({"reason": 2}, 432),
+    ({"added": 2}, 631),
+    ({"factor": 3}, 631),
+]
+"""A constant, an enum, a called kernel, an inlined kernel; what comes out then."""
+IN_ONE_PROCESS = """
+import pathlib, sys
+for text in {texts!r}:
+    pathlib.Path("table.py").write_text(text)
+    for name in ("user", "table"):
+        sys.modules.pop(name, None)
+    import user
+"""
+
+
+def test_whatever_changes_in_another_file_is_compiled_in(compiled: Path) -> None:
+    """A codec that is added to ``codec_table`` must not be refused by machine code of ``check``."""
+    texts = [TABLE.format(**USUAL | changed) for changed, _ in CHANGES]
+    said = python(compiled, IN_ONE_PROCESS.format(texts=texts))
+    assert said.splitlines() == [f"{result} 0" for _, result in CHANGES]
+
+
+@pytest.mark.long  # each change in a process of its own
+@pytest.mark.parametrize(("changed", "result"), CHANGES)
 def test_what_changes_in_another_file_is_compiled_in(
     compiled: Path, changed: dict[str, int], result: int
 ) -> None:
-    """A codec that is added to ``codec_table`` must not be refused by machine code of ``check``."""
     (compiled / "table.py").write_text(TABLE.format(**USUAL | changed))
     assert python(compiled, "import user") == f"{result} 0"
 
@@ -131,7 +153,7 @@ def test_a_class_that_was_renamed_costs_a_compilation_and_nothing_else(tmp_path:
     assert run(tmp_path, NEW) == "10 1"
 
 
-@pytest.mark.parametrize("left", [0, 40])
+@pytest.mark.parametrize("left", few([(0,), (40,)], 1))
 def test_an_index_that_was_cut_is_made_anew(tmp_path: Path, left: int) -> None:
     assert run(tmp_path, OLD) == "10 0"
     (index,) = (tmp_path / "cache").rglob("*.nbi")

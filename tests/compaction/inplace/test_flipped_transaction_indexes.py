@@ -100,7 +100,7 @@ def flip_each(subject: Subject, folder: Path, bits: Callable[[Path], Iterator[in
 
 
 def every_bit(index: Path) -> Iterator[int]:
-    return iter(share(range(8 * index.stat().st_size), 5))
+    return iter(share(range(8 * index.stat().st_size), 7))
 
 
 @pytest.mark.random
@@ -121,7 +121,7 @@ def test_every_bit_of_a_small_logs_indexes(
 
 def some_bits(index: Path) -> Iterator[int]:
     """Other bits in each entry: the step has no factor in common with 34 bytes."""
-    return iter(range(0, 8 * index.stat().st_size, 19))
+    return iter(share(range(0, 8 * index.stat().st_size, 19), 3))
 
 
 @pytest.mark.parametrize(("name", "round_number"), [("txn", 1), ("txn", 2)])
