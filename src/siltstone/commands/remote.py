@@ -12,6 +12,7 @@ one source of a setting for each of its names.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -58,6 +59,9 @@ from siltstone.runtime.topics import TopicDescription, refuse_fewer_partitions
 
 SECONDS = 30.0
 """How long an answer may take."""
+CHANGED_SECONDS = 10.0
+"""How long a change of settings may take after its answer."""
+_CHECK_SECONDS = 0.05
 _SET_UNDER_THIS_NAME = tuple(
     source.value
     for source in (
@@ -283,8 +287,9 @@ class RemoteBroker:
         before = self.own_settings([name])[name]
         refuse_missing_removals(name, before, removals)
         self._alter(ResourceType.TOPIC, name, new, removals, dry_run=dry_run)
-        kept = {key: text for key, text in before.items() if key not in removals}
-        after = {**kept, **new} if dry_run else self.own_settings([name])[name]
+        after = {**{key: text for key, text in before.items() if key not in removals}, **new}
+        if not dry_run and after != before:
+            after = _once_changed(lambda: self.own_settings([name])[name], before)
         return SettingsChange(topic=name, before=before, after=after)
 
     def alter_broker_settings(
@@ -294,8 +299,9 @@ class RemoteBroker:
         BrokerUnreachableError."""
         before = self._set_at_run_time(number)
         self._alter(ResourceType.BROKER, number, new, removals, dry_run=dry_run)
-        kept = {key: text for key, text in before.items() if key not in removals}
-        after = {**kept, **new} if dry_run else self._set_at_run_time(number)
+        after = {**{key: text for key, text in before.items() if key not in removals}, **new}
+        if not dry_run and after != before:
+            after = _once_changed(lambda: self._set_at_run_time(number), before)
         return SettingsChange(topic=number, before=before, after=after)
 
     def _set_at_run_time(self, number: str) -> dict[str, str]:
@@ -387,6 +393,15 @@ class RemoteBroker:
             reason = f"offset {offset} is outside 0 to {end}, the log's end"
             raise OffsetOutOfRangeError(reason, path=str(where), advice="pass an offset up to the end, or -1")
         return max(target, start)
+
+
+def _once_changed(read: Callable[[], dict[str, str]], before: Mapping[str, str]) -> dict[str, str]:
+    """The settings once they are not those of ``before``: a Kafka shows them a moment after its answer, when
+    its broker has the controller's record. What it shows after ``CHANGED_SECONDS`` otherwise."""
+    deadline = time.monotonic() + CHANGED_SECONDS
+    while (after := read()) == before and time.monotonic() < deadline:
+        time.sleep(_CHECK_SECONDS)
+    return after
 
 
 def _id_of(described: Any) -> str:
