@@ -82,12 +82,6 @@ def test_a_bucket_has_what_a_directory_has(logs: Path, bucket: str, store: Any, 
             UsageError,
             "inside",
         ),
-        (lambda logs, url: st.export(logs, f"{url}/new", "delta", "users"), UsageError, "file systems only"),
-        (
-            lambda logs, url: st.export(logs, f"{url}/new", "iceberg", "users"),
-            UsageError,
-            "file systems only",
-        ),
         (
             lambda logs, url: plan_write(WriteOptions(path=f"{url}/there", topic="users"), ["value"]),
             DirectoryRefusedError,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import siltstone as st
@@ -22,6 +23,7 @@ from siltstone.compaction.inplace.stored_copy import FileToPut
 from siltstone.spark.clean import put_files_task
 from siltstone.spark.rows import report_of, rows_of
 from siltstone.spark.session import start_session
+from tests.objects.test_lakes import values
 from tests.support.objects.faulty import DENIED, LOST, SHORT, FaultyProxy, faulty_proxy
 from tests.support.objects.store import upload
 from tests.support.tiered import TieredLog, put_below
@@ -84,6 +86,38 @@ def test_a_dataframe_of_a_bucket(uploaded: str, s3_url: str, monkeypatch: pytest
         assert len(st.explain(uploaded, engine="spark").logs) == 3
     finally:
         session.stop()
+
+
+@pytest.mark.timeout(300)
+def test_exports_whose_tasks_put_the_files(
+    uploaded: str, bucket: str, s3_url: str, tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parquet, Delta and Iceberg, on executors that are processes of their own."""
+    with st.open(tmp_path / "logs") as logs:
+        expected = sorted(
+            value
+            for number in range(2)
+            for value in st.to_arrow(logs["users", number], view="latest")["value"].to_pylist()
+        )
+    session = start_session("local-cluster[2,1,1024]")
+    by_driver, put_file = list[str](), objects.put_file
+    monkeypatch.setattr(files, "put_file", lambda *places: (by_driver.append(str(places)), put_file(*places)))
+    try:
+        for form in ("parquet", "delta", "iceberg"):
+            target = f"s3://{bucket}/{form}"
+            made = st.export(uploaded, target, form, "users", view="latest", spark=session)
+            assert made.records == len(expected)
+            if form != "parquet":
+                assert st.export(uploaded, target, form, "users", view="latest", spark=session).files == 0
+                assert values(target, form, s3_url, made.version) == expected
+            else:
+                rows = [row["path"] for chunk in store.list(form) for row in chunk]
+                parts = [bytes(store.get(key).bytes()) for key in rows if key.endswith(".parquet")]
+                found = [pq.read_table(pa.BufferReader(part))["value"].to_pylist() for part in parts]
+                assert sorted(value for part in found for value in part) == expected
+    finally:
+        session.stop()
+    assert by_driver == []
 
 
 # clean --out s3://…: what the cleaning leaves as it is goes from store to store by tasks.

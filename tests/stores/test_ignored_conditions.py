@@ -34,7 +34,10 @@ WRITES: dict[str, Callable[[Path, str], Any]] = {
     "clean": lambda broker, root: st.clean(
         broker, out=Path(f"{root}/new"), engine="process", force=True, all_topics=True
     ),
-    "export": lambda broker, root: st.export(broker, f"{root}/new", "parquet", "users"),
+    **{
+        f"export of {form}": lambda broker, root, form=form: st.export(broker, f"{root}/new", form, "users")
+        for form in ("parquet", "delta", "iceberg")
+    },
 }
 
 

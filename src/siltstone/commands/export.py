@@ -46,19 +46,16 @@ def export(
     date (``mode`` "update", the default; "overwrite" replaces all its rows): ``view="log"`` appends new
     records, ``view="latest"`` has a row for each key, in ``buckets`` for each partition. ``compression``:
     "snappy", "none", "zstd", "lz4" or "gzip". ``decode``: as in ``st.read``. ``spark``: the ``SparkSession``
-    whose tasks write, on storage that its executors share; without one, this process does, on all cores.
-    ``storage_options``: of the object stores that ``path`` and ``target`` are in. The
-    other arguments are those of ``st.read``. Raises UsageError, EngineError, TableChangedError, and what
+    whose tasks write, to a store or to storage that its executors share; without one, this process does, on
+    all cores. ``storage_options``: of the object stores that ``path`` and ``target`` are in. The other
+    arguments are those of ``st.read``. Raises UsageError, EngineError, TableChangedError, and what
     reading raises; nothing has changed then.
     """
     use_stores(storage_options)
     rows = cast(RowKeywords, {name: arguments.pop(name, None) for name in RowKeywords.__annotations__})
     options = read_options(path, topic, arguments.pop("as_of", None), rows, arguments).with_decoders(decode)
     if format in ("delta", "iceberg"):
-        if files.is_object(target):
-            reason = "Delta and Iceberg tables are written to file systems only"
-            raise UsageError(reason, path=str(target), advice="pass a directory, or the format 'parquet'")
-        table = _open_lake(Path(target).absolute(), format)
+        table = _open_lake(files.absolute(Path(target)), format)
         return _export_to_lake(table, options, mode or "update", compression, buckets, spark)
     if buckets is not None:
         advice = "leave buckets out, or export to 'delta' or 'iceberg'"

@@ -112,7 +112,8 @@ def export_lake_on(spark: SparkSession, table: LakeTable, lake: LakePlan) -> Exp
 def _run(spark: SparkSession, lake: LakePlan) -> list[Row]:
     assert lake.options is not None
     frame, splits_of = planned(spark, lake.options)
-    with shared_folders(spark, [Path(lake.root) / DATA]) as shared:
+    folders = [] if files.is_object(lake.root) else [Path(lake.root) / DATA]
+    with shared_folders(spark, folders) as shared:
         if lake.shape.buckets:
             rows = stage_over(frame, new_rows_task, splits_of, lake)
             tasks = min(

@@ -123,10 +123,7 @@ def _begin_in_store(target: Path, options: ReadOptions, mode: str) -> str:
     if mode == "overwrite":
         reason = "a store has no rename, with which all files would be replaced at once"
         raise UsageError(reason, path=target, advice="export to a new prefix")
-    for path in partition_directories(options).values():
-        if files.is_object(path) and files.is_below(target, path.parent):
-            reason = f"the target is inside {path.parent}, and no broker would start with it"
-            raise UsageError(reason, path=target, advice="pass a prefix elsewhere")
+    refuse_log_directories(target, options)
     if files.exists(target):
         reason = "the target has objects already"
         advice = "pass another prefix; if an export was interrupted there, remove them"
@@ -154,6 +151,12 @@ def _refuse_existing(target: Path, overwrites: bool) -> None:
 def refuse_log_directories(target: Path, options: ReadOptions) -> None:
     """Raises UsageError for a target inside a log directory: no broker would start with it."""
     partitions = partition_directories(options).values()
+    if files.is_object(target):
+        for path in partitions:
+            if files.is_object(path) and files.is_below(target, path.parent):
+                reason = f"the target is inside {path.parent}, and no broker would start with it"
+                raise UsageError(reason, path=target, advice="pass a prefix elsewhere")
+        return
     logs = {files.stat(place).device_and_inode for path in partitions for place in (path, path.parent)}
     for parent in target.resolve().parents:
         if files.exists(parent) and files.stat(parent).device_and_inode in logs:
@@ -209,13 +212,8 @@ def write_split(export: ExportPlan, number: int, split: TaskSplit) -> ExportedFi
 
 
 def _write_file(export: ExportPlan, number: int, batches: Iterable[pa.RecordBatch]) -> ExportedFile:
-    name, schema = part_name(number), schema_of(export.options)
-    if not files.is_object(export.target):
-        return write_parquet(Path(export.staging) / name, schema, export.compression, batches)
-    with files.temporary_directory("siltstone-export-") as folder:
-        written = write_parquet(Path(folder) / name, schema, export.compression, batches)
-        files.put_file(Path(folder) / name, Path(export.staging) / name)
-        return written
+    path = Path(export.staging) / part_name(number)
+    return write_parquet(path, schema_of(export.options), export.compression, batches)
 
 
 def part_name(number: int, run: str = "") -> str:
@@ -232,7 +230,12 @@ def is_part_name(name: str) -> bool:
 def write_parquet(
     path: Path, schema: pa.Schema, compression: str, batches: Iterable[pa.RecordBatch]
 ) -> ExportedFile:
-    """Write and sync a new Parquet file. Raises what ``batches`` raises, OSError."""
+    """Write and sync a new Parquet file, or put it into a store. Raises what ``batches`` raises, OSError."""
+    if files.is_object(path):
+        with files.temporary_directory("siltstone-export-") as folder:
+            written = write_parquet(Path(folder) / path.name, schema, compression, batches)
+            files.put_file(Path(folder) / path.name, path)
+            return written
     records = 0
     with files.Writer(path, permissions=0o666) as writer:
         sink, settings = _Sink(writer), column_settings(schema)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import socket
+import subprocess
+import sys
 import threading
+import time
+import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
+
+from tests.support.golden_sets import REPOSITORY
 
 BUSY = "busy"
 """Answers 503, as a store that has too many requests."""
@@ -37,8 +44,8 @@ class FaultyProxy(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, url: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, url: str, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
         self.server = urlsplit(url).netloc
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.faults: list[str] = []
@@ -98,6 +105,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        if self.path == _ORDERS:
+            for name, arguments, options in json.loads(body):
+                getattr(self.server, name)(*arguments, **options)
+            return self._send(200, str(self.server.met).encode(), {})
         request = f"{self.command} {self.path}"
         if self.server.recorded is not None:
             self.server.recorded.append(
@@ -155,6 +166,60 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing."""
 
 
+_ORDERS = "/faulty/orders"
+"""The path that a proxy of another process takes orders at: (method, arguments, keywords), each."""
+
+
+class OrderedProxy:
+    """A ``FaultyProxy`` in a process of its own, for clients that keep all threads of theirs waiting."""
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+
+    def _order(self, *orders: tuple[str, tuple[Any, ...], dict[str, Any]]) -> int:
+        request = urllib.request.Request(f"{self.url}{_ORDERS}", json.dumps(orders).encode())
+        with urllib.request.urlopen(request) as answer:
+            return int(answer.read())
+
+    @property
+    def met(self) -> int:
+        """How many requests have failed since the last order to fail."""
+        return self._order()
+
+    def fail(self, *faults: str, **options: Any) -> None:
+        """``FaultyProxy.fail``."""
+        self._order(("fail", faults, options))
+
+    def die_after(self, requests: int) -> None:
+        """``FaultyProxy.die_after``."""
+        self._order(("die_after", (requests,), {}))
+
+    def live(self) -> None:
+        """``FaultyProxy.live``."""
+        self._order(("live", (), {}))
+
+
+@contextlib.contextmanager
+def ordered_proxy(url: str) -> Iterator[OrderedProxy]:
+    """A proxy in a process of its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    words = [sys.executable, "-m", "tests.support.objects.faulty", url, str(port)]
+    process, end = subprocess.Popen(words, cwd=REPOSITORY), time.monotonic() + 60
+    try:
+        while True:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            assert process.poll() is None and time.monotonic() < end, "the proxy does not start"
+            time.sleep(0.02)
+        yield OrderedProxy(port)
+    finally:
+        process.kill()
+        process.wait()
+
+
 @contextlib.contextmanager
 def faulty_proxy(url: str) -> Iterator[FaultyProxy]:
     """A proxy in threads of this process."""
@@ -165,3 +230,7 @@ def faulty_proxy(url: str) -> Iterator[FaultyProxy]:
         finally:
             proxy.end.set()
             proxy.shutdown()
+
+
+if __name__ == "__main__":
+    FaultyProxy(sys.argv[1], int(sys.argv[2])).serve_forever()

@@ -13,19 +13,19 @@ Objects, generations, conditions, lists and copies are the server's; only the wo
       POST, DELETE ?uploadId
 
 What has no row here is answered with 501, so no condition is passed over. Tokens are checked as Google does
-it with those that a service account's key has signed.
+it with those that a service account's key has signed. It is a process of its own, since deltalake keeps all
+threads of its process waiting for a store: ``python -m tests.support.objects.google URL PORT PUBLIC_KEY``.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import email.utils
 import hashlib
 import http.client
 import itertools
 import json
-import threading
+import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -66,6 +66,12 @@ def service_account(name: str) -> str:
     return json.dumps({"type": "service_account", **fields})
 
 
+def public_key(name: str) -> str:
+    """The key with which the account's tokens are checked, in PEM."""
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return _key(name).public_key().public_bytes(serialization.Encoding.PEM, form).decode()
+
+
 class _Answer(NamedTuple):
     status: int
     data: bytes = b""
@@ -81,15 +87,15 @@ class _Refused(Exception):
 
 
 class GoogleFront(ThreadingHTTPServer):
-    """``url``: where it speaks the XML API."""
+    """Speaks the XML API on a port, for the server of ``url``; ``key``: of the tokens that it accepts."""
 
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, url: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, url: str, port: int, key: str) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
         self.server = urlsplit(url).netloc
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self._key = serialization.load_pem_public_key(key.encode())
         self.uploads: dict[str, dict[int, bytes]] = {}
         self._numbers, self._accepted = itertools.count(), set[str]()
 
@@ -104,8 +110,9 @@ class GoogleFront(ThreadingHTTPServer):
         if authorization in self._accepted:
             return True
         signed, _, signature = authorization.removeprefix("Bearer ").rpartition(".")
+        assert isinstance(self._key, rsa.RSAPublicKey)
         try:
-            _key("siltstone").public_key().verify(
+            self._key.verify(
                 base64.urlsafe_b64decode(signature + "=="),
                 signed.encode(),
                 padding.PKCS1v15(),
@@ -326,12 +333,5 @@ def _parts(body: bytes) -> Iterator[tuple[ElementTree.Element, ElementTree.Eleme
         yield by_name["PartNumber"], by_name["ETag"]
 
 
-@contextlib.contextmanager
-def google_front(url: str) -> Iterator[GoogleFront]:
-    """It runs in threads of this process."""
-    with GoogleFront(url) as front:
-        threading.Thread(target=front.serve_forever, args=(0.02,), daemon=True).start()
-        try:
-            yield front
-        finally:
-            front.shutdown()
+if __name__ == "__main__":
+    GoogleFront(sys.argv[1], int(sys.argv[2]), sys.argv[3]).serve_forever()

@@ -10,6 +10,7 @@ import hmac
 import os
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import types
@@ -23,7 +24,8 @@ import boto3
 import httpx
 from obstore.store import from_url
 
-from tests.support.objects.google import google_front, service_account
+from tests.support.golden_sets import REPOSITORY
+from tests.support.objects.google import public_key, service_account
 from tests.support.objects.packages import class_path, java_command, node, npm_package, pypi_package
 from tests.support.objects.store import s3_server
 
@@ -193,19 +195,21 @@ def google() -> Iterator[Server]:
     address = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
     command = [str(program), *address, "-backend", "memory", "-log-level", "error"]
     url = f"http://127.0.0.1:{port}"
-    with running(command, port), google_front(url) as front:
-        account = service_account("siltstone")
+    front = free_port()
+    words = [sys.executable, "-m", "tests.support.objects.google", url, str(front), public_key("siltstone")]
+    with running(command, port), running(words, front, cwd=REPOSITORY):
+        account, address_of_front = service_account("siltstone"), f"http://127.0.0.1:{front}"
         yield Server(
             name="google",
-            url=front.url,
-            environment={"GOOGLE_SERVICE_ACCOUNT_KEY": account, "GOOGLE_BASE_URL": front.url},
+            url=address_of_front,
+            environment={"GOOGLE_SERVICE_ACCOUNT_KEY": account, "GOOGLE_BASE_URL": address_of_front},
             wrong={"GOOGLE_SERVICE_ACCOUNT_KEY": service_account("another")},
             endpoint="GOOGLE_BASE_URL",
             address=lambda bucket: f"gs://{bucket}",
             make_bucket=lambda bucket: (
                 httpx.post(f"{url}/storage/v1/b", json={"name": bucket}).raise_for_status() and None
             ),
-            config={"google_service_account_key": account, "google_base_url": front.url},
+            config={"google_service_account_key": account, "google_base_url": address_of_front},
         )
 
 

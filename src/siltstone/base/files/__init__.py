@@ -71,9 +71,13 @@ from siltstone.base.files.objects import is_below as is_below
 from siltstone.base.files.objects import is_object as is_object
 from siltstone.base.files.objects import is_same_store as is_same_store
 from siltstone.base.files.objects import objects_below as objects_below
+from siltstone.base.files.objects import options_for as options_for
 from siltstone.base.files.objects import put_file as put_file
+from siltstone.base.files.objects import put_hint as put_hint
 from siltstone.base.files.objects import put_new as put_new
 from siltstone.base.files.objects import put_own as put_own
+from siltstone.base.files.objects import read_range as read_range
+from siltstone.base.files.objects import store_errors as store_errors
 from siltstone.base.files.opening import DIRECTORY as DIRECTORY
 from siltstone.base.files.opening import FILE as FILE
 from siltstone.base.files.opening import (

@@ -194,16 +194,31 @@ def _store(scheme: str, bucket: str, process: int) -> Any:
     if scheme == "hdfs":
         return HdfsStore(f"{scheme}://{bucket}")
     scheme = _STORE_SCHEME.get(scheme, scheme)
+    config, client = _config_and_client(scheme)
+    retries = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
+    url = f"{scheme}://{bucket}"
+    with _as_os_error(url):
+        return stores.from_url(url, config=config, client_options=client, retry_config=retries)
+
+
+def _config_and_client(scheme: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The options of stores of a scheme that were configured, and those of their client."""
     client = {"timeout": f"{REQUEST_SECONDS:g}s", "connect_timeout": f"{CONNECT_SECONDS:g}s"}
     option, variable = _ENDPOINTS[scheme]
     endpoint = _options.get(option) or os.environ.get(variable) or ""
     if endpoint.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP") or _options.get(_ALLOW_HTTP):
         client["allow_http"] = "true"
-    config = {name: value for name, value in _options.items() if name.startswith(_PREFIXES[scheme])}
-    retries = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
-    url = f"{scheme}://{bucket}"
-    with _as_os_error(url):
-        return stores.from_url(url, config=config, client_options=client, retry_config=retries)
+    return {name: value for name, value in _options.items() if name.startswith(_PREFIXES[scheme])}, client
+
+
+def options_for(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The options of a path's store for another library that is built on object_store, as obstore is, and
+    that reads the environment, too; none for HDFS."""
+    scheme = _STORE_SCHEME.get(place_of(path).scheme, place_of(path).scheme)
+    if scheme not in _PREFIXES:
+        return {}
+    config, client = _config_and_client(scheme)
+    return {**config, **client, "max_retries": str(RETRIES), "retry_timeout": f"{RETRY_SECONDS:g}s"}
 
 
 @cache
@@ -214,6 +229,18 @@ def _threads(process: int) -> ThreadPoolExecutor:
 
 def _of(place: Place) -> Any:
     return _store(place.scheme, place.bucket, os.getpid())
+
+
+@contextlib.contextmanager
+def store_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Errors of another such library as ``OSError`` of one line, which has nothing of the request."""
+    with _as_os_error(str(place_of(path))):
+        try:
+            yield
+        except OSError as error:
+            if error.errno is None:  # deltalake's, of whatever went wrong
+                raise RuntimeError(str(error)) from None
+            raise
 
 
 @contextlib.contextmanager
@@ -502,6 +529,18 @@ def claim(path: str | os.PathLike[str], data: bytes) -> bool:
         reason = "the store ignores If-None-Match, so it cannot keep two writers apart; nothing was written"
         raise OSError(errno.EOPNOTSUPP, reason, str(place_of(path)))
     return True
+
+
+def put_hint(path: str | os.PathLike[str], data: bytes) -> None:
+    """Put an object, over any of its key: one that several writers put, and that may be behind. Raises
+    OSError."""
+    place = place_of(path)
+
+    def put() -> None:
+        with _as_os_error(str(place)):
+            _of(place).put(place.key, data, use_multipart=False)
+
+    _whole(put)
 
 
 PART_BYTES = 16 << 20

@@ -249,7 +249,8 @@ def merge_bucket(plan: LakePlan, target: int, batches: list[pa.RecordBatch]) -> 
 
 
 def _opened(plan: LakePlan, path: str) -> pq.ParquetFile:
-    return pq.ParquetFile(pa.py_buffer(files.map_file(Path(plan.root) / path)))
+    file = Path(path) if files.is_object(path) else Path(plan.root) / path
+    return pq.ParquetFile(pa.py_buffer(files.map_file(file)))
 
 
 def _is_same(

@@ -6,7 +6,8 @@
       txn        appId siltstone/TOPIC/buckets, siltstone/TOPIC/generation, and a number for each field of
                  ``LogProgress``: siltstone/TOPIC-PARTITION/GENERATION/FIELD. Delta keeps transactions in its
                  checkpoints, so no later commit loses them; with a generation, all before it are void
-      commitInfo siltstone: the same, to be read by people (``DESCRIBE HISTORY``)
+      commitInfo siltstone: the same, to be read by people (``DESCRIBE HISTORY``); siltstoneCommit: a random
+                 word, by which a commit to a store whose answer got lost is known
 
 A commit may only make the version after the one that was read: with retries, delta-rs would take two exports
 that append the same offsets for writers that do not touch each other. Tables with features that change which
@@ -15,9 +16,11 @@ rows a file has (deletion vectors, column mapping) are refused.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,11 +39,12 @@ from siltstone.tables.lakes.table import (
     LogProgress,
     TableShape,
     changed,
+    read_footer,
 )
 
 try:
     from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-    from deltalake.exceptions import CommitFailedError, DeltaError
+    from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
     from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 except ImportError as error:
     raise ImportError(
@@ -62,15 +66,24 @@ class DeltaLake:
     def __init__(self, root: Path) -> None:
         """Raises UsageError for a table with features that are not known here, what deltalake raises."""
         self.root = root
+        self._storage = files.options_for(root) if files.is_object(root) else None
         has_log = files.is_directory(root / "_delta_log", follow=False)
-        is_table = has_log and DeltaTable.is_deltatable(os.fspath(root))
-        self._table = DeltaTable(os.fspath(root)) if is_table else None
+        self._table = self._opened() if has_log else None
         if self._table is not None:
             features = set(self._table.protocol().reader_features or ())
             if features - _FEATURES or self._table.protocol().min_reader_version == 2:
                 names = ", ".join(sorted(features - _FEATURES)) or "columnMapping"
                 reason = f"another writer has given the table features that an export cannot keep: {names}"
                 raise UsageError(reason, path=root, advice="export to another target")
+
+    def _opened(self) -> DeltaTable | None:
+        """The table; None if the folder of its log has no version yet."""
+        # DeltaTable.is_deltatable would keep all threads of this process waiting for the store.
+        try:
+            with _store_errors(self.root):
+                return DeltaTable(os.fspath(self.root), storage_options=self._storage)
+        except TableNotFoundError:
+            return None
 
     @property
     def version(self) -> int | None:
@@ -146,31 +159,57 @@ class DeltaLake:
         if self._table is not None:
             generation = self._table.version() + 1 if change.replaces_all else self._generation(shape.topic)
         added = [_add_action(self.root, shape, file, now_ms) for file in change.added]
+        word = secrets.token_hex(8)
         properties = CommitProperties(
-            custom_metadata={"siltstone": json.dumps(_for_people(shape, change))},
+            custom_metadata={"siltstone": json.dumps(_for_people(shape, change)), "siltstoneCommit": word},
             max_commit_retries=0,
             app_transactions=list(_transactions(shape, change, generation)),
         )
         delta_schema = Schema.from_arrow(schema)
+        version = 0 if self._table is None else self._table.version() + 1
         try:
             if self._table is None:
-                create_table_with_add_actions(
-                    os.fspath(self.root), delta_schema, added, "error", partition_by, shape.topic,
-                    commit_properties=properties,
-                )  # fmt: skip
-                return 0
+                with _store_errors(self.root):
+                    create_table_with_add_actions(
+                        os.fspath(self.root), delta_schema, added, "error", partition_by, shape.topic,
+                        storage_options=self._storage, commit_properties=properties,
+                    )  # fmt: skip
+                return version
             removed = [_remove_action(shape, file, now_ms) for file in change.removed]
-            base = self._table.version()
-            self._table.create_write_transaction(
-                [*added, *removed], "append", delta_schema, partition_by, commit_properties=properties
-            )
-            return base + 1
-        except CommitFailedError:
-            raise changed(self.root) from None
+            with _store_errors(self.root):
+                self._table.create_write_transaction(
+                    [*added, *removed], "append", delta_schema, partition_by, commit_properties=properties
+                )
+            return version
         except DeltaError as error:
-            if self._table is None and "already exists" in str(error):
-                raise changed(self.root) from None
-            raise
+            if not isinstance(error, CommitFailedError) and (version or "already exists" not in str(error)):
+                raise
+            if self._has_own(version, word):
+                return version
+            raise changed(self.root) from None
+
+    def _has_own(self, version: int, word: str) -> bool:
+        """Is the version this commit after all? A store may have done it without its answer coming through,
+        and then refuses the second try. Raises OSError."""
+        if not files.is_object(self.root):
+            return False
+        return word.encode() in files.read_bytes(self.root / "_delta_log" / f"{version:020}.json")
+
+
+@contextlib.contextmanager
+def _store_errors(root: Path) -> Iterator[None]:
+    """Errors of a store's as ``OSError``; those of the table as they are."""
+    if not files.is_object(root):
+        yield
+        return
+    with files.store_errors(root):
+        try:
+            yield
+        except DeltaError as error:
+            failed = error
+        else:
+            return
+    raise failed
 
 
 def _as_in_delta(columns: pa.Schema) -> pa.Schema:
@@ -210,7 +249,7 @@ def _add_action(root: Path, shape: TableShape, file: DataFile, now_ms: int) -> A
         partition_values=_partition_values(shape, file),
         modification_time=now_ms,
         data_change=True,
-        stats=json.dumps(_statistics(root / file.path, file.records)),
+        stats=json.dumps(_statistics(root / file.path, file)),
     )
 
 
@@ -218,11 +257,11 @@ def _remove_action(shape: TableShape, file: DataFile, now_ms: int) -> RemoveActi
     return RemoveAction(file.path, True, now_ms, file.size, _partition_values(shape, file))
 
 
-def _statistics(path: Path, records: int) -> dict[str, object]:
+def _statistics(path: Path, file: DataFile) -> dict[str, object]:
     """Delta's statistics of a file: how many records, and the smallest and largest offset and time."""
     least: dict[str, object] = {}
     most: dict[str, object] = {}
-    bounds = _bounds(path, ("offset", "timestamp"))
+    bounds = _bounds(read_footer(path, file.size), ("offset", "timestamp"))
     if "offset" in bounds:
         least["offset"], most["offset"] = bounds["offset"]
     if "timestamp" in bounds:
@@ -230,12 +269,11 @@ def _statistics(path: Path, records: int) -> dict[str, object]:
         times = _iso_time(low, up=False), _iso_time(high, up=True)
         if None not in times:
             least["timestamp"], most["timestamp"] = times
-    return {"numRecords": records, "minValues": least, "maxValues": most}
+    return {"numRecords": file.records, "minValues": least, "maxValues": most}
 
 
-def _bounds(path: Path, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+def _bounds(footer: pq.FileMetaData, names: Sequence[str]) -> dict[str, tuple[int, int]]:
     """The smallest and the largest value of columns of 64-bit numbers, by the file's footer."""
-    footer = pq.read_metadata(pa.py_buffer(files.map_file(path)))
     bounds: dict[str, tuple[int, int]] = {}
     for group in map(footer.row_group, range(footer.num_row_groups)):
         for column in map(group.column, range(group.num_columns)):

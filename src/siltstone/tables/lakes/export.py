@@ -24,8 +24,14 @@ from siltstone.tables.table import plan, read_split
 
 
 def begin(lake: LakePlan) -> None:
-    """Make the folder of data files. Raises OSError."""
-    files.make_directory(Path(lake.root) / DATA, parents=True)
+    """Make the folder of data files. Raises OSError, also for a store where two exports could both commit."""
+    folder = Path(lake.root) / DATA
+    if not files.is_object(folder):
+        return files.make_directory(folder, parents=True)
+    trial = folder / f"{lake.run}.nonce"
+    files.claim(trial, b"")
+    files.delete_objects([trial])
+    return None
 
 
 def append_split(lake: LakePlan, number: int, split: TaskSplit) -> ExportedFile | None:
@@ -62,7 +68,8 @@ def finish(table: LakeTable, lake: LakePlan, written: Sequence[ExportedFile | Wr
     )
     version = table.version
     if added or removed or lake.progress or version is None:
-        files.sync_directory(Path(lake.root) / DATA)
+        if not files.is_object(lake.root):
+            files.sync_directory(Path(lake.root) / DATA)
         try:
             version = table.commit(
                 lake.shape,
@@ -108,9 +115,14 @@ def _check_files(lake: LakePlan, added: Sequence[DataFile]) -> None:
 def _remove_files(lake: LakePlan, kept: Container[str] = ()) -> None:
     """Remove this run's files, except the ``kept`` ones: those of attempts that were not reported."""
     folder = Path(lake.root) / DATA
-    for name in files.list_files(folder):
-        if name.startswith(f"part-{lake.run}") and name not in kept:
-            files.unlink(folder / name)
+    if not files.exists(folder):
+        return
+    names = [name for name in files.list_files(folder) if name.startswith(f"part-{lake.run}")]
+    left = [folder / name for name in names if name not in kept]
+    if files.is_object(folder):
+        return files.delete_objects(left)
+    for path in left:
+        files.unlink(path)
 
 
 def abandon(lake: LakePlan) -> None:

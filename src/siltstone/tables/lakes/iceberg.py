@@ -33,12 +33,14 @@ import pyarrow.parquet as pq
 
 from siltstone.base import files
 from siltstone.base.errors import CorruptFileError, UsageError
+from siltstone.tables.lakes.iceberg_files import StoreFiles
 from siltstone.tables.lakes.table import (
     Change,
     DataFile,
     LogProgress,
     TableShape,
     changed,
+    read_footer,
 )
 from siltstone.tables.options import directory_path
 
@@ -86,7 +88,7 @@ class IcebergLake:
     def __init__(self, root: Path) -> None:
         """Raises CorruptFileError, UsageError for a table that was moved."""
         self.root, self._metadata = root, None
-        self._io = load_file_io({}, os.fspath(root))
+        self._io = StoreFiles() if files.is_object(root) else load_file_io({}, os.fspath(root))
         self._version = _newest_version(root)
         self._files: dict[str, IcebergFile] = {}
         if self._version is not None:
@@ -157,7 +159,8 @@ class IcebergLake:
 
     def commit(self, shape: TableShape, change: Change) -> int:
         """Commit onto this version, and return the new one. Raises TableChangedError, OSError."""
-        files.make_directory(self.root / _METADATA)
+        if not files.is_object(self.root):
+            files.make_directory(self.root / _METADATA)
         metadata = self._metadata or _new_metadata(self.root, shape)
         version = (self._version or 0) + 1
         base = "" if self._version is None else os.fspath(_version_path(self.root, self._version))
@@ -188,12 +191,24 @@ class _Directory(NoopCatalog):
         for requirement in requirements:
             requirement.validate(table.metadata)
         metadata = update_table_metadata(table.metadata, updates, False, table.metadata_location or None)
-        snapshot = metadata.current_snapshot()
-        if snapshot is not None:
-            _sync_manifests(snapshot, table.io)
         path = _version_path(self._root, self._version)
+        text = metadata.model_dump_json(exclude_none=True).encode()
+        if not files.is_object(path):
+            snapshot = metadata.current_snapshot()
+            if snapshot is not None:
+                _sync_manifests(snapshot, table.io)
+            self._link(path, text)
+        elif not files.put_own(path, text):
+            raise changed(self._root)
+        _write_hint(self._root, self._version)
+        return CommitTableResponse.model_validate(
+            {"metadata": metadata, "metadata-location": os.fspath(path)}
+        )
+
+    def _link(self, path: Path, text: bytes) -> None:
+        """Make the file, durably, if there is none of its name. Raises TableChangedError, OSError."""
         staged = path.with_name(f"{secrets.token_hex(8)}.new")
-        files.write_new(staged, metadata.model_dump_json(exclude_none=True).encode())
+        files.write_new(staged, text)
         try:
             files.inherit_owner(staged)
             files.link(staged, path)
@@ -203,10 +218,6 @@ class _Directory(NoopCatalog):
             with contextlib.suppress(OSError):
                 files.unlink(staged)
         files.sync_directory(path.parent)
-        _write_hint(self._root, self._version)
-        return CommitTableResponse.model_validate(
-            {"metadata": metadata, "metadata-location": os.fspath(path)}
-        )
 
 
 def _sync_manifests(snapshot: Snapshot, io: Any) -> None:
@@ -234,10 +245,13 @@ def _newest_version(root: Path) -> int | None:
 
 
 def _write_hint(root: Path, version: int) -> None:
+    if files.is_object(root):  # of two writers the slower one may put back an older one
+        return files.put_hint(root / _METADATA / _HINT, b"%d" % version)
     staged = root / _METADATA / f"{secrets.token_hex(8)}.new"
     files.write_new(staged, b"%d" % version)
     files.inherit_owner(staged)
     files.rename(staged, root / _METADATA / _HINT)
+    return None
 
 
 def _read_metadata(path: Path) -> TableMetadata:
@@ -317,7 +331,7 @@ def _data_file(file: IcebergFile) -> DataFile:
 
 def _iceberg_file(root: Path, metadata: TableMetadata, shape: TableShape, file: DataFile) -> IcebergFile:
     path, schema = root / file.path, metadata.schema()
-    footer = pq.read_metadata(pa.py_buffer(files.map_file(path)))
+    footer = read_footer(path, file.size)
     ids = parquet_path_to_id_mapping(schema)
     wanted = compute_statistics_plan(schema, metadata.properties)
     for column in range(footer.num_columns):

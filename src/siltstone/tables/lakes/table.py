@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from siltstone.base import files
 from siltstone.base.errors import TableChangedError, UsageError
@@ -106,6 +107,21 @@ class LakeTable(Protocol):
     def commit(self, shape: TableShape, change: Change) -> int:
         """Commit onto this version, and return the new one. Raises TableChangedError."""
         ...
+
+
+_FOOTER_BYTES = 64 << 10
+
+
+def read_footer(path: Path, size: int) -> pq.FileMetaData:
+    """The footer of a Parquet file of ``size`` bytes; of an object no more than its end is fetched. Raises
+    OSError."""
+    if not files.is_object(path):
+        return pq.read_metadata(pa.py_buffer(files.map_file(path)))
+    end = files.read_range(path, max(size - _FOOTER_BYTES, 0), size, size)
+    needed = min(int.from_bytes(end[-8:-4], "little") + 8, size)  # footer, its length, the magic
+    if needed > len(end):
+        end = files.read_range(path, size - needed, size, size)
+    return pq.read_metadata(pa.BufferReader(end))
 
 
 def changed(root: Path) -> TableChangedError:
