@@ -27,8 +27,8 @@ from bench import generate as generating
 from bench.generate import Generated, generate
 from bench.measure import clean_once, planned_cleaning
 from siltstone.compaction import work
+from siltstone.compaction.assembling import assemble_pieces, remove_pieces
 from siltstone.compaction.engine import MergedLog, with_ranges
-from siltstone.compaction.joining import join_pieces, remove_pieces
 from siltstone.compaction.rewrite import Buffers
 from siltstone.compaction.staging import PieceReport, rewrite_range
 from siltstone.spark.clean import SparkEngine
@@ -104,7 +104,7 @@ def _print_steps(folder: Path, made: Generated) -> None:
                 pieces += part.pieces
             joined = 0.0
             if pieces:
-                group, joined = _timed(lambda: join_pieces(cut, cut.groups[0], pieces, str(workers)))  # noqa: B023
+                group, joined = _timed(lambda: assemble_pieces(cut, cut.groups[0], pieces, str(workers)))  # noqa: B023
                 assert group.failure is None, group.failure
                 remove_pieces(cut)
             print(

@@ -226,7 +226,7 @@ def test_a_topic_that_is_deleted_leaves_the_metrics(broker: ServedBroker) -> Non
         broker.log(name)
         counts.appended(name, 1, 10)
     broker.manager.topics.delete("goes")
-    (series,) = (one for one in shown.topic_series() if "bytesin" in one.name)
+    (series,) = (one for one in shown.topic_metrics() if "bytesin" in one.name)
     assert dict(zip(series.labels, series.values, strict=True)) == {"": 20, '{topic="stays"}': 10}
 
 

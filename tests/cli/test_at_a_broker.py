@@ -12,7 +12,7 @@ import pytest
 from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.server import BrokerServer
 from siltstone.cli import main
-from siltstone.commands.records import Range
+from siltstone.commands.records import ConsumeRange
 from siltstone.commands.remote import RemoteBroker
 from siltstone.commands.remote_records import RemoteConsumer
 from siltstone.commands.served import Served, ServeOptions
@@ -87,18 +87,17 @@ def test_log_dirs_of_certain_brokers(run: Command, address: str) -> None:
 
 
 def test_each_command_asks_a_broker_or_says_what_to_do_instead() -> None:
-    assert main.AT_A_BROKER | set(main.INSTEAD) == set(main.COMMANDS)
-    assert not main.AT_A_BROKER & set(main.INSTEAD)
+    assert main.BROKER_COMMANDS | set(main.ADVICE_WITHOUT_BROKER) == set(main.COMMANDS)
+    assert not main.BROKER_COMMANDS & set(main.ADVICE_WITHOUT_BROKER)
 
 
-@pytest.mark.parametrize("command", sorted(main.INSTEAD))
+@pytest.mark.parametrize("command", sorted(main.ADVICE_WITHOUT_BROKER))
 def test_what_works_on_files_says_so_in_one_line(run: Command, command: str) -> None:
     for arguments in (["--bootstrap-server", "there:1"], ["--bootstrap-server=there:1", "DIR"]):
         done = run(command, *arguments)
         assert (done.status, done.out, done.err.count("\n")) == (main.USAGE, b"", 1)
-        assert f"{command} works on files, and does not ask a running broker; {main.INSTEAD[command]}" in (
-            done.err
-        )
+        reason = f"{command} works on files, and does not ask a running broker"
+        assert f"{reason}; {main.ADVICE_WITHOUT_BROKER[command]}" in done.err
 
 
 @pytest.mark.parametrize("line", [
@@ -140,7 +139,7 @@ def test_a_reader_continues_and_says_what_ends_it_has_reached(run: Command, addr
         if waits == 1:
             run("produce", "-t", "followed", *server)
 
-    with RemoteConsumer(broker, "followed", offset_range=Range(offset=1)) as consumer:
+    with RemoteConsumer(broker, "followed", offset_range=ConsumeRange(offset=1)) as consumer:
         seen = list[tuple[int, int]]()
         for consumed in consumer.follow(wait):
             seen.append((len(consumed), consumed.offset))
@@ -158,4 +157,4 @@ def test_the_page_says_of_each_command_whether_it_asks_a_broker() -> None:
         for names, answer in re.findall(r"^\| (`.*?) \| (yes|no)", section, flags=re.MULTILINE)
         for command in re.findall(r"`([\w-]+)`", names)
     }
-    assert said == {command: command in main.AT_A_BROKER for command in main.COMMANDS}
+    assert said == {command: command in main.BROKER_COMMANDS for command in main.COMMANDS}

@@ -11,7 +11,7 @@ from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.server import BrokerServer
 from siltstone.cli.main import USAGE
 from siltstone.commands import remote, remote_emptying
-from siltstone.commands.open_directories import AGAIN
+from siltstone.commands.forced_cleaning import RUN_AGAIN
 from siltstone.commands.served import Served, ServeOptions
 from siltstone.log.names import TopicPartition
 from tests.support.asked_cluster import partition_of
@@ -167,5 +167,5 @@ def test_a_broker_that_is_gone_after_the_first_partition(
     done = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes", "--json")
     assert done.status == 1 and len(calls) == 2
     held = {(row["held"], row["advice"]) for row in done.document["partitions"]}
-    assert {advice for _, advice in held} == {AGAIN}
+    assert {advice for _, advice in held} == {RUN_AGAIN}
     assert all("the broker does not answer" in str(reason) for reason, _ in held)

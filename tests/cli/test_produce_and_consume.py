@@ -14,7 +14,7 @@ import pytest
 from siltstone.base.errors import UsageError
 from siltstone.base.records.hashing import partition_for_key
 from siltstone.commands.directories import BrokerDirectories
-from siltstone.commands.records import Range, TopicConsumer, parse_range
+from siltstone.commands.records import ConsumeRange, TopicConsumer, parse_range
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.producing import NewRecord, append
 from tests.support.command_line import Command, tree
@@ -254,7 +254,7 @@ def test_a_damaged_record_is_refused_after_those_before_it(siltstone: Command, t
 
 
 def test_an_invalid_range_is_refused() -> None:
-    assert parse_range("s@5,e@6") == Range(from_ms=5, until_ms=6)
+    assert parse_range("s@5,e@6") == ConsumeRange(from_ms=5, until_ms=6)
     for text in ("", "s", "s@", "@5", "s@5,s@6", "x@5", "5,6", "--5"):
         with pytest.raises(UsageError):
             parse_range(text)

@@ -23,7 +23,7 @@ from siltstone.commands.catalogue import Listing, list_topics
 from siltstone.commands.changes import Actor
 from siltstone.commands.erasing import ErasureRequest
 from siltstone.commands.explaining import outcome_words
-from siltstone.commands.sending import Receipt, SentRecord, send_records
+from siltstone.commands.sending import AppendedRecord, ProducerRecord, send_records
 from siltstone.commands.served import Served, ServeOptions
 from siltstone.log.names import TopicPartition
 
@@ -117,12 +117,12 @@ def _result(served: Served, *, force: bool) -> list[dict[str, object]]:
 
 def test_the_audit_log_says_that_a_record_was_refused(served: Served) -> None:
     records = [
-        SentRecord(key=b"k", value=b"v"),
-        SentRecord(value=b"keyless"),
-        SentRecord(key=b"k", partition=7),
+        ProducerRecord(key=b"k", value=b"v"),
+        ProducerRecord(value=b"keyless"),
+        ProducerRecord(key=b"k", partition=7),
     ]
     stored, keyless, elsewhere = send_records(served, ADA, "users", records)
-    assert isinstance(stored, Receipt)
+    assert isinstance(stored, AppendedRecord)
     assert isinstance(keyless, InvalidRecordError) and isinstance(elsewhere, UnknownTopicError)
     send_records(served, ADA, "users", records[:1])
     (_, _, done), (_, _, refused) = _actions(served)[:2]

@@ -17,7 +17,7 @@ from siltstone.base.errors import (
 )
 from siltstone.commands.changes import Actor
 from siltstone.commands.emptying import EMPTY, MODES, TOMBSTONES, TRUNCATE, Emptying, empty_topic
-from siltstone.commands.open_directories import OpenDirectories
+from siltstone.commands.forced_cleaning import OpenDirectories
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
 from siltstone.runtime.producing import NewRecord, append
 from tests.commands.test_erasing import files_with, open_at
@@ -101,9 +101,12 @@ def test_what_holds_the_values_is_said(tmp_path: Path) -> None:
         write(here.manager["users", 0], 3)
         done = empty(here)
         (partition,) = done.partitions
-        assert not done.is_empty and partition.hold is not None
-        assert partition.hold.until_ms == NOW + 60_000 and "min.compaction.lag.ms" in partition.hold.reason
-        assert here.changes.newest()[0].outcome == f"held: {partition.hold.reason}"
+        assert not done.is_empty and partition.not_removed is not None
+        assert (
+            partition.not_removed.until_ms == NOW + 60_000
+            and "min.compaction.lag.ms" in partition.not_removed.reason
+        )
+        assert here.changes.newest()[0].outcome == f"held: {partition.not_removed.reason}"
         assert partition.keys_after == 0, "readers see the tombstones already"
 
 
@@ -117,7 +120,10 @@ def test_an_open_transaction_keeps_its_records(tmp_path: Path) -> None:
         writer.put("k9", "open")
         done = empty(here)
         assert done.partitions[0].keys == 3
-        assert done.partitions[0].hold is not None and "transaction" in done.partitions[0].hold.reason
+        assert (
+            done.partitions[0].not_removed is not None
+            and "transaction" in done.partitions[0].not_removed.reason
+        )
         writer.end(commit=True)
         assert empty(here).is_empty
         assert {record.key: record.value for record in log} == dict.fromkeys([b"k0", b"k1", b"k2", b"k9"])

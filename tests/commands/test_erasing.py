@@ -38,8 +38,8 @@ from siltstone.commands.erasing import (
     erase_keys,
     parse_key,
 )
+from siltstone.commands.forced_cleaning import OpenDirectories
 from siltstone.commands.key_search import ELSEWHERE, KEPT, LEDGER, LOG, STAGED, WRITE
-from siltstone.commands.open_directories import OpenDirectories
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
 from siltstone.compaction.report import Cleaning, LogResult, append_cleanings
 from siltstone.log.ledger.store import LedgerStore

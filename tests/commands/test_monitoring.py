@@ -13,7 +13,7 @@ from siltstone.broker.measuring import METRICS
 from siltstone.commands.metrics import metrics_page
 from siltstone.commands.monitoring import ALERTS, PANELS, alert_rules, dashboard, write_monitoring
 from siltstone.commands.served import Served, ServeOptions
-from siltstone.commands.server_metrics import log_series, server_samples
+from siltstone.commands.server_metrics import log_metrics, server_samples
 from siltstone.web.metrics import RequestCounts
 
 _NAME = re.compile(r"\b(?:kafka|siltstone|pulsar)_[a-z0-9_]+")
@@ -32,7 +32,7 @@ def names_of_a_scrape(path: Path) -> set[str]:
         counts = RequestCounts()
         counts.count("/ui/", "GET", 200, 0.1)
         samples = server_samples(served) + counts.samples()
-        page = b"".join(metrics_page(samples, log_series(served), is_openmetrics=False)).decode()
+        page = b"".join(metrics_page(samples, log_metrics(served), is_openmetrics=False)).decode()
     return {re.split(r"[{ ]", line)[0] for line in page.splitlines() if not line.startswith("#")}
 
 

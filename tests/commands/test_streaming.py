@@ -27,7 +27,7 @@ from siltstone.commands.streaming import (
     StreamEvent,
     check_stream,
     follow,
-    follow_shown,
+    follow_rendered,
     parse_position,
     position_text,
 )
@@ -380,7 +380,7 @@ def test_streams_that_take_turns_see_every_record_once_and_none_waits_for_a_slow
 
         def stream(limit: int) -> AsyncIterator[list[str | None]]:
             query = RecordQuery(start_offset=0, limit=limit)
-            return follow_shown(topic_of(logs[:1]), query, shown, stopped=stopped, turns=turns)
+            return follow_rendered(topic_of(logs[:1]), query, shown, stopped=stopped, executor=turns)
 
         async def all_of(limit: int) -> list[str | None]:
             found = list[str | None]()
@@ -417,8 +417,8 @@ def test_a_searching_stream_gives_its_turn_away(
 
     async def read(turns: ThreadPoolExecutor) -> None:
         async def first_event(name: str, query: RecordQuery) -> None:
-            async for _ in follow_shown(
-                topic_of(logs[:1]), query, lambda _: turns_of.append(name), turns=turns
+            async for _ in follow_rendered(
+                topic_of(logs[:1]), query, lambda _: turns_of.append(name), executor=turns
             ):
                 return
 

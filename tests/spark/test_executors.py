@@ -21,7 +21,7 @@ from siltstone.log.checkpoints import write_checkpoint
 from siltstone.spark import executors, jobs
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.compact import SparkCompactionEngine
-from siltstone.spark.executors import workers_of
+from siltstone.spark.executors import default_task_count
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import one
 from tests.support.errors import raises_error
@@ -175,8 +175,8 @@ def test_a_job_has_as_many_tasks_as_executors_run(
     clock: list[float], session: Any, workers: int, waited: float
 ) -> None:
     """The first job waits until they are there; later ones take what there is."""
-    assert workers_of(session) == workers
+    assert default_task_count(session) == workers
     assert clock[0] == pytest.approx(waited, abs=0.3)
     session.slots = [11]
-    assert not waited or workers_of(session) == 11
+    assert not waited or default_task_count(session) == 11
     assert clock[0] == pytest.approx(waited, abs=0.3)

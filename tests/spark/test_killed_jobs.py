@@ -41,7 +41,7 @@ STAGES = [
     (SPREAD, "merge_task", "killed"),
     (SPREAD, "rewrite_task", "raised"),
     (RANGES, "rewrite_task", "killed"),
-    (RANGES, "join_task", "killed"),
+    (RANGES, "assemble_task", "killed"),
     (WAVES, "gather_task", "killed"),
     (WAVES, "rewrite_from_files_task", "killed"),
 ]
@@ -83,7 +83,7 @@ def left_in_staging(living: Living) -> set[str]:
 
 
 ALWAYS = {
-    (RANGES, "join_task", "killed"),
+    (RANGES, "assemble_task", "killed"),
     (WAVES, "gather_task", "killed"),
 }
 

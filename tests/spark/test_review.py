@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from siltstone.commands import review
 from siltstone.compaction import explain
 from siltstone.spark.clean import SparkEngine
-from siltstone.spark.executors import workers_of
+from siltstone.spark.executors import default_task_count
 from siltstone.spark.verify import SparkChecker
 from tests.support import golden_sets
 from tests.support.cleaning.lives import cut_at_every_batch
@@ -86,4 +86,4 @@ def test_all_logs_of_a_broker_in_one_job(
 
 
 def test_workers_are_read_from_the_settings(session: SparkSession) -> None:
-    assert workers_of(session) == 2
+    assert default_task_count(session) == 2

@@ -37,7 +37,7 @@ from siltstone.web.guards import (
     is_of_job,
     is_question,
 )
-from siltstone.web.here import By, Here
+from siltstone.web.here import CurrentActor, Here
 from siltstone.web.identity import Identity, Role, Users
 from siltstone.web.running import rules_of
 from tests.web.conftest import client_of
@@ -140,17 +140,17 @@ _router = APIRouter()
 
 
 @_router.post("/probe/topics/{name}", dependencies=[ADMIN])
-def _create(name: str, served: Here, by: By) -> str:
+def _create(name: str, served: Here, by: CurrentActor) -> str:
     return administration.create_topic(served, by, name, 1, {}).status
 
 
 @_router.delete("/probe/topics/{name}", dependencies=[ADMIN])
-def _delete(name: str, served: Here, by: By) -> str:
+def _delete(name: str, served: Here, by: CurrentActor) -> str:
     return administration.delete_topic(served, by, name).status
 
 
 @_router.put("/probe/topics/{name}", dependencies=[EDITOR])
-def _alter(name: str, served: Here, by: By) -> str:
+def _alter(name: str, served: Here, by: CurrentActor) -> str:
     administration.alter_settings(served, by, name, {"retention.ms": "1"})
     return "altered"
 

@@ -12,7 +12,7 @@ from siltstone.base.errors import SiltstoneError, StorageError
 from siltstone.commands import administration, server_metrics
 from siltstone.commands.catalogue import Listing, list_topics
 from siltstone.commands.changes import Actor
-from siltstone.commands.metrics import Series
+from siltstone.commands.metrics import MetricFamily
 from siltstone.commands.served import Served
 from siltstone.commands.watch import NOT_READ
 from tests.support.pages import named_in_rows, sections
@@ -120,7 +120,7 @@ def test_changes_of_settings_are_counted_by_outcome(served: Served, monkeypatch:
 
 def test_a_label_with_a_quote_and_a_line_end_is_escaped() -> None:
     labels = [server_metrics.partition_label('a"b\\c\nd', 0), server_metrics.topic_label("plain")]
-    text = b"".join(Series(name="x", help="X.", labels=labels, values=[1, 2.5]).lines()).decode()
+    text = b"".join(MetricFamily(name="x", help="X.", labels=labels, values=[1, 2.5]).lines()).decode()
     (family,) = text_string_to_metric_families(text)
     assert [(sample.labels.get("topic"), sample.value) for sample in family.samples] == [
         ('a"b\\c\nd', 1),

@@ -281,7 +281,7 @@ class _Plan:
 
     def _quota_records(self) -> Iterator[ClientQuotaRecord]:
         """The quotas of users, clients and addresses."""
-        quotas = self._snapshot.registry.quotas_beside(self._snapshot.settings.cluster)
+        quotas = self._snapshot.registry.effective_quotas(self._snapshot.settings.cluster)
         for entity, values in ordered(quotas).items():
             for key, value in values.items():
                 yield ClientQuotaRecord(entity, key, value)
@@ -353,7 +353,7 @@ class _Plan:
             name: _known(here[name], dynamic_source(of_all=not name)) for name in sources if name in here
         }
         cluster = self._snapshot.settings.cluster
-        quotas = self._snapshot.registry.quotas_beside(cluster)
+        quotas = self._snapshot.registry.effective_quotas(cluster)
         return registry.all_handed_over(topics, brokers, quotas, cluster)
 
     def result(self) -> HandOver:

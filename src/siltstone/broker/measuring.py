@@ -19,7 +19,7 @@ from siltstone.broker.errors import Code
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.apis import APIS
 from siltstone.commands.clients import ApiRequests, ClientConnection
-from siltstone.commands.metrics import Sample, Series
+from siltstone.commands.metrics import MetricFamily, Sample
 from siltstone.commands.server_metrics import topic_label
 from siltstone.runtime.metrics import samples_of
 
@@ -189,7 +189,7 @@ class BrokerClients:
         }
         return samples + samples_of(values, _HELP)
 
-    def topic_series(self) -> list[Series]:
+    def topic_metrics(self) -> list[MetricFamily]:
         """The metrics of topics: of all together, without a label, and of each that still exists."""
         counts, manager = self._broker.counts, self._broker.manager
         counts.forget_all_but(manager.topics.names())
@@ -197,7 +197,7 @@ class BrokerClients:
         rows = [counts.of_all, *(of_topic for _, of_topic in topics)]
         labels = ["", *(topic_label(name) for name, _ in topics)]
         return [
-            Series(
+            MetricFamily(
                 name=f"{_TOPIC}{name}_total",
                 help=meaning,
                 labels=labels,

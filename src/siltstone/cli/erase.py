@@ -18,8 +18,8 @@ from siltstone.cli import output
 from siltstone.commands import emptying, erasing
 from siltstone.commands.engines import ENGINES
 from siltstone.commands.explain_page import counted, size_text
+from siltstone.commands.forced_cleaning import command_actor
 from siltstone.commands.library import EngineName
-from siltstone.commands.open_directories import command_actor
 
 _KEY_BYTES_MAX = 256 << 20
 _HOLDERS_SHOWN = 20
@@ -294,8 +294,8 @@ def _show_emptying(
             title, _EMPTIED_COLUMNS, [_emptied_row(partition) for partition in done.partitions], left=0
         )
     for partition in done.partitions:
-        if partition.hold is not None:
-            write(f"{done.topic}-{partition.partition}: {partition.hold.reason}; {partition.hold.advice}")
+        if (why := partition.not_removed) is not None:
+            write(f"{done.topic}-{partition.partition}: {why.reason}; {why.advice}")
     write(done.sentence)
     output.note(*done.notes)
     return 0 if is_complete else 1

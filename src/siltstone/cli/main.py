@@ -54,13 +54,13 @@ COMMANDS = {
 }
 """Each command with its line of help; the module of a command is loaded only when it is used."""
 BROKER_FLAG = "--bootstrap-server"
-AT_A_BROKER = frozenset(
+BROKER_COMMANDS = frozenset(
     "compact configs consume delete-records dump empty get-offsets groups log-dirs produce topics "
     "verify".split()
 )
 """The commands that also ask a running broker, by Kafka's protocol."""
 _STOPPED = "pass the log directories once the broker has stopped"
-INSTEAD = {
+ADVICE_WITHOUT_BROKER = {
     "backup": "pass the log directories, with --live while a broker runs",
     "clean": f"{_STOPPED}; siltstone compact has a running Kafka clean a topic",
     "compact-topic": f"{_STOPPED}; Siltstone's broker compacts from its console or by REST",
@@ -113,7 +113,7 @@ def build_app(command: str = "") -> cyclopts.App:
     return app
 
 
-def say(message: str) -> None:
+def print_error(message: str) -> None:
     """One line on standard error."""
     with contextlib.suppress(BrokenPipeError):
         sys.stderr.write(f"siltstone: {' '.join(message.split())}\n")
@@ -130,12 +130,12 @@ def escape_unencodable() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def refuse_a_broker(command: str, arguments: Sequence[str]) -> None:
+def refuse_bootstrap_server(command: str, arguments: Sequence[str]) -> None:
     """Raises UsageError for a command that works on files if it is to ask a running broker."""
     names_one = any(argument.partition("=")[0] == BROKER_FLAG for argument in arguments)
-    if names_one and command in INSTEAD:
+    if names_one and command in ADVICE_WITHOUT_BROKER:
         reason = f"{BROKER_FLAG}: {command} works on files, and does not ask a running broker"
-        raise UsageError(reason, advice=INSTEAD[command])
+        raise UsageError(reason, advice=ADVICE_WITHOUT_BROKER[command])
 
 
 def _run(arguments: list[str]) -> int:
@@ -144,7 +144,7 @@ def _run(arguments: list[str]) -> int:
     app = build_app(arguments[0] if arguments else "")
     from cyclopts import CycloptsError, UnusedCliTokensError
 
-    refuse_a_broker(arguments[0] if arguments else "", arguments[1:])
+    refuse_bootstrap_server(arguments[0] if arguments else "", arguments[1:])
     try:
         result = app(arguments)
     except CycloptsError as error:
@@ -168,23 +168,23 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         return _run(sys.argv[1:] if arguments is None else arguments)
     except UsageError as error:
-        say(str(error))
+        print_error(str(error))
         return USAGE
     except SiltstoneError as error:
-        say(f"{error} ({error.code})")
+        print_error(f"{error} ({error.code})")
     except BrokenPipeError:
         from siltstone.base import files
 
         files.discard_standard_output()
     except OSError as error:
         path = f"{error.filename}: " if error.filename else ""
-        say(f"{path}{error.strerror or error}")
+        print_error(f"{path}{error.strerror or error}")
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get((error.name or "").partition(".")[0], "spark")
         needed = f"siltstone[{extra}]"
-        say(f"{error.name} is not installed; this command needs {needed} (pip install '{needed}')")
+        print_error(f"{error.name} is not installed; this command needs {needed} (pip install '{needed}')")
     except KeyboardInterrupt:
-        say(interruption.INTERRUPTED_MESSAGE)
+        print_error(interruption.INTERRUPTED_MESSAGE)
         return interruption.current().status
     return PROBLEM
 
@@ -196,17 +196,17 @@ def _is_worth_logging(record: logging.LogRecord) -> bool:
     return not (interruption.current().was_signalled and record.exc_info)
 
 
-def _say_interrupted(line: str) -> None:
+def _print_interrupted(line: str) -> None:
     """Print the line that says why the process ends in the middle of its work."""
     if sys.stderr.isatty():  # a progress bar has hidden the cursor
         sys.stderr.write("\x1b[?25h\n")
-    say(line)
+    print_error(line)
 
 
 def main() -> NoReturn:
     """The entry point of the ``siltstone`` script."""
     escape_unencodable()
-    interrupt = interruption.InterruptHandler(print_line=_say_interrupted)
+    interrupt = interruption.InterruptHandler(print_line=_print_interrupted)
     interrupt.install()
     logging.getLogger().addFilter(_is_worth_logging)
     # Nothing here multiplies matrices. Threads for that would only keep this process from being forked.

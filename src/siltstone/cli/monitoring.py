@@ -9,7 +9,7 @@ from siltstone.commands.monitoring import write_monitoring
 
 
 def monitoring(*, out: Path) -> int:
-    """Write alert rules for Prometheus and a dashboard for Grafana, of the metrics of siltstone serve.
+    """Write alert rules for Prometheus and a dashboard for Grafana, for the metrics of siltstone serve.
 
     Parameters
     ----------

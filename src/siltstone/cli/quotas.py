@@ -86,7 +86,7 @@ def _alter(flags: ConfigsFlags, entity: QuotaEntity, *, as_json: bool) -> None:
     options = {"dry_run": flags.dry_run}
     if flags.bootstrap_server is None:
         directories = flags.broker_directories(flags.server_properties)
-        change = commands.alter_stopped(directories, entity, set_to, remove, **options)
+        change = commands.alter_in_directories(directories, entity, set_to, remove, **options)
     else:
         from siltstone.broker import asked_quotas
 

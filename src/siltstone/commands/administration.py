@@ -20,8 +20,8 @@ from siltstone.base.errors import ChangedMeanwhileError, InvalidPartitionsError,
 from siltstone.commands import emptying, erasing
 from siltstone.commands.changes import Actor
 from siltstone.commands.erasing import ErasureRequest
+from siltstone.commands.forced_cleaning import OpenDirectories, WorkProgress, note_failures
 from siltstone.commands.jobs import CANCELLED, BackgroundJob, Progress, Work
-from siltstone.commands.open_directories import OpenDirectories, WorkProgress, note_failures
 from siltstone.commands.served import Served
 from siltstone.commands.topics import (
     SettingsChange,

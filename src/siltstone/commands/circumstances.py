@@ -7,7 +7,7 @@ back from it.
         │  clean  │      dirty       │  held back by the least of … │  …               │
                                      └ active segment · watermark · open transaction · min lag · ledger
 
-``Holding`` says why a record is not in the range yet, and until when; ``why_not_cleaned`` says the same of a
+``Blocker`` says why a record is not in the range yet, and until when; ``why_not_cleaned`` says the same of a
 log in one sentence. The rules are those of ``compaction.inplace.ranges``, for an open log with the bounds of
 the embedded cleaner, for one that is only read with those of its checkpoints.
 """
@@ -36,9 +36,9 @@ HELD_BY_LEDGER, NOT_FLUSHED = "held_by_ledger", "not_flushed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
-    """What holds the records from ``offset`` on (a segment's base) back from cleanings: its code, a sentence,
-    and until when in ms, None if no time ends it."""
+class Blocker:
+    """Why the records from ``offset`` on (a segment's base) cannot be cleaned yet: a code, a sentence, and
+    until when in ms, None if it does not end by itself."""
 
     code: str
     offset: int
@@ -107,22 +107,23 @@ class Circumstances:
         return None if lag_ms == LONG_MAX or oldest_ms is None else oldest_ms + lag_ms
 
     @cached_property
-    def holdings(self) -> list[Holding]:
-        """The causes that hold records back, the more lasting ones first: each from a segment's base on."""
+    def blockers(self) -> list[Blocker]:
+        """Why records cannot be cleaned yet, each reason from a segment's base on. Reasons that usually last
+        longer come first."""
         return [*self._active(), *self._unreplicated(), *self._young(), *self._other_bounds()]
 
-    def holding_of(self, offset: int) -> Holding | None:
-        """The cause that holds the record at ``offset`` back, None if it is in the cleanable range."""
+    def blocker_of(self, offset: int) -> Blocker | None:
+        """Why the record at ``offset`` cannot be cleaned yet; None if it is in the cleanable range."""
         if offset < self.range.end:
             return None
-        return next((holding for holding in self.holdings if holding.offset <= offset), None)
+        return next((blocker for blocker in self.blockers if blocker.offset <= offset), None)
 
     def _base_of(self, offset: int) -> int:
         """The base of the segment with ``offset``: segments are cleaned as a whole."""
         bases = [segment.base_offset for segment in self.facts.segments]
         return max((base for base in bases if base <= offset), default=bases[0])
 
-    def _active(self) -> list[Holding]:
+    def _active(self) -> list[Blocker]:
         view, config = self.log.view, self.log_config
         active = view.segments[-1]
         at_ms = active.rolls_at_ms(config) if view.active_size else None
@@ -131,14 +132,14 @@ class Circumstances:
             f"it is in the active segment, which is never cleaned; an append rolls it {when}when it has "
             f"{config.segment_bytes:,} bytes (it has {view.active_size:,})"
         )
-        return [Holding(code=ACTIVE_SEGMENT, offset=active.base_offset, sentence=sentence, until_ms=at_ms)]
+        return [Blocker(code=ACTIVE_SEGMENT, offset=active.base_offset, sentence=sentence, until_ms=at_ms)]
 
-    def _unreplicated(self) -> list[Holding]:
-        view, holdings = self.log.view, list[Holding]()
+    def _unreplicated(self) -> list[Blocker]:
+        view, blockers = self.log.view, list[Blocker]()
         if view.high_watermark < view.log_end_offset:
             sentence = f"records from offset {view.high_watermark}, the high watermark, on are not replicated"
-            holdings.append(
-                Holding(code=ABOVE_WATERMARK, offset=self._base_of(view.high_watermark), sentence=sentence)
+            blockers.append(
+                Blocker(code=ABOVE_WATERMARK, offset=self._base_of(view.high_watermark), sentence=sentence)
             )
         if view.last_stable_offset < view.high_watermark:
             first = view.last_stable_offset
@@ -147,13 +148,13 @@ class Circumstances:
             )
             whose = "a transaction" if producer is None else f"a transaction of producer {producer}"
             sentence = f"{whose} has been open since offset {first}"
-            holdings.append(Holding(code=OPEN_TRANSACTION, offset=self._base_of(first), sentence=sentence))
-        return holdings
+            blockers.append(Blocker(code=OPEN_TRANSACTION, offset=self._base_of(first), sentence=sentence))
+        return blockers
 
-    def _young(self) -> list[Holding]:
-        """A holding for each segment that is younger than ``min.compaction.lag.ms``, or follows one: the last
+    def _young(self) -> list[Blocker]:
+        """A blocker for each segment that is younger than ``min.compaction.lag.ms``, or follows one: the last
         first, since it waits for all before it."""
-        lag_ms, holdings, until_ms = self.log_config.min_compaction_lag_ms, list[Holding](), None
+        lag_ms, blockers, until_ms = self.log_config.min_compaction_lag_ms, list[Blocker](), None
         if lag_ms <= 0:
             return []
         first_dirty, active = self.range.first_dirty, self.facts.segments[-1].base_offset
@@ -162,30 +163,30 @@ class Circumstances:
                 until_ms = max(until_ms or 0, segment.largest_timestamp + lag_ms)
             if until_ms is not None:
                 sentence = f"it is kept until {time_text(until_ms)} (min.compaction.lag.ms)"
-                holdings.append(
-                    Holding(
+                blockers.append(
+                    Blocker(
                         code=WITHIN_MIN_LAG,
                         offset=segment.base_offset,
                         sentence=sentence,
                         until_ms=until_ms,
                     )
                 )
-        return holdings[::-1]
+        return blockers[::-1]
 
-    def _other_bounds(self) -> list[Holding]:
-        holdings, log = list[Holding](), self.log
+    def _other_bounds(self) -> list[Blocker]:
+        blockers, log = list[Blocker](), self.log
         if self.bounds.clean_below != LONG_MAX:
             sentence = (
                 f"side-by-side compaction by time has reached offset {self.bounds.clean_below} only: what "
                 "lies above stays until it has passed it"
             )
             offset = self._base_of(self.bounds.clean_below)
-            holdings.append(Holding(code=HELD_BY_LEDGER, offset=offset, sentence=sentence))
+            blockers.append(Blocker(code=HELD_BY_LEDGER, offset=offset, sentence=sentence))
         if isinstance(log, PartitionLog) and log.recovery_point < log.view.log_end_offset:
             sentence = f"records from offset {log.recovery_point} on are not flushed to the disk yet"
             offset = self._base_of(log.recovery_point)
-            holdings.append(Holding(code=NOT_FLUSHED, offset=offset, sentence=sentence))
-        return holdings
+            blockers.append(Blocker(code=NOT_FLUSHED, offset=offset, sentence=sentence))
+        return blockers
 
 
 def circumstances_of(

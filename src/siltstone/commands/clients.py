@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from siltstone.commands.metrics import Sample, Series
+from siltstone.commands.metrics import MetricFamily, Sample
 from siltstone.commands.served import Served
 
 NO_BROKER = "this server has no broker: it only looks, or was started with --kafka-listen none"
@@ -80,7 +80,7 @@ class Clients(Protocol):
         """The broker's samples, but for topics."""
         ...
 
-    def topic_series(self) -> list[Series]:
+    def topic_metrics(self) -> list[MetricFamily]:
         """The counters of all topics together, and of each topic."""
         ...
 

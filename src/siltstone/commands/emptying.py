@@ -25,18 +25,18 @@ from siltstone.commands.changes import Actor
 from siltstone.commands.counting import SegmentCounter
 from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.explain_page import counted, size_text
-from siltstone.commands.latest_keys import LatestKeys
-from siltstone.commands.library import EngineName
-from siltstone.commands.open_directories import (
-    AGAIN,
-    Hold,
+from siltstone.commands.forced_cleaning import (
+    RUN_AGAIN,
+    NotRemoved,
     OpenDirectories,
     WorkProgress,
     no_progress,
-    opened,
+    opened_for_cleaning,
     refuse_internal,
     refuse_policies,
 )
+from siltstone.commands.latest_keys import LatestKeys
+from siltstone.commands.library import EngineName
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
@@ -64,7 +64,7 @@ class EmptiedPartition:
     """The result for one partition. Before: ``records`` (None: a segment is damaged, or nothing was read of a
     running broker), ``keys`` with a value (None: not counted), ``bytes`` (None: a broker does not tell).
     After, None in a dry run: ``keys_after``, ``bytes_after``, and ``log_start_offset``, the new log start.
-    ``hold``: why values are left, None if none is."""
+    ``not_removed``: why values are left, None if none is."""
 
     partition: int
     records: int | None
@@ -73,17 +73,17 @@ class EmptiedPartition:
     keys_after: int | None = None
     bytes_after: int | None = None
     log_start_offset: int | None = None
-    hold: Hold | None = None
+    not_removed: NotRemoved | None = None
 
     def to_json(self) -> dict[str, object]:
         """One object; ``held`` has the reason, ``advice`` and ``until_ms`` what to do about it."""
         names = ("partition", "records", "keys", "bytes", "keys_after", "bytes_after", "log_start_offset")
-        hold = self.hold
+        not_removed = self.not_removed
         return {
             **{name: getattr(self, name) for name in names},
-            "held": None if hold is None else hold.reason,
-            "advice": None if hold is None else hold.advice,
-            "until_ms": None if hold is None else hold.until_ms,
+            "held": None if not_removed is None else not_removed.reason,
+            "advice": None if not_removed is None else not_removed.advice,
+            "until_ms": None if not_removed is None else not_removed.until_ms,
         }
 
 
@@ -100,7 +100,7 @@ class Emptying:
     @property
     def is_empty(self) -> bool:
         """Are the values of all partitions removed?"""
-        return not self.dry_run and all(partition.hold is None for partition in self.partitions)
+        return not self.dry_run and all(partition.not_removed is None for partition in self.partitions)
 
     @property
     def sentence(self) -> str:
@@ -112,8 +112,10 @@ class Emptying:
         had += [size_text(sum(sizes))] if sizes else []
         known = "; it had " + ", ".join(had) if had else ""
         text = f"topic {self.topic} {verb} ({self.mode}{known})"
-        held = [partition.hold for partition in self.partitions if partition.hold is not None]
-        return f"{text}: {held[0].reason}; {held[0].advice}" if held else text
+        reasons = [
+            partition.not_removed for partition in self.partitions if partition.not_removed is not None
+        ]
+        return f"{text}: {reasons[0].reason}; {reasons[0].advice}" if reasons else text
 
     def to_json(self) -> dict[str, object]:
         """One object."""
@@ -194,10 +196,10 @@ def _notes(mode: str, logs: Sequence[ReadableLog]) -> list[str]:
     return notes
 
 
-def written_again(keys: int) -> Hold:
+def written_again(keys: int) -> NotRemoved:
     """Why a topic is not empty although each key got a tombstone."""
     reason = f"{counted(keys, 'key was', 'keys were')} written again"
-    return Hold(reason=reason, advice=f"stop what writes, then {AGAIN}")
+    return NotRemoved(reason=reason, advice=f"stop what writes, then {RUN_AGAIN}")
 
 
 def refuse_topic(topic: str, mode: str, config: Config) -> None:
@@ -244,7 +246,7 @@ def empty_in(
     """Empty a topic of directories that no process has open; a dry run takes no lock. ``engine``: the
     cleaner's. Raises as ``empty_topic``, and DirectoryLockedError."""
     if not dry_run:
-        with opened(directories, topic, engine) as here:
+        with opened_for_cleaning(directories, topic, engine) as here:
             return empty_topic(here, actor, topic, mode, progress=progress)
     snapshot = directories.snapshot()
     description = snapshot.topic(topic)
@@ -289,9 +291,9 @@ def empty_topic(
             partitions = _truncate(here, before.partitions, logs, progress)
         else:
             partitions = _delete_keys(here, before.partitions, logs, checkpoint_of, progress)
-        held = [partition.hold for partition in partitions if partition.hold is not None]
-        if held:
-            change.outcome = f"held: {held[0].reason}"
+        reasons = [partition.not_removed for partition in partitions if partition.not_removed is not None]
+        if reasons:
+            change.outcome = f"held: {reasons[0].reason}"
     return replace(before, dry_run=False, partitions=partitions)
 
 
@@ -306,11 +308,13 @@ def _truncate(
         progress(log.topic_partition.topic, "truncating", len(done), len(logs))
         start = here.manager.delete_all_records(log.topic_partition)
         _remove_files(here, log)
-        held = None
+        not_removed = None
         if start < log.log_end_offset:
             reason = f"records from offset {start}, the high watermark, on are not replicated"
-            held = Hold(reason=reason)
-        done.append(replace(partition, bytes_after=_size(log), log_start_offset=start, hold=held))
+            not_removed = NotRemoved(reason=reason)
+        done.append(
+            replace(partition, bytes_after=_size(log), log_start_offset=start, not_removed=not_removed)
+        )
     return done
 
 
@@ -344,17 +348,17 @@ def _delete_keys(
     done = list[EmptiedPartition]()
     for partition, log, end in zip(before, logs, ends, strict=True):
         _remove_files(here, log)
-        hold = here.what_holds(log.topic_partition, end - 1, results.get(log.topic_partition))
+        not_removed = here.why_not_removed(log.topic_partition, end - 1, results.get(log.topic_partition))
         keys_after = sum(len(rows) for _, rows in live_keys(log, checkpoint_of(log)))
-        if hold is None and keys_after:
-            hold = written_again(keys_after)
+        if not_removed is None and keys_after:
+            not_removed = written_again(keys_after)
         done.append(
             replace(
                 partition,
                 keys_after=keys_after,
                 bytes_after=_size(log),
                 log_start_offset=log.log_start_offset,
-                hold=hold,
+                not_removed=not_removed,
             )
         )
     return done

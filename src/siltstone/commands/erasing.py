@@ -40,6 +40,18 @@ from siltstone.commands.changes import INTERRUPTED, Actor, AuditedChange, Change
 from siltstone.commands.circumstances import Circumstances
 from siltstone.commands.directories import BrokerDirectories, Snapshot
 from siltstone.commands.explain_page import counted
+from siltstone.commands.forced_cleaning import (
+    COMPACT_ADVICE,
+    RUN_AGAIN,
+    NotRemoved,
+    OpenDirectories,
+    WorkProgress,
+    no_progress,
+    note_failures,
+    opened_for_cleaning,
+    refuse_internal,
+    refuse_not_compacted,
+)
 from siltstone.commands.key_search import (
     ELSEWHERE,
     KEPT,
@@ -53,18 +65,6 @@ from siltstone.commands.key_search import (
     search_keys,
 )
 from siltstone.commands.library import EngineName
-from siltstone.commands.open_directories import (
-    AGAIN,
-    COMPACT_ADVICE,
-    Hold,
-    OpenDirectories,
-    WorkProgress,
-    no_progress,
-    note_failures,
-    opened,
-    refuse_internal,
-    refuse_not_compacted,
-)
 from siltstone.compaction.inplace.planning import find_horizons
 from siltstone.compaction.report import LogResult, read_cleanings
 from siltstone.log.names import TopicPartition
@@ -100,10 +100,10 @@ _STATEMENTS = {
 }
 _ADVICE = {
     LEDGER: "run siltstone compact-topic for the topic (with --reset, if the key is still there after that), "
-    f"then {AGAIN}",
-    WRITE: f"let the write be committed, or remove its folder; then {AGAIN}",
-    KEPT: f"remove the run's folder (undo is not possible any more); then {AGAIN}",
-    ELSEWHERE: f"remove it, or wait until it is removed; then {AGAIN}",
+    f"then {RUN_AGAIN}",
+    WRITE: f"let the write be committed, or remove its folder; then {RUN_AGAIN}",
+    KEPT: f"remove the run's folder (undo is not possible any more); then {RUN_AGAIN}",
+    ELSEWHERE: f"remove it, or wait until it is removed; then {RUN_AGAIN}",
 }
 
 
@@ -219,7 +219,7 @@ class Erasure:
         if self.holders and not self.dry_run:
             text = f"{text}: {self.holders[0].reason}; {self.holders[0].advice}"
         if self.due_ms is not None:
-            text = f"{text}; the tombstone with the key may go at {time_text(self.due_ms)}: {AGAIN} then"
+            text = f"{text}; the tombstone with the key may go at {time_text(self.due_ms)}: {RUN_AGAIN} then"
         return text
 
     def to_json(self) -> dict[str, object]:
@@ -250,7 +250,9 @@ class Erasures:
         counts = Counter(_SENTENCES[key.status] for key in self.keys)
         text = "; ".join(f"{count:,} of {len(self.keys):,} keys: {words}" for words, count in counts.items())
         due = [key.due_ms for key in self.keys if key.due_ms is not None]
-        return f"{text}; the last tombstone may go at {time_text(max(due))}: {AGAIN} then" if due else text
+        return (
+            f"{text}; the last tombstone may go at {time_text(max(due))}: {RUN_AGAIN} then" if due else text
+        )
 
     def to_json(self) -> dict[str, object]:
         """One object, without the keys."""
@@ -440,7 +442,7 @@ def erase_in(
     """Erase keys from directories that no process has open; a dry run takes no lock. ``engine``: the
     cleaner's. Raises as ``erase_keys``, and DirectoryLockedError."""
     if not dry_run:
-        with opened(directories, request.topic, engine) as here:
+        with opened_for_cleaning(directories, request.topic, engine) as here:
             return erase_keys(here, actor, request, progress=progress)
     snapshot = directories.snapshot()
     refuse_topic(request.topic, snapshot.config_of(snapshot.topic(request.topic)))
@@ -707,38 +709,38 @@ class _Erasing:
     def _explained(self, place: KeyPlace, key: _ErasedKey) -> Holder:
         """Why a file has the key still, and what to do."""
         if place.damage is not None:
-            advice = f"repair or remove it, then {AGAIN}"
+            advice = f"repair or remove it, then {RUN_AGAIN}"
             return _holder(place, f"it cannot be searched: {place.damage}", advice)
         if place.kind != LOG or place.partition is None:
             reason = f"{place.kind}: {'a value' if place.values else 'a tombstone'} of the key is there"
-            return _holder(place, reason, _ADVICE.get(place.kind, AGAIN))
+            return _holder(place, reason, _ADVICE.get(place.kind, RUN_AGAIN))
         log = self._log(place.partition)
-        hold = self._hold(place, log, key)
+        hold = self._why_left(place, log, key)
         return _holder(place, hold.reason, hold.advice, hold.until_ms)
 
-    def _hold(self, place: KeyPlace, log: TopicPartition, key: _ErasedKey) -> Hold:
+    def _why_left(self, place: KeyPlace, log: TopicPartition, key: _ErasedKey) -> NotRemoved:
         last_tombstone = _last_tombstone(key.last.in_log(log.partition))
         last_value = -1 if place.last_value is None else place.last_value
         if last_value > max(last_tombstone, key.superseded.get(log, last_value)):
-            return Hold(
+            return NotRemoved(
                 reason=f"a value was written again at offset {last_value}",
-                advice=f"stop what writes it, then {AGAIN}",
+                advice=f"stop what writes it, then {RUN_AGAIN}",
             )
-        held = self.here.what_holds(log, max(last_value, last_tombstone), self.results.get(log))
+        held = self.here.why_not_removed(log, max(last_value, last_tombstone), self.results.get(log))
         if held is not None:
             return held
         facts = self.here.circumstances(log)
         bound, newest_ms = facts.bounds.tombstones_from, self._newest_horizon(facts)
         if not place.values and last_tombstone >= bound:
             reason = f"side-by-side compaction has only reached offset {bound}, and needs the tombstone"
-            return Hold(reason=reason, advice=COMPACT_ADVICE)
+            return NotRemoved(reason=reason, advice=COMPACT_ADVICE)
         if not place.values and newest_ms is not None and newest_ms > facts.now_ms:
             reason = (
                 f"nothing in the log is dirty, and other tombstones stay until {time_text(newest_ms)}; "
                 "it is cleaned when all of them may go"
             )
-            return Hold(reason=reason, advice=f"{AGAIN} after that time", until_ms=newest_ms)
-        return Hold(reason="the cleaning has not removed it")
+            return NotRemoved(reason=reason, advice=f"{RUN_AGAIN} after that time", until_ms=newest_ms)
+        return NotRemoved(reason="the cleaning has not removed it")
 
     def _newest_horizon(self, facts: Circumstances) -> int | None:
         bases = [segment.base_offset for segment in facts.log.view.segments[:-1]]

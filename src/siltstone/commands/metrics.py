@@ -1,7 +1,7 @@
-"""Metrics as a page for Prometheus: text format 0.0.4, or OpenMetrics 1.0. Needs ``siltstone[server]``.
+"""Writes metrics as text for Prometheus: text format 0.0.4, or OpenMetrics 1.0. Needs ``siltstone[server]``.
 
-A ``Sample`` is one value. ``Series`` are the values of many logs in columns: a page of 20,000 partitions has
-180,000 lines.
+A ``Sample`` is one value. A ``MetricFamily`` has the values of one metric for many logs in columns, which is
+quicker to write: a page of 20,000 partitions has 180,000 lines.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from siltstone.runtime.metrics import COUNTER, GAUGE, HISTOGRAM, Histogram, Samp
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-__all__ = ["Histogram", "Sample", "Series", "metrics_page", "openmetrics_text", "prometheus_text"]
+__all__ = ["Histogram", "MetricFamily", "Sample", "metrics_page", "openmetrics_text", "prometheus_text"]
 CHUNK_LINES = 5_000
 _TOTAL, _END = "_total", b"# EOF\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """A metric of many logs: ``values[n]`` has the labels ``labels[n]``, such as ``{topic="users"}``, or "".
-    A name that ends in ``_total`` is a counter's, as of a ``Sample``."""
+class MetricFamily:
+    """A metric with a value for each of many logs or topics: ``values[n]`` has the labels ``labels[n]``, such
+    as ``{topic="users"}``, or "". A metric whose name ends in ``_total`` is a counter, others are gauges."""
 
     name: str
     help: str
@@ -32,7 +32,8 @@ class Series:
     values: Sequence[float]
 
     def lines(self, *, is_openmetrics: bool = False) -> Iterator[bytes]:
-        """Its text, ``CHUNK_LINES`` lines at a time. OpenMetrics names a counter without ``_total``."""
+        """The text, ``CHUNK_LINES`` lines at a time. In OpenMetrics HELP and TYPE name a counter without
+        ``_total``."""
         kind = COUNTER if self.name.endswith(_TOTAL) else GAUGE
         name = self.name.removesuffix(_TOTAL) if is_openmetrics else self.name
         yield f"# HELP {name} {self.help}\n# TYPE {name} {kind}\n".encode()
@@ -42,25 +43,24 @@ class Series:
             yield "".join([f"{self.name}{labels} {value}\n" for labels, value in rows]).encode()
 
 
-# The page.
-
-
 def metrics_page(
-    samples: Iterable[Sample], series: Iterable[Series], *, is_openmetrics: bool
+    samples: Iterable[Sample], families: Iterable[MetricFamily], *, is_openmetrics: bool
 ) -> Iterator[bytes]:
-    """The page in pieces: those of the logs are made one after the other, as they are sent."""
+    """The page in pieces. Each piece of ``families`` is made when the one before it was sent, so that the
+    whole page is never in memory."""
     if not is_openmetrics:
         yield prometheus_text(samples)
     else:
         yield openmetrics_text(samples).removesuffix(_END)
-    for one in series:
-        yield from one.lines(is_openmetrics=is_openmetrics)
+    for family in families:
+        yield from family.lines(is_openmetrics=is_openmetrics)
     if is_openmetrics:
         yield _END
 
 
 def prometheus_text(samples: Iterable[Sample]) -> bytes:
-    """``samples`` in Prometheus' text format: HELP and TYPE once a name, then its samples in order."""
+    """``samples`` in Prometheus' text format: for each name HELP and TYPE, then the samples in their
+    order."""
     from prometheus_client import generate_latest
 
     return generate_latest(_registry(samples))
@@ -75,6 +75,7 @@ def openmetrics_text(samples: Iterable[Sample]) -> bytes:
 
 
 def _registry(samples: Iterable[Sample]) -> CollectorRegistry:
+    """A registry of ``prometheus_client``, which has these samples only."""
     from prometheus_client import CollectorRegistry, Metric
 
     families: dict[str, Metric] = {}
@@ -98,5 +99,5 @@ def _registry(samples: Iterable[Sample]) -> CollectorRegistry:
 
 
 def _bound_text(bound: float) -> str:
-    """A bucket's label: ``0.5``, ``10``, ``+Inf``."""
+    """The label ``le`` of a histogram's bucket: ``0.5``, ``10``, ``+Inf``."""
     return "+Inf" if bound == math.inf else f"{bound:g}"

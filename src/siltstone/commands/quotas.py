@@ -1,4 +1,5 @@
-"""Quotas of users, clients and addresses: of an open server and of directories, shown and changed."""
+"""Shows and changes the quotas of users, clients and addresses: those of an open server, and those of the log
+directories of a stopped broker."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from siltstone.runtime.quotas import (
 
 ENTITY_TYPES: Mapping[str, str] = {"users": USER, "clients": CLIENT_ID, "ips": IP}
 """The kind of entity by its name in kafka-configs."""
-_SHOWN = {USER: "user-principal", CLIENT_ID: "client-id", IP: "ip"}
+_PRINTED_TYPES = {USER: "user-principal", CLIENT_ID: "client-id", IP: "ip"}
 """The kinds of entities as kafka-configs prints them."""
 
 
@@ -38,7 +39,8 @@ class QuotaChange:
 
 
 def target_of(entity: QuotaEntity) -> str:
-    """An entity in the audit log: ``client-id=report user=ada``, without a name for the default."""
+    """How the audit log and errors name an entity: ``client-id=report user=ada``; the default entity of a
+    kind has no name, as ``client-id``."""
     return " ".join(kind if name is None else f"{kind}={name}" for kind, name in entity)
 
 
@@ -46,14 +48,14 @@ def entity_text(entity: QuotaEntity) -> str:
     """An entity as kafka-configs names it: ``user-principal 'ada', the default client-id``."""
     parts = dict(entity)
     return ", ".join(
-        f"the default {_SHOWN[kind]}" if parts[kind] is None else f"{_SHOWN[kind]} '{parts[kind]}'"
-        for kind in _SHOWN
+        f"the default {name}" if parts[kind] is None else f"{name} '{parts[kind]}'"
+        for kind, name in _PRINTED_TYPES.items()
         if kind in parts
     )
 
 
 def parse_quotas(additions: Sequence[str]) -> dict[str, float]:
-    """Assignments such as ``producer_byte_rate=1024``. Raises UsageError."""
+    """Parse assignments such as ``producer_byte_rate=1024``. Raises UsageError."""
     values = {}
     for text in additions:
         name, equals, value = text.partition("=")
@@ -63,7 +65,9 @@ def parse_quotas(additions: Sequence[str]) -> dict[str, float]:
             values[name.strip()] = float(value)
         except ValueError:
             raise UsageError(
-                f"{text!r:.256} sets no quota", path="--add-config", advice="pass NAME=NUMBER"
+                f"{text!r:.256} is not NAME=NUMBER",
+                path="--add-config",
+                advice="pass a quota, such as producer_byte_rate=1024",
             ) from None
     return values
 
@@ -71,8 +75,8 @@ def parse_quotas(additions: Sequence[str]) -> dict[str, float]:
 def new_values(
     quotas: Quotas, entity: QuotaEntity, set_to: Mapping[str, float], remove: Sequence[str]
 ) -> Mapping[str, float]:
-    """An entity's quotas after a change. Raises InvalidQuotaError, also for one that is to be removed and is
-    not set; PolicyViolationError."""
+    """The quotas of an entity after a change: ``set_to`` has the new values, ``remove`` the names of quotas
+    to remove. Raises InvalidQuotaError, also if a quota to remove is not set; PolicyViolationError."""
     entity = checked_entity(entity)
     missing = [name for name in remove if name not in quotas.get(entity, {})]
     if missing:
@@ -84,17 +88,18 @@ def new_values(
     return altered_values(quotas, entity, {**dict.fromkeys(remove), **set_to})
 
 
-# Of log directories
+# In log directories
 
 
 def describe(directories: BrokerDirectories, matches: Sequence[EntityMatch]) -> Quotas:
-    """The quotas of the entities that have these parts and no others. Raises SiltstoneError, OSError."""
+    """The quotas of the entities that ``matches`` describe, and that have no other parts (``strict`` in
+    DescribeClientQuotas). Takes no lock. Raises SiltstoneError, OSError."""
     snapshot = directories.snapshot()
-    quotas = snapshot.registry.quotas_beside(snapshot.settings.cluster)
+    quotas = snapshot.registry.effective_quotas(snapshot.settings.cluster)
     return matching(quotas, matches, strict=True)
 
 
-def alter_stopped(
+def alter_in_directories(
     directories: BrokerDirectories,
     entity: QuotaEntity,
     set_to: Mapping[str, float],
@@ -102,10 +107,11 @@ def alter_stopped(
     *,
     dry_run: bool,
 ) -> QuotaChange:
-    """Set and remove quotas of an entity. Raises InvalidQuotaError, PolicyViolationError, SiltstoneError,
-    OSError."""
+    """Set and remove quotas of an entity in the directories of a stopped broker; ``dry_run``: change nothing.
+    Raises InvalidQuotaError, PolicyViolationError, SiltstoneError, OSError."""
+    # The change is first checked without a lock, so that a dry run and a refused change touch nothing.
     snapshot = directories.snapshot()
-    quotas = snapshot.registry.quotas_beside(snapshot.settings.cluster)
+    quotas = snapshot.registry.effective_quotas(snapshot.settings.cluster)
     after = new_values(quotas, entity, set_to, remove)
     if not dry_run:
         with directories.open() as manager:
@@ -115,7 +121,7 @@ def alter_stopped(
     return QuotaChange(entity=entity, before=quotas.get(entity, {}), after=after)
 
 
-# Of an open server
+# In an open server
 
 
 def alter(
@@ -126,8 +132,9 @@ def alter(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Set quotas of an entity, and remove those that are None. Raises InvalidQuotaError,
-    PolicyViolationError, StorageError."""
+    """Set the quotas in ``changes`` for an entity, and remove those whose value is None; the audit log has
+    the change. ``validate_only``: change nothing. Raises InvalidQuotaError, PolicyViolationError,
+    StorageError."""
     manager = served.opened()
     with manager.creation_or_deletion_lock:
         quotas = manager.topics.quotas

@@ -121,7 +121,7 @@ _TRIES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
+class ConsumeRange:
     """The range of offsets to read, as ``consume -o`` names it. ``last``: start so many offsets before the
     end; ``until_ms``: end at the first record at or after that time."""
 
@@ -145,11 +145,12 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SentRecords:
-    """Records as a broker has sent them; ``log_append``: of each, whether its timestamp is the append's."""
+class FetchedRecords:
+    """Records as a broker has sent them; ``is_log_append_time``: of each, whether its timestamp is the
+    append's."""
 
     records: Sequence[Record]
-    log_append: Sequence[bool]
+    is_log_append_time: Sequence[bool]
 
     def __len__(self) -> int:
         return len(self.records)
@@ -163,7 +164,7 @@ class ConsumedRecords:
     topic_partition: TopicPartition
     offset: int
     polled: PolledRecords | None = None
-    sent: SentRecords | None = None
+    sent: FetchedRecords | None = None
 
     @property
     def is_end(self) -> bool:
@@ -176,19 +177,19 @@ class ConsumedRecords:
     def first(self, count: int) -> tuple[list[Record], list[bool]]:
         """The first ``count`` records, and of each whether its timestamp is the append's."""
         if self.sent is not None:
-            return list(self.sent.records[:count]), list(self.sent.log_append[:count])
+            return list(self.sent.records[:count]), list(self.sent.is_log_append_time[:count])
         assert self.polled is not None
         attributes = self.polled.batches["attributes"][self.polled.columns.batch[:count]]
         return list(records_of(self.polled, count)), ((attributes & TIMESTAMP_TYPE_BIT) != 0).tolist()
 
 
-def parse_range(text: str) -> Range:
+def parse_range(text: str) -> ConsumeRange:
     """``start``, ``end``, ``n``, ``-n``, ``s@ms``, ``e@ms``, or ``s@ms,e@ms``. Raises UsageError."""
     if text in _WORDS:
-        return Range(start=_WORDS[text])
+        return ConsumeRange(start=_WORDS[text])
     if _NUMBER.fullmatch(text):
         number = int(text)
-        return Range(last=-number) if number < 0 else Range(offset=number)
+        return ConsumeRange(last=-number) if number < 0 else ConsumeRange(offset=number)
     times: dict[str, int] = {}
     for part in text.split(","):
         kind, at, number_text = part.partition("@")
@@ -196,13 +197,15 @@ def parse_range(text: str) -> Range:
             advice = "pass start, end, an offset, -n, s@ms or s@ms,e@ms"
             raise UsageError(f"-o {text}: neither an offset nor a time", advice=advice)
         times[kind] = int(number_text)
-    return Range(from_ms=times.get("s"), until_ms=times.get("e"))
+    return ConsumeRange(from_ms=times.get("s"), until_ms=times.get("e"))
 
 
 class _Followed:
     """A partition that is read. ``log``: as it was last opened; ``reader`` reads its view."""
 
-    def __init__(self, log: ReadOnlyLog, offset_range: Range, isolation: str, *, compacted: bool) -> None:
+    def __init__(
+        self, log: ReadOnlyLog, offset_range: ConsumeRange, isolation: str, *, compacted: bool
+    ) -> None:
         self.topic_partition, self.directory, self.log = log.topic_partition, log.directory, log
         end = None if offset_range.until_ms is None else log.offset_for_time(offset_range.until_ms)
         self.reader = open_reader(
@@ -241,7 +244,7 @@ class TopicConsumer:
         topic: str,
         *,
         partitions: frozenset[int] = frozenset(),
-        offset_range: Range = Range(),
+        offset_range: ConsumeRange = ConsumeRange(),
         isolation: str = READ_COMMITTED,
         beyond_high_watermark: bool = False,
         read_compacted: bool = False,
@@ -271,7 +274,7 @@ class TopicConsumer:
         self.damage = list(filter(None, damage))
         self._failures = 0
 
-    def _follow(self, snapshot: Snapshot, number: int, offset_range: Range) -> _Followed:
+    def _follow(self, snapshot: Snapshot, number: int, offset_range: ConsumeRange) -> _Followed:
         log = self._log(snapshot, number)
         return _Followed(log, offset_range, self._isolation, compacted=self._compacted)
 
@@ -330,4 +333,4 @@ class TopicConsumer:
                 followed = self._followed[number]
                 followed.log = self._log(snapshot, number)
             elif number not in self._followed and not self._only:
-                self._followed[number] = self._follow(snapshot, number, Range())
+                self._followed[number] = self._follow(snapshot, number, ConsumeRange())

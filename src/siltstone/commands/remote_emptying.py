@@ -7,7 +7,7 @@ results are those of ``emptying``.
     tombstones   read ─► keys whose last record has a value ─► a tombstone for each ─► read on
 
 A broker neither cleans when it is asked, nor tells what its files have: after tombstones the values stay
-until its cleaner has removed them, which ``Hold`` says. Only committed records are seen.
+until its cleaner has removed them, which ``NotRemoved`` tells. Only committed records are seen.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from siltstone.commands.emptying import (
     refuse_topic_policies,
     written_again,
 )
-from siltstone.commands.open_directories import AGAIN, Hold, refuse_internal
-from siltstone.commands.records import Range
+from siltstone.commands.forced_cleaning import RUN_AGAIN, NotRemoved, refuse_internal
+from siltstone.commands.records import ConsumeRange
 from siltstone.commands.remote import RemoteBroker
 from siltstone.commands.remote_records import RemoteConsumer, RemoteProducer
 from siltstone.log.fetch import LATEST_TIMESTAMP
@@ -40,9 +40,9 @@ KEY_BYTES_MAX = 512 << 20
 _BYTES_OF_A_KEY = 100
 """What a key takes in a dict besides its bytes, about."""
 _AT_ONCE = 10_000
-_CLEANING = Hold(
+_CLEANING = NotRemoved(
     reason="the values are in the log until the broker's cleaner has removed them",
-    advice=f"siltstone compact has a Kafka clean the topic now; then {AGAIN}",
+    advice=f"siltstone compact has a Kafka clean the topic now; then {RUN_AGAIN}",
 )
 
 
@@ -64,7 +64,7 @@ class _LiveKeys:
             broker,
             where.topic,
             partitions=frozenset({where.partition}),
-            offset_range=Range(offset=start),
+            offset_range=ConsumeRange(offset=start),
         ) as consumer:
             for consumed in consumer.read_to_end():
                 self.end = consumed.offset
@@ -130,14 +130,14 @@ def _refuse_policies(topic: str, mode: str, settings: Mapping[str, str]) -> None
 
 def _truncated(broker: RemoteBroker, where: TopicPartition) -> EmptiedPartition:
     (deleted,) = broker.delete_records({where: -1})
-    hold = None if deleted.failure is None else Hold(reason=deleted.failure)
+    not_removed = None if deleted.failure is None else NotRemoved(reason=deleted.failure)
     return EmptiedPartition(
         partition=where.partition,
         records=None,
         keys=None,
         bytes=None,
         log_start_offset=deleted.offset,
-        hold=hold,
+        not_removed=not_removed,
     )
 
 
@@ -153,14 +153,14 @@ def _with_tombstones(
             for committed in (True, False)
         )
     except SiltstoneError as error:
-        return replace(before, hold=Hold(reason=str(error)))
-    hold = _CLEANING if live.values else None
+        return replace(before, not_removed=NotRemoved(reason=str(error)))
+    not_removed = _CLEANING if live.values else None
     if live.keys:
-        hold = written_again(len(live.keys))
+        not_removed = written_again(len(live.keys))
     if stable < end:
         reason = f"a transaction is open from offset {stable} on"
-        hold = Hold(reason=reason, advice=f"end it, or let it time out; then {AGAIN}")
-    return replace(before, keys_after=len(live.keys), hold=hold)
+        not_removed = NotRemoved(reason=reason, advice=f"end it, or let it time out; then {RUN_AGAIN}")
+    return replace(before, keys_after=len(live.keys), not_removed=not_removed)
 
 
 def _write_tombstones(broker: RemoteBroker, where: TopicPartition, keys: Iterable[bytes]) -> None:

@@ -18,7 +18,13 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.commands.directories import LIST_TOPICS
-from siltstone.commands.records import ISOLATIONS, ConsumedRecords, ProducedRecords, Range, SentRecords
+from siltstone.commands.records import (
+    ISOLATIONS,
+    ConsumedRecords,
+    ConsumeRange,
+    FetchedRecords,
+    ProducedRecords,
+)
 from siltstone.commands.remote import SECONDS, RemoteBroker, error_of, refusals
 from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
 from siltstone.log.names import TopicPartition
@@ -41,7 +47,7 @@ class RemoteConsumer(Closing):
         topic: str,
         *,
         partitions: frozenset[int] = frozenset(),
-        offset_range: Range,
+        offset_range: ConsumeRange,
         isolation: str = READ_COMMITTED,
     ) -> None:
         """Raises UnknownTopicError, OffsetOutOfRangeError, UsageError, BrokerUnreachableError."""
@@ -183,9 +189,11 @@ class RemoteConsumer(Closing):
             yield ConsumedRecords(
                 topic_partition=where,
                 offset=self._next[where],
-                sent=SentRecords(
+                sent=FetchedRecords(
                     records=[_record(message) for message in kept],
-                    log_append=[message.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME for message in kept],
+                    is_log_append_time=[
+                        message.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME for message in kept
+                    ],
                 ),
             )
 

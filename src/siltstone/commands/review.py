@@ -104,12 +104,12 @@ def _paths(path: Path | Sequence[Path]) -> Sequence[Path]:
 
 def _spark_checker(request: VerifyRequest) -> Checker:
     start_java(request.master, request.spark_settings)
-    from siltstone.spark.executors import workers_of
+    from siltstone.spark.executors import default_task_count
     from siltstone.spark.session import session_on
     from siltstone.spark.verify import SparkChecker
 
     session = session_on(request.master, request.spill_dir, request.spark_settings)
-    return SparkChecker(session, workers_of(session))
+    return SparkChecker(session, default_task_count(session))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

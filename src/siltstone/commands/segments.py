@@ -305,9 +305,11 @@ def sentence_of(watched: WatchedLog, config: Config | None, facts: Circumstances
     if bounds.end > bounds.first_dirty:
         return "Nothing to clean."
     # The active segment is always held back, and so last.
-    held = facts.holding_of(bounds.end) if facts is not None else None
-    if held is not None and held.code != ACTIVE_SEGMENT:
-        return f"Nothing to clean: from offset {held.offset} on records are held back ({held.sentence})."
+    blocker = facts.blocker_of(bounds.end) if facts is not None else None
+    if blocker is not None and blocker.code != ACTIVE_SEGMENT:
+        return (
+            f"Nothing to clean: from offset {blocker.offset} on records are held back ({blocker.sentence})."
+        )
     return f"Nothing to clean: all closed segments are clean, or held back.{_active_sentence(facts)}"
 
 
@@ -315,7 +317,7 @@ def _active_sentence(facts: Circumstances | None) -> str:
     """When the newest records may be cleaned; empty if there are none, or if it is not known."""
     if facts is None or not facts.log.view.active_size:
         return ""
-    held = facts.holdings[0].sentence.replace("it is", "What is newer is", 1)
+    held = facts.blockers[0].sentence.replace("it is", "What is newer is", 1)
     ratio = facts.log_config.min_cleanable_dirty_ratio
     return f" {held}. Then it is dirty, and cleaned once the dirty ratio is over {ratio:.2f}."
 

@@ -1,4 +1,4 @@
-"""Records that a client sends through a server: each is appended, or refused with its reason.
+"""Appends records for a client of a server: each is appended, or refused with a reason.
 
 The audit log has who sent how many records to which topic, never the records.
 """
@@ -18,8 +18,9 @@ from siltstone.commands.served import Served
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SentRecord:
-    """A record to send. ``partition``: None for the one of the key; ``timestamp_ms``: None for now."""
+class ProducerRecord:
+    """A record to append (Kafka's ``ProducerRecord``). ``partition``: None for the one that the partitioner
+    chooses; ``timestamp_ms``: None for now."""
 
     key: bytes | None = None
     value: bytes | None = None
@@ -29,8 +30,8 @@ class SentRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
-    """Where a record is; the time as it is stored."""
+class AppendedRecord:
+    """Where a record was appended, and its timestamp as it is stored."""
 
     partition: int
     offset: int
@@ -60,8 +61,8 @@ def encoded(text: str, text_format: str, what: str) -> bytes:
 
 
 def send_records(
-    served: Served, actor: Actor, topic: str, records: Sequence[SentRecord]
-) -> list[Receipt | SiltstoneError]:
+    served: Served, actor: Actor, topic: str, records: Sequence[ProducerRecord]
+) -> list[AppendedRecord | SiltstoneError]:
     """Append records in their order, each as a batch; a refused one does not hold up the others.
 
     Raises UnknownTopicError, NotAllowedError, and StorageError if the audit log cannot be written; nothing is
@@ -71,14 +72,14 @@ def send_records(
     partitions_of(served, topic)
     changes = served.opened_changes()
     with changes.recorded(actor, "produce", topic, after={"records": len(records)}) as change:
-        receipts = [_sent(served, topic, record) for record in records]
-        refused = [receipt for receipt in receipts if isinstance(receipt, SiltstoneError)]
+        outcomes = [_append(served, topic, record) for record in records]
+        refused = [outcome for outcome in outcomes if isinstance(outcome, SiltstoneError)]
         if refused:
             change.fail(f"{len(refused)} of {len(records)} records refused: {refused[0]}")
-    return receipts
+    return outcomes
 
 
-def _sent(served: Served, topic: str, record: SentRecord) -> Receipt | SiltstoneError:
+def _append(served: Served, topic: str, record: ProducerRecord) -> AppendedRecord | SiltstoneError:
     try:
         if record.partition is not None:
             partition_named(served, topic, record.partition)
@@ -92,6 +93,6 @@ def _sent(served: Served, topic: str, record: SentRecord) -> Receipt | Siltstone
         )
     except SiltstoneError as error:
         return error
-    return Receipt(
+    return AppendedRecord(
         partition=stored.topic_partition.partition, offset=stored.offset, timestamp_ms=stored.timestamp
     )

@@ -1,5 +1,5 @@
 """The metrics of a server. Those of its directories and its cleaner are ``Sample``s. Those of its logs are
-``Series``, with all values of a metric in one list, since there may be 100,000 logs."""
+``MetricFamily``, with all values of a metric in one list, since there may be 100,000 logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import siltstone
 from siltstone.base import files
 from siltstone.commands.catalogue import UNKNOWN, Catalogue
 from siltstone.commands.changes import DONE, FAILED, INTERRUPTED
-from siltstone.commands.metrics import Series
+from siltstone.commands.metrics import MetricFamily
 from siltstone.commands.served import Served
 from siltstone.runtime.manager import FREE_BYTES, LOG_HELP, USED_BYTES, LogManager, log_figures
 from siltstone.runtime.metrics import Sample, samples_of
@@ -43,7 +43,7 @@ _LOG_HELP = {
 
 
 def server_samples(served: Served) -> list[Sample]:
-    """The current samples of a server, without the metrics by log or by topic (``log_series``)."""
+    """The current samples of a server, without the metrics by log or by topic (``log_metrics``)."""
     manager, catalogue = served.manager, served.catalogue
     samples = _directory_samples(catalogue) if manager is None else manager.samples(with_logs=False)
     samples += samples_of({"siltstone_build_info": 1}, _HELP, version=siltstone.__version__)
@@ -71,18 +71,18 @@ def _directory_samples(catalogue: Catalogue) -> list[Sample]:
     return samples
 
 
-def log_series(served: Served, *, all_partitions: bool = False) -> list[Series]:
+def log_metrics(served: Served, *, all_partitions: bool = False) -> list[MetricFamily]:
     """The gauges of the logs, then the broker's counters by topic. A gauge has a value for each partition, or
     for each topic if there are more than ``PARTITIONS_MAX`` partitions, unless ``all_partitions``. A value
     that is not known is left out."""
     catalogue = served.catalogue
     by_partition = all_partitions or len(catalogue.watched) <= PARTITIONS_MAX
-    series = [] if served.manager is None else _open_log_series(served.manager, by_partition=by_partition)
-    series += _catalogue_series(catalogue, by_partition=by_partition)
-    return series if served.clients is None else series + served.clients.topic_series()
+    families = [] if served.manager is None else _open_log_metrics(served.manager, by_partition=by_partition)
+    families += _catalogue_metrics(catalogue, by_partition=by_partition)
+    return families if served.clients is None else families + served.clients.topic_metrics()
 
 
-def _open_log_series(manager: LogManager, *, by_partition: bool) -> list[Series]:
+def _open_log_metrics(manager: LogManager, *, by_partition: bool) -> list[MetricFamily]:
     """Kafka's gauges of the open logs; for a topic the sums of its logs'."""
     figures_by_labels: dict[str, list[int]] = {}
     for log in manager.sorted_logs():
@@ -96,12 +96,12 @@ def _open_log_series(manager: LogManager, *, by_partition: bool) -> list[Series]
             sums[column] += value
     columns = zip(*figures_by_labels.values(), strict=True) if figures_by_labels else ()
     return [
-        Series(name=name, help=meaning, labels=list(figures_by_labels), values=values)
+        MetricFamily(name=name, help=meaning, labels=list(figures_by_labels), values=values)
         for (name, meaning), values in zip(LOG_HELP.items(), columns, strict=False)
     ]
 
 
-def _catalogue_series(catalogue: Catalogue, *, by_partition: bool) -> list[Series]:
+def _catalogue_metrics(catalogue: Catalogue, *, by_partition: bool) -> list[MetricFamily]:
     """The gauges of the logs that the catalogue has. For a topic they are sums, but the dirty ratio and the
     overdue time are the largest of its logs'."""
     columns = catalogue.partition_columns
@@ -123,7 +123,7 @@ def _catalogue_series(catalogue: Catalogue, *, by_partition: bool) -> list[Serie
         (is_read, largest("overdue_ms") / 1000),
     )
     return [
-        Series(
+        MetricFamily(
             name=name,
             help=meaning,
             labels=[labels[row] for row in np.flatnonzero(is_known).tolist()],

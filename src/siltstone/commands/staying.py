@@ -30,8 +30,8 @@ from siltstone.commands.browsing import Budget
 from siltstone.commands.circumstances import (
     ABOVE_WATERMARK,
     HELD_BY_LEDGER,
+    Blocker,
     Circumstances,
-    Holding,
     ratio_sentence,
 )
 from siltstone.commands.explain_page import counted
@@ -247,10 +247,10 @@ def _of_removable(log: Circumstances, record: _Record, answer: Staying) -> Stayi
     what = (
         _WHAT[record.kind] if superseder is None else f"a newer record, at offset {superseder}, has its key"
     )
-    held = _holding(log, record.offset, superseder)
-    if held is not None:
-        sentence = f"{_capital(what)}; but {held.sentence}."
-        return replace(answer, code=held.code, sentence=sentence, until_ms=held.until_ms)
+    blocker = _blocker(log, record.offset, superseder)
+    if blocker is not None:
+        sentence = f"{_capital(what)}; but {blocker.sentence}."
+        return replace(answer, code=blocker.code, sentence=sentence, until_ms=blocker.until_ms)
     if log.uncleanable is not None:
         since = time_text(log.uncleanable.since_ms)
         sentence = f"The cleaner has skipped the log since {since}: {log.uncleanable.reason}."
@@ -277,13 +277,13 @@ def _supersedes(log: Circumstances, offset: int) -> bool:
     return log.range.first_dirty <= offset < log.range.end
 
 
-def _holding(log: Circumstances, offset: int, superseder: int | None) -> Holding | None:
+def _blocker(log: Circumstances, offset: int, superseder: int | None) -> Blocker | None:
     """The cause that holds a record back, or the one that supersedes it."""
-    held = log.holding_of(max(offset, superseder or 0))
-    if held is not None and superseder is not None and offset < held.offset:
-        sentence = held.sentence.replace("it is ", f"offset {superseder} is ", 1)
-        return replace(held, sentence=sentence)
-    return held
+    blocker = log.blocker_of(max(offset, superseder or 0))
+    if blocker is not None and superseder is not None and offset < blocker.offset:
+        sentence = blocker.sentence.replace("it is ", f"offset {superseder} is ", 1)
+        return replace(blocker, sentence=sentence)
+    return blocker
 
 
 def _waits_for_horizon(log: Circumstances, record: _Record, answer: Staying) -> Staying | None:

@@ -1,23 +1,24 @@
-"""Streams of a topic's records: ``follow`` sends the records from a position on, and then new ones as they
+"""Streams the records of a topic: ``follow`` sends the records from a position on, and then new ones as they
 are written.
 
 ::
 
-    view log        ───────────── records from the start that was asked for, else new ones ──►
-    view compacted  ├─ ledger: the last record of each key ─┤ log_from ─ the log itself ──►    readCompacted
+    view log        ───────────── records from the start of the query on, without one new records ──►
+    view compacted  ├─ ledger: the last record of each key ─┤ log_from ─ the log itself ──►  (Pulsar:
+    readCompacted)
 
     async for event in follow(topic, RecordQuery(view="compacted")):
         event.records, event.position          # a later stream continues after the event: follow(…, position)
 
-Every record of a partition is sent once, in the order of offsets. A position has for each partition the next
-offset, and ``log_from``: the offset from which the log itself is read, also if a newer ledger covers more. So
-a reader that continues later sees every change of the keys that it has read, with tombstones; the rest of the
-ledger comes from the newest one. If retention or ``delete-records`` has deleted records before they were
-read, an event ``gap`` says so, and the stream continues in the ledger that is current then.
+Every record of a partition is sent once, in the order of offsets. A position has the next offset of each
+partition, and ``log_from``: the offset from which the log itself is read, also if a newer ledger covers more.
+So a reader that continues later sees every change of the keys that it has read, with tombstones. Below
+``log_from`` it reads the newest ledger. If retention or ``delete-records`` has deleted records before they
+were read, an event ``gap`` says so, and the stream continues in the newest ledger.
 
-A ledger is read to its horizon before the next partition's is opened; beyond the horizons all partitions take
-turns. A stream holds the records of one read in memory, and reads again when its consumer asks for the next
-event. A position is opaque: base64 of these fields, big-endian::
+A stream reads the ledgers of one partition after another, each to its compaction horizon. Then it reads the
+logs of all partitions in turn. It holds the records of one read in memory, and reads again when its consumer
+asks for the next event. Clients need not understand a position; it is base64 of these fields, big-endian::
 
     version int8 | digest 8 bytes | per partition: number int32 | offset int64 | log_from int64
 """
@@ -62,26 +63,28 @@ POSITIONS_MAX = 256
 """A stream of more partitions has no positions: HTTP's header ``Last-Event-ID`` must stay short."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 _GATHER_SECONDS = 0.25
-"""How long a stream pauses after it has sent new records. A person needs no more than four events a second.
-Without the pause ten streams of a busy topic would take a whole core, which appends need, too."""
+"""How long a stream pauses after it has sent new records: a person needs no more than four events a second.
+Without the pause ten streams of a busy topic would take a whole core from the appends."""
 _STEP_SECONDS = 0.1
-"""How long a step reads without finding a record of the query: other streams wait for their turn."""
+"""How long a step reads without a matching record before other streams get their turn."""
 _ATTEMPTS = 3
+"""How often a read is tried if another process removes the file meanwhile."""
 _VERSION = 1
 _HEAD, _ENTRY = struct.Struct(">b8s"), struct.Struct(">iqq")
-Shown = TypeVar("Shown")
+"""The parts of a position: its head, and the entry of a partition."""
+Rendered = TypeVar("Rendered")
 Kind = Literal["records", "gap", "heartbeat", "end"]
 _TEXT_MAX = 2 * (_HEAD.size + POSITIONS_MAX * _ENTRY.size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamEvent:
-    """``records``; ``gap``: records were deleted before they were read; ``heartbeat``: nothing for a while;
-    ``end``: the topic was deleted, the reader stopped, or there is no more and the reader does not wait.
+    """An event of a stream. ``kind``: ``records``; ``gap``: records were deleted before they were read;
+    ``heartbeat``: there was nothing to send for a while; ``end``: the topic was deleted, the stream was
+    stopped, or the log has ended and the stream does not wait for more.
 
     ``position``: from which a stream continues after this event; None before the first one, and for more than
-    ``POSITIONS_MAX`` partitions. ``left``: the offsets that are left to read, so a slow reader sees how far
-    it is behind.
+    ``POSITIONS_MAX`` partitions. ``left``: the offsets of each partition that are still to be read: the lag.
     """
 
     kind: Kind
@@ -100,16 +103,16 @@ class StreamEvent:
 
 
 class FollowOptions(TypedDict, total=False):
-    """The keyword arguments of ``follow_shown``, which explains them."""
+    """The keyword arguments of ``follow_rendered``, which explains them."""
 
     waits: bool
     heartbeat_seconds: float
     stopped: asyncio.Event | None
-    turns: Executor | None
+    executor: Executor | None
 
 
 def check_stream(topic: BrowsedTopic, query: RecordQuery, position: str | None = None) -> None:
-    """Raises UsageError for a query or a position that ``follow`` cannot follow."""
+    """Raises UsageError for a query or a position that ``follow`` does not support."""
     check_query(topic, query)
     ends = (query.last, query.newest_first or None, query.end_ms, query.end_offset)
     if query.view == "latest" or any(bound is not None for bound in ends):
@@ -122,50 +125,51 @@ def check_stream(topic: BrowsedTopic, query: RecordQuery, position: str | None =
 def follow(
     topic: BrowsedTopic, query: RecordQuery, position: str | None = None, **options: Unpack[FollowOptions]
 ) -> AsyncIterator[StreamEvent]:
-    """The records after ``position``, else from the query's start on, else of the view *compacted* all and of
-    the view *log* those that come from now on, as events. Raises UsageError, and what ``browse`` raises."""
-    return follow_shown(topic, query, lambda event: event, position, **options)
+    """Send the records after ``position`` as events. Without a position the stream begins at the start of the
+    query; without that one, too, it sends all records of the view *compacted*, and only new records of the
+    view *log*. Raises UsageError, and what ``browse`` raises."""
+    return follow_rendered(topic, query, lambda event: event, position, **options)
 
 
-async def follow_shown(
+async def follow_rendered(
     topic: BrowsedTopic,
     query: RecordQuery,
-    shown: Callable[[StreamEvent], Shown],
+    render: Callable[[StreamEvent], Rendered],
     position: str | None = None,
     *,
     waits: bool = True,
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
     stopped: asyncio.Event | None = None,
-    turns: Executor | None = None,
-) -> AsyncIterator[Shown]:
-    """``follow``, whose events are ``shown`` (as texts, say) in the thread that has read them.
+    executor: Executor | None = None,
+) -> AsyncIterator[Rendered]:
+    """``follow``, but ``render`` makes something of each event, in the thread that has read the records.
 
-    A stream of new records rests for ``_GATHER_SECONDS`` after an event, one of the compacted view once it
-    has caught up. Such streams read in ``turns``, one thread for all: of ten threads that wake at once, an
-    append would wait for one after the other. Others read in asyncio's threads."""
+    A stream of the view *log*, or of the view *compacted* once it has caught up, reads in ``executor``: one
+    thread for all such streams, since an append could wait for ten threads that wake at once. Others read in
+    asyncio's threads. ``waits``: wait for new records at the end. ``stopped``: set it to end the stream."""
     check_stream(topic, query, position)
     stopped = stopped or asyncio.Event()
-    begun = {} if position is None else parse_position(topic, query, position)
-    stream = await asyncio.to_thread(_Stream, topic, query, begun, is_resumed=position is not None)
+    positions = {} if position is None else parse_position(topic, query, position)
+    stream = await asyncio.to_thread(_Stream, topic, query, positions, is_resumed=position is not None)
     run = asyncio.get_running_loop().run_in_executor
     pause, quiet_since, was_at_end = _SHORTEST_PAUSE, time.monotonic(), False
     try:
         while not stopped.is_set():
             is_paced = waits and (query.view == "log" or was_at_end)
             try:
-                step, events = await run(turns if is_paced else None, stream.shown_step, shown)
+                step, events = await run(executor if is_paced else None, stream.rendered_step, render)
             except UnknownTopicError as error:
-                yield shown(stream.event("end", reason=error.reason))
+                yield render(stream.event("end", reason=error.reason))
                 return
             if events:
                 yield events[0]
                 if is_paced and step.records:
                     await _sleep(stopped, _GATHER_SECONDS)
             elif step.is_at_end and not waits:
-                yield shown(stream.event("end", reason="there is no more"))
+                yield render(stream.event("end", reason="there is no more"))
                 return
             elif time.monotonic() - quiet_since >= heartbeat_seconds:
-                yield shown(stream.event("heartbeat"))
+                yield render(stream.event("heartbeat"))
             else:
                 was_at_end = step.is_at_end
                 if was_at_end:
@@ -173,9 +177,9 @@ async def follow_shown(
                     await _sleep(stopped, min(pause, heartbeat_seconds))
                 continue
             pause, quiet_since, was_at_end = _SHORTEST_PAUSE, time.monotonic(), False
-        yield shown(stream.event("end", reason="the reader was stopped"))
+        yield render(stream.event("end", reason="the reader was stopped"))
     finally:
-        # A read that a thread is still at is not waited for here: the reader may be gone.
+        # In a thread, since ``close`` waits for a read that is still running, and this generator must not.
         run(None, stream.close)
 
 
@@ -197,15 +201,15 @@ class Position(NamedTuple):
 
 
 def _digest(topic: BrowsedTopic, query: RecordQuery) -> bytes:
-    """The identity of a position's stream. Filters, and how much is sent, may change."""
+    """Tells to which topic and view a position belongs. The filters of a query may change between streams."""
     return sha256(repr((topic.name, topic.identity, query.view)).encode()).digest()[:8]
 
 
 def position_text(topic: BrowsedTopic, query: RecordQuery, positions: Mapping[int, Position]) -> str | None:
-    """Positions by partition as a text, None for none and for too many."""
+    """The text of the positions of all partitions; None if there are none, or too many."""
     if not 0 < len(positions) <= POSITIONS_MAX:
         return None
-    entries = b"".join(_ENTRY.pack(number, *place) for number, place in sorted(positions.items()))
+    entries = b"".join(_ENTRY.pack(number, *position) for number, position in sorted(positions.items()))
     return base64.urlsafe_b64encode(_HEAD.pack(_VERSION, _digest(topic, query)) + entries).decode()
 
 
@@ -236,8 +240,9 @@ def parse_position(topic: BrowsedTopic, query: RecordQuery, text: str) -> dict[i
 # Reading
 
 
-class _Newest:
-    """A partition's log as it was read last: its reader sees each newer view."""
+class _CurrentLog:
+    """The log of a partition. A reader asks it for the view at each read; ``log`` is replaced when another
+    process has written."""
 
     def __init__(self, log: ReadableLog) -> None:
         self.log = log
@@ -257,7 +262,8 @@ Reader = LogReader | CompactedReader
 
 
 class _Block(NamedTuple):
-    """Records that were read, and how many of their ``rows`` were sent."""
+    """Records of one read that match the query: their ``rows`` in ``polled``, and how many of these were
+    sent."""
 
     partition: int
     polled: PolledRecords
@@ -274,8 +280,8 @@ class _Step(NamedTuple):
 
 
 class _Stream:
-    """The readers of a topic's partitions. ``positions``: where to go on, of those that were begun. One
-    thread steps; ``close`` waits for it."""
+    """Reads the partitions of a topic. ``positions``: where to continue, for the partitions that an earlier
+    stream has read. Only one thread at a time is in ``step``; ``close`` waits for it."""
 
     def __init__(
         self,
@@ -286,16 +292,16 @@ class _Stream:
         is_resumed: bool,
     ) -> None:
         self._topic, self._query, self._filter = topic, query, MatchingRows(query, topic.masked)
-        self._logs = {number: _Newest(log) for number, log in chosen_logs(topic, query).items()}
-        self._positions = {number: place for number, place in positions.items() if number in self._logs}
+        self._logs = {number: _CurrentLog(log) for number, log in chosen_logs(topic, query).items()}
+        self._positions = {number: position for number, position in positions.items() if number in self._logs}
         self._readers: dict[int, Reader] = {}
         self._order = deque(self._logs)
         self._block: _Block | None = None
         self._is_at_end = self._is_closed = False
         self._lock = threading.Lock()
         if not is_resumed and query.view == "log":
-            for number, newest in self._logs.items():
-                self._positions[number] = Position(first_offset(query, newest.log), 0)
+            for number, current in self._logs.items():
+                self._positions[number] = Position(first_offset(query, current.log), 0)
 
     def event(
         self,
@@ -309,23 +315,23 @@ class _Stream:
 
     def _left(self) -> tuple[PartitionProgress, ...]:
         left = []
-        for number, newest in self._logs.items():
+        for number, current in self._logs.items():
             low = self._positions[number].offset if number in self._positions else 0
-            high = readable_end(newest.view, self._query.isolation)
+            high = readable_end(current.view, self._query.isolation)
             if low < high:
                 left.append(PartitionProgress(partition=number, low=low, high=high))
         return tuple(left)
 
-    def shown_step(self, shown: Callable[[StreamEvent], Shown]) -> tuple[_Step, list[Shown]]:
-        """A step, and its event as it is shown, if it has one. Raises what ``step`` raises."""
+    def rendered_step(self, render: Callable[[StreamEvent], Rendered]) -> tuple[_Step, list[Rendered]]:
+        """A step, and its event as ``render`` returns it, if there is one. Raises what ``step`` raises."""
         step = self.step()
         if step.gap is not None:
-            return step, [shown(self.event("gap", reason=step.gap))]
-        return step, [shown(self.event("records", step.records))] if step.records else []
+            return step, [render(self.event("gap", reason=step.gap))]
+        return step, [render(self.event("records", step.records))] if step.records else []
 
     def step(self) -> _Step:
-        """The next records of one partition: of the last read, or of reads until there are some. Raises
-        UnknownTopicError once the topic is deleted, and what ``browse`` raises."""
+        """The next records of one partition: the rest of the last read, or new reads until a record matches.
+        Raises UnknownTopicError once the topic is deleted, and what ``browse`` raises."""
         with self._lock:
             return _Step() if self._is_closed else self._step()
 
@@ -353,7 +359,7 @@ class _Stream:
             if rows:
                 self._block = _Block(number, polled, rows, 0)
             else:
-                self._note(number)
+                self._advance_position(number)
         self._is_at_end = self._block is None
         return _Step(records=self._take(), is_at_end=self._is_at_end)
 
@@ -369,11 +375,11 @@ class _Stream:
             self._positions[number] = self._positions[number]._replace(offset=records[-1].offset + 1)
         else:
             self._block = None
-            self._note(number)
+            self._advance_position(number)
         return records
 
-    def _note(self, number: int) -> None:
-        """All that the reader has read was sent."""
+    def _advance_position(self, number: int) -> None:
+        """Move a partition's position to its reader's: all records that it has read were sent."""
         reader = self._readers[number]
         log_from = reader.log_from if isinstance(reader, CompactedReader) else 0
         self._positions[number] = Position(reader.offset, log_from)
@@ -385,13 +391,13 @@ class _Stream:
                 self._logs[number].log = log
                 log.refresh()
             else:
-                self._logs[number] = _Newest(log)
+                self._logs[number] = _CurrentLog(log)
                 self._order.append(number)
                 if self._query.view == "log":
                     self._positions[number] = Position(log.log_start_offset, 0)
 
     def _poll(self, number: int, budget: Budget) -> PolledRecords | None:
-        """One read of a partition. In a directory that another process cleans a file may be gone before it is
+        """Read a partition once. Another process that cleans the directory may remove a file before it is
         opened: then the log is opened again. Raises OffsetOutOfRangeError."""
         for attempt in range(_ATTEMPTS):
             try:
@@ -404,8 +410,8 @@ class _Stream:
 
     def _polled(self, number: int, budget: Budget) -> PolledRecords | None:
         if number not in self._readers:
-            self._readers[number] = self._begun(number)
-            self._note(number)
+            self._readers[number] = self._open_reader(number)
+            self._advance_position(number)
         reader = self._readers[number]
         if isinstance(reader, LogReader):
             before = reader.bytes_read
@@ -416,15 +422,17 @@ class _Stream:
             budget.spent += 0 if polled is None else int(polled.batches["size"].sum())
         return polled
 
-    def _begun(self, number: int) -> Reader:
-        """A partition's reader, at its position or at the start that was asked for."""
-        log, query, place = self._logs[number], self._query, self._positions.get(number)
+    def _open_reader(self, number: int) -> Reader:
+        """Open a partition's reader at its position, or at the start of the query."""
+        log, query, position = self._logs[number], self._query, self._positions.get(number)
         if query.view == "log":
-            in_log = LogReader(log, 0 if place is None else place.offset, isolation=query.isolation)
+            in_log = LogReader(log, 0 if position is None else position.offset, isolation=query.isolation)
             in_log.control_records = query.control_records
             return in_log
-        if place is not None:
-            return CompactedReader(log, place.offset, log_from=place.log_from, isolation=query.isolation)
+        if position is not None:
+            return CompactedReader(
+                log, position.offset, log_from=position.log_from, isolation=query.isolation
+            )
         if query.start_ms is not None:
             return CompactedReader(log, AtTime(query.start_ms), isolation=query.isolation)
         reader = CompactedReader(log, EARLIEST, isolation=query.isolation)
@@ -444,10 +452,10 @@ class _Stream:
             reader = CompactedReader(log, EARLIEST, isolation=self._query.isolation)
         reader.seek_existing(offset)
         self._readers[number] = reader
-        self._note(number)
+        self._advance_position(number)
 
     def close(self) -> None:
-        """Release a ledger that is held."""
+        """Let go of the ledgers, so that their files can be removed."""
         with self._lock:
             self._is_closed = True
             for reader in self._readers.values():

@@ -22,7 +22,7 @@ from siltstone.base.codec_table import CODECS
 from siltstone.base.records.build import NewBatchHeader, Spans, build_batch, encode_headers
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.compaction import broadcast
-from siltstone.compaction.joining import join_log
+from siltstone.compaction.assembling import assemble_log
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import (
@@ -324,7 +324,7 @@ class InProcessEngine:
             done = broadcast_join(work, "0", buffers, self._min_clean_to_dirty_ratio)
             if done is None:
                 done = self._merged(work).rewrite_ranges("0", buffers)
-            join_log(work, done, "0")
+            assemble_log(work, done, "0")
         return done
 
     def write_retained_offsets(self, work: LogWork, waves: Sequence[Sequence[Group]]) -> LogReport:
@@ -351,7 +351,7 @@ class InProcessEngine:
                 report.add(rewrite_from_file(work, file, "0", buffers))
                 if report.failure is not None:
                     break
-            join_log(work, report, "0")
+            assemble_log(work, report, "0")
         return report.groups
 
     def _merged(self, work: LogWork) -> MergedLog:

@@ -4,7 +4,7 @@
 
     old segments ─► Rewriter ─► _SegmentWriter ─► RUN/BASE.ATTEMPT.log, .index, .timeindex, .txnindex
                                                       └─► StagedVerifier reads the log back, 8 MiB at a time
-    a part of a group ─► the same               ─► RUN/BASE.ATTEMPT.piece (``joining`` makes the segment)
+    a part of a group ─► the same               ─► RUN/BASE.ATTEMPT.piece (``assembling`` makes the segment)
 
 Kafka's ``Cleaner.cleanSegments`` writes ``.cleaned`` files. Here a task may be repeated, so each attempt has
 files of its own. A task creates them with O_EXCL in ``topic-N/.siltstone/RUN/`` and syncs them: a late
@@ -699,10 +699,11 @@ def rewrite_from_file(
 class LogReport(Summable):
     """The report on one log, on one wave of its groups, or on what one task did for it: parts add up.
 
-    ``name``: of the log. ``pieces``: of groups that were cut, until they are joined. ``files``: those of
-    retained offsets, where the log is rewritten in waves. ``retained_counts``: how many offsets the merge
-    retains, by group. ``dirty_keys``: distinct keys of the dirty section; ``dirty_keys_met``: those of which
-    a broadcast join read the last record. ``seconds``: the time of the work, where one task did all of it.
+    ``name``: of the log. ``pieces``: of groups that were cut, until their segments are assembled. ``files``:
+    those of retained offsets, where the log is rewritten in waves. ``retained_counts``: how many offsets the
+    merge retains, by group. ``dirty_keys``: distinct keys of the dirty section; ``dirty_keys_met``: those of
+    which a broadcast join read the last record. ``seconds``: the time of the work, where one task did all of
+    it.
     """
 
     name: str

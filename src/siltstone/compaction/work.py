@@ -8,7 +8,7 @@ these steps over tasks; each takes plain data and returns plain data::
     transaction_state_by_range   summaries of  ─► the transactions that are open where each range starts
                                  all splits
     staging.rewrite_range        one range     ─► a staged segment or, of a part of a group, a piece of one
-    joining.join_pieces          a group's     ─► a staged segment
+    assembling.assemble_pieces          a group's     ─► a staged segment
                                  pieces
 
 A range is what one task rewrites: a segment group, or a part of a large one.
@@ -350,7 +350,8 @@ def cut_near(segment: Segment, position: int) -> tuple[int, int] | None:
 
 
 # Ranges: what one task rewrites. A group becomes one file, so by itself it is the work of one task. Where
-# there are fewer large groups than workers, groups are cut into ranges, whose pieces are joined.
+# there are fewer large groups than workers, groups are cut into ranges, and their segments assembled from the
+# pieces.
 #
 # ::
 #
@@ -365,7 +366,8 @@ def cut_near(segment: Segment, position: int) -> tuple[int, int] | None:
 # there, and a wrong cut is detected when the keys are extracted.
 
 MIN_CUT_BYTES = 128 << 20
-"""The least bytes of the largest group for which groups are cut into ranges: joining costs Spark a stage."""
+"""The least bytes of the largest group for which groups are cut into ranges: assembling the pieces costs
+Spark a stage."""
 _MIN_SHARES = 2
 """And only if that one has so many times a worker's share of all bytes: else few workers would wait for
 it."""

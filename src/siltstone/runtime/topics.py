@@ -182,7 +182,7 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         }
         return replace(self, topics=kept, brokers=own, quotas=quotas, quotas_are_handed_over=False)
 
-    def quotas_beside(self, cluster: ClusterSettings | None) -> Quotas:
+    def effective_quotas(self, cluster: ClusterSettings | None) -> Quotas:
         """The quotas: Siltstone's, if it has changed some, else those of the metadata log."""
         if self.quotas is not None:
             return from_entries(self.quotas)
@@ -969,7 +969,7 @@ class Topics:
     @property
     def quotas(self) -> Quotas:
         """The quotas of users, clients and addresses."""
-        return self._registry.quotas_beside(self._cluster)
+        return self._registry.effective_quotas(self._cluster)
 
     def replace_quotas(self, quotas: Quotas) -> None:
         """Replace all quotas, durably. Raises StorageError."""

@@ -5,7 +5,7 @@
     splits ─ extract ─► key entries ─ by bucket ─► merge ─► retained offsets ─ by range ─► rewrite ─► reports
                                                                                     or ─► gather  ─► files
     ranges of a wave, with their files of retained offsets ─► rewrite ─► reports
-    reports of ranges that are parts of groups, after each rewrite ─ by group ─► join ─► reports
+    reports of ranges that are parts of groups, after each rewrite ─ by group ─► assemble ─► reports
 
 One task cleans a small log, or several; all small logs of a run are a few jobs. A large log takes the stages
 above: in one job or, if its segment groups go in waves, in a job that gathers the retained offsets in files
@@ -38,6 +38,7 @@ from pyspark.sql import SparkSession
 from siltstone.base.errors import EngineError, SiltstoneError
 from siltstone.base.files.backups import BackedUpFile, ChunkWriter
 from siltstone.compaction import broadcast
+from siltstone.compaction.assembling import assemble_pieces, remove_pieces
 from siltstone.compaction.broadcast import (
     MIN_CLEAN_TO_DIRTY_RATIO,
     dirty_splits,
@@ -53,7 +54,6 @@ from siltstone.compaction.engine import (
     with_ranges,
 )
 from siltstone.compaction.inplace.stored_copy import FileToPut, put_file
-from siltstone.compaction.joining import join_pieces, remove_pieces
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.report import UNCLEANABLE, failure_of
 from siltstone.compaction.rewrite import Buffers, Offsets
@@ -373,8 +373,9 @@ def rewrite_from_files_task(
             yield report_row(rows.REPORT, report, file.group_range.group).batch()
 
 
-def join_task(work: LogWork, kind: str, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Join the pieces of groups; pass other reports on. ``kind``: of the rows with the reports on groups."""
+def assemble_task(work: LogWork, kind: str, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Assemble segments from the pieces of groups; pass other reports on. ``kind``: of the rows with the
+    reports on groups."""
     pieces: dict[int, list[PieceReport]] = {}
     for row in rows_of(batches):
         report = report_of(row, LogReport) if row.kind == kind else None
@@ -386,17 +387,17 @@ def join_task(work: LogWork, kind: str, batches: Batches) -> Iterator[pa.RecordB
         report.pieces = []
         yield report_row(kind, report).batch()
     for group in sorted(pieces):
-        joined = join_pieces(work, work.groups[group], pieces[group], attempt_name())
-        yield report_row(kind, LogReport(name=work.name, groups=[joined])).batch()
+        assembled = assemble_pieces(work, work.groups[group], pieces[group], attempt_name())
+        yield report_row(kind, LogReport(name=work.name, groups=[assembled])).batch()
 
 
-def _with_join(work: LogWork, stages: Sequence[Stage], kind: str = rows.REPORT) -> list[Stage]:
-    """The stages, and one that joins pieces if groups were cut."""
+def _with_assembly(work: LogWork, stages: Sequence[Stage], kind: str = rows.REPORT) -> list[Stage]:
+    """The stages, and one that assembles segments from pieces if groups were cut."""
     if not work.cut_ranges:
         return list(stages)
     ranges_by_group = Counter(group_range.group for group_range in work.cut_ranges)
     tasks = min(sum(count > 1 for count in ranges_by_group.values()), stages[-1].tasks)
-    return [*stages, Stage(function=join_task, arguments=(work, kind), tasks=tasks)]
+    return [*stages, Stage(function=assemble_task, arguments=(work, kind), tasks=tasks)]
 
 
 class SparkEngine(SparkWorkers):
@@ -531,7 +532,7 @@ class SparkEngine(SparkWorkers):
                 Stage(function=dirty_task, arguments=(work, dirty, len(inputs)), tasks=len(dirty)),
                 Stage(function=lookup_task, arguments=(work, inputs), tasks=len(inputs), needs_claim=True),
             )
-            all_stages = _with_join(work, stages, rows.LOOKED_UP)
+            all_stages = _with_assembly(work, stages, rows.LOOKED_UP)
             job = Job(stages=all_stages, title=work.name, staging=work.staging, size=work.size)
             reports = run_in_exchange_stage(self._session, job, self._progress)
             if reports is not None:
@@ -590,8 +591,10 @@ class SparkEngine(SparkWorkers):
         return sorted(groups, key=lambda group: group.group_index)
 
     def _rewrite(self, work: LogWork, stage: Stage, size: int, kind: str = rows.REPORT) -> list[Row]:
-        """Run a stage that rewrites ``size`` bytes, and join pieces; returns reports of this ``kind``."""
-        job = Job(stages=_with_join(work, [stage], kind), title=work.name, staging=work.staging, size=size)
+        """Run a stage that rewrites ``size`` bytes, and assemble pieces; returns reports of this ``kind``."""
+        job = Job(
+            stages=_with_assembly(work, [stage], kind), title=work.name, staging=work.staging, size=size
+        )
         return run_with_shuffles(self._session, job, self._progress, is_rewriting=True)
 
     def _by_range(
@@ -610,7 +613,7 @@ class SparkEngine(SparkWorkers):
             Stage(function=merge_task, arguments=(work, buckets), tasks=tasks),
             Stage(function=task, arguments=(work,), tasks=rewrite_tasks),
         ]
-        all_stages = _with_join(work, stages) if is_rewriting else stages
+        all_stages = _with_assembly(work, stages) if is_rewriting else stages
         return self._run(all_stages, work.name, work.staging, work.size)
 
     def _splits_of_tasks(self, work: LogWork, workers: int) -> list[list[InputSplit]]:

@@ -1,7 +1,8 @@
-"""Finds out how many tasks the executors run at the same time, and whether they see the folder of a job.
+"""Finds out how many tasks the executors run at the same time, and whether they see the staging folders of
+the driver.
 
-Both are asked for each job. On a cluster executors come and go: an application starts without any, and with
-dynamic allocation Spark asks for more while a job waits.
+The driver does both for each job, since executors come and go on a cluster: an application starts without
+any, and with dynamic allocation Spark asks for more while a job waits.
 """
 
 from __future__ import annotations
@@ -24,18 +25,20 @@ from siltstone.spark.internals import is_connect, java_context
 from siltstone.spark.settings import is_local
 from siltstone.spark.tasks import UNSHARED
 
-_CONNECT_WORKERS = 8
-"""The number of tasks at the same time that is assumed of a Connect server if no setting has it."""
+_CONNECT_TASKS = 8
+"""How many tasks a job on a Connect server has if no setting tells how many can run there at the same
+time."""
 _WAIT_SECONDS_MAX, _POLL_SECONDS, _SETTLED_POLLS = 30.0, 0.1, 20
-"""How long the first job of a cluster waits for executors; and how many polls in a row must see the same
-number of them."""
+"""How long the first job of an application waits for executors; and how many polls in a row must see the same
+number of task slots."""
 
 
 def task_slots(session: SparkSession) -> int:
-    """How many tasks can run at the same time, 0 if Spark does not say.
+    """How many tasks can run at the same time; 0 if Spark does not tell.
 
-    An exchange stage with more tasks would wait for ever. Other numbers do not tell: users may set
-    ``spark.default.parallelism`` to anything, and tasks may need several cores (``spark.task.cpus``).
+    The tasks of an exchange wait for each other: more of them than slots would wait for ever. No setting has
+    this number: users may set ``spark.default.parallelism`` to anything, and a task may need several cores
+    (``spark.task.cpus``).
     """
     try:
         context = java_context(session)
@@ -46,8 +49,9 @@ def task_slots(session: SparkSession) -> int:
 
 
 def are_on_this_machine(session: SparkSession) -> bool:
-    """Do all executors run on the driver's machine, and does Spark neither add and remove executors nor start
-    a task twice (dynamic allocation, speculation)? Raises Py4J's errors if Spark is gone."""
+    """Do all executors run on the driver's machine for the whole job? With dynamic allocation or speculation
+    the answer is no: Spark may add executors elsewhere, or start a task twice. Raises Py4J's errors if Spark
+    has ended."""
     if is_local(session.sparkContext.master):
         return True
     changing = ("spark.dynamicAllocation.enabled", "spark.speculation")
@@ -59,7 +63,7 @@ def are_on_this_machine(session: SparkSession) -> bool:
 
 @functools.cache
 def _is_this_machine(host: str) -> bool:
-    """Is it a name or an address of this machine? Only such an address can be bound."""
+    """Is ``host`` a name or an address of this machine? A socket can be bound to no other address."""
     try:
         *_, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(socket.AF_INET6 if ":" in str(address[0]) else socket.AF_INET) as probe:
@@ -69,17 +73,17 @@ def _is_this_machine(host: str) -> bool:
     return True
 
 
-def workers_of(session: SparkSession) -> int:
-    """How many tasks a job should have now: as many as can run at the same time, or
-    ``spark.default.parallelism``.
+def default_task_count(session: SparkSession) -> int:
+    """How many tasks a job should have if no option says so: ``spark.default.parallelism`` if it is set, else
+    as many as can run at the same time.
 
-    The first job of a cluster waits until its executors are there, at most 30 s. With dynamic allocation it
-    does not wait: a job gets as many tasks as ``spark.dynamicAllocation.maxExecutors`` executors can run, or
-    ``spark.sql.shuffle.partitions``. So does a job for which no executor has come: a busy cluster may grant
-    many later.
+    The first job of an application waits until its executors have started, at most 30 s. With dynamic
+    allocation it does not wait: a job gets as many tasks as ``spark.dynamicAllocation.maxExecutors``
+    executors can run, or ``spark.sql.shuffle.partitions``. If no executor has started after 30 s, the job has
+    that many tasks, too: a busy cluster may grant many executors later.
     """
     if is_connect(session):
-        return _workers_of_connect(session)
+        return _default_task_count_of_connect(session)
     context = session.sparkContext
     if is_local(context.master) or _setting(session, "spark.default.parallelism", ""):
         return context.defaultParallelism
@@ -110,8 +114,8 @@ def _setting(session: SparkSession, name: str, default: str) -> str:
     return session.conf.get(name, default) or default
 
 
-def _workers_of_connect(session: SparkSession) -> int:
-    """``workers_of`` a Connect session, which has only settings: by its master or by
+def _default_task_count_of_connect(session: SparkSession) -> int:
+    """``default_task_count`` for a Connect session, which knows only settings: from its master, or
     ``spark.default.parallelism``."""
     master = session.conf.get("spark.master", None) or ""
     local = re.fullmatch(r"local(?:-cluster)?(?:\[(\*|\d+)(?:,.*)?\])?", master)
@@ -119,11 +123,11 @@ def _workers_of_connect(session: SparkSession) -> int:
         count = local[1] or "1"
         return max(os.cpu_count() or 1, 1) if count == "*" else int(count)
     parallelism = session.conf.get("spark.default.parallelism", None)
-    return int(parallelism) if parallelism else _CONNECT_WORKERS
+    return int(parallelism) if parallelism else _CONNECT_TASKS
 
 
 _started: set[str] = set()
-"""The ids of the applications whose executors were waited for."""
+"""The ids of the applications that have waited for their executors."""
 
 
 def _slots_after_start(session: SparkSession, expected: int) -> int:
@@ -147,9 +151,10 @@ def _slots_after_start(session: SparkSession, expected: int) -> int:
     return slots
 
 
-# A shared folder: the driver writes a nonce (a random number) where the tasks of a job will write. Each task
-# must read it from the same inode, as the same user, before it does anything. Otherwise the driver could not
-# rename the files that tasks stage; an executor with an old copy of the folder would even read other bytes.
+# The check of shared folders. The driver writes a file with a nonce (a random number) into the folder that
+# the tasks of a job will write to. Each task first reads that file: it must have the same inode, and the task
+# the same user. Otherwise the driver could not rename the files that tasks stage, and an executor with an old
+# copy of the folder would read other bytes.
 
 
 class UnsharedFolderError(Exception):
@@ -158,7 +163,8 @@ class UnsharedFolderError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedFolder:
-    """The driver's view of the file that it wrote for a job. Each task must see the same."""
+    """The file with the nonce that the driver wrote for a job, as the driver sees it. Each task must see the
+    same."""
 
     path: str
     nonce: bytes
@@ -166,7 +172,7 @@ class SharedFolder:
     user: int
 
     def check(self) -> None:
-        """In a task. Raises UnsharedFolderError, which says what this executor sees."""
+        """Called in a task. Raises UnsharedFolderError, which says what this executor sees instead."""
         try:
             seen = (files.read_bytes(self.path), files.stat(self.path).inode, os.geteuid())
         except OSError as error:
@@ -181,8 +187,8 @@ class SharedFolder:
 
 @contextlib.contextmanager
 def shared_folders(session: SparkSession, folders: Iterable[Path]) -> Iterator[tuple[SharedFolder, ...]]:
-    """The checks for the tasks of a job that write into ``folders``. None are needed on a local master.
-    Raises OSError."""
+    """The checks that each task of a job makes before it writes into ``folders``; none on a local master or a
+    Connect server. Raises OSError."""
     if is_connect(session) or is_local(session.sparkContext.master):
         yield ()
         return
@@ -204,5 +210,7 @@ def _nonce_in(folder: Path) -> Iterator[SharedFolder]:
     try:
         yield SharedFolder(path=str(path), nonce=nonce, inode=files.stat(path).inode, user=os.geteuid())
     finally:
-        with contextlib.suppress(OSError):  # the job's error counts; the staging folder is removed, too
+        with contextlib.suppress(
+            OSError
+        ):  # the job's own error is more useful; the staging folder is removed anyway
             files.unlink(path)

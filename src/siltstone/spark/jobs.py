@@ -31,10 +31,10 @@ from siltstone.spark.exchange import MEMORY_BYTES, Stage, bytes_read_by, exchang
 from siltstone.spark.executors import (
     SharedFolder,
     are_on_this_machine,
+    default_task_count,
     one_per_log_directory,
     shared_folders,
     task_slots,
-    workers_of,
 )
 from siltstone.spark.internals import is_connect, temporary_folder
 from siltstone.spark.rows import FAILED, SCHEMA, Row, rows_of
@@ -144,8 +144,8 @@ class SparkWorkers:
     """A Spark session as the workers of an engine; the base class of the engines.
 
     ``tasks``: how many tasks each job has; by default as many as the session can run at once when the job is
-    planned (``workers_of``). ``buckets``: the least number of buckets of a merge. ``exchange_stage_bytes``:
-    the size of the largest log that goes through one exchange stage.
+    planned (``default_task_count``). ``buckets``: the least number of buckets of a merge.
+    ``exchange_stage_bytes``: the size of the largest log that goes through one exchange stage.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class SparkWorkers:
     def workers(self) -> int:
         """The number of tasks of a job that is planned now. Raises EngineError if Spark has stopped."""
         with engine_errors("asking Spark how many tasks it runs"):
-            return self._tasks or workers_of(self._session)
+            return self._tasks or default_task_count(self._session)
 
     @property
     def master(self) -> str:

@@ -23,7 +23,7 @@ from siltstone.log.segments import Segment
 from siltstone.log.transactions import read_transaction_indexes
 from siltstone.verify.comparing import AfterStream, Comparison, read_before
 from siltstone.verify.findings import FILE_ERRORS, REASONS, Findings, LogVerdict, Verdict
-from siltstone.verify.keys import CHECK_BYTES, ENTRY_BYTES, bucket_of, check_bucket
+from siltstone.verify.keys import CHECK_BYTES_PER_ENTRY, ENTRY_BYTES, bucket_of, check_bucket
 from siltstone.verify.pairs import CleaningSettings, LogPair, Span, open_sides, pair_of, spans_of
 from siltstone.verify.transactions import (
     AbortedIndex,
@@ -109,7 +109,7 @@ def bucket_count(pair: LogPair, minimum: int = 1) -> int:
     The number of records is not known: it is at most the number of offsets.
     """
     offsets = max(pair.cleaned_end_offset - pair.before[0].base_offset, 0)
-    return max(minimum, -(-offsets * CHECK_BYTES // BUCKET_BYTES))
+    return max(minimum, -(-offsets * CHECK_BYTES_PER_ENTRY // BUCKET_BYTES))
 
 
 def check_in_process(pairs: Sequence[LogPair]) -> CheckedLogs:

@@ -446,7 +446,7 @@ class Comparison:
         flags = np.where(self._retained[rows], keys.IS_RETAINED, 0)
         flags |= np.where(is_tombstone & may_discard[batch], keys.MAY_DISCARD, 0)
         flags |= np.where(is_tombstone & must_discard[batch], keys.MUST_DISCARD, 0)
-        return keys.entries_of(self._before.columns, rows, reasons | flags, self._pair.hash_key)
+        return keys.entries_of(self._before.columns, rows, reasons | flags, self._pair.hash_seeds)
 
     def _removable_tombstones(self) -> tuple[Flags, Flags]:
         """Two arrays of bool, one a batch: its tombstones may be discarded; they must be discarded.

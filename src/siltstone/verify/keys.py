@@ -1,19 +1,19 @@
 """Checks that the last record of each key is retained and that records that it supersedes are discarded.
 
-The check takes an *entry* for each record that has a key. An entry has a hash of that key.
-
-An entry is a row of three uint64 words::
+The check has an *entry* for each record of BEFORE that has a key: a row of three uint64 words::
 
     0  hash of the key, 64 bits
     1  hash of the key, 56 bits | reason, 5 bits | MUST_DISCARD | MAY_DISCARD | IS_RETAINED
     2  offset of the record
 
-The hash is two xxHash64-like hashes, each with a secret seed of its own. It is not the cleaner's hash
-(``base.records.hashing``), so that the check finds an error in that one.
+The entries of a log are divided into *buckets* by their hashes, so that all entries of a key are in one
+bucket; buckets are checked independently of each other.
 
-A record may be discarded if a later record of the dirty section has its key, or for the *reason* in its entry
-if MAY_DISCARD is set. A reason is an index in ``findings.KEY_REASONS``, and ``comparing`` sets it. Reason 0:
-a later record of the dirty section has the key.
+The hash consists of two hashes like xxHash64, each with a secret seed of its own. The cleaner uses another
+one (``base.records.hashing``), so that an error in the cleaner's hash cannot hide itself.
+
+A record may be discarded if a later record of the dirty section has its key (reason 0), or if MAY_DISCARD is
+set. Then the *reason* is that of its entry: an index in ``findings.KEY_REASONS``, which ``comparing`` sets.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ IS_RETAINED, MAY_DISCARD, MUST_DISCARD = 1, 2, 4
 """Flags of an entry: the record is in the cleaned log; it may be discarded for the entry's reason; it must be
 discarded for that reason."""
 REASON_SHIFT, _MAX_REASONS = 3, 32
-"""The reason is in the bits above the three flags; and how many reasons fit."""
+"""The reason is in the bits above the three flags; five bits have room for 32 reasons."""
 _HASH_MASK = np.uint64((1 << 64) - (_MAX_REASONS << REASON_SHIFT))
 """The bits of an entry's second word that belong to the hash."""
 ENTRY_BYTES = 3 * 8
-CHECK_BYTES = 72
-"""Bytes of memory that the check of a bucket takes at its peak, for each entry."""
+CHECK_BYTES_PER_ENTRY = 72
+"""The peak memory of the check of a bucket, divided by the number of its entries."""
 _RETAINED, _DISCARDED, _LOST, _WRONGLY_RETAINED = (outcome * _MAX_REASONS for outcome in range(4))
 """Outcomes of a record: correctly retained; correctly discarded; discarded without a reason; retained, though
-it had to be discarded. A verdict is an outcome plus a reason."""
+it had to be discarded. They are multiples of 32: a *verdict* is an outcome plus a reason."""
 
 # The constants of xxHash64, with its rotations and shifts below.
 _PRIME_1, _PRIME_2 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)
@@ -52,50 +52,53 @@ def _rotate_left(word: np.uint64, bits: int) -> np.uint64:
 
 
 @kernel
-def _mix_word(lane: np.uint64, word: np.uint64) -> np.uint64:
-    """The state of a hash (a *lane*) after the next word of the key."""
-    lane ^= _rotate_left(word * _PRIME_2, 31) * _PRIME_1
-    return _rotate_left(lane, 27) * _PRIME_1 + _PRIME_4
+def _mix_word(state: np.uint64, word: np.uint64) -> np.uint64:
+    """The state of a hash after the next word of the key."""
+    state ^= _rotate_left(word * _PRIME_2, 31) * _PRIME_1
+    return _rotate_left(state, 27) * _PRIME_1 + _PRIME_4
 
 
 @kernel
-def _avalanche(lane: np.uint64) -> np.uint64:
-    """The hash for the final state: each bit of the state changes about half of its bits."""
-    lane = (lane ^ (lane >> np.uint64(33))) * _PRIME_2
-    lane = (lane ^ (lane >> np.uint64(29))) * _PRIME_3
-    return lane ^ (lane >> np.uint64(32))
+def _avalanche(state: np.uint64) -> np.uint64:
+    """The hash of a key whose words have led to ``state``: each bit of the state changes about half of the
+    bits of the hash."""
+    state = (state ^ (state >> np.uint64(33))) * _PRIME_2
+    state = (state ^ (state >> np.uint64(29))) * _PRIME_3
+    return state ^ (state >> np.uint64(32))
 
 
 @kernel
 def hash_keys(data: Bytes, start: Int32, size: Int32, seed0: np.uint64, seed1: np.uint64, out: Words) -> None:
-    """Hash each key ``data[start:start + size]`` (none is null), by words of eight bytes, into the two words
-    ``out[:, :2]``."""
+    """Write the two hashes of each key ``data[start:start + size]`` to ``out[:, :2]``. No key is null. A key
+    is hashed in words of eight bytes."""
     for i in range(len(start)):
         position, count = np.uint64(start[i]), size[i]
-        lane0 = seed0 + np.uint64(count) * _PRIME_1
-        lane1 = seed1 ^ (np.uint64(count) * _PRIME_3)
+        state0 = seed0 + np.uint64(count) * _PRIME_1
+        state1 = seed1 ^ (np.uint64(count) * _PRIME_3)
         for _ in range(count >> 3):
             word = load_word(data, position)
-            lane0 = _mix_word(lane0, word)
-            lane1 = _mix_word(lane1, word ^ _PRIME_4)
+            state0 = _mix_word(state0, word)
+            state1 = _mix_word(state1, word ^ _PRIME_4)
             position += np.uint64(8)
-        # The last word is filled up with zeros. The first states contain the key's size, so that keys that
+        # The last word is padded with zeros. The initial states depend on the key's size, so that keys that
         # differ only in zeros at their end have different hashes.
         word = np.uint64(0)
         for byte in range(count & 7):
             word |= byte_of_word(data, position, byte)
-        lane0 = _mix_word(lane0, word)
-        lane1 = _mix_word(lane1, word ^ _PRIME_4)
-        out[i, 0] = _avalanche(lane0)
-        out[i, 1] = _avalanche(lane1)
+        state0 = _mix_word(state0, word)
+        state1 = _mix_word(state1, word ^ _PRIME_4)
+        out[i, 0] = _avalanche(state0)
+        out[i, 1] = _avalanche(state1)
 
 
 def entries_of(
-    columns: RecordColumns, rows: Int64, reasons_and_flags: Int64, hash_key: tuple[int, int]
+    columns: RecordColumns, rows: Int64, reasons_and_flags: Int64, hash_seeds: tuple[int, int]
 ) -> Words:
-    """The entries (uint64[n, 3]) of the records ``rows``, all with a key; ``reasons_and_flags``: int64[n]."""
+    """The entries (uint64[n, 3]) of the records ``rows``, all with a key. ``reasons_and_flags`` (int64[n]):
+    the reason of each, shifted by ``REASON_SHIFT``, with its flags; ``hash_seeds``: the seeds of the two
+    hashes."""
     out = np.empty((len(rows), 3), np.uint64)
-    seeds = (np.uint64(hash_key[0]), np.uint64(hash_key[1]))
+    seeds = (np.uint64(hash_seeds[0]), np.uint64(hash_seeds[1]))
     hash_keys(columns.data, columns.key_start[rows], columns.key_size[rows], *seeds, out)
     out[:, 1] = (out[:, 1] & _HASH_MASK) | reasons_and_flags.astype(np.uint64)
     out[:, 2] = columns.offset[rows].astype(np.uint64)
@@ -115,11 +118,11 @@ def _check_entries(
     table: Int64,
     verdicts: npt.NDArray[np.uint8],
 ) -> int:
-    """Fill ``verdicts`` (uint8, one an entry); returns how many distinct keys there are.
+    """Fill ``verdicts`` (one for each entry); returns how many distinct keys there are.
 
-    ``table`` is a hash table with open addressing, which stores rows of ``entries`` (-1: a free slot). Its
-    size is a power of two, and at least twice the number of entries. For each key it has the entry with the
-    largest offset in the dirty section, or, without one there, the first one.
+    ``table`` is a hash table with open addressing, which stores row numbers of ``entries`` (-1: a free slot).
+    Its size is a power of two, and at least twice the number of entries. For each key it stores the entry
+    with the largest offset in the dirty section, or the first entry if the dirty section has none.
     """
     slot_mask = np.uint64(len(table) - 1)
     distinct = 0
@@ -156,7 +159,7 @@ def _check_entries(
 def check_bucket(chunks: list[Words], *, first_dirty_offset: int, was_cleaned: bool) -> Findings:
     """Check all entries of one bucket of a log, in any order.
 
-    ``was_cleaned``: the log was cleaned, so no record may be left that must be discarded.
+    ``was_cleaned``: AFTER is the result of a cleaning, so it may not have records that must be discarded.
     """
     entries = np.concatenate([*chunks, np.empty((0, 3), np.uint64)])
     findings, verdicts = Findings(), np.empty(len(entries), np.uint8)

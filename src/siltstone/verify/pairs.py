@@ -132,9 +132,9 @@ class LogPair:
     ``first_dirty_offset``: where the dirty section began. ``cleaned_end_offset``: the cleaner checkpoint
     after the cleaning. ``rewritten_end_offset``: segments of BEFORE below it may have been rewritten, those
     above must be as they were. ``aborted_entries``: the bytes of BEFORE's ``.txnindex`` files. ``producers``:
-    (id, last data offset or -1, epoch) of the active producers, by id. ``hash_key``: the two seeds of the
-    hash of keys, chosen at random for each pair. ``tombstones_from``: tombstones from this offset on are
-    retained at any age, for the log's compacted ledger.
+    (id, last data offset or -1, epoch) of the active producers, by id. ``hash_seeds``: the seeds of
+    the two hashes of keys, chosen at random for each pair. ``tombstones_from``: tombstones from this offset
+    on are retained at any age, for the log's compacted ledger.
     """
 
     name: str
@@ -146,7 +146,7 @@ class LogPair:
     aborted_entries: bytes
     producers: tuple[tuple[int, int, int], ...]
     settings: CleaningSettings
-    hash_key: tuple[int, int]
+    hash_seeds: tuple[int, int]
     tombstones_from: int = LONG_MAX
 
     @property
@@ -448,7 +448,7 @@ def _pair(
             (entry.producer_id, entry.last_offset, entry.producer_epoch) for entry in active_producers
         ),
         settings=settings,
-        hash_key=(secrets.randbits(64), secrets.randbits(64)),
+        hash_seeds=(secrets.randbits(64), secrets.randbits(64)),
         tombstones_from=cleaning_bounds(before.directory).tombstones_from,
     )
     _check_range(pair, before, producers, findings)

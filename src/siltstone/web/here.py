@@ -38,5 +38,5 @@ async def latest_of(request: Request) -> LatestViews:
 
 
 Here = Annotated[Served, Depends(served_of)]
-By = Annotated[Actor, Depends(actor_of)]
+CurrentActor = Annotated[Actor, Depends(actor_of)]
 Latest = Annotated[LatestViews, Depends(latest_of)]

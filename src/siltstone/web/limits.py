@@ -60,12 +60,12 @@ class ReadSlots:
 
 
 class Tails:
-    """The streams that are open. ``turns``: the one thread in which those that follow a log read and write
+    """The streams that are open. ``executor``: the one thread in which those that follow a log read and write
     their records, in turns. Only ``end`` may be called in another thread than the event loop's."""
 
     def __init__(self) -> None:
         self.count, self._has_ended = 0, False
-        self.turns = ThreadPoolExecutor(1, thread_name_prefix="siltstone-tails")
+        self.executor = ThreadPoolExecutor(1, thread_name_prefix="siltstone-tails")
         self._open: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
 
     def claim(self) -> asyncio.Event:
@@ -88,7 +88,8 @@ class Tails:
         del self._open[stopped]
 
     def end(self) -> None:
-        """End all streams, and refuse new ones. (The caller shuts ``turns`` down after they have ended.)"""
+        """End all streams, and refuse new ones. (The caller shuts ``executor`` down after they have
+        ended.)"""
         self._has_ended = True
         for stopped, loop in list(self._open.items()):
             loop.call_soon_threadsafe(stopped.set)

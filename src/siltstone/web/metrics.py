@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from siltstone.commands.metrics import Histogram, Sample, metrics_page
-from siltstone.commands.server_metrics import log_series, server_samples
+from siltstone.commands.server_metrics import log_metrics, server_samples
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
 
@@ -57,8 +57,8 @@ def metrics(request: Request, served: Here, partitions: Literal["", "all"] = "")
     """All metrics of this process. Over 20,000 partitions the sums of each topic stand for its partitions,
     unless ``partitions=all``."""
     samples = server_samples(served) + request.app.state.counts.samples()
-    series = log_series(served, all_partitions=partitions == "all")
+    families = log_metrics(served, all_partitions=partitions == "all")
     is_openmetrics = OPENMETRICS in request.headers.get("accept", "")
     kind = f"{OPENMETRICS}; version=1.0.0" if is_openmetrics else "text/plain; version=0.0.4"
-    page = metrics_page(samples, series, is_openmetrics=is_openmetrics)
+    page = metrics_page(samples, families, is_openmetrics=is_openmetrics)
     return StreamingResponse(page, headers={"Content-Type": f"{kind}; charset=utf-8"})

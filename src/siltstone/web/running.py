@@ -198,7 +198,7 @@ class WebServer:
         self._tails.end()
         if self._thread is not None:
             self._thread.join()
-        self._tails.turns.shutdown()
+        self._tails.executor.shutdown()
         for bound in self._sockets:
             bound.close()
 

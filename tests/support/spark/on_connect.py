@@ -21,13 +21,13 @@ from siltstone.commands import review
 from siltstone.compaction import explain as explaining
 from siltstone.spark import read as reading
 from siltstone.spark.clean import SparkEngine
-from siltstone.spark.executors import workers_of
+from siltstone.spark.executors import default_task_count
 from siltstone.spark.verify import SparkChecker
 
 
 def reviewed(session: SparkSession, before: Path, after: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """What ``explain`` and ``verify`` say."""
-    workers = workers_of(session)
+    workers = default_task_count(session)
     engine = SparkEngine(session, tasks=workers)
     asked = review.ExplainRequest(directories=[before], **settings)
     told = review.explain(asked, engine=lambda: engine)

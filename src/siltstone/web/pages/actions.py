@@ -18,7 +18,7 @@ from siltstone.commands.explaining import explain_topic
 from siltstone.commands.topics import parse_assignments
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, EDITOR, READER
-from siltstone.web.here import By, Here
+from siltstone.web.here import CurrentActor, Here
 from siltstone.web.pages import cleaner, topic_tabs
 from siltstone.web.pages.confirmation import refuse_unconfirmed
 from siltstone.web.pages.lists import ListParameters
@@ -53,7 +53,7 @@ class NewSetting(BaseModel):
 
 @router.post("/topics/{topic}/configuration", dependencies=[EDITOR])
 def alter(
-    request: Request, served: Here, by: By, topic: str, form: Annotated[NewSetting, Form()]
+    request: Request, served: Here, by: CurrentActor, topic: str, form: Annotated[NewSetting, Form()]
 ) -> Response:
     """Set one of the topic's own settings, or leave it to the default."""
     name = form.name
@@ -77,7 +77,7 @@ def alter(
 
 @router.post("/topics/{topic}/partitions", dependencies=[ADMIN])
 def add_partitions(
-    request: Request, served: Here, by: By, topic: str, count: Text, tag: Text = ""
+    request: Request, served: Here, by: CurrentActor, topic: str, count: Text, tag: Text = ""
 ) -> Response:
     """Raise the topic's number of partitions."""
 
@@ -92,7 +92,7 @@ def add_partitions(
 
 
 @router.post("/topics/{topic}/clean", dependencies=[EDITOR])
-def clean(request: Request, served: Here, by: By, topic: str, force: Checked = False) -> Response:
+def clean(request: Request, served: Here, by: CurrentActor, topic: str, force: Checked = False) -> Response:
     """Clean the topic now, as a job."""
     again = partial(topic_tabs.segments, request, served, topic)
     act = partial(administration.clean_now, served, by, topic, force=force)
@@ -100,7 +100,7 @@ def clean(request: Request, served: Here, by: By, topic: str, force: Checked = F
 
 
 @router.post("/topics/{topic}:explain", dependencies=[READER])
-def explain(request: Request, served: Here, by: By, topic: str) -> Response:
+def explain(request: Request, served: Here, by: CurrentActor, topic: str) -> Response:
     """Explain the topic's next cleaning, as a job; its result is on the page of segments."""
     again = partial(topic_tabs.segments, request, served, topic)
     act = partial(explain_topic, served, by.user, topic)
@@ -108,7 +108,7 @@ def explain(request: Request, served: Here, by: By, topic: str) -> Response:
 
 
 @router.post("/topics/{topic}/delete", dependencies=[ADMIN])
-def delete(request: Request, served: Here, by: By, topic: str, typed: Text = "") -> Response:
+def delete(request: Request, served: Here, by: CurrentActor, topic: str, typed: Text = "") -> Response:
     """Delete the topic."""
 
     def act() -> None:
@@ -121,7 +121,7 @@ def delete(request: Request, served: Here, by: By, topic: str, typed: Text = "")
 
 
 @router.post("/topics/{topic}/partitions/{partition}/retry", dependencies=[EDITOR])
-def retry(request: Request, served: Here, by: By, topic: str, partition: int) -> Response:
+def retry(request: Request, served: Here, by: CurrentActor, topic: str, partition: int) -> Response:
     """Let the cleaner try an uncleanable log again."""
 
     def act() -> None:
@@ -137,14 +137,14 @@ def _in_queue(request: Request, served: Here, target: str, act: Callable[[], obj
 
 
 @router.post("/topics/{topic}/partitions/{partition}/clean", dependencies=[EDITOR])
-def clean_partition(request: Request, served: Here, by: By, topic: str, partition: int) -> Response:
+def clean_partition(request: Request, served: Here, by: CurrentActor, topic: str, partition: int) -> Response:
     """Clean one log now, as a job, whatever its dirty ratio."""
     act = partial(administration.clean_now, served, by, topic, [partition], force=True)
     return _in_queue(request, served, "/ui/jobs", act)
 
 
 @router.post("/topics/{topic}/partitions/{partition}/pause", dependencies=[EDITOR])
-def pause(request: Request, served: Here, by: By, topic: str, partition: int) -> Response:
+def pause(request: Request, served: Here, by: CurrentActor, topic: str, partition: int) -> Response:
     """Pause the cleaning of a log."""
 
     def act() -> None:
@@ -154,7 +154,7 @@ def pause(request: Request, served: Here, by: By, topic: str, partition: int) ->
 
 
 @router.post("/topics/{topic}/partitions/{partition}/resume", dependencies=[EDITOR])
-def resume(request: Request, served: Here, by: By, topic: str, partition: int) -> Response:
+def resume(request: Request, served: Here, by: CurrentActor, topic: str, partition: int) -> Response:
     """End the pause of a log."""
 
     def act() -> None:
@@ -164,7 +164,7 @@ def resume(request: Request, served: Here, by: By, topic: str, partition: int) -
 
 
 @router.post("/jobs/{job_id}/cancel", dependencies=[EDITOR])
-def cancel(served: Here, by: By, job_id: str) -> Response:
+def cancel(served: Here, by: CurrentActor, job_id: str) -> Response:
     """Cancel a job."""
     administration.cancel_job(served, by, job_id)
     return RedirectResponse("/ui/jobs", 303)

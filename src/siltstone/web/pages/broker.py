@@ -16,7 +16,7 @@ from siltstone.commands.cluster import broker_tag
 from siltstone.commands.listing import Column
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, VIEWER
-from siltstone.web.here import By, Here
+from siltstone.web.here import CurrentActor, Here
 from siltstone.web.pages.equivalents import cluster_url, curl
 from siltstone.web.pages.lists import ListParameters, list_page
 from siltstone.web.pages.rendering import page
@@ -99,7 +99,7 @@ def _same(request: Request, served: Here, name: str, value: str) -> str:
 def save(
     request: Request,
     served: Here,
-    by: By,
+    by: CurrentActor,
     name: Annotated[str, Form()],
     value: Annotated[str, Form()] = "",
     default: Annotated[bool, Form()] = False,
@@ -119,7 +119,7 @@ def save(
 
 
 @router.post("/restart", dependencies=[ADMIN])
-def restart(request: Request, served: Here, by: By) -> Response:
+def restart(request: Request, served: Here, by: CurrentActor) -> Response:
     """Close the directories in order, read the file and open them again. The page waits for that."""
     try:
         broker_settings.restart(served, by)

@@ -13,7 +13,7 @@ from siltstone.commands import administration, console, emptying, erasing
 from siltstone.commands.erasing import ErasureRequest, parse_key
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, VIEWER
-from siltstone.web.here import By, Here
+from siltstone.web.here import CurrentActor, Here
 from siltstone.web.pages.confirmation import refuse_unconfirmed
 from siltstone.web.pages.equivalents import curl, shell
 from siltstone.web.pages.rendering import page, page_response, path, render_page, within_bytes
@@ -78,7 +78,7 @@ def _empty_page(
 
 @router.post("/{topic}/empty", dependencies=[ADMIN])
 def empty(
-    request: Request, served: Here, by: By, topic: str, mode: Text = DEFAULT_MODE, typed: Text = ""
+    request: Request, served: Here, by: CurrentActor, topic: str, mode: Text = DEFAULT_MODE, typed: Text = ""
 ) -> Response:
     """Empty the topic, as a job."""
     try:
@@ -125,7 +125,7 @@ def _erase_page(
 def erase(
     request: Request,
     served: Here,
-    by: By,
+    by: CurrentActor,
     topic: str,
     key: Text = "",
     key_format: Text = "utf8",

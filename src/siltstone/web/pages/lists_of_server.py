@@ -13,10 +13,10 @@ from siltstone.commands.changes import AuditedChange
 from siltstone.commands.emptying import EMPTY
 from siltstone.commands.erasing import ERASE_KEY, KeyFingerprint
 from siltstone.commands.explaining import outcome_words
+from siltstone.commands.forced_cleaning import RUN_AGAIN
 from siltstone.commands.groups import ConsumerGroup, GroupOffset
 from siltstone.commands.jobs import BackgroundJob
 from siltstone.commands.listing import Column
-from siltstone.commands.open_directories import AGAIN
 from siltstone.commands.transactions import OpenTransaction, OpenTransactions, last_scan
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
@@ -84,7 +84,7 @@ def job_sentence(job: BackgroundJob) -> str:
         ERASE_KEY: "erase the key again on the topic's page (Erase a key)",
         EMPTY: "empty the topic again on its page (Empty)",
     }
-    return str(sentence).replace(AGAIN, clicks.get(job.kind, AGAIN))
+    return str(sentence).replace(RUN_AGAIN, clicks.get(job.kind, RUN_AGAIN))
 
 
 class Operation(NamedTuple):

@@ -16,7 +16,7 @@ from siltstone.commands import administration
 from siltstone.commands.topics import parse_assignments
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, VIEWER
-from siltstone.web.here import By, Here
+from siltstone.web.here import CurrentActor, Here
 from siltstone.web.pages.equivalents import cluster_url, curl, siltstone
 from siltstone.web.pages.rendering import page, path
 
@@ -125,13 +125,15 @@ def new_topic(request: Request, served: Here) -> Response:
     return _shown(request, served, NewTopicForm())
 
 
-def _created(served: Here, by: By, form: NewTopicForm, *, validate_only: bool) -> None:
+def _created(served: Here, by: CurrentActor, form: NewTopicForm, *, validate_only: bool) -> None:
     parsed = parse_assignments(form.settings(), "settings")
     administration.create_topic(served, by, form.name, form.count(), parsed, validate_only=validate_only)
 
 
 @router.post("/new-topic:check", dependencies=[ADMIN])
-def check(request: Request, served: Here, by: By, form: Annotated[NewTopicForm, Form()]) -> Response:
+def check(
+    request: Request, served: Here, by: CurrentActor, form: Annotated[NewTopicForm, Form()]
+) -> Response:
     """Say whether the topic could be created; nothing is changed."""
     try:
         _created(served, by, form, validate_only=True)
@@ -143,7 +145,9 @@ def check(request: Request, served: Here, by: By, form: Annotated[NewTopicForm, 
 
 
 @router.post("/new-topic", dependencies=[ADMIN])
-def create(request: Request, served: Here, by: By, form: Annotated[NewTopicForm, Form()]) -> Response:
+def create(
+    request: Request, served: Here, by: CurrentActor, form: Annotated[NewTopicForm, Form()]
+) -> Response:
     """Create the topic."""
     try:
         _created(served, by, form, validate_only=False)

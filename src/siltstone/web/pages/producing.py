@@ -11,10 +11,10 @@ from pydantic import BaseModel
 from starlette.responses import RedirectResponse, Response
 
 from siltstone.base.errors import SiltstoneError, UsageError
-from siltstone.commands.sending import TEXT_FORMATS, SentRecord, encoded, send_records
+from siltstone.commands.sending import TEXT_FORMATS, ProducerRecord, encoded, send_records
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, VIEWER
-from siltstone.web.here import By, Here
+from siltstone.web.here import CurrentActor, Here
 from siltstone.web.pages.equivalents import cluster_url, curl, shell
 from siltstone.web.pages.rendering import page, path, query_text
 
@@ -34,7 +34,7 @@ class RecordToSend(BaseModel):
     headers: str = ""
     partition: str = ""
 
-    def record(self) -> SentRecord:
+    def record(self) -> ProducerRecord:
         """The record to send. Raises UsageError."""
         partition = self.partition.strip()
         if partition and not (partition.isascii() and partition.isdigit() and len(partition) < 10):
@@ -43,7 +43,7 @@ class RecordToSend(BaseModel):
             )
         if self.value_kind == "tombstone" and self.key_kind != "text":
             raise UsageError("a tombstone deletes a key, and there is none", advice="write the key")
-        return SentRecord(
+        return ProducerRecord(
             key=encoded(self.key, self.key_format, "the key") if self.key_kind == "text" else None,
             value=self._value() if self.value_kind == "text" else None,
             headers=tuple(self._headers()),
@@ -98,7 +98,7 @@ def _same(request: Request, served: Here, topic: str, form: RecordToSend) -> Seq
     try:
         record = form.record()
     except SiltstoneError:
-        record = SentRecord()
+        record = ProducerRecord()
     body: dict[str, Any] = {
         name: {"type": "BINARY", "data": base64.b64encode(data).decode()}
         for name, data in (("key", record.key), ("value", record.value))
@@ -129,17 +129,17 @@ def empty_form(request: Request, served: Here, topic: str, stored: Annotated[Sto
 
 @router.post("/{topic}/produce", dependencies=[ADMIN])
 def produce(
-    request: Request, served: Here, by: By, topic: str, form: Annotated[RecordToSend, Form()]
+    request: Request, served: Here, by: CurrentActor, topic: str, form: Annotated[RecordToSend, Form()]
 ) -> Response:
     """Append the record."""
     try:
-        (receipt,) = send_records(served, by, topic, [form.record()])
-        if isinstance(receipt, SiltstoneError):
-            raise receipt
+        (appended,) = send_records(served, by, topic, [form.record()])
+        if isinstance(appended, SiltstoneError):
+            raise appended
     except (SiltstoneError, OSError) as error:
         answer = _shown(request, served, topic, form, problem=str(error))
         answer.status_code = status_of(error)[0]
         return answer
     served.cataloguer.refresh_soon()
-    where = query_text({"partition": receipt.partition, "offset": receipt.offset})
+    where = query_text({"partition": appended.partition, "offset": appended.offset})
     return RedirectResponse(f"/ui/topics/{path(topic)}/produce?{where}", 303)

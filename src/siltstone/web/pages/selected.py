@@ -21,7 +21,7 @@ from siltstone.commands.explain_page import counted, size_text
 from siltstone.commands.topics import parse_assignments
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, EDITOR, VIEWER
-from siltstone.web.here import By, Here
+from siltstone.web.here import CurrentActor, Here
 from siltstone.web.pages.confirmation import refuse_unconfirmed
 from siltstone.web.pages.equivalents import cluster_url, curl, shell, siltstone
 from siltstone.web.pages.rendering import page, path
@@ -189,7 +189,7 @@ def _confirm(order: Order) -> None:
 
 
 @router.post("/settings", dependencies=[EDITOR])
-def alter(request: Request, served: Here, by: By, order: Annotated[Order, Form()]) -> Response:
+def alter(request: Request, served: Here, by: CurrentActor, order: Annotated[Order, Form()]) -> Response:
     """Change one setting of each topic, as it was read."""
     try:
         if order.name in DELETES:
@@ -207,7 +207,7 @@ def alter(request: Request, served: Here, by: By, order: Annotated[Order, Form()
 
 
 @router.post("/clean", dependencies=[EDITOR])
-def clean(request: Request, served: Here, by: By, order: Annotated[Order, Form()]) -> Response:
+def clean(request: Request, served: Here, by: CurrentActor, order: Annotated[Order, Form()]) -> Response:
     """Clean each topic, as a job."""
 
     def act(topic: str, _: str) -> Sequence[str]:
@@ -218,7 +218,7 @@ def clean(request: Request, served: Here, by: By, order: Annotated[Order, Form()
 
 
 @router.post("/delete", dependencies=[ADMIN])
-def delete(request: Request, served: Here, by: By, order: Annotated[Order, Form()]) -> Response:
+def delete(request: Request, served: Here, by: CurrentActor, order: Annotated[Order, Form()]) -> Response:
     """Delete each topic, as it was read."""
     try:
         _confirm(order)

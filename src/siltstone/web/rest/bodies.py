@@ -14,16 +14,16 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-def _refuse_words(value: object) -> object:
+def _refuse_other_than_numbers(value: object) -> object:
     if isinstance(value, (bool, str)):
         raise ValueError("it is a number")
     return value
 
 
-NO_WORDS = BeforeValidator(_refuse_words)
-"""For a number with bounds, after them: ``Annotated[int, Field(ge=0), NO_WORDS]``, so that the document has
-them."""
-Whole = Annotated[int, NO_WORDS]
+NUMBERS_ONLY = BeforeValidator(_refuse_other_than_numbers)
+"""For a number with bounds, after them: ``Annotated[int, Field(ge=0), NUMBERS_ONLY]``, so that the document
+has them."""
+WholeNumber = Annotated[int, NUMBERS_ONLY]
 """A whole number in a body. pydantic alone would take ``true`` for 1, ``"7"`` for 7; 7.0 is one in JSON."""
 
 

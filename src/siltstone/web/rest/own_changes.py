@@ -19,9 +19,9 @@ from siltstone.commands.erasing import ErasureRequest, parse_key
 from siltstone.commands.explaining import explain_topic
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, EDITOR, READER
-from siltstone.web.here import By, Here
+from siltstone.web.here import CurrentActor, Here
 from siltstone.web.queries import IntText
-from siltstone.web.rest.bodies import JSON_ONLY, Body, Flag, Whole
+from siltstone.web.rest.bodies import JSON_ONLY, Body, Flag, WholeNumber
 
 router = APIRouter(prefix="/api/v1", tags=["Siltstone"], dependencies=[JSON_ONLY])
 Document = dict[str, Any]
@@ -49,7 +49,7 @@ class CleaningOrder(Body):
     """``force``: whatever the dirty ratio, and with the active segments; ``partitions``: empty for all."""
 
     force: Flag = False
-    partitions: tuple[Whole, ...] = ()
+    partitions: tuple[WholeNumber, ...] = ()
 
 
 class EmptyingOrder(Body):
@@ -69,7 +69,7 @@ class KeyErasure(Body):
 
 
 @router.post("/topics:alter", dependencies=[EDITOR])
-def alter_topics(served: Here, by: By, new: TopicAlterations, if_match: IfMatch = None) -> Document:
+def alter_topics(served: Here, by: CurrentActor, new: TopicAlterations, if_match: IfMatch = None) -> Document:
     """Set and remove settings of several topics, as they were read; the outcome of each."""
     if any((change.if_match or if_match) is None for change in new.topics):
         raise HTTPException(428, "say what was read: if_match of each topic, or the header If-Match")
@@ -77,7 +77,7 @@ def alter_topics(served: Here, by: By, new: TopicAlterations, if_match: IfMatch 
 
 
 def _altered(
-    served: Here, by: By, change: TopicAlteration, if_match: str | None, validate_only: bool
+    served: Here, by: CurrentActor, change: TopicAlteration, if_match: str | None, validate_only: bool
 ) -> Document:
     try:
         done = administration.alter_settings(
@@ -92,7 +92,7 @@ def _altered(
 
 
 @router.post("/topics/{topic}:clean", dependencies=[EDITOR], status_code=202)
-def clean(served: Here, by: By, topic: str, request: CleaningOrder | None = None) -> Document:
+def clean(served: Here, by: CurrentActor, topic: str, request: CleaningOrder | None = None) -> Document:
     """Clean a topic as a job."""
     request = request or CleaningOrder()
     job = administration.clean_now(served, by, topic, request.partitions, force=request.force)
@@ -102,24 +102,24 @@ def clean(served: Here, by: By, topic: str, request: CleaningOrder | None = None
 class ExplainOrder(Body):
     """``partitions``: empty for all."""
 
-    partitions: tuple[Whole, ...] = ()
+    partitions: tuple[WholeNumber, ...] = ()
 
 
 @router.post("/topics/{topic}:explain", dependencies=[READER], status_code=202)
-def explain(served: Here, by: By, topic: str, request: ExplainOrder | None = None) -> Document:
+def explain(served: Here, by: CurrentActor, topic: str, request: ExplainOrder | None = None) -> Document:
     """What a cleaning of a topic would do, as a job; nothing is changed. Keys are masked."""
     partitions = () if request is None else request.partitions
     return explain_topic(served, by.user, topic, partitions).to_json()
 
 
 @router.post("/topics/{topic}:empty", dependencies=[ADMIN], status_code=202)
-def empty(served: Here, by: By, topic: str, order: EmptyingOrder) -> Document:
+def empty(served: Here, by: CurrentActor, topic: str, order: EmptyingOrder) -> Document:
     """Empty a topic as a job, or count what would go."""
     return administration.empty_topic(served, by, topic, order.mode, dry_run=order.dry_run).to_json()
 
 
 @router.post("/topics/{topic}:erase-key", dependencies=[ADMIN], status_code=202)
-def erase_key(served: Here, by: By, topic: str, order: KeyErasure) -> Document:
+def erase_key(served: Here, by: CurrentActor, topic: str, order: KeyErasure) -> Document:
     """Erase keys as a job: the steps that are possible now. What is kept of the job contains no key."""
     named = order.keys if order.key is None else (order.key, *order.keys)
     request = ErasureRequest(topic=topic, keys=tuple(parse_key(key, order.key_format) for key in named))
@@ -127,30 +127,30 @@ def erase_key(served: Here, by: By, topic: str, order: KeyErasure) -> Document:
 
 
 @router.post("/topics/{topic}/partitions/{partition}:retry-cleaning", dependencies=[EDITOR], status_code=204)
-def retry_cleaning(served: Here, by: By, topic: str, partition: IntText) -> None:
+def retry_cleaning(served: Here, by: CurrentActor, topic: str, partition: IntText) -> None:
     """Let the cleaner try an uncleanable partition again."""
     administration.retry_cleaning(served, by, partition_named(served, topic, partition))
 
 
 @router.post("/topics/{topic}/partitions/{partition}:pause", dependencies=[EDITOR], status_code=204)
-def pause(served: Here, by: By, topic: str, partition: IntText) -> None:
+def pause(served: Here, by: CurrentActor, topic: str, partition: IntText) -> None:
     """Pause the cleaning of a partition."""
     administration.pause_cleaning(served, by, partition_named(served, topic, partition))
 
 
 @router.post("/topics/{topic}/partitions/{partition}:resume", dependencies=[EDITOR], status_code=204)
-def resume(served: Here, by: By, topic: str, partition: IntText) -> None:
+def resume(served: Here, by: CurrentActor, topic: str, partition: IntText) -> None:
     """End the pause of a partition."""
     administration.resume_cleaning(served, by, partition_named(served, topic, partition))
 
 
 @router.post("/broker:restart", dependencies=[ADMIN], status_code=202)
-def restart(served: Here, by: By) -> None:
+def restart(served: Here, by: CurrentActor) -> None:
     """Close the directories in order, read the broker's file and open them again; answered before that."""
     broker_settings.restart(served, by)
 
 
 @router.delete("/jobs/{job_id}", dependencies=[EDITOR])
-def cancel_job(served: Here, by: By, job_id: str) -> Document:
+def cancel_job(served: Here, by: CurrentActor, job_id: str) -> Document:
     """Cancel a job: one that runs ends at its next check."""
     return administration.cancel_job(served, by, job_id).to_json()

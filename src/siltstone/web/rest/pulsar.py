@@ -15,15 +15,15 @@ from siltstone.base.errors import UsageError
 from siltstone.commands import administration, pulsar
 from siltstone.commands.cluster import partitions_of
 from siltstone.web.guards import EDITOR, VIEWER
-from siltstone.web.here import By, Here
+from siltstone.web.here import CurrentActor, Here
 from siltstone.web.queries import BoolText
-from siltstone.web.rest.bodies import JSON_ONLY, NO_WORDS
+from siltstone.web.rest.bodies import JSON_ONLY, NUMBERS_ONLY
 
 router = APIRouter(prefix="/admin/v2", tags=["Pulsar"], dependencies=[JSON_ONLY])
 TOPIC = "/persistent/{tenant}/{namespace}/{topic}"
 NAMESPACE = "/namespaces/{tenant}/{namespace}/compactionThreshold"
 Document = dict[str, Any]
-Bytes = Annotated[int, Body(le=(1 << 63) - 1), NO_WORDS]
+Bytes = Annotated[int, Body(le=(1 << 63) - 1), NUMBERS_ONLY]
 
 
 def _topic(tenant: str, namespace: str, topic: str) -> str:
@@ -56,7 +56,7 @@ def _number(size: int | None) -> Response:
 
 
 @router.put(f"{TOPIC}/compaction", dependencies=[EDITOR], status_code=204)
-def compact(served: Here, by: By, name: Topic) -> None:
+def compact(served: Here, by: CurrentActor, name: Topic) -> None:
     """Begin to compact a topic; 409 while it is compacted."""
     administration.compact_side_by_side(served, by, name)
 
@@ -75,13 +75,13 @@ def threshold(served: Here, name: Topic, applied: BoolText = False) -> Response:
 
 
 @router.post(f"{TOPIC}/compactionThreshold", dependencies=[EDITOR], status_code=204)
-def set_threshold(served: Here, by: By, name: Topic, size: Bytes) -> None:
+def set_threshold(served: Here, by: CurrentActor, name: Topic, size: Bytes) -> None:
     """Set the topic's own threshold: the body is a number of bytes."""
     pulsar.set_threshold(served, by, name, _checked(size))
 
 
 @router.delete(f"{TOPIC}/compactionThreshold", dependencies=[EDITOR], status_code=204)
-def remove_threshold(served: Here, by: By, name: Topic) -> None:
+def remove_threshold(served: Here, by: CurrentActor, name: Topic) -> None:
     """Remove the topic's own threshold."""
     pulsar.set_threshold(served, by, name, None)
 
@@ -111,13 +111,13 @@ def namespace_threshold(served: Here, name: Namespace) -> Response:
 
 
 @router.put(NAMESPACE, dependencies=[EDITOR], status_code=204)
-def set_namespace_threshold(served: Here, by: By, name: Namespace, size: Bytes) -> None:
+def set_namespace_threshold(served: Here, by: CurrentActor, name: Namespace, size: Bytes) -> None:
     """Set the namespace's threshold: the body is a number of bytes."""
     pulsar.set_namespace_threshold(served, by, name, _checked(size))
 
 
 @router.delete(NAMESPACE, dependencies=[EDITOR], status_code=204)
-def remove_namespace_threshold(served: Here, by: By, name: Namespace) -> None:
+def remove_namespace_threshold(served: Here, by: CurrentActor, name: Namespace) -> None:
     """Remove the namespace's threshold."""
     pulsar.set_namespace_threshold(served, by, name, None)
 

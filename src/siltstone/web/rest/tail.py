@@ -31,7 +31,7 @@ from siltstone.commands import console
 from siltstone.commands.browsing import BrowsedTopic, RecordQuery
 from siltstone.commands.cluster import partition_named
 from siltstone.commands.served import Served
-from siltstone.commands.streaming import StreamEvent, check_stream, follow_shown
+from siltstone.commands.streaming import StreamEvent, check_stream, follow_rendered
 from siltstone.web.guards import READER
 from siltstone.web.here import Here
 from siltstone.web.limits import Tails
@@ -55,7 +55,9 @@ def opened_stream(
 ) -> StreamingResponse:
     """A stream that has one of the places. Raises BusyError."""
     stopped = tails.claim()
-    followed = follow_shown(topic, query, text_of, position, waits=waits, stopped=stopped, turns=tails.turns)
+    followed = follow_rendered(
+        topic, query, text_of, position, waits=waits, stopped=stopped, executor=tails.executor
+    )
     texts = _with_error(followed, text_of)
     return _Stream(texts, tails, stopped, media_type=media_type, headers={"Cache-Control": "no-store"})
 

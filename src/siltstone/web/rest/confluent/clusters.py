@@ -12,7 +12,7 @@ from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
     Cluster,
     Document,
-    In,
+    NamedCluster,
     OnlyCluster,
     Page,
     Resource,
@@ -34,7 +34,7 @@ def list_clusters(here: OnlyCluster, page: Page) -> Document:
 
 
 @router.get(CLUSTER_PATH, dependencies=[VIEWER], response_model=Resource)
-def get_cluster(cluster: In) -> Document:
+def get_cluster(cluster: NamedCluster) -> Document:
     """The cluster."""
     return cluster_document(cluster)
 
@@ -68,14 +68,14 @@ def _broker_document(cluster: Cluster) -> Document:
 
 
 @router.get(f"{CLUSTER_PATH}/brokers", dependencies=[VIEWER], response_model=ResourceList)
-def list_brokers(cluster: In, page: Page) -> Document:
+def list_brokers(cluster: NamedCluster, page: Page) -> Document:
     """This broker. The others of a cluster are not known here."""
     keys = [cluster.broker_id]
     return cluster.listing("KafkaBrokerList", ["brokers"], keys, lambda _: _broker_document(cluster), page)
 
 
 @router.get(f"{CLUSTER_PATH}/brokers/{{broker_id}}", dependencies=[VIEWER], response_model=Resource)
-def get_broker(cluster: In, broker_id: IntText) -> Document:
+def get_broker(cluster: NamedCluster, broker_id: IntText) -> Document:
     """This broker."""
     refuse_other_broker(cluster, broker_id)
     return _broker_document(cluster)
@@ -86,7 +86,7 @@ def get_broker(cluster: In, broker_id: IntText) -> Document:
     dependencies=[VIEWER],
     response_model=ResourceList,
 )
-def list_partition_replicas(cluster: In, broker_id: IntText, page: Page) -> Document:
+def list_partition_replicas(cluster: NamedCluster, broker_id: IntText, page: Page) -> Document:
     """The partitions that this broker has."""
     refuse_other_broker(cluster, broker_id)
     partitions = all_partitions(cluster.served)
@@ -107,18 +107,18 @@ _NO_SECURITY = {
 
 
 @router.get(f"{CLUSTER_PATH}/acls", dependencies=[VIEWER])
-def list_acls(cluster: In) -> Response:
+def list_acls(cluster: NamedCluster) -> Response:
     """400: there are no ACLs here."""
     return JSONResponse(_NO_SECURITY, 400)
 
 
 @router.post(f"{CLUSTER_PATH}/acls", dependencies=[ADMIN])
-def create_acl(cluster: In) -> Response:
+def create_acl(cluster: NamedCluster) -> Response:
     """400: there are no ACLs here."""
     return JSONResponse(_NO_SECURITY, 400)
 
 
 @router.delete(f"{CLUSTER_PATH}/acls", dependencies=[ADMIN])
-def delete_acls(cluster: In) -> Response:
+def delete_acls(cluster: NamedCluster) -> Response:
     """400: there are no ACLs here."""
     return JSONResponse(_NO_SECURITY, 400)

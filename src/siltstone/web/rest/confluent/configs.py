@@ -20,7 +20,7 @@ from siltstone.commands import cluster as clusters
 from siltstone.commands.broker_settings import alter_static
 from siltstone.commands.changes import Actor
 from siltstone.web.guards import ADMIN, EDITOR, VIEWER
-from siltstone.web.here import By
+from siltstone.web.here import CurrentActor
 from siltstone.web.queries import IntText
 from siltstone.web.rest.bodies import Body, Flag
 from siltstone.web.rest.confluent.shapes import (
@@ -28,7 +28,7 @@ from siltstone.web.rest.confluent.shapes import (
     Cluster,
     Document,
     IfMatch,
-    In,
+    NamedCluster,
     Page,
     Paging,
     Resource,
@@ -130,7 +130,7 @@ def _topic_document(cluster: Cluster, topic: str, entry: clusters.ConfigEntry) -
 
 
 @router.get(f"{TOPICS}/-/configs", dependencies=[VIEWER], response_model=ResourceList)
-def list_all_topic_configs(cluster: In, page: Page) -> Document:
+def list_all_topic_configs(cluster: NamedCluster, page: Page) -> Document:
     """The settings of all topics."""
     entries = lru_cache(maxsize=1)(partial(clusters.topic_entries, cluster.served))
 
@@ -144,7 +144,7 @@ def list_all_topic_configs(cluster: In, page: Page) -> Document:
 
 
 @router.get(f"{TOPIC}/configs", dependencies=[VIEWER], response_model=ResourceList)
-def list_topic_configs(cluster: In, topic_name: str, page: Page) -> Response:
+def list_topic_configs(cluster: NamedCluster, topic_name: str, page: Page) -> Response:
     """A topic's effective settings, with its ETag."""
     entries = clusters.topic_entries(cluster.served, topic_name)
     document = _listing(
@@ -156,7 +156,7 @@ def list_topic_configs(cluster: In, topic_name: str, page: Page) -> Response:
 
 @router.post(f"{TOPIC}/configs:alter", dependencies=[EDITOR], status_code=204)
 def alter_topic_configs(
-    cluster: In, by: By, topic_name: str, new: Alterations, if_match: IfMatch = None
+    cluster: NamedCluster, by: CurrentActor, topic_name: str, new: Alterations, if_match: IfMatch = None
 ) -> None:
     """Set and remove settings of a topic, all or none."""
     set_to, names = new.parts()
@@ -171,7 +171,7 @@ def _alter_topic(
 
 
 @router.get(f"{TOPIC}/configs/{{name}}", dependencies=[VIEWER], response_model=Resource)
-def get_topic_config(cluster: In, topic_name: str, name: str) -> Response:
+def get_topic_config(cluster: NamedCluster, topic_name: str, name: str) -> Response:
     """One setting of a topic, with the topic's ETag."""
     _refuse_unknown(find_topic_key, name)
     document = _topic_document(cluster, topic_name, clusters.topic_entry(cluster.served, topic_name, name))
@@ -180,7 +180,12 @@ def get_topic_config(cluster: In, topic_name: str, name: str) -> Response:
 
 @router.put(f"{TOPIC}/configs/{{name}}", dependencies=[EDITOR], status_code=204)
 def set_topic_config(
-    cluster: In, by: By, topic_name: str, name: str, new: NewValue, if_match: IfMatch = None
+    cluster: NamedCluster,
+    by: CurrentActor,
+    topic_name: str,
+    name: str,
+    new: NewValue,
+    if_match: IfMatch = None,
 ) -> None:
     """Set one setting of a topic."""
     _refuse_unknown(find_topic_key, name)
@@ -188,7 +193,9 @@ def set_topic_config(
 
 
 @router.delete(f"{TOPIC}/configs/{{name}}", dependencies=[EDITOR], status_code=204)
-def reset_topic_config(cluster: In, by: By, topic_name: str, name: str, if_match: IfMatch = None) -> None:
+def reset_topic_config(
+    cluster: NamedCluster, by: CurrentActor, topic_name: str, name: str, if_match: IfMatch = None
+) -> None:
     """Remove a topic's own setting: the broker's applies, or the default."""
     _refuse_unknown(find_topic_key, name)
     _alter_topic(cluster, by, topic_name, {}, [name], if_match=if_match)
@@ -223,7 +230,7 @@ def _alter_broker(
 
 
 @router.get(f"{CLUSTER_PATH}/brokers/-/configs", dependencies=[VIEWER], response_model=ResourceList)
-def list_all_broker_configs(cluster: In, page: Page) -> Response:
+def list_all_broker_configs(cluster: NamedCluster, page: Page) -> Response:
     """All settings of all brokers; this server knows only its own."""
     entries, parts = clusters.broker_entries(cluster.served), ["brokers", "-", "configs"]
     make = partial(_broker_document, cluster)
@@ -231,7 +238,7 @@ def list_all_broker_configs(cluster: In, page: Page) -> Response:
 
 
 @router.get(BROKER_CONFIGS, dependencies=[VIEWER], response_model=ResourceList)
-def list_broker_configs(cluster: In, broker_id: IntText, page: Page) -> Response:
+def list_broker_configs(cluster: NamedCluster, broker_id: IntText, page: Page) -> Response:
     """All settings of the broker."""
     refuse_other_broker(cluster, broker_id)
     entries, parts = clusters.broker_entries(cluster.served), ["brokers", broker_id, "configs"]
@@ -241,7 +248,7 @@ def list_broker_configs(cluster: In, broker_id: IntText, page: Page) -> Response
 
 @router.post(f"{BROKER_CONFIGS}:alter", dependencies=[ADMIN], **_WAITS)
 def alter_broker_configs(
-    cluster: In, by: By, broker_id: IntText, new: Alterations, if_match: IfMatch = None
+    cluster: NamedCluster, by: CurrentActor, broker_id: IntText, new: Alterations, if_match: IfMatch = None
 ) -> Response:
     """Set and remove settings of the broker, all or none."""
     refuse_other_broker(cluster, broker_id)
@@ -249,7 +256,7 @@ def alter_broker_configs(
 
 
 @router.get(f"{BROKER_CONFIGS}/{{name}}", dependencies=[VIEWER], response_model=Resource)
-def get_broker_config(cluster: In, broker_id: IntText, name: str) -> Response:
+def get_broker_config(cluster: NamedCluster, broker_id: IntText, name: str) -> Response:
     """One setting of the broker."""
     refuse_other_broker(cluster, broker_id)
     _refuse_unknown(find_broker_key, name)
@@ -258,7 +265,12 @@ def get_broker_config(cluster: In, broker_id: IntText, name: str) -> Response:
 
 @router.put(f"{BROKER_CONFIGS}/{{name}}", dependencies=[ADMIN], **_WAITS)
 def set_broker_config(
-    cluster: In, by: By, broker_id: IntText, name: str, new: NewValue, if_match: IfMatch = None
+    cluster: NamedCluster,
+    by: CurrentActor,
+    broker_id: IntText,
+    name: str,
+    new: NewValue,
+    if_match: IfMatch = None,
 ) -> Response:
     """Set one setting of the broker."""
     refuse_other_broker(cluster, broker_id)
@@ -267,7 +279,7 @@ def set_broker_config(
 
 @router.delete(f"{BROKER_CONFIGS}/{{name}}", dependencies=[ADMIN], **_WAITS)
 def reset_broker_config(
-    cluster: In, by: By, broker_id: IntText, name: str, if_match: IfMatch = None
+    cluster: NamedCluster, by: CurrentActor, broker_id: IntText, name: str, if_match: IfMatch = None
 ) -> Response:
     """Remove a setting from the broker's file."""
     refuse_other_broker(cluster, broker_id)
@@ -275,7 +287,7 @@ def reset_broker_config(
 
 
 @router.get(CLUSTER_CONFIGS, dependencies=[VIEWER], response_model=ResourceList)
-def list_cluster_configs(cluster: In, page: Page) -> Response:
+def list_cluster_configs(cluster: NamedCluster, page: Page) -> Response:
     """The settings that were set for the broker."""
     entries = clusters.broker_entries(cluster.served, everything=False)
     make = partial(_cluster_document, cluster)
@@ -285,27 +297,33 @@ def list_cluster_configs(cluster: In, page: Page) -> Response:
 
 
 @router.post(f"{CLUSTER_CONFIGS}:alter", dependencies=[ADMIN], **_WAITS)
-def alter_cluster_configs(cluster: In, by: By, new: Alterations, if_match: IfMatch = None) -> Response:
+def alter_cluster_configs(
+    cluster: NamedCluster, by: CurrentActor, new: Alterations, if_match: IfMatch = None
+) -> Response:
     """Set and remove settings of the broker, all or none."""
     return _alter_broker(cluster, by, *new.parts(), if_match=if_match, validate_only=new.validate_only)
 
 
 @router.get(f"{CLUSTER_CONFIGS}/{{name}}", dependencies=[VIEWER], response_model=Resource)
-def get_cluster_config(cluster: In, name: str) -> Response:
+def get_cluster_config(cluster: NamedCluster, name: str) -> Response:
     """One setting of the broker."""
     _refuse_unknown(find_broker_key, name)
     return _tagged(cluster, _cluster_document(cluster, clusters.broker_entry(cluster.served, name)))
 
 
 @router.put(f"{CLUSTER_CONFIGS}/{{name}}", dependencies=[ADMIN], **_WAITS)
-def set_cluster_config(cluster: In, by: By, name: str, new: NewValue, if_match: IfMatch = None) -> Response:
+def set_cluster_config(
+    cluster: NamedCluster, by: CurrentActor, name: str, new: NewValue, if_match: IfMatch = None
+) -> Response:
     """Set one setting of the broker."""
     _refuse_unknown(find_broker_key, name)
     return _alter_broker(cluster, by, {name: new.value}, [], if_match=if_match)
 
 
 @router.delete(f"{CLUSTER_CONFIGS}/{{name}}", dependencies=[ADMIN], **_WAITS)
-def reset_cluster_config(cluster: In, by: By, name: str, if_match: IfMatch = None) -> Response:
+def reset_cluster_config(
+    cluster: NamedCluster, by: CurrentActor, name: str, if_match: IfMatch = None
+) -> Response:
     """Remove a setting from the broker's file."""
     _refuse_unknown(find_broker_key, name)
     return _alter_broker(cluster, by, {}, [name], if_match=if_match)

@@ -14,7 +14,7 @@ from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
     Cluster,
     Document,
-    In,
+    NamedCluster,
     Page,
     Resource,
     ResourceList,
@@ -53,7 +53,7 @@ def _group_document(cluster: Cluster, group: ConsumerGroup) -> Document:
 
 
 @router.get(GROUPS, dependencies=[VIEWER, READING], response_model=ResourceList)
-def list_groups(cluster: In, page: Page) -> Document:
+def list_groups(cluster: NamedCluster, page: Page) -> Document:
     """All consumer groups."""
     groups = {group.name: group for group in console.groups(cluster.served)[0]}
 
@@ -64,7 +64,7 @@ def list_groups(cluster: In, page: Page) -> Document:
 
 
 @router.get(GROUP, dependencies=[VIEWER, READING], response_model=Resource)
-def get_group(cluster: In, consumer_group_id: str) -> Document:
+def get_group(cluster: NamedCluster, consumer_group_id: str) -> Document:
     """One consumer group."""
     return _group_document(cluster, _group(cluster, consumer_group_id))
 
@@ -90,7 +90,7 @@ def _member(cluster: Cluster, group_id: str, consumer_id: str) -> Member:
 
 
 @router.get(f"{GROUP}/consumers", dependencies=[VIEWER, READING], response_model=ResourceList)
-def list_consumers(cluster: In, consumer_group_id: str, page: Page) -> Document:
+def list_consumers(cluster: NamedCluster, consumer_group_id: str, page: Page) -> Document:
     """The members of a group."""
     members = {member.member_id: member for member in _group(cluster, consumer_group_id).members}
 
@@ -102,7 +102,7 @@ def list_consumers(cluster: In, consumer_group_id: str, page: Page) -> Document:
 
 
 @router.get(CONSUMER, dependencies=[VIEWER, READING], response_model=Resource)
-def get_consumer(cluster: In, consumer_group_id: str, consumer_id: str) -> Document:
+def get_consumer(cluster: NamedCluster, consumer_group_id: str, consumer_id: str) -> Document:
     """One member of a group."""
     member = _member(cluster, consumer_group_id, consumer_id)
     return _consumer_document(cluster, consumer_group_id, member)
@@ -123,7 +123,7 @@ def _assignment_document(cluster: Cluster, group: str, consumer: str, topic: str
 
 
 @router.get(f"{CONSUMER}/assignments", dependencies=[VIEWER, READING], response_model=ResourceList)
-def list_assignments(cluster: In, consumer_group_id: str, consumer_id: str, page: Page) -> Document:
+def list_assignments(cluster: NamedCluster, consumer_group_id: str, consumer_id: str, page: Page) -> Document:
     """The partitions that are assigned to a member."""
     assigned = _member(cluster, consumer_group_id, consumer_id).assigned
     named = ("consumer-groups", consumer_group_id, "consumers", consumer_id, "assignments")
@@ -141,7 +141,7 @@ def list_assignments(cluster: In, consumer_group_id: str, consumer_id: str, page
     response_model=Resource,
 )
 def get_assignment(
-    cluster: In, consumer_group_id: str, consumer_id: str, topic_name: str, partition_id: IntText
+    cluster: NamedCluster, consumer_group_id: str, consumer_id: str, topic_name: str, partition_id: IntText
 ) -> Document:
     """One partition that is assigned to a member."""
     assigned = _member(cluster, consumer_group_id, consumer_id).assigned
@@ -175,7 +175,7 @@ def _member_of(group: ConsumerGroup, offset: GroupOffset) -> Member | None:
 
 
 @router.get(f"{GROUP}/lags", dependencies=[VIEWER, READING], response_model=ResourceList)
-def list_lags(cluster: In, consumer_group_id: str, page: Page) -> Document:
+def list_lags(cluster: NamedCluster, consumer_group_id: str, page: Page) -> Document:
     """The lag of a group in each partition."""
     group = _group(cluster, consumer_group_id)
     offsets = {
@@ -190,7 +190,9 @@ def list_lags(cluster: In, consumer_group_id: str, page: Page) -> Document:
 
 
 @router.get(LAG, dependencies=[VIEWER, READING], response_model=Resource)
-def get_lag(cluster: In, consumer_group_id: str, topic_name: str, partition_id: IntText) -> Document:
+def get_lag(
+    cluster: NamedCluster, consumer_group_id: str, topic_name: str, partition_id: IntText
+) -> Document:
     """The lag of a group in one partition."""
     group = _group(cluster, consumer_group_id)
     for offset in group.offsets:
@@ -200,7 +202,7 @@ def get_lag(cluster: In, consumer_group_id: str, topic_name: str, partition_id: 
 
 
 @router.get(f"{GROUP}/lag-summary", dependencies=[VIEWER, READING], response_model=Resource)
-def get_lag_summary(cluster: In, consumer_group_id: str) -> Document:
+def get_lag_summary(cluster: NamedCluster, consumer_group_id: str) -> Document:
     """The largest lag of a group, and the sum. 404 where no lag is known, as Confluent's."""
     group = _group(cluster, consumer_group_id)
     known = [offset for offset in group.offsets if offset.lag is not None]

@@ -20,12 +20,12 @@ from starlette.responses import JSONResponse, Response
 
 from siltstone.base.errors import SiltstoneError
 from siltstone.commands.changes import Actor
-from siltstone.commands.sending import Receipt, SentRecord, send_records
+from siltstone.commands.sending import AppendedRecord, ProducerRecord, send_records
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN
-from siltstone.web.here import By
-from siltstone.web.rest.bodies import DATE_AND_TIME, NO_WORDS, Body, Whole
-from siltstone.web.rest.confluent.shapes import Cluster, Document, In
+from siltstone.web.here import CurrentActor
+from siltstone.web.rest.bodies import DATE_AND_TIME, NUMBERS_ONLY, Body, WholeNumber
+from siltstone.web.rest.confluent.shapes import Cluster, Document, NamedCluster
 from siltstone.web.rest.confluent.topics import TOPIC
 
 router = APIRouter(tags=["Confluent v3"])
@@ -55,12 +55,12 @@ class RecordHeader(Body):
 class ProduceRequest(Body):
     """One record. ``partition_id``: else the key picks it; ``timestamp``: ISO 8601 with a zone, else now."""
 
-    partition_id: Annotated[int, Field(ge=0), NO_WORDS] | None = None
+    partition_id: Annotated[int, Field(ge=0), NUMBERS_ONLY] | None = None
     headers: tuple[RecordHeader, ...] = ()
     key: Data | None = None
     value: Data | None = None
     timestamp: Annotated[AwareDatetime, DATE_AND_TIME] | None = None
-    original_size: Whole | None = None
+    original_size: WholeNumber | None = None
 
 
 class BatchEntry(ProduceRequest):
@@ -115,10 +115,10 @@ def _base64(text: str, what: str) -> bytes:
         raise _RefusedError(400, f"{what}: it is not base64") from None
 
 
-def _sent(request: ProduceRequest) -> SentRecord:
+def _sent(request: ProduceRequest) -> ProducerRecord:
     """The record to send. Raises _RefusedError."""
     time = request.timestamp
-    return SentRecord(
+    return ProducerRecord(
         key=_bytes_of(request.key, "key"),
         value=_bytes_of(request.value, "value"),
         headers=tuple(
@@ -156,7 +156,7 @@ def _reports(
     cluster: Cluster, by: Actor, topic: str, requests: Sequence[ProduceRequest | _RefusedError]
 ) -> list[Document]:
     """The outcome of each request. Raises UnknownTopicError, NotAllowedError, StorageError."""
-    sent: dict[int, SentRecord] = {}
+    sent: dict[int, ProducerRecord] = {}
     reports: dict[int, Document] = {}
     for place, request in enumerate(requests):
         try:
@@ -172,7 +172,11 @@ def _reports(
 
 
 def _report(
-    cluster: Cluster, topic: str, request: Any, record: SentRecord, receipt: Receipt | SiltstoneError
+    cluster: Cluster,
+    topic: str,
+    request: Any,
+    record: ProducerRecord,
+    receipt: AppendedRecord | SiltstoneError,
 ) -> Document:
     if isinstance(receipt, SiltstoneError):
         return {"error_code": status_of(receipt)[1], "message": str(receipt)}
@@ -205,7 +209,9 @@ async def _body(request: Request) -> bytes:
         }
     },
 )
-def produce(cluster: In, by: By, topic_name: str, body: Annotated[bytes, Depends(_body)]) -> Response:
+def produce(
+    cluster: NamedCluster, by: CurrentActor, topic_name: str, body: Annotated[bytes, Depends(_body)]
+) -> Response:
     """Append a record; or several, as concatenated JSON: a report each, in their order, one a line."""
     try:
         requests = list(_parsed(body.decode()))
@@ -220,7 +226,7 @@ def produce(cluster: In, by: By, topic_name: str, body: Annotated[bytes, Depends
 
 
 @router.post(f"{TOPIC}/records:batch", dependencies=[ADMIN])
-def produce_batch(cluster: In, by: By, topic_name: str, batch: BatchRequest) -> Document:
+def produce_batch(cluster: NamedCluster, by: CurrentActor, topic_name: str, batch: BatchRequest) -> Document:
     """Append records that are named by ids: those that were appended, and those that were refused."""
     reports = _reports(cluster, by, topic_name, batch.entries)
     named = [{"id": entry.id, **report} for entry, report in zip(batch.entries, reports, strict=True)]

@@ -178,7 +178,7 @@ def _named_cluster(cluster_id: str, here: Annotated[Cluster, Depends(this_cluste
 
 
 OnlyCluster = Annotated[Cluster, Depends(this_cluster)]
-In = Annotated[Cluster, Depends(_named_cluster)]
+NamedCluster = Annotated[Cluster, Depends(_named_cluster)]
 """A route's parameter: the cluster that its path names."""
 
 

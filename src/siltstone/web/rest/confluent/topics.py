@@ -14,15 +14,15 @@ from siltstone.commands import administration
 from siltstone.commands import cluster as clusters
 from siltstone.commands.catalogue import is_internal
 from siltstone.web.guards import ADMIN, VIEWER
-from siltstone.web.here import By
+from siltstone.web.here import CurrentActor
 from siltstone.web.queries import IntText
-from siltstone.web.rest.bodies import NO_WORDS, Body, Flag, Whole
+from siltstone.web.rest.bodies import NUMBERS_ONLY, Body, Flag, WholeNumber
 from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
     Cluster,
     Document,
     IfMatch,
-    In,
+    NamedCluster,
     Page,
     Resource,
     ResourceList,
@@ -46,8 +46,8 @@ class NewTopic(Body):
     """A topic to create. ``replication_factor``: 1, or -1 for the default."""
 
     topic_name: str
-    partitions_count: Annotated[int, Field(ge=-1, le=_KAFKA_INT), NO_WORDS] | None = None
-    replication_factor: Whole | None = None
+    partitions_count: Annotated[int, Field(ge=-1, le=_KAFKA_INT), NUMBERS_ONLY] | None = None
+    replication_factor: WholeNumber | None = None
     configs: tuple[NewConfig, ...] = ()
     validate_only: Flag = False
 
@@ -59,7 +59,7 @@ class NewTopic(Body):
 class NewCount(Body):
     """A topic's new number of partitions."""
 
-    partitions_count: Annotated[int, Field(ge=1, le=_KAFKA_INT), NO_WORDS]
+    partitions_count: Annotated[int, Field(ge=1, le=_KAFKA_INT), NUMBERS_ONLY]
 
 
 def topic_document(cluster: Cluster, topic: str, count: int) -> Document:
@@ -87,7 +87,7 @@ def _tagged(cluster: Cluster, topic: str, status: int = 200, **headers: str) -> 
 
 
 @router.get(TOPICS, dependencies=[VIEWER], response_model=ResourceList)
-def list_topics(cluster: In, page: Page) -> Document:
+def list_topics(cluster: NamedCluster, page: Page) -> Document:
     """All topics."""
     partitions = clusters.all_partitions(cluster.served)
 
@@ -104,7 +104,7 @@ def list_topics(cluster: In, page: Page) -> Document:
     response_model=Resource,
     responses={200: {"model": Resource}},
 )
-def create_topic(cluster: In, by: By, new: NewTopic) -> Response:
+def create_topic(cluster: NamedCluster, by: CurrentActor, new: NewTopic) -> Response:
     """Create a topic: 201 with its place, 200 with ``validate_only``."""
     if new.replication_factor not in (None, -1, 1):
         raise InvalidPartitionsError(
@@ -120,20 +120,22 @@ def create_topic(cluster: In, by: By, new: NewTopic) -> Response:
 
 
 @router.get(TOPIC, dependencies=[VIEWER], response_model=Resource)
-def get_topic(cluster: In, topic_name: str) -> Response:
+def get_topic(cluster: NamedCluster, topic_name: str) -> Response:
     """One topic, with its ETag."""
     return _tagged(cluster, topic_name)
 
 
 @router.patch(TOPIC, dependencies=[ADMIN], response_model=Resource)
-def add_partitions(cluster: In, by: By, topic_name: str, new: NewCount, if_match: IfMatch = None) -> Response:
+def add_partitions(
+    cluster: NamedCluster, by: CurrentActor, topic_name: str, new: NewCount, if_match: IfMatch = None
+) -> Response:
     """Raise the number of partitions. The keys of a compacted topic go to other partitions afterwards."""
     administration.add_partitions(cluster.served, by, topic_name, new.partitions_count, if_match=if_match)
     return _tagged(cluster, topic_name)
 
 
 @router.delete(TOPIC, dependencies=[ADMIN], status_code=204)
-def delete_topic(cluster: In, by: By, topic_name: str, if_match: IfMatch = None) -> None:
+def delete_topic(cluster: NamedCluster, by: CurrentActor, topic_name: str, if_match: IfMatch = None) -> None:
     """Delete a topic."""
     administration.delete_topic(cluster.served, by, topic_name, if_match=if_match)
 
@@ -171,7 +173,7 @@ def replica_document(cluster: Cluster, topic: str, number: int, broker_id: int) 
 
 
 @router.get(f"{TOPIC}/partitions", dependencies=[VIEWER], response_model=ResourceList)
-def list_partitions(cluster: In, topic_name: str, page: Page) -> Document:
+def list_partitions(cluster: NamedCluster, topic_name: str, page: Page) -> Document:
     """A topic's partitions here."""
     numbers = sorted(clusters.partitions_of(cluster.served, topic_name))
     document = partial(_partition_document, cluster, topic_name)
@@ -181,14 +183,14 @@ def list_partitions(cluster: In, topic_name: str, page: Page) -> Document:
 
 
 @router.get(f"{TOPICS}/-/partitions/-/reassignment", dependencies=[VIEWER], response_model=ResourceList)
-def list_all_reassignments(cluster: In, page: Page) -> Document:
+def list_all_reassignments(cluster: NamedCluster, page: Page) -> Document:
     """The partitions of all topics whose replicas are being reassigned: none here."""
     parts = ["topics", "-", "partitions", "-", "reassignment"]
     return cluster.listing("KafkaReassignmentList", parts, [], dict, page)
 
 
 @router.get(f"{TOPIC}/partitions/-/reassignment", dependencies=[VIEWER], response_model=ResourceList)
-def list_reassignments(cluster: In, topic_name: str, page: Page) -> Document:
+def list_reassignments(cluster: NamedCluster, topic_name: str, page: Page) -> Document:
     """The partitions of a topic whose replicas are being reassigned: none here."""
     clusters.partitions_of(cluster.served, topic_name)
     parts = ["topics", topic_name, "partitions", "-", "reassignment"]
@@ -196,14 +198,14 @@ def list_reassignments(cluster: In, topic_name: str, page: Page) -> Document:
 
 
 @router.get(PARTITION, dependencies=[VIEWER], response_model=Resource)
-def get_partition(cluster: In, topic_name: str, partition_id: IntText) -> Document:
+def get_partition(cluster: NamedCluster, topic_name: str, partition_id: IntText) -> Document:
     """One partition."""
     clusters.partition_named(cluster.served, topic_name, partition_id)
     return _partition_document(cluster, topic_name, partition_id)
 
 
 @router.get(f"{PARTITION}/offset", dependencies=[VIEWER], response_model=Resource)
-def get_offset(cluster: In, topic_name: str, partition_id: IntText) -> Document:
+def get_offset(cluster: NamedCluster, topic_name: str, partition_id: IntText) -> Document:
     """Where a partition begins and ends for a consumer. ``earliest_offset`` and ``latest_offset`` are
     Confluent's; they are ``beginning_offset`` and ``end_offset``, as which this server had them first."""
     offsets = clusters.offsets_of(cluster.served, topic_name, partition_id)
@@ -222,7 +224,7 @@ def get_offset(cluster: In, topic_name: str, partition_id: IntText) -> Document:
 
 
 @router.get(f"{PARTITION}/replicas", dependencies=[VIEWER], response_model=ResourceList)
-def list_replicas(cluster: In, topic_name: str, partition_id: IntText, page: Page) -> Document:
+def list_replicas(cluster: NamedCluster, topic_name: str, partition_id: IntText, page: Page) -> Document:
     """The brokers that have a partition."""
     clusters.partition_named(cluster.served, topic_name, partition_id)
     replicas = clusters.replicas_of(cluster.served, cluster.broker_id, topic_name, partition_id)
@@ -232,7 +234,9 @@ def list_replicas(cluster: In, topic_name: str, partition_id: IntText, page: Pag
 
 
 @router.get(f"{PARTITION}/replicas/{{broker_id}}", dependencies=[VIEWER], response_model=Resource)
-def get_replica(cluster: In, topic_name: str, partition_id: IntText, broker_id: IntText) -> Document:
+def get_replica(
+    cluster: NamedCluster, topic_name: str, partition_id: IntText, broker_id: IntText
+) -> Document:
     """One replica."""
     clusters.partition_named(cluster.served, topic_name, partition_id)
     if (
@@ -244,7 +248,7 @@ def get_replica(cluster: In, topic_name: str, partition_id: IntText, broker_id: 
 
 
 @router.get(f"{PARTITION}/reassignment", dependencies=[VIEWER], response_model=Resource)
-def get_reassignment(cluster: In, topic_name: str, partition_id: IntText) -> Document:
+def get_reassignment(cluster: NamedCluster, topic_name: str, partition_id: IntText) -> Document:
     """The reassignment of a partition: no replica is added or removed here."""
     clusters.partition_named(cluster.served, topic_name, partition_id)
     at = ("topics", topic_name, "partitions", partition_id)

@@ -1,17 +1,20 @@
-"""Joining: the pieces of a group that was cut into ranges become its staged segment.
+"""Assembles the staged segment of a segment group from its pieces, which several tasks have rewritten.
 
 ::
 
     old segments ─┬─ range ─► RUN/BASE.ATTEMPT.piece ─┐
                   ├─ range ─► RUN/BASE.ATTEMPT.piece ─┼─ copied ─► RUN/BASE.ATTEMPT.log ─ read ─► its indexes
-                  └─ range ─► a part of an old log   ─┘
+                  └─ range ─► part of an old segment ─┘
 
-The task of a range has verified its piece: checksums, offsets, that each offset is retained. So the join only
-compares the bytes, by a CRC32C of each piece, and builds the indexes from the batch headers; it decompresses
-nothing. Both are taken from the new file. Log and indexes have the same bytes as if one task had rewritten
-the group: batches do not depend on each other, and the entries of a transaction index are ordered by markers.
+RUN is the staging folder of the run, BASE the base offset of the group or range. A range whose batches all
+stay as they are has no file: its piece is that part of the old segment.
 
-Only the driver removes pieces, once their group is joined: a join may be repeated.
+The task of a range has verified its piece: checksums, offsets, that each offset is retained. So this module
+reads the new file once, compares the CRC32C of each piece, and builds the indexes from the batch headers; it
+decompresses nothing. Log and indexes have the same bytes as if one task had rewritten the group: batches do
+not depend on each other, and the entries of a transaction index are ordered by markers.
+
+Spark may run such a task twice. So only the driver removes pieces, once their group is assembled.
 """
 
 from __future__ import annotations
@@ -43,12 +46,12 @@ from siltstone.compaction.work import Group, LogWork, Throttler, check_ascending
 from siltstone.log.segments import open_unchanged, windows
 
 
-def join_log(work: LogWork, log_report: LogReport, attempt: str) -> None:
-    """Join all pieces in the report on a log that was cleaned in one process."""
+def assemble_log(work: LogWork, log_report: LogReport, attempt: str) -> None:
+    """Assemble the groups of a log that was cleaned in one process from the pieces in its report."""
     pieces, log_report.pieces = log_report.pieces, []
     for group in sorted({piece.group.group_index for piece in pieces}):
-        of_group = [piece for piece in pieces if piece.group.group_index == group]
-        log_report.groups.append(join_pieces(work, work.groups[group], of_group, attempt))
+        pieces_of_group = [piece for piece in pieces if piece.group.group_index == group]
+        log_report.groups.append(assemble_pieces(work, work.groups[group], pieces_of_group, attempt))
     log_report.groups.sort(key=lambda report: report.group_index)
     remove_pieces(work)
 
@@ -62,11 +65,11 @@ def remove_pieces(work: LogWork) -> None:
                     files.unlink(Path(work.staging) / name)
 
 
-def join_pieces(work: LogWork, group: Group, pieces: Sequence[PieceReport], attempt: str) -> GroupReport:
-    """Join the ``pieces`` of a group, in any order, to its staged segment.
+def assemble_pieces(work: LogWork, group: Group, pieces: Sequence[PieceReport], attempt: str) -> GroupReport:
+    """Assemble the staged segment of a group from its ``pieces``, in any order.
 
-    ``attempt`` is a part of the files' names. Never raises for what is wrong with a piece, the disk or the
-    counts: the report has the failure, and the files of this attempt are removed.
+    ``attempt`` is a part of the files' names. Raises nothing: if a piece is damaged or missing, or the disk
+    fails, the report has the failure, and the files of this attempt are removed.
     """
     ordered = sorted(pieces, key=lambda piece: piece.base_offset)
     report = _summed(group, ordered)
@@ -74,9 +77,11 @@ def join_pieces(work: LogWork, group: Group, pieces: Sequence[PieceReport], atte
         if report.failure is None:
             bases = [part.base_offset for part in work.cut_ranges if part.group == group.index]
             if [piece.base_offset for piece in ordered] != bases:
-                raise CheckFailedError("not each range of a segment group has one piece", path=work.name)
+                raise CheckFailedError(
+                    "a segment group does not have one piece for each range", path=work.name
+                )
             if work.staging is not None:
-                _join(
+                _assemble(
                     work, group, ordered, report, Path(work.staging) / f"{group.base_offset:020d}.{attempt}"
                 )
     except Exception as error:
@@ -97,26 +102,26 @@ def _summed(group: Group, pieces: Sequence[PieceReport]) -> GroupReport:
     return report
 
 
-def _join(
+def _assemble(
     work: LogWork, group: Group, pieces: Sequence[PieceReport], report: GroupReport, stem: Path
 ) -> None:
     """Stage the group's segment in files named ``stem``. Raises CheckFailedError, OSError."""
     source = work.segments[group.first_segment]
     refuse_over_2_gib(report.size, source.path)
     log = report.staged["log"] = f"{stem}.log"
-    # Nothing has changed if all pieces are parts of the old log, and together as large.
+    # Nothing has changed if all pieces are parts of the old segment, and together as large.
     is_unchanged = report.size == source.size and all(piece.path == source.path for piece in pieces)
     is_link = is_unchanged and can_link(work, group, stem) and link_unchanged(source, log)
-    joined = _JoinedLog(work, group, log)
+    new_log = _NewLog(work, group, log)
     with contextlib.ExitStack() as stack:
         writer = None if is_link else stack.enter_context(files.Writer(log))
         for piece in pieces:
             if writer is not None:
                 _copy(work, group, piece, writer)
-            joined.verify(piece)
+            new_log.verify(piece)
             if writer is not None:
                 writer.drop_cached(writer.size)
-        indexes = joined.indexes.finish()
+        indexes = new_log.indexes.finish()
         transaction_index = b"".join(piece.transaction_index for piece in pieces)
         if transaction_index:
             indexes["txnindex"] = transaction_index
@@ -127,17 +132,17 @@ def _join(
 
 
 def _copy(work: LogWork, group: Group, piece: PieceReport, writer: files.Writer) -> None:
-    """Append a piece to the new log. Raises CheckFailedError, SourceChangedError, OSError."""
+    """Append a piece to the new segment's log. Raises CheckFailedError, SourceChangedError, OSError."""
     assert piece.path is not None
     source = next((segment for segment in work.sources(group) if segment.path == piece.path), None)
     with files.Reader(piece.path) if source is None else open_unchanged(source) as reader:
         if writer.copy(reader, piece.position, piece.group.size) < piece.group.size:
-            raise CheckFailedError("the piece is shorter than what was verified", path=piece.path)
+            raise CheckFailedError("the piece is shorter than when it was verified", path=piece.path)
     Throttler(work.limits.io_bytes_per_second).maybe_throttle(piece.group.size)
 
 
-class _JoinedLog:
-    """Reads the new log at ``path`` back, piece by piece, and builds its ``indexes``."""
+class _NewLog:
+    """Reads the new segment's log at ``path`` back, piece by piece, and builds its ``indexes``."""
 
     def __init__(self, work: LogWork, group: Group, path: str) -> None:
         self._work, self._group, self._path = work, group, path
@@ -145,7 +150,7 @@ class _JoinedLog:
         self._size, self._next_offset = 0, group.base_offset
 
     def verify(self, piece: PieceReport) -> None:
-        """Read the next piece. Raises CheckFailedError unless it has the bytes of the piece that was
+        """Read the next piece. Raises CheckFailedError unless it has the bytes that the task of its range has
         verified, CorruptRecordError, CorruptFileError, OSError."""
         limits, end, checksum = self._work.limits, self._size + piece.group.size, 0
         throttler = Throttler(limits.io_bytes_per_second)

@@ -1,5 +1,8 @@
-"""Open log directories with their cleaner and their audit log: those that a server has open, or those that a
-command opens while it runs."""
+"""What ``erase`` and ``empty`` share: they clean logs at once, whatever their dirty ratio, and say why a
+record is still there afterwards.
+
+A command opens the directories itself (``opened_for_cleaning``); a server passes those that it has open.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,17 @@ from siltstone.log.names import CLUSTER_METADATA, INTERNAL_TOPICS, TopicPartitio
 from siltstone.runtime.log_cleaner import LogCleaner
 from siltstone.runtime.manager import LogManager
 
-AGAIN = "run the command again"
-COMPACT_ADVICE = f"run siltstone compact-topic for the topic, then {AGAIN}"
+RUN_AGAIN = "run the command again"
+COMPACT_ADVICE = f"run siltstone compact-topic for the topic, then {RUN_AGAIN}"
 _ADVICE = {
-    OPEN_TRANSACTION: f"end the transaction, or let it time out; then {AGAIN}",
-    WITHIN_MIN_LAG: f"{AGAIN} after that time",
+    OPEN_TRANSACTION: f"end the transaction, or let it time out; then {RUN_AGAIN}",
+    WITHIN_MIN_LAG: f"{RUN_AGAIN} after that time",
     HELD_BY_LEDGER: COMPACT_ADVICE,
 }
 CLAIM_SECONDS = 600.0
-"""How long a forced cleaning waits for one that is under way."""
+"""How long a forced cleaning waits for a thread of the cleaner that is cleaning the same log."""
 _ATTEMPTS = 3
+"""How often a forced cleaning is tried while the cleaner's own threads are cleaning the log."""
 WorkProgress = Callable[[str, str, int, int], None]
 """Called with a log or a topic, the step, bytes done, bytes in all; raises to stop the work."""
 
@@ -41,39 +45,39 @@ def no_progress(log: str, stage: str, done: int, total: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
-    """The reason why a cleaning has not removed a record, and what to do. ``until_ms``: when the reason ends,
-    None if it does not end by time."""
+class NotRemoved:
+    """Why a forced cleaning has not removed a record, and what to do. ``until_ms``: when the reason ends by
+    itself, None if it does not."""
 
     reason: str
-    advice: str = AGAIN
+    advice: str = RUN_AGAIN
     until_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenDirectories:
-    """The open logs, their cleaner, the audit log."""
+    """The open logs (``manager``), their ``cleaner``, and the audit log (``changes``)."""
 
     manager: LogManager
     cleaner: LogCleaner
     changes: ChangeLog
 
     def clean_fully(self, logs: Collection[TopicPartition]) -> dict[TopicPartition, LogResult]:
-        """Clean some logs, with their active segments, whatever their dirty ratio. A log that a thread of the
-        cleaner is cleaning is cleaned again after that. Returns the last result of each log; none of a log
-        that is paused or uncleanable. Raises UnknownTopicError, UsageError, StorageError."""
-        results, left = dict[TopicPartition, LogResult](), set(logs)
+        """Clean ``logs``, with their active segments, whatever their dirty ratio. If a thread of the cleaner
+        is cleaning one of them, that log is cleaned again afterwards. Returns the last result of each log; a
+        log that is paused or uncleanable has none. Raises UnknownTopicError, UsageError, StorageError."""
+        results, remaining = dict[TopicPartition, LogResult](), set(logs)
         for _ in range(_ATTEMPTS):
-            if not left:
+            if not remaining:
                 break
-            with interruption.current().critical():  # of a command: no swap is cut off
-                cleaned = self.cleaner.clean_now(left, force=True, wait_seconds=CLAIM_SECONDS)
+            with interruption.current().critical():  # Ctrl-C ends the command after the swap, not within it
+                cleaned = self.cleaner.clean_now(remaining, force=True, wait_seconds=CLAIM_SECONDS)
             results |= {result.topic_partition: result for result in cleaned}
-            left -= results.keys() | self.cleaner.paused | self.manager.uncleanable.keys()
+            remaining -= results.keys() | self.cleaner.paused | self.manager.uncleanable.keys()
         return results
 
     def circumstances(self, log: TopicPartition) -> Circumstances:
-        """The circumstances of the cleaning of a log. Raises UnknownTopicError, StorageError, OSError."""
+        """What decides how far a log may be cleaned now. Raises UnknownTopicError, StorageError, OSError."""
         manager = self.manager
         return Circumstances(
             log=manager.get(log),
@@ -82,28 +86,32 @@ class OpenDirectories:
             checkpoint=manager.directory_of(log).cleaner_checkpoint().get(log),
         )
 
-    def what_holds(self, log: TopicPartition, offset: int, result: LogResult | None) -> Hold | None:
-        """The hold that has kept a forced cleaning, which had ``result``, from the records up to ``offset``;
-        None if that is not known. Raises as ``circumstances``."""
+    def why_not_removed(
+        self, log: TopicPartition, offset: int, result: LogResult | None
+    ) -> NotRemoved | None:
+        """Why a forced cleaning has not removed records up to ``offset``; None if no reason is known.
+        ``result``: of that cleaning, None if the log was not cleaned. Raises as ``circumstances``."""
         row = self.manager.uncleanable.get(log)
         if row is not None:
-            return Hold(
+            return NotRemoved(
                 reason=f"the cleaner has skipped the log since {time_text(row.since_ms)}: {row.reason}",
-                advice=f"repair the log and let it be cleaned again, then {AGAIN}",
+                advice=f"repair the log and let it be cleaned again, then {RUN_AGAIN}",
             )
         if log in self.cleaner.paused:
-            return Hold(reason="the cleaning of the log is paused", advice=f"resume it, then {AGAIN}")
-        held = self.circumstances(log).holding_of(offset)
-        if held is not None:
-            advice = _ADVICE.get(held.code, AGAIN)
-            return Hold(reason=held.sentence, advice=advice, until_ms=held.until_ms)
+            return NotRemoved(
+                reason="the cleaning of the log is paused", advice=f"resume it, then {RUN_AGAIN}"
+            )
+        blocker = self.circumstances(log).blocker_of(offset)
+        if blocker is not None:
+            advice = _ADVICE.get(blocker.code, RUN_AGAIN)
+            return NotRemoved(reason=blocker.sentence, advice=advice, until_ms=blocker.until_ms)
         if result is not None and result.status not in (CLEANED, NOTHING_TO_DO):
-            return Hold(reason=result.reason)
+            return NotRemoved(reason=result.reason)
         return None
 
 
 def note_failures(change: ChangeInProgress, results: Collection[LogResult]) -> None:
-    """Set the outcome of a change to failed, with the logs that were not cleaned because of an error."""
+    """Set the outcome of a change to failed if the cleaning of a log has failed, and name the first one."""
     failed = failures(results)
     if failed:
         first = failed[0]
@@ -111,7 +119,7 @@ def note_failures(change: ChangeInProgress, results: Collection[LogResult]) -> N
 
 
 @contextlib.contextmanager
-def opened(
+def opened_for_cleaning(
     directories: BrokerDirectories, topic: str, engine: EngineName = "auto"
 ) -> Iterator[OpenDirectories]:
     """Lock, recover and open directories for a command that cleans a topic. Raises as ``LogManager.open`` and
@@ -129,23 +137,24 @@ def command_actor() -> Actor:
     """The user who runs a command, for the audit log."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # no name belongs to the number, as in many containers
+    except (KeyError, OSError):  # the user id has no name, as in many containers
         user = str(os.getuid())
     return Actor(user=user, way="cli")
 
 
 def refuse_internal(topic: str, verb: str) -> None:
-    """Raises PolicyViolationError for a topic that only a broker's coordinators may write."""
+    """Raises PolicyViolationError for a topic that only a broker's coordinators may write. ``verb``: the
+    subject of the error's sentence, such as "emptying it"."""
     if topic in (*INTERNAL_TOPICS, CLUSTER_METADATA):
         raise PolicyViolationError(
-            f"{topic} is the broker's own: {verb} would contradict what its coordinators know",
+            f"{topic} is an internal topic: {verb} would contradict the state of its coordinators",
             path=topic,
             advice="let the broker do it: delete the group, or let the transactional id expire",
         )
 
 
 def refuse_not_compacted(topic: str, config: Config, advice: str) -> None:
-    """Raises PolicyViolationError unless the topic's logs are compacted here."""
+    """Raises PolicyViolationError unless the cleaner compacts the topic's logs."""
     is_tiered = config.flag("remote.storage.enable")
     refuse_policies(topic, config.policies, is_tiered=is_tiered, advice=advice)
 
@@ -156,11 +165,13 @@ def refuse_policies(topic: str, policies: Collection[str], *, is_tiered: bool, a
     if "compact" not in policies:
         policy = ",".join(policies)
         raise PolicyViolationError(
-            f"cleanup.policy={policy}: a tombstone removes nothing here", path=topic, advice=advice
+            f"cleanup.policy={policy}: the topic is not compacted, so a tombstone removes nothing",
+            path=topic,
+            advice=advice,
         )
     if is_tiered:
         raise PolicyViolationError(
-            "remote.storage.enable=true: such logs are not cleaned, and parts of them are elsewhere",
+            "remote.storage.enable=true: logs with remote segments are not cleaned",
             path=topic,
             advice="let the broker do it",
         )

@@ -12,8 +12,8 @@ import pytest
 from siltstone.base import files
 from siltstone.base.config import INT_MAX
 from siltstone.compaction import work as splits
+from siltstone.compaction.assembling import assemble_pieces, remove_pieces
 from siltstone.compaction.engine import warm_up_work, with_ranges
-from siltstone.compaction.joining import join_pieces, remove_pieces
 from siltstone.compaction.staging import GroupReport, PieceReport, rewrite_range
 from siltstone.compaction.work import Group, GroupRange, LogWork, cut_groups, whole_groups
 from siltstone.log.segments import list_segments
@@ -73,7 +73,7 @@ def test_the_joined_segment_is_the_one_that_one_task_writes(work: LogWork, retai
     assert len(work.ranges) == BATCHES
     (whole,) = whole_groups(work.segments, work.groups[:1])
     (expected,) = rewrite_range(work, whole, retained, "whole").groups
-    found = join_pieces(work, work.groups[0], list(reversed(pieces(work, retained))), "joined")
+    found = assemble_pieces(work, work.groups[0], list(reversed(pieces(work, retained))), "joined")
     assert contents(found) == contents(expected)
     same = {"staged": {}, "identity": []}
     assert replace(found, **same) == replace(expected, **same)
@@ -82,7 +82,7 @@ def test_the_joined_segment_is_the_one_that_one_task_writes(work: LogWork, retai
 
 def test_pieces_of_repeated_tasks_are_removed_with_the_others(work: LogWork) -> None:
     pieces(work, SOME, "late")
-    found = join_pieces(work, work.groups[0], pieces(work, SOME), "joined")
+    found = assemble_pieces(work, work.groups[0], pieces(work, SOME), "joined")
     assert sum(name.endswith(".piece") for name in names(work)) == 2 * BATCHES
     remove_pieces(work)
     assert names(work) == {Path(path).name for path in found.staged.values()}
@@ -90,7 +90,7 @@ def test_pieces_of_repeated_tasks_are_removed_with_the_others(work: LogWork) -> 
 
 def test_a_join_may_be_repeated(work: LogWork) -> None:
     made = pieces(work, SOME)
-    first, second = (join_pieces(work, work.groups[0], made, attempt) for attempt in ("first", "second"))
+    first, second = (assemble_pieces(work, work.groups[0], made, attempt) for attempt in ("first", "second"))
     assert contents(first) == contents(second)
     assert not set(first.staged.values()) & set(second.staged.values())
 
@@ -106,13 +106,13 @@ def test_an_unchanged_segment_becomes_a_link(work: LogWork) -> None:
     group = replace(work.groups[0], end_segment=1, end_offset=END // 2)
     ranges = tuple(part for part in work.ranges if part.end_offset <= END // 2)
     work = replace(work, groups=(group,), cut_ranges=ranges)
-    found = join_pieces(work, group, pieces(work, ALL), "joined")
+    found = assemble_pieces(work, group, pieces(work, ALL), "joined")
     assert found.failure is None
     assert files.stat(found.staged["log"]).inode == work.segments[0].inode
     elsewhere = Path(work.staging or "").parents[2] / "copy" / "topic-0" / ".siltstone" / "run"
     files.make_directory(elsewhere, parents=True)
     copied = replace(work, staging=str(elsewhere))
-    found = join_pieces(copied, group, pieces(copied, ALL), "joined")
+    found = assemble_pieces(copied, group, pieces(copied, ALL), "joined")
     assert contents(found)["log"] == Path(work.segments[0].path).read_bytes()
     assert files.stat(found.staged["log"]).inode != work.segments[0].inode
 
@@ -151,11 +151,11 @@ def make_too_large(made: list[PieceReport]) -> None:
 
 DAMAGE = {
     flip: "not the piece that was verified",
-    truncate: "shorter than what was verified",
+    truncate: "shorter than when it was verified",
     remove: "No such file",
     exchange: "",
-    lose: "not each range",
-    send_twice: "not each range",
+    lose: "one piece for each range",
+    send_twice: "one piece for each range",
     make_too_large: "2 GiB",
 }
 
@@ -167,7 +167,7 @@ def test_pieces_that_are_not_those_that_were_verified(
     made = pieces(work, SOME)
     damage(made)
     before = names(work)
-    found = join_pieces(work, work.groups[0], made, "joined")
+    found = assemble_pieces(work, work.groups[0], made, "joined")
     assert found.failure is not None and DAMAGE[damage] in found.failure.reason, found.failure
     assert found.staged == {} and names(work) == before
 
@@ -176,7 +176,7 @@ def test_an_old_segment_that_changes_before_the_join(work: LogWork) -> None:
     made = pieces(work, ALL[: END // 2])
     with Path(work.segments[0].path).open("ab") as file:
         file.write(b"more")
-    found = join_pieces(work, work.groups[0], made, "joined")
+    found = assemble_pieces(work, work.groups[0], made, "joined")
     assert found.failure is not None and "has changed" in found.failure.reason
     assert found.staged == {}
 
@@ -188,7 +188,7 @@ def test_a_range_that_fails_fails_its_group(work: LogWork) -> None:
     assert failed.failure is not None and failed.pieces[0].group.staged == {}
     made = pieces(work, SOME)
     made[3] = failed.pieces[0]
-    found = join_pieces(work, work.groups[0], made, "joined")
+    found = assemble_pieces(work, work.groups[0], made, "joined")
     assert found.failure == failed.failure and found.staged == {}
 
 
