@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from siltstone.base.collector import collector_paused
+from siltstone.base.collector import collect_less_often, collector_paused
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])
@@ -20,3 +20,12 @@ def test_it_is_paused_in_the_block_alone(is_enabled: bool) -> None:
         assert gc.isenabled() == is_enabled
     finally:
         (gc.enable if before else gc.disable)()
+
+
+def test_only_full_collections_come_less_often() -> None:
+    before = gc.get_threshold()
+    try:
+        collect_less_often()
+        assert gc.get_threshold() == (*before[:2], 100)
+    finally:
+        gc.set_threshold(*before)

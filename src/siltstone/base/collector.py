@@ -1,4 +1,5 @@
-"""Python's collector of cyclic garbage, paused while many objects are made that stay.
+"""Python's collector of cyclic garbage: paused while many objects are made that stay, and seldom at work in
+a server.
 
 It goes over all objects again and again as their number grows: a quarter of the time in which 10,000 logs are
 opened, and half a second for 100,000 logs in which no other thread runs.
@@ -21,3 +22,17 @@ def collector_paused() -> Iterator[None]:
     finally:
         if is_enabled:
             gc.enable()
+
+
+_FULL_EVERY = 100
+"""A full collection comes after so many of the middle generation; Python's default is 10."""
+
+
+def collect_less_often() -> None:
+    """Let this process, a server, go over all its objects a tenth as often as by default.
+
+    Parked fetches live long enough to count as old, so with 1,000 consumers every second or two all objects
+    were gone over, which stops all threads for 12 to 150 ms. What a request leaves is no cyclic garbage.
+    """
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, _FULL_EVERY)

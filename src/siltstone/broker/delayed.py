@@ -67,6 +67,7 @@ class DelayedAnswer:
         self.is_cancelled = True
         if self.on_cancel is not None:
             self.on_cancel()
+            self.on_cancel = None
 
     def __await__(self) -> Generator[Any, None, Any]:
         """For a coroutine that waits for the answer of a handler; if it is cancelled, so is the answer."""

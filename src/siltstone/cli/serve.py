@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from siltstone.base import interruption
+from siltstone.base.collector import collect_less_often
 from siltstone.cli import output
 from siltstone.commands.engines import ENGINES
 
@@ -96,6 +97,7 @@ def serve(
         output.note(f"{path}: a new log directory")
     interruption.current().allow(CLOSE_SECONDS)
     raise_descriptor_limit()
+    collect_less_often()
     try:
         while _serve_until_restart(options, flags):
             output.note("restarting")

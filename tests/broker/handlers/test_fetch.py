@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from siltstone.base.collector import collector_paused
 from siltstone.base.errors import StorageError
 from siltstone.base.files import FileSlice
 from siltstone.broker.delayed import DelayedAnswer
@@ -477,6 +479,26 @@ def test_a_fetch_whose_connection_is_closed_leaves_nothing(
     log.append(sent())
     waiting.turn(4)
     assert (waiting.delivered, broker.broker.purgatory.parked, log.when_moved) == ([], 0, None)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_fetch_that_was_parked_leaves_no_garbage_to_the_collector(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch, is_closed: bool
+) -> None:
+    """A full collection stops the broker, and fetches would bring it about every second."""
+    log = broker.log("t", records=1)
+    waiting = InTurn(broker, monkeypatch, request_of(1, max_wait_ms=WAIT_MS))
+    waiting.turn(1)
+    left = weakref.ref(next(iter(broker.broker.purgatory._fetches)).resume.__self__)  # type: ignore[attr-defined]
+    with collector_paused():
+        if is_closed:
+            waiting.answer.cancel()
+        else:
+            log.append(sent())
+            assert waiting.outcome().responses
+        del waiting
+        broker.loop.run_until_complete(asyncio.sleep(0))
+        assert left() is None
 
 
 def test_a_fetch_that_is_read_in_the_pool_when_its_turn_has_come(

@@ -202,7 +202,8 @@ class _Fetch:
 
     def _resume(self) -> None:
         """Respond after the wait, with what is there now."""
-        self.delayed.is_parked = False
+        # Without its way back to this fetch, which would leave a cycle to Python's collector.
+        self.delayed.is_parked, self.delayed.on_cancel = False, None
         self._call.connection.activity.parked_seconds += time.perf_counter() - self._parked_at
         self._go_on(self._read_moved)
 
