@@ -194,3 +194,39 @@ def test_an_abandoned_upload_in_parts_is_seen_by_none_and_blocks_none(
     st.clean(f"s3://{bucket}/one", out=copy, topic="users", engine="process", force=True)
     restore(Path(copy), tmp_path / "restored")
     st.export(f"s3://{bucket}/one", f"s3://{bucket}/copy2", "parquet", "users")
+
+
+class _Copying:
+    """A store whose copies have another byte (``is_damaged``), or ETags that are no MD5 but look like it."""
+
+    def __init__(self, store: Any, *, is_damaged: bool) -> None:
+        self._store, self._is_damaged = store, is_damaged
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def copy(self, source: str, target: str) -> None:
+        data = bytearray(self._store.get(source).bytes())
+        data[len(data) // 2] ^= self._is_damaged
+        self._store.put(target, bytes(data))
+
+    def head(self, key: str) -> Any:
+        found = self._store.head(key)
+        return found if self._is_damaged else {**found, "e_tag": f'"{hash(key) % 16**32:032x}"'}
+
+
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_a_copy_of_the_store_with_other_bytes_is_refused(
+    is_damaged: bool, store: Any, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("one", DATA)
+    monkeypatch.setattr(objects, "PART_BYTES", 100_000)
+    monkeypatch.setattr(objects, "_of", lambda place: _Copying(store, is_damaged=is_damaged))
+    root = f"s3://{bucket}"
+    if is_damaged:
+        with pytest.raises(OSError, match="copy has other bytes"):
+            objects.copy_object(f"{root}/one", f"{root}/two", len(DATA))
+        assert [str(row["path"]) for chunk in store.list() for row in chunk] == ["one"]
+    else:
+        objects.copy_object(f"{root}/one", f"{root}/two", len(DATA))
+        assert bytes(store.get("two").bytes()) == DATA

@@ -589,7 +589,7 @@ def _has_bytes_of(source: str | os.PathLike[str], path: str | os.PathLike[str], 
 
 def copy_object(source: str | os.PathLike[str], target: str | os.PathLike[str], size: int) -> None:
     """Let the store copy an object of ``size`` bytes within a bucket. Raises FileNotFoundError, OSError, also
-    if the copy has another size."""
+    for a copy of another size or, as far as ETags tell it, with other bytes, which is removed."""
     before, after = place_of(source), place_of(target)
 
     def copy() -> None:
@@ -597,9 +597,33 @@ def copy_object(source: str | os.PathLike[str], target: str | os.PathLike[str], 
             _of(before).copy(before.key, after.key)
 
     _whole(copy)
-    copied = head(target).size
-    if copied != size:
-        raise OSError(errno.EIO, f"the store's copy has {copied} of {size} bytes", str(after))
+    copied = head(target)
+    if copied.size != size:
+        raise OSError(errno.EIO, f"the store's copy has {copied.size} of {size} bytes", str(after))
+    if _has_another_md5(source, copied) and not _has_bytes_of_object(source, target, size):
+        with contextlib.suppress(OSError):
+            delete_objects([target])
+        raise OSError(errno.EIO, "the store's copy has other bytes", str(after))
+
+
+_MD5 = re.compile(r'"?[0-9a-f]{32}"?')
+
+
+def _has_another_md5(source: str | os.PathLike[str], copied: ObjectStatus) -> bool:
+    """Have both ETags the form of an MD5, and differ? They may have it and be none: of keys of KMS."""
+    if copied.etag is None or not _MD5.fullmatch(copied.etag):
+        return False
+    etag = head(source).etag or ""
+    return bool(_MD5.fullmatch(etag)) and etag.strip('"') != copied.etag.strip('"')
+
+
+def _has_bytes_of_object(source: str | os.PathLike[str], target: str | os.PathLike[str], size: int) -> bool:
+    """Have both objects the same bytes?"""
+    return all(
+        read_range(source, start, end, size) == read_range(target, start, end, size)
+        for start in range(0, size, PART_BYTES)
+        for end in [min(start + PART_BYTES, size)]
+    )
 
 
 def is_same_store(path: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
