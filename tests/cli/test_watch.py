@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -298,6 +299,21 @@ def test_a_log_is_read_again_when_a_segment_vanishes(tmp_path: Path, monkeypatch
 
         monkeypatch.setattr(outlook, "partition_files", never_there)
         assert seeing.snapshot().logs[0].state == "changing"
+
+
+@pytest.mark.parametrize(("modified_ms", "state"), [(NOW - 10_000, "unreadable"), (NOW, "changing")])
+def test_damage_in_a_directory_in_use_is_told_from_a_file_that_is_being_written(
+    tmp_path: Path, modified_ms: int, state: str
+) -> None:
+    with serving(tmp_path) as (manager, _):
+        write(manager[USERS], 60)
+        manager[USERS].roll()
+        manager.serving()[0].write_cleaner_checkpoint(USERS, manager[USERS].view.segments[-1].base_offset)
+        closed = sorted(tmp_path.glob("users-0/*.log"))[0]
+        closed.write_bytes(b"\xff" * closed.stat().st_size)
+        os.utime(closed, ns=(0, modified_ms * 1_000_000))
+        (log,) = Watch([tmp_path], LogOptions(), ManualClock(NOW)).snapshot().logs
+    assert log.state == state and "byte 0" in log.reason
 
 
 @pytest.mark.parametrize("in_use", [True, False])

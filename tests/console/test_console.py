@@ -104,6 +104,19 @@ def test_a_dry_run_in_look_mode(browser: webdriver.Chrome, looking: str, axe: st
     assert not browser.get_log("browser")
 
 
+def test_records_begin_from_the_field_that_is_chosen_and_no_other_is_shown(
+    browser: webdriver.Chrome, looking: str
+) -> None:
+    browser.get(f"{looking}/ui/topics/users/records")
+    place, at = browser.find_element(By.NAME, "position"), browser.find_element(By.NAME, "offset")
+    assert not at.is_displayed() and not browser.find_element(By.NAME, "time").is_displayed()
+    place.send_keys("an offset")
+    assert at.is_displayed() and not browser.find_element(By.NAME, "time").is_displayed()
+    at.send_keys("756\n")
+    until(browser, lambda: "2 records" in text_of(browser))
+    assert browser.find_element(By.NAME, "offset").is_displayed()
+
+
 REFUSALS = {
     "read-only": {
         "segments": ("/ui/topics/users", "nothing may be changed here"),

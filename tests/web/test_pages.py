@@ -7,6 +7,7 @@ import csv
 import hashlib
 import html
 import io
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -186,6 +187,8 @@ def test_the_list_of_topics_sorts_filters_and_pages(
         ("partition=x", "partition and offset are numbers"),
         ("position=time&time=2000-01-01T00:00:00", "50 records"),
         ("position=time&time=soon", "the time is a date"),
+        ("position=time&offset=7", "the time to begin from is missing"),
+        ("position=offset", "the offset to begin from is missing"),
         ("key=key-00006&any_partition=true&committed=true&control=true", " read</caption>"),
         ("part=key&contains=key-00006&position=start", "key-00006"),
         ("part=header&contains=nothing-has-this&position=start", "No record"),
@@ -232,6 +235,41 @@ def test_a_topics_page_says_what_becomes_of_its_records(served: Served, client: 
     served.opened().topics.alter("users", {"cleanup.policy": "compact,delete"})
     served.cataloguer.refresh()
     assert "also the last of a key, go when they are older than 7 d," in client.get("/ui/topics/users").text
+
+
+def test_only_what_is_compacted_has_a_dirty_ratio(served: Served, client: TestClient) -> None:
+    served.opened().topics.create("events", 1, {"cleanup.policy": "delete"})
+    served.cataloguer.refresh()
+    assert client.get("/ui/topics?contains=users").text.count(" / 0.50</td>") == 1
+    assert " / 0.50</td>" not in client.get("/ui/topics?contains=events").text
+
+
+def test_a_damaged_log_is_red_on_the_overview_and_names_the_byte(served: Served, client: TestClient) -> None:
+    log = served.opened()[TopicPartition("users", 0)]
+    served.opened().send("users", b"1", key=b"a", partition=0)
+    log.roll()
+    served.opened().serving()[0].write_cleaner_checkpoint(log.topic_partition, 2)
+    closed = log.directory / f"{0:020d}.log"
+    closed.write_bytes(b"\xff" * closed.stat().st_size)
+    os.utime(closed, (0, 0))
+    served.cataloguer.refresh()
+    assert '<a href="/ui/topics?state=unreadable"><strong>1</strong> unreadable' in client.get("/ui/").text
+    assert ">users</a>" in client.get("/ui/topics?state=unreadable").text
+    text = client.get("/ui/topics/users").text
+    assert "It cannot be read: " in text and f"{closed}: byte " in text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "meaning"),
+    [
+        ("log.cleaner.dedupe.buffer.size", "134217728", "134.2 MB"),
+        ("brokerServiceCompactionThresholdInBytes", "2000", "2.0 kB"),
+        ("log.cleaner.io.max.bytes.per.second", "1.7976931348623157E308", "unlimited"),
+        ("log.cleaner.threads", "1000", ""),
+    ],
+)
+def test_the_value_of_a_setting_has_a_unit(name: str, text: str, meaning: str) -> None:
+    assert rendering._meaning(text, name) == meaning
 
 
 def test_a_lock_of_its_own_is_no_note(

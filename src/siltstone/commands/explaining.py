@@ -69,7 +69,7 @@ def outcome_words(job: BackgroundJob) -> str:
     sizes = [(log["bytes_before"], log["bytes_after"]) for log in logs if log["bytes_after"] is not None]
     before, after = (sum(side) for side in zip(*sizes, strict=True)) if sizes else (0, 0)
     words, would = removal_words(counts) or "nothing", "would be " if job.kind == EXPLAIN else ""
-    text = f"{words} {would}removed; {size_text(before)} → {size_text(after)}"
+    text = f"{words} {would}removed" + (f"; {size_text(before)} → {size_text(after)}" if sizes else "")
     failed = [log for log in logs if log["status"] in (FAILED, UNCLEANABLE)]
     return f"{text}; {len(failed)} of {len(logs)} logs failed: {failed[0]['reason']}" if failed else text
 
@@ -91,7 +91,9 @@ def explain_topic(served: Served, user: str, topic: str, partitions: Sequence[in
             else _explain_open_logs(served, chosen, report)
         )
         progress.check()
-        return {"logs": [_document(log) for log in logs]}
+        return {
+            "logs": [_document(log) for log in sorted(logs, key=lambda log: log.topic_partition.partition)]
+        }
 
     target = topic if not partitions else ", ".join(map(str, chosen))
     return served.jobs.submit(EXPLAIN, target, user, work)

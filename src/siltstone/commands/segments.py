@@ -284,7 +284,11 @@ def sentence_of(watched: WatchedLog, config: Config | None, facts: Circumstances
         return f"The cleaner skips it: {reason}."
     if watched.state == UNREADABLE:
         return f"It cannot be read: {reason}."
-    if watched.state in (CLEANING, CHANGING):
+    if watched.state == CHANGING:
+        return "Its files changed while they were read; they are read again" + (
+            f" ({reason})." if reason else "."
+        )
+    if watched.state == CLEANING:
         return f"It is being cleaned: {reason}." if reason else "It is being cleaned."
     if facts is not None and facts.is_paused:
         return "It is not cleaned: its cleaning is paused."

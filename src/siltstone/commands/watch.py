@@ -685,9 +685,22 @@ class _DirectoryWatch:
             except (SiltstoneError, OSError) as error:
                 return replace(unread, state=UNREADABLE, reason=str(error))
         assert failure is not None
-        # A torn tail in a directory that no process uses is damage. It is not being written.
-        is_changing = self._in_use or not isinstance(failure, CorruptRecordError)
-        return replace(unread, state=CHANGING if is_changing else UNREADABLE, reason=str(failure))
+        return replace(
+            unread, state=UNREADABLE if self._is_damage(failure) else CHANGING, reason=str(failure)
+        )
+
+    def _is_damage(self, failure: Exception) -> bool:
+        """Is it damage, or may a process just be writing the file? It may, if one uses the directory and the
+        file was modified lately."""
+        if not isinstance(failure, CorruptRecordError):
+            return False
+        if not self._in_use:
+            return True
+        try:
+            modified_ns = files.stat(failure.path).modified_ns
+        except OSError:
+            return False
+        return modified_ns < (self._now_ms - SETTLED_MS) * 1_000_000
 
     def kept_or_read(self, topic_partition: TopicPartition, settings: Config | str) -> WatchedLog:
         """As ``log``, with the sizes of any log; one that has not changed is not read again."""

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from siltstone.base.errors import UsageError
 from siltstone.commands.browsing import PAGE_RECORDS, PAGE_RECORDS_MAX, RecordQuery
 from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, Listing
 from siltstone.commands.decoding import Decoding, check_decoding
@@ -171,9 +172,14 @@ class RecordForm(BaseModel):
             key_decoding=check_decoding(self.key_decoding),
             value_decoding=check_decoding(self.value_decoding),
         )
-        if self.position == "offset" and self.offset:
+        if self.position in ("offset", "time") and not getattr(self, self.position):
+            raise UsageError(
+                f"the {self.position} to begin from is missing",
+                advice=f"write the {self.position}, or begin from the start or with the last records",
+            )
+        if self.position == "offset":
             return replace(query, start_offset=int(self.offset))
-        if self.position == "time" and self.time:
+        if self.position == "time":
             at = datetime.fromisoformat(self.time).replace(tzinfo=UTC)
             return replace(query, start_ms=int(at.timestamp() * 1000))
         if self.position == "last" and query.view == "log" and query.key is None:

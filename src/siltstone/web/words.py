@@ -45,6 +45,9 @@ WORDS: Mapping[str, str] = {
     "looked. Of a segment: it may not be cleaned yet.",
     "log start": "The first offset that is still readable: what was below has been removed by retention, "
     "or because a user asked for it.",
+    "high watermark": "The offset up to which readers get records; with one machine, the end of the log.",
+    "dirty bytes": "Bytes of what is dirty and may be cleaned now.",
+    "saved": "Bytes before the cleanings less bytes after them: disk that is free again.",
     "recopy": "Bytes that a cleaning has written, as a share of those that it has read: 10 % means that "
     "nine tenths went.",
     "dry run": "A cleaning that only computes what would go, and changes nothing.",
@@ -53,7 +56,8 @@ WORDS: Mapping[str, str] = {
 }
 STATES: Mapping[str, str] = {
     "uncleanable": "The cleaner has found damage and leaves the log alone; look at Cleaner, Uncleanable.",
-    "unreadable": "The log's files cannot be read.",
+    "unreadable": "The log's files cannot be read: most often because they are damaged. The sentence on the "
+    "topic's tab Segments names the file and the byte.",
     "cleaning": "It is being cleaned now.",
     "due": "The cleaner takes it in its next round.",
     "tombstones": "All is clean; deletions (tombstones) wait until they may be removed.",

@@ -111,6 +111,12 @@ _SOURCES = {
 }
 
 
+_LARGEST = "1.7976931348623157E308"
+"""The largest double, as Kafka writes it."""
+_SIZES = (".bytes", ".buffer.size", "InBytes")
+"""How names of settings in bytes end."""
+
+
 def _source(name: str) -> str:
     """Who has set a setting, by Kafka's name of the source."""
     return _SOURCES.get(name, name)
@@ -119,9 +125,11 @@ def _source(name: str) -> str:
 def _meaning(text: str, name: str) -> str:
     """The value of a setting in ms or bytes in readable units, such as ``7 d``; empty for a small number,
     a negative one, and another setting."""
+    if text == _LARGEST:
+        return "unlimited"
     if _NUMBER.fullmatch(text) is None:
         return ""
-    number, is_duration, is_size = int(text), name.endswith(".ms"), name.endswith(".bytes")
+    number, is_duration, is_size = int(text), name.endswith(".ms"), name.endswith(_SIZES)
     if number >= 1 << 62:
         return "unlimited" if is_size else "never"
     if number < 1000:
