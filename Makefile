@@ -30,8 +30,8 @@ $(STAMP): pyproject.toml scripts/make-venv.sh scripts/ensure-java.sh scripts/ins
 demo: setup ## clean a log directory that a real Kafka broker wrote, and show what was removed and why
 	$(BIN)/python -m demo
 
-test: setup ## run the tests, except those that need a real broker
-	$(BIN)/python -m pytest --ignore=tests/kafka --ignore=tests/stores --ignore=tests/console --numprocesses 3 $(SPREAD) $(PYTEST_ARGS)
+test: setup ## run the tests, except those that need a real broker, and the structure rules, which make lint has
+	$(BIN)/python -m pytest --ignore=tests/test_structure.py --ignore=tests/kafka --ignore=tests/stores --ignore=tests/console --numprocesses 3 $(SPREAD) $(PYTEST_ARGS)
 
 test-long: setup ## run what takes too long for make test: all examples and images of random tests, every signal (half an hour)
 	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest -m "long or random" --ignore=tests/kafka --ignore=tests/stores --ignore=tests/console --numprocesses 3 $(SPREAD) $(PYTEST_ARGS)

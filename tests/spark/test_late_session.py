@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.golden_sets import REPOSITORY
 
 SCRIPT = """
@@ -41,6 +43,7 @@ stop_session(again)
 """
 
 
+@pytest.mark.long  # embedded_compaction.py uses one, too, and its SQL late
 def test_sql_starts_when_it_is_first_used() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],

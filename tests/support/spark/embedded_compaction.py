@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 import siltstone as st
 from siltstone.base.config import Config, parse_assignments
 from siltstone.compaction.report import CLEANED
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.compactions import ERROR, SUCCESS, Compactions, CompactionStatus
-from siltstone.spark.internals import running_session
+from siltstone.spark.internals import LateSession, running_session
 from tests.support.cleaning.serving import TOPIC, table, write
 from tests.support.ledger.serving import seen
 
@@ -33,7 +34,7 @@ def compacted(compactions: Compactions) -> CompactionStatus:
 
 
 def main(folder: Path) -> None:
-    """Compact and clean on one session; kill Java; both again; close."""
+    """Clean and compact on one session; kill Java; both again; close."""
     config = Config(parse_assignments(CONFIG, "test"))
     with st.open(folder, mode="a", config=config) as logs:
         logs.topics.create("users", 1, TOPIC)
@@ -41,12 +42,13 @@ def main(folder: Path) -> None:
         write(log, 60, timestamp=THEN)
         compactions, cleaner = st.start_compaction(logs), st.start_cleaner(logs, engine="spark")
         assert running_session() is None, "nothing is started before it is needed"
-        assert compacted(compactions).status == SUCCESS
-        session = running_session()
-        assert session is not None and len(seen(log)) == 5
         log.flush()  # segments are cleaned once they are durable; a thread flushes rolled ones
         assert [each.status for each in cleaner.clean_once()] == [CLEANED]
-        assert running_session() is session, "both use the one session"
+        session = running_session()
+        assert session is not None and type(session) is LateSession, "a small log is cleaned without SQL"
+        assert compacted(compactions).status == SUCCESS
+        assert running_session() is session and len(seen(log)) == 5, "both use the one session"
+        assert type(session) is SparkSession, "SQL has started when it was first used"
         SparkContext._gateway.proc.kill()
         write(log, 90, keys=7, timestamp=THEN)
         failed = compacted(compactions)
