@@ -342,7 +342,7 @@ def test_one_record_is_produced(ask: Ask, served: Served) -> None:
         (b'{"value": {"data": 1}}', 422, 42206, "schema"),
         (b'{"value": {"type": "JSON", "data": 1, "schema_id": 7}}', 422, 42206, "schema"),
         (b'{"value": {"type": "BINARY", "data": "!"}}', 400, 400, "base64"),
-        (b'{"value": {"type": "STRING", "data": 1}}', 400, 400, "STRING data is a text"),
+        (b'{"value": {"type": "STRING", "data": 1}}', 400, 400, "STRING data must be a string"),
         (b'{"headers": [{"name": "h", "value": "!"}]}', 400, 400, "header h"),
         (b'{"timestamp": "2026-01-02T03:04:05"}', 400, 400, "timestamp"),
         (b'{"partition_id": -1}', 400, 400, "partition_id"),

@@ -74,7 +74,7 @@ ADVICE_WITHOUT_BROKER = {
     "serve": "name the listener of this broker by --kafka-listen",
     "undo": _STOPPED,
 }
-"""What to do instead of asking a broker, for each other command."""
+"""For each command that works on files only: what to do if the broker is running."""
 _MODULES = (
     dict.fromkeys(("get-offsets", "log-dirs", "delete-records"), "offsets")
     | dict.fromkeys(("explain", "verify"), "review")
@@ -86,9 +86,9 @@ _MODULES = (
 
 
 def build_app(command: str = "") -> cyclopts.App:
-    """All commands; ``command`` has its own long help.
+    """The parser of all commands. ``command`` has the help text of its function, the others one line.
 
-    The imports are here, so that an interrupt while they run prints one line, too.
+    The imports are here, and not at the top, so that Ctrl-C while they run prints one line and no traceback.
     """
     import cyclopts
 
@@ -114,16 +114,17 @@ def build_app(command: str = "") -> cyclopts.App:
 
 
 def print_error(message: str) -> None:
-    """One line on standard error."""
+    """Print a message as one line on standard error."""
     with contextlib.suppress(BrokenPipeError):
         sys.stderr.write(f"siltstone: {' '.join(message.split())}\n")
 
 
 def escape_unencodable() -> None:
-    """Let both outputs escape what their encoding lacks (``\\xff``, ``\\udcff``), for all commands.
+    """Make both outputs escape characters that their encoding lacks (``\\xff``, ``\\udcff``).
 
-    File names are bytes; Python decodes those that are no text in the locale into surrogates, which cannot be
-    encoded. A command that has changed something must not end in a traceback because of a name.
+    File names are bytes. Python decodes bytes that are not valid in the locale's encoding into surrogates,
+    which cannot be encoded. A command that has changed something must not end in a traceback because of a
+    name.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -131,16 +132,16 @@ def escape_unencodable() -> None:
 
 
 def refuse_bootstrap_server(command: str, arguments: Sequence[str]) -> None:
-    """Raises UsageError for a command that works on files if it is to ask a running broker."""
-    names_one = any(argument.partition("=")[0] == BROKER_FLAG for argument in arguments)
-    if names_one and command in ADVICE_WITHOUT_BROKER:
+    """Raises UsageError if ``--bootstrap-server`` is passed to a command that works on files only."""
+    has_flag = any(argument.partition("=")[0] == BROKER_FLAG for argument in arguments)
+    if has_flag and command in ADVICE_WITHOUT_BROKER:
         reason = f"{BROKER_FLAG}: {command} works on files, and does not ask a running broker"
         raise UsageError(reason, advice=ADVICE_WITHOUT_BROKER[command])
 
 
 def _run(arguments: list[str]) -> int:
-    """Run one command line; a parse error is raised as a UsageError, any error after a signal as a
-    KeyboardInterrupt."""
+    """Run one command line. Raises UsageError for one that cannot be parsed, and KeyboardInterrupt instead of
+    any error after a signal, which may have caused it."""
     app = build_app(arguments[0] if arguments else "")
     from cyclopts import CycloptsError, UnusedCliTokensError
 
@@ -152,7 +153,7 @@ def _run(arguments: list[str]) -> int:
         reason = str(error).rstrip(".")
         if isinstance(error, UnusedCliTokensError):
             unused = " ".join(error.unused_tokens or ())
-            # A value of --storage-option that is torn apart is still a secret.
+            # If the shell has split a value of --storage-option, the unused arguments are parts of a secret.
             has_secrets = any(argument.startswith("--storage-option") for argument in arguments)
             reason = "too many arguments" if has_secrets else f"too many arguments: {unused}"
         raise UsageError(reason, advice=f"siltstone {command} --help lists the flags") from None
@@ -164,7 +165,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run one command line; the exit status."""
+    """Run one command line. Returns the exit status."""
     try:
         return _run(sys.argv[1:] if arguments is None else arguments)
     except UsageError as error:
@@ -209,7 +210,7 @@ def main() -> NoReturn:
     interrupt = interruption.InterruptHandler(print_line=_print_interrupted)
     interrupt.install()
     logging.getLogger().addFilter(_is_worth_logging)
-    # Nothing here multiplies matrices. Threads for that would only keep this process from being forked.
+    # Siltstone multiplies no matrices, and a process with OpenBLAS's threads could not be forked safely.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     status = run()
     try:
@@ -219,5 +220,5 @@ def main() -> NoReturn:
 
         files.discard_standard_output()
     interrupt.wait_for_callbacks()
-    gc.freeze()  # the collections at the end would go through all objects of the libraries
+    gc.freeze()  # else the garbage collections at exit would visit all objects of the libraries
     sys.exit(interrupt.status if interrupt.was_signalled else status)

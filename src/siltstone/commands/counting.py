@@ -2,7 +2,7 @@
 
 ::
 
-    closed segment   its headers are read once; kept by path, inode and size
+    closed segment   its headers are read once; the counts are cached by path, inode and size
     active segment   only the batches after those that were counted before
 
 A header has the number of records that are *stored*, which is exact also after cleanings, where the span of
@@ -35,7 +35,7 @@ from siltstone.log.names import TopicPartition, segment_file
 from siltstone.log.read_only import ReadableLog
 from siltstone.log.segments import Segment, list_segments
 
-KEPT_MAX = 200_000
+CACHED_SEGMENTS_MAX = 200_000
 """Segments whose counts are kept: about 100 MB."""
 
 
@@ -43,9 +43,9 @@ KEPT_MAX = 200_000
 class SegmentCounts:
     """Counts from the batch headers of a segment.
 
-    ``records``: that are stored, with ``markers`` (all control batches); ``codecs``: of its batches, by
-    number; ``stamped_batches``: with a delete horizon and records; ``oldest_horizon_ms`` and
-    ``newest_horizon_ms`` of these, None without any.
+    ``records``: stored records, ``markers`` among them (the records of control batches); ``codecs``: the
+    names of those that its batches use; ``stamped_batches``: batches with records and a delete horizon;
+    ``oldest_horizon_ms`` and ``newest_horizon_ms``: of these batches, None without any.
     """
 
     records: int = 0
@@ -80,8 +80,8 @@ def sum_of(counts: Iterable[SegmentCounts]) -> SegmentCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SegmentFile:
-    """The first ``size`` bytes of a segment's ``.log``. ``may_be_torn``: another process appends to it, or
-    was killed, so that its last batch may be incomplete: the batches before that are counted."""
+    """The first ``size`` bytes of a segment's ``.log``. ``may_be_torn``: another process may be appending to
+    it, so its last batch may be incomplete; only the batches before that are counted."""
 
     directory: Path
     base_offset: int
@@ -96,10 +96,10 @@ class _SegmentFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
-    """The counts of the first ``end`` bytes of a file. ``last``: position and checksum of the last batch, by
-    which a file that was truncated and written anew is noticed; ``is_closed``: it was counted as a closed
-    segment, which never changes. ``has_message_sets``: it cannot be counted on from ``end``."""
+class _CachedCounts:
+    """The counts of the first ``end`` bytes of a file. ``last``: position and checksum of the last batch;
+    they differ if the file was truncated and written again. ``is_closed``: it was a closed segment, which
+    never changes. ``has_message_sets``: if the file has grown, it must be counted from its start."""
 
     inode: int
     end: int
@@ -109,26 +109,27 @@ class _Kept:
     has_message_sets: bool = False
 
 
-class _NotNowError(Exception):
-    """``may_read`` has refused to read a segment."""
+class _ReadRefusedError(Exception):
+    """``may_read`` has returned False for a segment that had to be read."""
 
 
 class SegmentCounter:
-    """Counts segments, and keeps the counts. Thread-safe; two threads may count a segment twice."""
+    """Counts segments, and caches the counts. Thread-safe; two threads may count a segment twice."""
 
-    def __init__(self, kept_max: int = KEPT_MAX) -> None:
+    def __init__(self, kept_max: int = CACHED_SEGMENTS_MAX) -> None:
         self._kept_max, self._lock = kept_max, threading.Lock()
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: OrderedDict[str, _CachedCounts] = OrderedDict()
 
     def records_of(self, log: ReadableLog, *, bytes_max: int | None = None) -> int | None:
-        """How many records the log has stored; None if a segment is damaged, vanished or not counted yet."""
+        """How many records the log has stored; None if a segment is damaged, was deleted or is not counted
+        yet."""
         counts = self.counts_of(log, bytes_max=bytes_max)
         return total_or_none([None if count is None else count.records for count in counts])
 
     def counts_of(self, log: ReadableLog, *, bytes_max: int | None = None) -> list[SegmentCounts | None]:
-        """The counts of each segment of ``log.view``, in order; None for one that is damaged or has gone.
+        """The counts of each segment of ``log.view``, in order; None for one that is damaged or was deleted.
 
-        ``bytes_max``: so many bytes of segments are read at most; for the others None. Raises OSError.
+        ``bytes_max``: read at most so many bytes; segments beyond that have None, too. Raises OSError.
         """
         left, counts = bytes_max, list[SegmentCounts | None]()
 
@@ -139,10 +140,10 @@ class SegmentCounter:
             left = None if left is None else left - size
             return True
 
-        for file in _files_of(log):
+        for file in _segment_files(log):
             try:
                 counts.append(self._counts(file, may_read))
-            except _NotNowError:
+            except _ReadRefusedError:
                 counts.append(None)
         return counts
 
@@ -151,34 +152,35 @@ class SegmentCounter:
     ) -> tuple[int | None, bool]:
         """(How many records a log has stored, None as for ``records_of``; whether all of it was counted).
 
-        ``log``: one that is open, or in look mode its directory, whose active segment is
-        counted up to the first batch that is not whole. ``may_read``: called before so many bytes are read.
+        ``log``: an open log; or the directory of a log that another process may be writing (look mode): its
+        active segment is counted up to the first incomplete batch. ``may_read``: called with the number of
+        bytes before they are read; if it returns False, they are not.
         Raises SiltstoneError, OSError.
         """
         try:
-            counts = [self._counts(file, may_read) for file in _files_of(log)]
-        except _NotNowError:
+            counts = [self._counts(file, may_read) for file in _segment_files(log)]
+        except _ReadRefusedError:
             return None, False
         return total_or_none([None if count is None else count.records for count in counts]), True
 
     def _counts(self, file: _SegmentFile, may_read: Callable[[int], bool]) -> SegmentCounts | None:
-        """The counts of a segment; None if it is damaged or has gone. Raises _NotNowError if it may not be
-        read."""
+        """The counts of a segment; None if it is damaged or was deleted. Raises _ReadRefusedError if it may
+        not be read."""
         if not file.size:
             return SegmentCounts()
         try:
-            kept = self._kept_of(file)
+            kept = self._cached_counts(file)
             if kept is None or kept.end < file.size:
                 if not may_read(file.size - (0 if kept is None else kept.end)):
-                    raise _NotNowError
+                    raise _ReadRefusedError
                 kept = _count(file, kept)
-                self._keep(file.path, kept)
+                self._cache_counts(file.path, kept)
             return kept.counts
         except (FileNotFoundError, CorruptRecordError):
             return None
 
-    def _kept_of(self, file: _SegmentFile) -> _Kept | None:
-        """The kept counts of a file that are still valid, perhaps of its first bytes only."""
+    def _cached_counts(self, file: _SegmentFile) -> _CachedCounts | None:
+        """The cached counts of a file if they are still valid, perhaps for its first bytes only."""
         path = file.path
         with self._lock:
             kept = self._kept.get(str(path))
@@ -194,7 +196,7 @@ class SegmentCounter:
             return None
         return replace(kept, is_closed=file.is_closed)
 
-    def _keep(self, path: Path, kept: _Kept) -> None:
+    def _cache_counts(self, path: Path, kept: _CachedCounts) -> None:
         with self._lock:
             self._kept[str(path)] = kept
             self._kept.move_to_end(str(path))
@@ -203,7 +205,7 @@ class SegmentCounter:
 
 
 def _last_batch_at(path: Path, last: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Position and checksum of the batch that begins where ``last`` begins, None if there is none now."""
+    """Position and checksum of the batch that is now at the position of ``last``; None if there is none."""
     if last is None:
         return None
     try:
@@ -214,7 +216,7 @@ def _last_batch_at(path: Path, last: tuple[int, int] | None) -> tuple[int, int] 
     return None if first is None else (last[0], int(first["crc"][0]))
 
 
-def _files_of(log: ReadableLog | Path) -> list[_SegmentFile]:
+def _segment_files(log: ReadableLog | Path) -> list[_SegmentFile]:
     """The segments of an open log, or those in a directory. Raises UnsafeFileError, OSError."""
     if isinstance(log, Path):
         sizes = [(segment.base_offset, segment.size) for segment in list_segments(log)]
@@ -235,7 +237,7 @@ def _files_of(log: ReadableLog | Path) -> list[_SegmentFile]:
     ]
 
 
-def _count(file: _SegmentFile, kept: _Kept | None) -> _Kept:
+def _count(file: _SegmentFile, kept: _CachedCounts | None) -> _CachedCounts:
     """Count the batches of a file after those that are ``kept``. Raises CorruptRecordError, OSError."""
     counts, last = (SegmentCounts(), None) if kept is None else (kept.counts, kept.last)
     end = 0 if kept is None else kept.end
@@ -261,7 +263,7 @@ def _count(file: _SegmentFile, kept: _Kept | None) -> _Kept:
         if records is None:
             raise CorruptRecordError(str(file.path), 0, "a message set cannot be decoded")
         counts = replace(counts, records=records)
-    return _Kept(
+    return _CachedCounts(
         inode=inode,
         end=end,
         counts=counts,
@@ -295,8 +297,8 @@ _DAMAGED = -2
 class RecordTotals:
     """How many records the logs of a catalogue have stored, as a column. Used by one thread at a time.
 
-    A log is counted again only if its row of the catalogue is another object: the same row stands for a log
-    that has not changed. ``log_of``: the open log of a partition, None in look mode.
+    The catalogue makes a new row for a log that has changed. So a log is counted again only if its row is
+    another object. ``log_of``: the open log of a partition, None in look mode.
     """
 
     def __init__(
@@ -311,13 +313,14 @@ class RecordTotals:
     ) -> tuple[npt.NDArray[np.int64], bool]:
         """(Records of each log, ``NOT_COUNTED`` for those that are not known; whether all were counted).
 
-        ``may_read``: called before so many bytes are read; if it returns False, the rest is left to the next
-        call.
+        ``may_read``: called with the number of bytes before they are read; if it returns False, the next call
+        counts the rest.
         """
         if logs is not self._logs:
             before = dict(zip(map(id, self._logs), self._records.tolist(), strict=True))
             known = (before.get(id(log), NOT_COUNTED) for log in logs)
-            # The rows of before are held until the new ones are read: an id is never of another object.
+            # ``self._logs`` keeps the old rows alive until now, so none of the new ones can have an old row's
+            # id.
             self._logs, self._records = logs, np.fromiter(known, np.int64, len(logs))
         is_complete = True
         for row in np.flatnonzero(self._records == NOT_COUNTED).tolist():

@@ -36,7 +36,7 @@ class ProducedRecords:
 
 
 class TopicProducer(Closing):
-    """An open topic that records are appended to. Use it as a context.
+    """Appends records to a topic of log directories that it opens. Use it as a context manager.
 
     ``produced``: the records appended so far, by partition.
     """
@@ -112,12 +112,12 @@ class TopicProducer(Closing):
 # that a live broker causes for a moment (a swap of cleaned segments) are tried again.
 
 ISOLATIONS = (READ_COMMITTED, READ_UNCOMMITTED)
-_WORDS = dict.fromkeys(("start", "beginning", "earliest", "oldest"), EARLIEST)
-_WORDS |= dict.fromkeys(("end", "latest", "newest"), "end")
+_START_WORDS = dict.fromkeys(("start", "beginning", "earliest", "oldest"), EARLIEST)
+_START_WORDS |= dict.fromkeys(("end", "latest", "newest"), "end")
 """The words of ``-o``: kcat's, Kafka's and Siltstone's."""
 _NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
-_TRIES = 20
-"""Consecutive attempts at reading a directory before its error is raised."""
+_ATTEMPTS_MAX = 20
+"""How often in a row a directory is read before the error is raised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ class ConsumeRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedRecords:
-    """Records as a broker has sent them; ``is_log_append_time``: of each, whether its timestamp is the
+    """Records fetched from a broker; ``is_log_append_time``: of each, whether its timestamp is the
     append's."""
 
     records: Sequence[Record]
@@ -185,8 +185,8 @@ class ConsumedRecords:
 
 def parse_range(text: str) -> ConsumeRange:
     """``start``, ``end``, ``n``, ``-n``, ``s@ms``, ``e@ms``, or ``s@ms,e@ms``. Raises UsageError."""
-    if text in _WORDS:
-        return ConsumeRange(start=_WORDS[text])
+    if text in _START_WORDS:
+        return ConsumeRange(start=_START_WORDS[text])
     if _NUMBER.fullmatch(text):
         number = int(text)
         return ConsumeRange(last=-number) if number < 0 else ConsumeRange(offset=number)
@@ -200,8 +200,9 @@ def parse_range(text: str) -> ConsumeRange:
     return ConsumeRange(from_ms=times.get("s"), until_ms=times.get("e"))
 
 
-class _Followed:
-    """A partition that is read. ``log``: as it was last opened; ``reader`` reads its view."""
+class _FollowedPartition:
+    """A partition that a ``TopicConsumer`` reads. ``log``: as it was last opened; ``reader`` reads its
+    view."""
 
     def __init__(
         self, log: ReadOnlyLog, offset_range: ConsumeRange, isolation: str, *, compacted: bool
@@ -228,7 +229,7 @@ class _Followed:
 
     @property
     def view(self) -> LogView:
-        """The options that ``reader`` reads at each poll."""
+        """The log's view, which ``reader`` asks for at each poll."""
         return self.log.view
 
 
@@ -274,9 +275,9 @@ class TopicConsumer:
         self.damage = list(filter(None, damage))
         self._failures = 0
 
-    def _follow(self, snapshot: Snapshot, number: int, offset_range: ConsumeRange) -> _Followed:
+    def _follow(self, snapshot: Snapshot, number: int, offset_range: ConsumeRange) -> _FollowedPartition:
         log = self._log(snapshot, number)
-        return _Followed(log, offset_range, self._isolation, compacted=self._compacted)
+        return _FollowedPartition(log, offset_range, self._isolation, compacted=self._compacted)
 
     def _log(self, snapshot: Snapshot, number: int) -> ReadOnlyLog:
         topic_partition = TopicPartition(self._topic, number)
@@ -319,9 +320,9 @@ class TopicConsumer:
                 self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        """Raise ``error`` once the directory could not be read ``_TRIES`` times in a row."""
+        """Raise ``error`` once the directory could not be read ``_ATTEMPTS_MAX`` times in a row."""
         self._failures += 1
-        if self._failures >= _TRIES:
+        if self._failures >= _ATTEMPTS_MAX:
             raise error
 
     def _read_again(self) -> None:

@@ -1,4 +1,4 @@
-"""The texts of many rows, to find those that have a needle: ``RowTexts``.
+"""Finds the rows of a list that contain a text: ``RowTexts`` has the texts of all rows in one string.
 
 ::
 
@@ -6,7 +6,7 @@
     ^ starts[0]                  ^ starts[1]
 
 One search in one string is much quicker than one in each of 50,000 strings. The texts of a catalogue
-are made when it is refreshed, so that no request waits for them.
+are joined when it is refreshed, so that no request waits for that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 
 class RowTexts:
-    """The text of each row, numbered from 0 on; case does not matter, and a line break is a space."""
+    """The texts of rows 0, 1, 2 …. A search ignores case, and takes a line break for a space."""
 
     __slots__ = ("_starts", "_text")
 
@@ -32,11 +32,12 @@ class RowTexts:
         return len(self._starts)
 
     def rows_with(self, needle: str) -> npt.NDArray[np.int64]:
-        """The numbers of the rows whose text has the needle, in order; all for an empty one."""
+        """The numbers of the rows whose text contains ``needle``, ascending; all rows if it is empty."""
         wanted = _line(needle)
         if not wanted or not len(self):
             return np.arange(len(self))
-        # A needle has no line break, so two places of it that overlap are in one row: the first is enough.
+        # ``split`` does not see an occurrence that overlaps the one before it. Both are in the same row,
+        # since a needle has no line break.
         pieces = self._text.split(wanted)
         lengths = np.fromiter(map(len, pieces[:-1]), np.int64, len(pieces) - 1)
         places = np.cumsum(lengths + len(wanted)) - len(wanted)

@@ -1,4 +1,5 @@
-"""Integers in bytes: zigzag varints (KIP-98, as in protobuf; Kafka's ``ByteUtils``) and big-endian ones.
+"""Reads and writes integers: zigzag varints (KIP-98, as in protobuf; Kafka's ``ByteUtils``) and big-endian
+ones.
 
 A varint has seven bits of the number in each byte, the lowest first; the highest bit of a byte says that
 another byte follows. Zigzag maps small negative numbers to small unsigned ones: 0, -1, 1, -2 … become 0, 1,
@@ -43,7 +44,7 @@ def _long_varint(at: int, end: int, last_shift: int, max_last_byte: int) -> tupl
 
 @inline_kernel
 def _next_of_type(at: int, end: int, last_shift: int, max_last_byte: int) -> tuple[int, int]:
-    """Read a varint of the type: one of one or two bytes is decoded here, a longer one by
+    """Read the varint of an int32 or int64. One or two bytes are decoded here, a longer varint by
     ``_long_varint``."""
     if at >= end:
         return 0, -1
@@ -99,7 +100,7 @@ def varint_size(value: int) -> int:
 
 @kernel
 def write_varint(out: Bytes, position: int, value: int) -> int:
-    """Write ``value`` (int64) at ``position``; returns the next position."""
+    """Write ``value`` (int64) as a zigzag varint at ``position``. Returns the next position."""
     raw = (value << 1) ^ (value >> 63)
     rest = (raw >> 7) & 0x01FFFFFFFFFFFFFF  # an unsigned shift of the signed ``raw``
     low = raw & 0x7F

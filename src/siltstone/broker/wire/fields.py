@@ -1,4 +1,5 @@
-"""Describes the fields of messages: the type of a field, and the versions that have it.
+"""The classes from which the messages of Kafka's protocol are made: a field's type, and the versions that
+have it.
 
 ``wire.messages`` is generated from Kafka's own definitions by ``scripts/wire_messages.py``. One class serves
 all versions of a message::
@@ -18,7 +19,8 @@ import msgspec
 
 
 class Slice(Protocol):
-    """A range of a file that the kernel sends (``base.files.FileSlice``): the wire knows only its size."""
+    """A range of a file (``base.files.FileSlice``), which the operating system sends (``sendfile``). This
+    package uses only its size."""
 
     size: int
 
@@ -28,13 +30,13 @@ class Slice(Protocol):
 Records: TypeAlias = bytes | bytearray | memoryview | Slice
 """Batches as they are sent: bytes, or a range of a log's file."""
 Piece: TypeAlias = Records
-"""A part of what is sent."""
+"""A part of an encoded message: its bytes, or the records of a field without a copy."""
 ZERO_ID = bytes(16)
 """The topic id that stands for no topic."""
 EVERY_LATER = 32767
-"""The last version of a field that no version has removed."""
+"""``Field.last`` of a field that no version has removed: the largest int16."""
 NEVER = 32767
-"""The first flexible version of a message that has none."""
+"""``Message.FIRST_FLEXIBLE`` of a message without flexible versions: the largest int16."""
 
 
 class Field(NamedTuple):
@@ -56,10 +58,10 @@ class Field(NamedTuple):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """The root of all messages and of the structures in them. Arrays are tuples, ids 16 bytes.
+    """The base class of requests, responses and the structures in them. Arrays are tuples, uuids 16 bytes.
 
-    ``FIRST_FLEXIBLE``: the first version with compact sizes and tagged fields (KIP-482). For the structures
-    in a message, the one of the request or the response counts.
+    ``FIRST_FLEXIBLE``: the first version with compact sizes and tagged fields (KIP-482). A structure has the
+    format of the request or response that it is in, whatever its own value is.
     """
 
     FIRST_FLEXIBLE: ClassVar[int] = NEVER

@@ -1,7 +1,8 @@
-"""Producing: one record, concatenated JSON with a report each, or a batch of named entries.
+"""Routes that append records to a topic, as Confluent's REST API v3 has them: one record; several, as
+concatenated JSON, with a report for each; or a batch of entries that have ids.
 
 Keys and values are ``{"type": "BINARY" | "JSON" | "STRING", "data": …}``; a type that needs a schema registry
-is refused with 42206. Each record is a batch of its own in the log.
+is refused with Confluent's error 42206. Each record is a batch of its own in the log.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class Data(Body):
-    """A key or a value: ``BINARY`` is base64, ``JSON`` any JSON, ``STRING`` a text; null data is a null key
-    or a tombstone."""
+    """A key or a value: ``BINARY`` is base64, ``JSON`` any JSON, ``STRING`` a string; null data is a null
+    key, or a tombstone."""
 
     model_config = ConfigDict(extra="allow")
     type: str | None = None
@@ -53,7 +54,8 @@ class RecordHeader(Body):
 
 
 class ProduceRequest(Body):
-    """One record. ``partition_id``: else the key picks it; ``timestamp``: ISO 8601 with a zone, else now."""
+    """One record. ``partition_id``: None for the partition that the partitioner chooses; ``timestamp``: ISO
+    8601 with a time zone, None for now; ``original_size``: ignored, as clients may send it."""
 
     partition_id: Annotated[int, Field(ge=0), NUMBERS_ONLY] | None = None
     headers: tuple[RecordHeader, ...] = ()
@@ -64,19 +66,20 @@ class ProduceRequest(Body):
 
 
 class BatchEntry(ProduceRequest):
-    """A record of a batch; ``id`` tells its outcome from others'."""
+    """A record of a batch. Its outcome in the response has the same ``id``."""
 
     id: Annotated[str, Field(min_length=1, max_length=80)]
 
 
 class BatchRequest(Body):
-    """Records to append in their order."""
+    """Records to append, in this order."""
 
     entries: Annotated[list[BatchEntry], Field(min_length=1, max_length=BATCH_MAX)]
 
 
 class _RefusedError(Exception):
-    """A record that cannot be sent: Confluent's number, which begins with the status, and the message."""
+    """A record that cannot be appended: Confluent's error code, which begins with the HTTP status, and the
+    message."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(message)
@@ -84,7 +87,7 @@ class _RefusedError(Exception):
 
 
 def _bytes_of(part: Data | None, what: str) -> bytes | None:
-    """A key's or a value's bytes. Raises _RefusedError."""
+    """The bytes of a key or a value; ``what``: which of both, for errors. Raises _RefusedError."""
     if part is None:
         return None
     is_null = part.type is None and part.data is None
@@ -95,7 +98,7 @@ def _bytes_of(part: Data | None, what: str) -> bytes | None:
     if part.type == "JSON":
         return _json(part.data, what)
     if not isinstance(part.data, str):
-        raise _RefusedError(400, f"{what}: {part.type} data is a text")
+        raise _RefusedError(400, f"{what}: {part.type} data must be a string")
     return _base64(part.data, what) if part.type == "BINARY" else part.data.encode("utf-8", "surrogatepass")
 
 
@@ -116,7 +119,7 @@ def _base64(text: str, what: str) -> bytes:
 
 
 def _sent(request: ProduceRequest) -> ProducerRecord:
-    """The record to send. Raises _RefusedError."""
+    """The record to append. Raises _RefusedError."""
     time = request.timestamp
     return ProducerRecord(
         key=_bytes_of(request.key, "key"),
@@ -134,11 +137,11 @@ def _sent(request: ProduceRequest) -> ProducerRecord:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _parsed(text: str) -> Iterator[ProduceRequest | _RefusedError]:
-    """The concatenated requests of a body; after one that is no JSON nothing more is read."""
+    """The concatenated requests of a body. Reading ends at the first that is not JSON."""
     decoder, at = json.JSONDecoder(parse_constant=_refuse_constant), 0
     while (at := _SPACE.match(text, at).end()) < len(text):  # type: ignore[union-attr]
         try:
@@ -165,9 +168,9 @@ def _reports(
             sent[place] = _sent(request)
         except _RefusedError as error:
             reports[place] = {"error_code": error.number, "message": error.message}
-    receipts = send_records(cluster.served, by, topic, list(sent.values())) if sent else []
-    for (place, record), receipt in zip(sent.items(), receipts, strict=True):
-        reports[place] = _report(cluster, topic, requests[place], record, receipt)
+    outcomes = send_records(cluster.served, by, topic, list(sent.values())) if sent else []
+    for (place, record), outcome in zip(sent.items(), outcomes, strict=True):
+        reports[place] = _report(cluster, topic, requests[place], record, outcome)
     return [reports[place] for place in range(len(requests))]
 
 
@@ -176,17 +179,17 @@ def _report(
     topic: str,
     request: Any,
     record: ProducerRecord,
-    receipt: AppendedRecord | SiltstoneError,
+    outcome: AppendedRecord | SiltstoneError,
 ) -> Document:
-    if isinstance(receipt, SiltstoneError):
-        return {"error_code": status_of(receipt)[1], "message": str(receipt)}
-    time = _EPOCH + receipt.timestamp_ms * _MILLISECOND
+    if isinstance(outcome, SiltstoneError):
+        return {"error_code": status_of(outcome)[1], "message": str(outcome)}
+    time = _EPOCH + outcome.timestamp_ms * _MILLISECOND
     report: Document = {
         "error_code": 200,
         "cluster_id": cluster.id,
         "topic_name": topic,
-        "partition_id": receipt.partition,
-        "offset": receipt.offset,
+        "partition_id": outcome.partition,
+        "offset": outcome.offset,
         "timestamp": time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
     for name, part, data in (("key", request.key, record.key), ("value", request.value, record.value)):
@@ -212,7 +215,7 @@ async def _body(request: Request) -> bytes:
 def produce(
     cluster: NamedCluster, by: CurrentActor, topic_name: str, body: Annotated[bytes, Depends(_body)]
 ) -> Response:
-    """Append a record; or several, as concatenated JSON: a report each, in their order, one a line."""
+    """Append one record, or several as concatenated JSON; the response has a line with a report for each."""
     try:
         requests = list(_parsed(body.decode()))
     except UnicodeDecodeError as error:
@@ -227,7 +230,7 @@ def produce(
 
 @router.post(f"{TOPIC}/records:batch", dependencies=[ADMIN])
 def produce_batch(cluster: NamedCluster, by: CurrentActor, topic_name: str, batch: BatchRequest) -> Document:
-    """Append records that are named by ids: those that were appended, and those that were refused."""
+    """Append a batch of records with ids; the response lists those that were appended and those refused."""
     reports = _reports(cluster, by, topic_name, batch.entries)
     named = [{"id": entry.id, **report} for entry, report in zip(batch.entries, reports, strict=True)]
     return {
