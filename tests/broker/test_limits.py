@@ -62,6 +62,11 @@ def test_an_override_may_be_in_any_form_of_an_address() -> None:
     assert overrides.connections_of == {"2001:db8::1": 3, "2001:db8::2": 4, "192.0.2.1": 5}
 
 
+def test_the_name_of_a_host_in_an_override_stands_for_its_addresses() -> None:
+    overrides = limits("max.connections.per.ip.overrides=192.0.2.1:3,localhost:4")
+    assert (overrides.connections_from("127.0.0.1"), overrides.connections_from("192.0.2.1")) == (4, 3)
+
+
 NO_OVERRIDES = (
     "a",
     "192.0.2.2",
@@ -69,7 +74,9 @@ NO_OVERRIDES = (
     ":5",
     "192.0.2.2:b",
     "192.0.2.2:-1",
-    "localhost:5",
+    "no-such-host.invalid:5",
+    f"{'a' * 70}.example:5",
+    "a b:5",
     "192.0.2.2:٣",
 )
 

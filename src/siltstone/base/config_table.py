@@ -240,7 +240,7 @@ BROKER_KEYS = (
     _broker_key("fetch.max.bytes", Kind.INT, 57_671_680, "Most bytes of records in the answer to one fetch, whatever the client asks for.", minimum=1024),
     _broker_key("max.connections", Kind.INT, INT_MAX, "Connections of Kafka clients at the same time; also at most half of the files that the process may open. More wait until one is closed.", minimum=0),
     _broker_key("max.connections.per.ip", Kind.INT, INT_MAX, "The same for one address; more are closed at once.", minimum=0),
-    _broker_key("max.connections.per.ip.overrides", Kind.STRING, "", "ADDRESS:COUNT for IP addresses with a limit of their own."),
+    _broker_key("max.connections.per.ip.overrides", Kind.STRING, "", "ADDRESS:COUNT for IP addresses, or hosts, with a limit of their own."),
     _broker_key("max.incremental.fetch.session.cache.slots", Kind.INT, 1_000, "Fetch sessions at the same time; a client without one names all its partitions in each request.", minimum=0),
     _broker_key("queued.max.request.bytes", Kind.LONG, 256 << 20, "Memory that requests and unsent responses may take together; -1: no limit. Then no connection is read until some of it is free.", minimum=-1, kafka="Kafka's default is -1, and it counts requests only."),
     _broker_key("quota.window.num", Kind.INT, 11, "Windows over which the rates of quotas are measured.", minimum=1),

@@ -16,6 +16,7 @@ import contextlib
 import ipaddress
 import re
 import resource
+import socket
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -109,24 +110,35 @@ class Limits:
 
 
 def _overrides(text: str) -> dict[str, int]:
-    """Parse ``max.connections.per.ip.overrides``: ``ADDRESS:COUNT``, separated by commas. Raises UsageError,
-    also for the name of a host (Kafka resolves it): connections are counted by IP address."""
+    """Parse ``max.connections.per.ip.overrides``: ``HOST:COUNT``, separated by commas; ``HOST`` is an IP
+    address, or a name, whose addresses now are taken (Kafka: the first of them). Raises UsageError."""
     counts = dict[str, int]()
     for part in filter(None, (part.strip() for part in text.split(","))):
-        address, _, count = part.rpartition(":")
-        try:
-            number = ipaddress.ip_address(address.removeprefix("[").removesuffix("]"))
-            if _COUNT.fullmatch(count) is None:
-                raise ValueError
-        except ValueError:
+        host, _, count = part.rpartition(":")
+        addresses = _addresses_of(host) if _COUNT.fullmatch(count) else []
+        if not addresses:
             raise UsageError(
-                f"{part[:256]!r} is not an IP address with a number of connections",
+                f"{part[:256]!r} is not an IP address, or a host that is known, with a number of connections",
                 path="max.connections.per.ip.overrides",
                 advice="write ADDRESS:COUNT, separated by commas, such as 192.0.2.1:100",
-            ) from None
-        mapped = getattr(number, "ipv4_mapped", None)
-        counts[str(mapped or number)] = int(count)
+            )
+        counts.update(dict.fromkeys(addresses, int(count)))
     return counts
+
+
+def _addresses_of(host: str) -> list[str]:
+    """The IP addresses of a host in their shortest form; none for a host that is not known."""
+    try:
+        addresses = [ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))]
+    except ValueError:
+        if not host:
+            return []
+        try:
+            known = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            return []
+        addresses = [ipaddress.ip_address(address[0]) for *_, address in known]
+    return [str(getattr(address, "ipv4_mapped", None) or address) for address in addresses]
 
 
 class MemoryHolder(Protocol):
