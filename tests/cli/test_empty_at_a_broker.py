@@ -115,7 +115,7 @@ def test_keys_that_take_too_much_memory(
 
 @pytest.mark.parametrize(("flags", "status", "said"), [
     ("--topic nope --mode truncate --yes", 1, "(UNKNOWN_TOPIC_OR_PARTITION)"),
-    ("--topic __consumer_offsets --mode truncate --yes", 1, "the broker's own"),
+    ("--topic __consumer_offsets --mode truncate --yes", 1, "an internal topic"),
     ("--topic t --yes", USAGE, "no mode"),
     ("--mode truncate --yes", USAGE, "no topic"),
     ("--topic t --mode x --yes", USAGE, "no mode 'x'"),

@@ -618,7 +618,7 @@ def test_topics_from_which_no_key_can_be_erased(tmp_path: Path) -> None:
     with open_at(tmp_path) as here:
         here.manager.topics.create("events", 1, {"cleanup.policy": "delete"})
         here.manager.topics.create("__consumer_offsets", 1, {"cleanup.policy": "compact"})
-        for topic, says in (("events", "cleanup.policy=delete"), ("__consumer_offsets", "broker's own")):
+        for topic, says in (("events", "cleanup.policy=delete"), ("__consumer_offsets", "an internal topic")):
             with pytest.raises(PolicyViolationError, match=says) as refused:
                 erase_keys(here, ACTOR, ErasureRequest(topic=topic, keys=(KEY,)))
             assert refused.value.advice
