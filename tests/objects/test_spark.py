@@ -18,7 +18,8 @@ import siltstone as st
 from siltstone.base import files
 from siltstone.base.errors import EngineError
 from siltstone.base.files import objects
-from siltstone.base.files.backups import BackedUpFile, RestorePoint, chunk_path, restore_points
+from siltstone.base.files.backups import BackedUpFile, RestorePoint, restore_points
+from siltstone.compaction.inplace import stored_copy
 from siltstone.compaction.inplace.stored_copy import FileToPut
 from siltstone.spark.clean import put_files_task
 from siltstone.spark.rows import report_of, rows_of
@@ -159,8 +160,15 @@ def test_tasks_put_what_a_cleaning_leaves_as_it_is(
         "siltstone.base.files.backups.put_new",
         lambda path, data: (by_driver.append(str(path)), put(path, data))[1],
     )
+    monkeypatch.setattr(stored_copy, "BY_TASKS_BYTES", 1)
+    new = [file for file in expected.directories[0].files if file.name.startswith("users-")]
+    new_chunk = next(file.chunks[0] for file in new if file.name.endswith(".log") and file.size)
     session = start_session("local-cluster[2,1,1024]")
     try:
+        proxy.fail(DENIED, words=("PUT", f"/{new_chunk}"), forever=True)
+        refused = st.clean(uploaded, out=on_spark.with_name("refused"), engine="spark", **options)
+        assert "failed" in {result.status for result in refused.results}
+        st.verify(uploaded, on_spark.with_name("refused"), engine="process").raise_for_errors()
         proxy.fail(DENIED, words=("PUT", f"/on-spark/chunks/{chunk[:2]}/"), forever=True)
         with pytest.raises(EngineError, match="does not allow it"):
             st.clean(uploaded, out=on_spark, engine="spark", **options)
@@ -174,7 +182,9 @@ def test_tasks_put_what_a_cleaning_leaves_as_it_is(
         session.stop()
     (point,) = restore_points(on_spark)
     assert same_files(point, expected)
-    assert str(chunk_path(on_spark, chunk)) not in by_driver
+    in_logs = {chunk for file in expected.directories[0].files if "/" in file.name for chunk in file.chunks}
+    assert new_chunk in in_logs
+    assert in_logs.isdisjoint(Path(path).name for path in by_driver)
     st.verify(uploaded, on_spark, engine="process", topic="users").raise_for_errors()
 
 
@@ -183,7 +193,12 @@ def reports_of(batches: Iterator[pa.RecordBatch]) -> list[Any]:
 
 
 def test_attempts_of_one_task_put_the_same(
-    uploaded: str, bucket: str, store: Any, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+    uploaded: str,
+    bucket: str,
+    store: Any,
+    proxy: FaultyProxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(objects, "RETRIES", 1)
     target = Path(f"s3://{bucket}/copy")
@@ -209,6 +224,19 @@ def test_attempts_of_one_task_put_the_same(
     assert attempt() == first  # beside it, or after its answer was lost
     assert sorted(str(row["path"]) for chunk in store.list("copy") for row in chunk) == keys
     assert {key.rpartition("/")[2] for key in keys} == {chunk for file in first for chunk in file.chunks}
+    # New segments of a shared folder.
+    here, third = tmp_path / "logs" / "users-0", Path(f"s3://{bucket}/third")
+    new = [
+        FileToPut(source=str(here / name), name=f"users-0/{name}", size=status.size)
+        for name, status in sorted(files.list_files(here).items())
+    ]
+    proxy.die_after(5)
+    with pytest.raises(OSError):
+        attempt(third, new)
+    proxy.live()
+    files.forget_options()
+    assert attempt(third, new) == attempt(third, new)
+    assert restore_points(third) == []
     # Files of a restore point of the same store: the store copies their chunks, and none of them is read.
     other = Path(f"s3://{bucket}/other")
     st.clean(uploaded, out=f"{uploaded}-copy", engine="process", topic="users")

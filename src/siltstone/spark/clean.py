@@ -97,6 +97,7 @@ from siltstone.spark.jobs import (
     run_with_shuffles,
 )
 from siltstone.spark.rows import ALL, Row, array_row, array_rows, report_of, report_row, rows_of
+from siltstone.spark.settings import is_local
 from siltstone.spark.tasks import (
     Batches,
     engine_errors,
@@ -417,17 +418,23 @@ class SparkEngine(SparkWorkers):
         super().__init__(session, **options)
         self._min_clean_to_dirty_ratio = min_clean_to_dirty_ratio
 
+    @property
+    def has_executors(self) -> bool:
+        """Do tasks run in other processes than this machine's own, as far as the session says?"""
+        return not is_connect(self._session) and not is_local(self._session.sparkContext.master)
+
     def put_files(
         self, target: Path, known_chunks: Collection[str], to_put: Sequence[FileToPut]
     ) -> list[BackedUpFile]:
-        """Put files that are in a store into a copy in a store, a few in each task
+        """Put files that are in a store, or in a folder that all share, into a copy in a store, a few in each
+        task
         (``stored_copy.FilePutter``). Raises EngineError."""
         sizes = [file.size for file in to_put]
         tasks = min(len(to_put), 4 * self.workers)
         inputs = [[to_put[index] for index in part] for part in neighbours(sizes, tasks)]
         known = frozenset(known_chunks)
         reports = self._run_numbered(
-            "putting what stays as it is",
+            "putting files of the copy",
             len(inputs),
             put_files_task,
             target,

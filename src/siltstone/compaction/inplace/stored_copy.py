@@ -3,6 +3,7 @@
 ::
 
     a log is cleaned ─► its new files, in a folder of this machine ─► chunks in the store; the folder is empty
+      large ones are put by the engine's tasks where these run on executors, others by this process
     all other files of the source ─► chunks in the store
     all chunks are there ─► the restore point (If-None-Match)
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ from siltstone.compaction.inplace.planning import LogState, PlannedLog
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import SEGMENT_KINDS, segment_file
 
+BY_TASKS_BYTES = 64 << 20
+"""From so many bytes on, a log's new segments are put by tasks: a job costs more than to put fewer."""
 _READABLE = 0o644
 """The mode of files whose source is an object, which has none."""
 
@@ -58,7 +61,13 @@ class FileToPut:
 
 @runtime_checkable
 class FilePutter(Protocol):
-    """An engine whose workers put files that each of them can read."""
+    """An engine whose workers put files that each of them can read. ``has_executors``: they are not this
+    process and its children only."""
+
+    @property
+    def has_executors(self) -> bool:
+        """Do tasks spare this machine's network and processor?"""
+        ...
 
     def put_files(
         self, target: Path, known_chunks: Collection[str], to_put: Sequence[FileToPut]
@@ -137,9 +146,15 @@ class StoredCopy(CleanedCopy):
     def commit_log(self, planned: PlannedLog) -> None:
         """Put the log's new files, and remove them from this machine."""
         folder = self._folder(planned.state)
-        put = {folder / name: self._put(folder / name) for name in sorted(files.list_files(folder))}
-        for path, file in put.items():
-            file.result()
+        new = {folder / name: status.size for name, status in sorted(files.list_files(folder).items())}
+        putter = self.workers()
+        is_large = sum(new.values()) >= BY_TASKS_BYTES
+        if is_large and isinstance(putter, FilePutter) and putter.has_executors:
+            self._put_by_tasks(putter, new)
+        else:
+            for put in [self._put(path) for path in new]:
+                put.result()
+        for path in new:
             files.unlink(path)
         # Only now the copy does without the old segments: if a put fails, it has the log as it was.
         super().commit_log(planned)
@@ -155,6 +170,16 @@ class StoredCopy(CleanedCopy):
         """Stop putting; no restore point is made."""
         self._pool.shutdown(cancel_futures=True)
         super().abort_run()
+
+    def _put_by_tasks(self, putter: FilePutter, new: Mapping[Path, int]) -> None:
+        """Let the workers put new files, which they see in the folder. Raises EngineError."""
+        to_put = [
+            FileToPut(source=str(path), name=str(path.relative_to(self._partial_copy)), size=size)
+            for path, size in new.items()
+        ]
+        for file in putter.put_files(self._stored.path, self._stored.known_chunks, to_put):
+            self._files[file.name] = Future()
+            self._files[file.name].set_result(file)
 
     def _put(self, source: Path, target: Path | None = None) -> Future[BackedUpFile]:
         """Begin to put a file, under the name that ``target`` has in the copy."""
