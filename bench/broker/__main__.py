@@ -9,6 +9,8 @@
     partitions   10,000 partitions: their creation, a start, memory, a stop (only when it is named)
     waiting      produce requests beside 1,000 consumers that wait and 100 that read them, and what 10
                  clients read (only when it is named)
+    cleaning     produce requests while the broker's own cleaner works, and without it (only when it is
+                 named; without a Kafka)
 
 Both brokers run at the same time, but only one is asked at a time. The client takes about one core, and the
 broker has the other; the processor seconds of the broker stand beside each rate.
@@ -27,6 +29,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from bench.broker.cleaning import figures_of_cleaning
 from bench.broker.nodes import Node, kafka, siltstone
 from bench.broker.partitions import figures_of_partitions
 from bench.broker.requests import requests_per_second
@@ -93,14 +96,19 @@ def measurements(only: Sequence[str]) -> dict[str, Callable[[Node, int], float]]
     return {name: measure for name, measure in found.items() if not only or name.split()[0] in only}
 
 
-def print_figures(figures: dict[str, dict[str, list[float]]], *, as_json: bool) -> None:
-    """Print the figures of many partitions, or of many consumers."""
+def print_figures(
+    figures: dict[str, dict[str, list[float]]],
+    *,
+    as_json: bool,
+    columns: tuple[str, str] = ("Kafka", "Siltstone"),
+) -> None:
+    """Print the figures of many partitions, of many consumers, or of cleaning."""
     if as_json:
         print(json.dumps(figures, indent=2))
         return
-    table = Table("", "Kafka", "Siltstone", "times")
+    table = Table("", *columns, "times")
     for name, row in figures.items():
-        theirs, ours = (statistics.median(row[node]) for node in ("Kafka", "Siltstone"))
+        theirs, ours = (statistics.median(row[column]) for column in columns)
         table.add_row(name, f"{theirs:,.2f}", f"{ours:,.2f}", f"{ours / theirs:.2f}")
     Console(width=100).print(table)
 
@@ -111,7 +119,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--only", nargs="*", default=[], help="sequential, pipelined, produce, consume, partitions, waiting"
+        "--only",
+        nargs="*",
+        default=[],
+        help="sequential, pipelined, produce, consume, partitions, waiting, cleaning",
     )
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--partitions", type=int, default=1)
@@ -121,6 +132,9 @@ def main() -> None:
         return print_figures(figures_of_partitions(OUT / "partitions", flags.turns), as_json=flags.json)
     if flags.only == ["waiting"]:
         return print_figures(figures_of_waiting(OUT / "waiting", flags.turns), as_json=flags.json)
+    if flags.only == ["cleaning"]:
+        cleaning = figures_of_cleaning(OUT / "cleaning", flags.turns)
+        return print_figures(cleaning, as_json=flags.json, columns=("alone", "while cleaning"))
     figures: dict[str, dict[str, list[float]]] = {}
     with kafka(OUT / "kafka") as theirs, siltstone(OUT / "siltstone") as ours:
         nodes = (theirs, ours)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,18 +80,29 @@ def kafka_node(broker: Broker) -> Iterator[Node]:
 
 
 @contextlib.contextmanager
-def siltstone(folder: Path, *, is_new: bool = True) -> Iterator[Node]:
-    """``siltstone serve`` over a new directory, or over the one that is there."""
+def siltstone(
+    folder: Path,
+    *,
+    is_new: bool = True,
+    engine: str = "auto",
+    fill: Callable[[Path], object] | None = None,
+    **settings: str,
+) -> Iterator[Node]:
+    """``siltstone serve`` over a new directory, or over the one that is there. ``fill``: fills the log
+    directory before; ``engine``: the cleaner's; ``settings``: more of the broker's."""
     if is_new:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
+    if fill is not None:
+        fill(folder / "logs")
     port, http = _free_ports()
     properties = folder / "server.properties"
     properties.write_text(
         f"log.dirs={folder / 'logs'}\nlisteners=PLAINTEXT://127.0.0.1:{port}\n"
         f"siltstone.http.listeners=http://127.0.0.1:{http}\n"
+        + "".join(f"{key}={value}\n" for key, value in settings.items())
     )
-    command = [sys.executable, "-m", "siltstone", "serve", "--config", str(properties)]
+    command = [sys.executable, "-m", "siltstone", "serve", "--config", str(properties), "--engine", engine]
     started = time.perf_counter()
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ})
