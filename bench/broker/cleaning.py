@@ -70,7 +70,7 @@ def figures_of_cleaning(folder: Path, turns: int) -> dict[str, dict[str, list[fl
 
 
 def _fill(path: Path, turns: int) -> None:
-    """One dirty topic for each turn. Keys repeat, so that three quarters of the records are superseded."""
+    """One dirty topic for each turn. Keys repeat, so that 70 % of the records are superseded."""
     random = np.random.default_rng(1)
     value = Spans.of([bytes(100)] * RECORDS)
     with st.open(path, mode="a") as logs:
