@@ -24,6 +24,7 @@ import msgspec
 from siltstone.base import errors
 from siltstone.base.clock import ManualClock
 from siltstone.base.errors import SiltstoneError
+from siltstone.base.known_types import known
 from siltstone.broker.embedded import EmbeddedBroker
 from siltstone.runtime.producing import NewRecord, RecordMetadata
 
@@ -32,6 +33,7 @@ _LENGTH = struct.Struct("!Q")
 _CHUNK_BYTES = 1 << 20
 
 
+@known
 class CalledMethod(msgspec.Struct, frozen=True, kw_only=True):
     """A program's call: a method by its dotted name, and its keyword arguments."""
 
@@ -80,6 +82,7 @@ class RaisedError(msgspec.Struct, frozen=True, kw_only=True):
         return error
 
 
+@known
 class CallAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The response to a call."""
 

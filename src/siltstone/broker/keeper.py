@@ -40,6 +40,7 @@ import msgspec
 
 from siltstone.base import files
 from siltstone.base.clock import ManualClock, SystemClock
+from siltstone.base.known_types import known
 from siltstone.broker.calls import CalledMethod, Channel, answer_calls
 from siltstone.broker.embedded import EmbeddedBroker
 from siltstone.broker.store import load_kernels
@@ -48,6 +49,7 @@ _PR_SET_PDEATHSIG = 1
 _END_SECONDS = 10
 
 
+@known
 class BrokerStart(msgspec.Struct, frozen=True, kw_only=True):
     """A broker to start. ``time_ms``: where its clock stands, None: the machine's clock; ``is_temporary``:
     the directory's parent is removed when the program ends without it."""
@@ -59,6 +61,7 @@ class BrokerStart(msgspec.Struct, frozen=True, kw_only=True):
     is_temporary: bool
 
 
+@known
 class StartedBroker(msgspec.Struct, frozen=True, kw_only=True):
     """The message of a broker that has begun to listen."""
 

@@ -36,6 +36,7 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.base.files.locking import Lock
+from siltstone.base.known_types import known
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.names import TopicPartition
 
@@ -120,6 +121,7 @@ class SettingChange:
     ours: str
 
 
+@known
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalEntry:
     """The content of the journal file, as JSON: the changes that one run makes, or has made."""

@@ -23,6 +23,7 @@ from siltstone.base.errors import (
     UsageError,
     shown_path,
 )
+from siltstone.base.known_types import known
 from siltstone.commands.directories import LIST_TOPICS, BrokerDirectories, Snapshot
 from siltstone.commands.topics import matching_topics
 from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
@@ -158,6 +159,7 @@ class _Offset(msgspec.Struct):
     offset: int
 
 
+@known
 class _Offsets(msgspec.Struct, tag_field="version", tag=1):
     partitions: list[_Offset]
 

@@ -34,6 +34,7 @@ import numpy as np
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError, SiltstoneError
+from siltstone.base.known_types import known
 from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT, Scratch
 from siltstone.base.records.columns import KeyColumns, RecordColumns
 from siltstone.base.records.decode import decode_record_keys, decode_records
@@ -111,6 +112,7 @@ def groups_from(first_segments: Sequence[int], bases: Sequence[int]) -> tuple[Gr
     )
 
 
+@known
 @dataclass(slots=True, kw_only=True)
 class Extracted(Summable):
     """The report on the extraction of keys from some segments: counts of records, and the first failure.

@@ -22,6 +22,7 @@ import msgspec
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError, UsageError
+from siltstone.base.known_types import known
 from siltstone.log.names import TopicPartition
 
 BYTES_MAX = 16 << 20
@@ -32,6 +33,7 @@ _Offset = Annotated[int, msgspec.Meta(ge=0, le=LONG_MAX)]
 _writing = threading.Lock()
 
 
+@known
 class _Content(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
     positions: dict[str, dict[str, dict[str, _Offset]]]
 

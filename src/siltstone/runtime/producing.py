@@ -28,6 +28,7 @@ from siltstone.base.clock import Clock, SystemClock, checked_ms
 from siltstone.base.codec_table import codec_number
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import UnknownTopicError, UsageError
+from siltstone.base.known_types import known
 from siltstone.base.records.build import (
     MAX_RECORD_OVERHEAD,
     NewBatchHeader,
@@ -300,6 +301,7 @@ class Partitioner:
 # Sending to topics.
 
 
+@known
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordMetadata:
     """Where a sent record is (Kafka's class of this name); ``timestamp`` in ms, as it is stored."""

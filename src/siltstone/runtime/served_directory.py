@@ -24,6 +24,7 @@ import msgspec
 
 from siltstone.base import files
 from siltstone.base.errors import CorruptFileError, StorageError
+from siltstone.base.known_types import known
 from siltstone.log import names
 from siltstone.log.checkpoints import write_checkpoint
 from siltstone.log.directory import LogDirectory, PassedOver
@@ -58,6 +59,7 @@ class Uncleanable(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+@known
 class _UncleanableFile(msgspec.Struct, frozen=True, tag_field="version", tag=1):
     partitions: list[Uncleanable]
 

@@ -38,6 +38,7 @@ from msgspec.structs import replace
 
 from siltstone.base import files
 from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, SiltstoneError
+from siltstone.base.known_types import known
 from siltstone.base.records.layout import (
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
@@ -254,6 +255,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
         return ends
 
 
+@known
 class _WritesFile(msgspec.Struct, frozen=True, kw_only=True):
     version: Literal[1] = 1
     writes: list[Write]

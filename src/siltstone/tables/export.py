@@ -35,6 +35,7 @@ import pyarrow.parquet as pq
 
 from siltstone.base import files
 from siltstone.base.errors import BusyError, EngineError, UsageError
+from siltstone.base.known_types import known
 from siltstone.tables.decoding import COLUMNS
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.splits import TaskSplit, partition_directories
@@ -77,6 +78,7 @@ class ExportPlan:
     overwrites: bool
 
 
+@known
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedFile:
     """A file that a task has written and synced."""

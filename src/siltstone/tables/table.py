@@ -27,6 +27,7 @@ import pyarrow as pa
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError, LedgerError
+from siltstone.base.known_types import known
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.ledger.reading import CompactedReader
@@ -66,6 +67,7 @@ def schema_of(options: ReadOptions) -> pa.Schema:
     return record_schema(options) if options.table == RECORDS_TABLE else file_tables.schema_of(options)
 
 
+@known
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
     """The plan of a query, for its tasks. ``splits``: what they read. ``keys``: for ``view=latest``, the logs

@@ -33,6 +33,7 @@ from siltstone.base.errors import (
     UnsafeFileError,
     UsageError,
 )
+from siltstone.base.known_types import known
 from siltstone.base.records.codecs import DECOMPRESSION_LIMIT_SETTING, DEFAULT_DECOMPRESSION_LIMIT
 from siltstone.log import names
 from siltstone.log.checkpoints import LeaderEpochs, read_topic_id
@@ -59,6 +60,7 @@ class _Group(msgspec.Struct):
     expired: bool = False
 
 
+@known
 class _Undo(msgspec.Struct):
     """``undo.json``; ``checkpoint``: the cleaner checkpoint before the cleaning."""
 

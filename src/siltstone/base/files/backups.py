@@ -41,6 +41,7 @@ from siltstone.base.files.objects import (
     put_own,
     read_whole,
 )
+from siltstone.base.known_types import known
 
 CHUNK_BYTES = 16 << 20
 THREADS = 8
@@ -49,6 +50,7 @@ _ID = re.compile(r"(\d{8}T\d{6}Z)(?:-(\d{1,9}))?")
 _CHUNK_NAME = re.compile(r"[0-9a-f]{64}")
 
 
+@known
 class BackedUpFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file of a restore point. ``name``: from its log directory on; ``chunks``: their SHA-256 in order."""
 
@@ -68,6 +70,7 @@ class BackedUpDirectory(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[BackedUpFile, ...]
 
 
+@known
 class RestorePoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
     """A backup: the content of ``backups/ID.json``. ``is_live``: a broker may have been running."""
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from siltstone.base import files
 from siltstone.base.errors import SourceChangedError
+from siltstone.base.known_types import known
 from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT
 from siltstone.base.records.columns import KeyColumns
 from siltstone.base.records.decode import decode_record_keys, decode_records
@@ -146,6 +147,7 @@ class CompactionWork:
         return sum(source.length for source in self.sources)
 
 
+@known
 @dataclass(slots=True, kw_only=True)
 class CompactionReport(Summable):
     """The report of one step of the work, or of several: reports add up.

@@ -20,6 +20,7 @@ import numpy as np
 from crc32c import crc32c
 
 from siltstone.base.errors import LedgerError
+from siltstone.base.known_types import known
 from siltstone.base.records.layout import Int64
 
 # Sealed files: JSON with a version and a checksum.
@@ -111,6 +112,7 @@ class Run(_Strict, frozen=True, kw_only=True, rename={"superseded": "hidden"}):
         return 2 * self.superseded > self.records
 
 
+@known
 class Ledger(_Strict, frozen=True, kw_only=True, rename=_LEDGER_NAMES):
     """A compacted ledger of a log below ``horizon``, the first offset that it does not cover.
 

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from siltstone.base import files
+from siltstone.base.known_types import known
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import Bytes, Int32, Int64
 from siltstone.log.names import TopicPartition
@@ -210,6 +211,7 @@ class Spill:
 # The second stage: one bucket.
 
 
+@known
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenBucket:
     """A bucket that had new rows. ``is_changed``: its old files go, and ``file``, if it has rows, comes."""
