@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,9 @@ from typing import Any
 import pytest
 
 from siltstone.base import files
+from siltstone.base.files import hdfs as native
 from siltstone.base.files.hdfs import HdfsStore
+from siltstone.cli.main import run
 from tests.stores.conftest import opened_bucket
 from tests.support.objects.servers import Server, hdfs
 
@@ -59,3 +63,21 @@ def test_a_put_that_is_killed_shows_nothing_and_stands_in_no_way(
     assert [name for name, _ in files.objects_below(root)] == ["one/whole"]
     files.put_file(tmp_path / "large", f"{root}/one/large")
     assert files.stat(f"{root}/one/large").size == 5 << 20
+
+
+def test_a_name_node_that_does_not_answer_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And never a directory without files."""
+    monkeypatch.setitem(native.RETRIES, "dfs.client.failover.max.attempts", "1")
+    monkeypatch.setitem(native.RETRIES, "dfs.client.failover.sleep.max.millis", "10")
+    files.forget_options()
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        root = f"hdfs://127.0.0.1:{nobody.getsockname()[1]}/one"
+    for call in (files.read_bytes, files.entries, files.stat, files.exists, files.Reader):
+        with pytest.raises(OSError, match="Connection refused") as caught:
+            call(root)
+        assert caught.value.errno == errno.EIO
+    assert run(["topics", "--list", root]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "Connection refused" in line

@@ -22,6 +22,8 @@ from typing import IO, Any
 _HIDDEN = ".siltstone-put-"
 """In the names of files that are not whole yet; no list has them."""
 _PIECE_BYTES = 4 << 20
+RETRIES = {"dfs.client.failover.max.attempts": "10", "dfs.client.failover.sleep.max.millis": "6000"}
+"""A NameNode that does not answer is asked for about a minute, as other stores are; Hadoop asks for three."""
 
 
 class PreconditionError(Exception):
@@ -46,7 +48,7 @@ class HdfsStore:
         except ImportError as error:
             reason = "reading HDFS needs hdfs-native: pip install 'siltstone[hdfs]'"
             raise OSError(errno.ENOSYS, reason, url) from error
-        self._client = self._native.Client(url)
+        self._client = self._native.Client(url, RETRIES)
 
     def head(self, key: str) -> dict[str, Any]:
         """A file's size, time and ETag."""

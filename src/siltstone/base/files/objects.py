@@ -235,12 +235,7 @@ def _of(place: Place) -> Any:
 def store_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Errors of another such library as ``OSError`` of one line, which has nothing of the request."""
     with _as_os_error(str(place_of(path))):
-        try:
-            yield
-        except OSError as error:
-            if error.errno is None:  # deltalake's, of whatever went wrong
-                raise RuntimeError(str(error)) from None
-            raise
+        yield
 
 
 @contextlib.contextmanager
@@ -251,9 +246,13 @@ def _as_os_error(path: str) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, FileExistsError):  # obstore's AlreadyExistsError, which has no number
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
-        if error.errno is None:  # and its NotFoundError
+        if error.errno is not None:
+            raise
+        if isinstance(error, FileNotFoundError):  # and its NotFoundError
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
-        raise
+        # Of whatever went wrong: deltalake's, and hdfs-native's of a NameNode that does not answer.
+        number, reason = _reason_of(type(error).__name__, str(error))
+        raise OSError(number, reason, path) from None
     except Exception as error:
         number, reason = _reason_of(type(error).__name__, str(error))
         raise OSError(number, reason, path) from None
