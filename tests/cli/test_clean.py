@@ -389,7 +389,9 @@ SPARK = ["--engine", "spark"]
             SPARK,
             ["Java is missing", "Java 17", "--engine process"],
         ),
-        ({"JAVA_HOME": "/nonexistent"}, SPARK, ["Java is missing", "JAVA_HOME"]),
+        pytest.param(
+            {"JAVA_HOME": "/nonexistent"}, SPARK, ["Java is missing", "JAVA_HOME"], marks=pytest.mark.long
+        ),
         ({}, ["--master", "nonsense://nowhere"], ["Spark did not start on nonsense://nowhere"]),
     ],
 )

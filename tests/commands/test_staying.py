@@ -56,6 +56,7 @@ from tests.support.golden.sets import (
     old_format_rounds,
 )
 from tests.support.log.managed import NOW
+from tests.support.thoroughness import few
 
 ASKED_MAX = 40
 
@@ -96,7 +97,10 @@ def check_round(case: golden_sets.Case, round_: golden_sets.Round, root: Path) -
     return {answer.code for answer in answers.values()}
 
 
-@pytest.mark.parametrize("name", [name for name in CLEANED if name not in RATIO_LISTED_LATER])
+ALONE = [(name,) for name in CLEANED if name not in RATIO_LISTED_LATER]
+
+
+@pytest.mark.parametrize("name", few(ALONE, *range(0, len(ALONE), 4)))
 def test_what_is_due_goes_and_nothing_else(golden: Path, tmp_path: Path, name: str) -> None:
     case = golden_sets.load_case(golden, name)
     codes = set[str]()
@@ -114,7 +118,7 @@ def test_what_is_due_goes_with_transactions(cleaned: Path, tmp_path: Path, name:
     assert DUE in codes
 
 
-@pytest.mark.parametrize("name", OLD_FORMATS)
+@pytest.mark.parametrize("name", few([(name,) for name in OLD_FORMATS], *range(0, len(OLD_FORMATS), 4)))
 def test_what_is_due_goes_in_old_formats(cleaned: Path, tmp_path: Path, name: str) -> None:
     case = golden_sets.load_case(cleaned, f"old_formats/{name}")
     for round_ in old_format_rounds(case):
