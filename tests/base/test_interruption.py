@@ -310,6 +310,17 @@ except KeyboardInterrupt:
     assert (done.stderr, done.stdout) == ("", f"True {128 + number}\n")
 
 
+def test_the_kernels_thread_has_ended_too_before_a_fork() -> None:
+    done = run("""
+alone = 0
+for _ in range(200):
+    with came.without_thread():
+        alone += len(os.listdir("/proc/self/task")) == 1
+print(alone)
+""")
+    assert (done.stderr, done.stdout) == ("", "200\n")
+
+
 def test_a_signal_ends_a_fork_that_has_no_thread() -> None:
     done = run(f"""
 with came.without_thread():

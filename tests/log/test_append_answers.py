@@ -109,7 +109,7 @@ def test_a_log_whose_offsets_are_used_up_takes_no_more(tmp_path: Path, origin: O
 
 def test_a_replicated_batch_that_ends_at_the_largest_offset_is_refused(tmp_path: Path) -> None:
     log = opened(tmp_path)
-    with raises_error(CorruptMessageError, position=0, about="int64"):
+    with raises_error(CorruptMessageError, position=0, about="base offset"):
         log.append(edited(sent(1), 0, 2**63 - 1, 8, sealed=False), origin=Origin.REPLICATION)
     assert log.log_end_offset == 0
     log.close()

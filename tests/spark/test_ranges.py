@@ -47,13 +47,13 @@ def test_the_files_are_those_of_one_task(
     partition = write(tmp_path / "cut", checkpoint=checkpoint)
     shutil.copytree(tmp_path / "cut", tmp_path / "whole")
     cut_at_every_batch(monkeypatch)
-    ranges, stages = list[int](), pipeline._with_join
+    ranges, stages = list[int](), pipeline._with_assembly
 
     def counted(work: LogWork, *more: object) -> object:
         ranges.append(len(work.cut_ranges))
         return stages(work, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(pipeline, "_with_join", counted)
+    monkeypatch.setattr(pipeline, "_with_assembly", counted)
     limits = RunLimits(whole_log_bytes=0)
     if plan == "in waves":
         limits = logs.one_group_a_wave(tmp_path / "cut", CONFIG, times=2)

@@ -36,6 +36,7 @@ GRACE_SECONDS = 4.0
 CALLBACKS_SECONDS = 2.5
 """How long a cleanup waits for the callbacks of ``on_signal``, which end other processes."""
 _PRINT_SECONDS = 0.2
+_END_CHECKS = 5000
 """How long the end of the process waits for its last line to be printed."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _NO_SIGNAL = 0
@@ -147,8 +148,14 @@ class InterruptHandler:
         """Within, the thread that waits for signals has ended, so that the process can be forked. A signal
         that comes meanwhile is handled at the end of the block. Only for a handler that is installed."""
         self.check()
+        number = self._thread.native_id
         self._wakeup_writer.send(bytes([_NO_SIGNAL]))
         self._thread.join()
+        # ``join`` returns when Python's thread has ended; the kernel's ends a moment later.
+        for _ in range(_END_CHECKS):
+            if number is None or not _is_thread(number):
+                break
+            time.sleep(0.0001)
         try:
             yield
         finally:
@@ -253,6 +260,15 @@ def _set_handlers(handlers: Mapping[signal.Signals, Any]) -> None:
 def _is_replaceable(handler: object) -> bool:
     """Does Python know the handler, and is it neither SIG_IGN nor that of an outer critical section?"""
     return handler not in (None, signal.SIG_IGN) and not isinstance(handler, _Deferring)
+
+
+def _is_thread(number: int) -> bool:
+    """Is this the kernel's number of a thread that has not ended?"""
+    try:
+        os.getpriority(os.PRIO_PROCESS, number)
+    except OSError:
+        return False
+    return True
 
 
 def is_interrupt(error: BaseException) -> bool:

@@ -33,7 +33,6 @@ import pyarrow.parquet as pq
 
 from siltstone.base import files
 from siltstone.base.errors import CorruptFileError, UsageError
-from siltstone.tables.lakes.iceberg_files import StoreFiles
 from siltstone.tables.lakes.table import (
     Change,
     DataFile,
@@ -68,6 +67,8 @@ try:
     from pyiceberg.table.update import update_table_metadata
     from pyiceberg.transforms import BucketTransform, IdentityTransform
     from pyiceberg.typedef import Record
+
+    from siltstone.tables.lakes.iceberg_files import StoreFiles
 except ImportError as error:
     raise ImportError(
         "Iceberg tables need pyiceberg, which is not installed: pip install 'siltstone[iceberg]'",
