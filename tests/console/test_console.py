@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,15 @@ def test_records_begin_from_the_field_that_is_chosen_and_no_other_is_shown(
     at.send_keys("756\n")
     until(browser, lambda: "2 records" in text_of(browser))
     assert browser.find_element(By.NAME, "offset").is_displayed()
+
+
+def test_a_time_has_its_age_which_the_script_adds(browser: webdriver.Chrome, looking: str) -> None:
+    browser.get(f"{looking}/ui/topics/users/records")
+    until(browser, lambda: len(browser.find_elements(By.CSS_SELECTOR, "time[data-age]")) > 1)
+    times = browser.find_elements(By.TAG_NAME, "time")
+    assert all(re.fullmatch(r"\d+ (s|min|h|d) ago", str(time.get_attribute("data-age"))) for time in times)
+    shown = "return getComputedStyle(arguments[0], '::after').content"
+    assert "ago" in browser.execute_script(shown, times[0])
 
 
 REFUSALS = {

@@ -47,6 +47,8 @@ def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     paths = unpack_broker(tmp_path_factory.mktemp("broker"))
     with Served(ServeOptions(paths=paths, is_look=True)) as served:
         served.cataloguer.refresh()
+        while not served.cataloguer.current.facts.is_complete:  # counts take more than one time limit
+            served.cataloguer.learn()
         yield served
 
 
@@ -128,9 +130,9 @@ def test_a_page_is_the_same_one_also_where_a_row_shows_the_time_of_the_last_look
 ) -> None:
     _, client = looking
     text = client.get("/ui/topics").text
-    (read_at,) = re.findall("directories read ([^<]*) UTC", text)
+    (read_at,) = re.findall("directories read (<time>[^<]*) UTC</time>", text)
     of_the_same_second = text.replace("</table>", f"<tr><td>{read_at}</td></tr></table>")
-    later = of_the_same_second.replace(f"read {read_at}", "read 2126-11-27 03:00:00")
+    later = of_the_same_second.replace(f"read {read_at}", "read <time>2126-11-27 03:00:00")
     assert later != of_the_same_second
     assert rendering.page_etag(later) == rendering.page_etag(of_the_same_second) != rendering.page_etag(text)
 

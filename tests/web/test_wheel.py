@@ -49,7 +49,9 @@ with subprocess.Popen([siltstone, "serve", logs, *flags], stdout=subprocess.PIPE
                 assert place.startswith("/"), (path, link)  # nothing is loaded from elsewhere
                 if place not in seen and place not in waiting and "?" not in place:
                     waiting.append(place)
-        files = ("htmx.min.js", "console.js", "console.css", "icon.svg", "uplot.min.js", "uplot.min.css")
+        files = (
+            "htmx.min.js console.js plot.js console.css icon.svg uplot.min.js uplot.min.css".split()
+        )
         missing = {f"/ui/static/{name}" for name in files} - {path.lower() for path in seen}
         assert not missing, (missing, sorted(seen))
         assert kinds["text/html"] > 15, seen

@@ -22,6 +22,7 @@ _KINDS = {
     "console.js": "text/javascript",
     "htmx.min.js": "text/javascript",
     "uplot.min.css": "text/css",
+    "plot.js": "text/javascript",
     "uplot.min.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }

@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode
 
 from fastapi import Request
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
 import siltstone
@@ -45,6 +46,9 @@ NAVIGATION = (
     ("api", "API", "/ui/api"),
     ("help", "Help", "/ui/help"),
 )
+
+
+_TIME = Markup("<time>{}</time>")
 
 
 @cache
@@ -84,12 +88,13 @@ def _percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f} %"
 
 
-def _time(value: int | None) -> str:
-    """A time in UTC; empty for none and for one outside of the calendar."""
+def _time(value: int | None, zone: str = "") -> str:
+    """A time in UTC, to which the script of the pages adds its age: in the page it would make each page a new
+    one. ``zone``: is written behind it in a sentence. Empty for none; ms outside of the calendar."""
     if value is None:
         return ""
     try:
-        return f"{datetime.fromtimestamp(value / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+        return _TIME.format(f"{datetime.fromtimestamp(value / 1000, UTC):%Y-%m-%d %H:%M:%S}{zone}")
     except (ValueError, OverflowError, OSError):
         return f"{value} ms"
 
@@ -198,7 +203,7 @@ def render_page(
             version=siltstone.__version__,
             served=served,
             catalogue=served.catalogue,
-            read_at=_time(served.catalogue.at_ms),
+            read_at=_time(served.catalogue.at_ms, " UTC"),
             user=user_of(request),
             problem=problem,
             refusals={
@@ -216,7 +221,7 @@ def render_page(
     )
 
 
-_READ_AT = re.compile("directories read [^<]* UTC")  # in the footer of base.html
+_READ_AT = re.compile("directories read <time>[^<]*</time>")  # in the footer of base.html
 
 
 def page_etag(html: str) -> str:

@@ -29,6 +29,17 @@ function connection(isLost) {
 }
 for (const [name, isLost] of [["after:request", false], ["error", true]]) document.addEventListener(`htmx:${name}`, () => connection(isLost));
 
+// The age of each time, such as "3 min ago", behind it (console.css): it is not in the page, which would change with it.
+function ages() {
+  for (const time of document.querySelectorAll("time")) {
+    const seconds = (Date.now() - Date.parse(`${time.textContent.slice(0, 19).replace(" ", "T")}Z`)) / 1000;
+    const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([least]) => Math.abs(seconds) >= least) || [1, "s"];
+    const age = `${Math.floor(Math.abs(seconds) / size)} ${unit}`;
+    if (!isNaN(seconds)) time.dataset.age = seconds < 0 ? `in ${age}` : `${age} ago`;
+  }
+}
+setInterval(ages, 10000);
+
 // New records as they come: rows of HTML from the server, the newest first, at most ROWS_MAX of them.
 function follow(button) {
   const status = document.getElementById("tail-status"), body = document.querySelector("table.records tbody");
@@ -51,6 +62,7 @@ function follow(button) {
       body.querySelector("td.none")?.parentNode.remove();
       const before = body.childElementCount;
       body.insertAdjacentHTML("afterbegin", event.data);
+      ages();
       count += body.childElementCount - before;
       while (body.childElementCount > ROWS_MAX) body.lastElementChild.remove();
       status.textContent = `Following: ${told()}`;
@@ -60,40 +72,11 @@ function follow(button) {
   });
 }
 
-// A topic's history as a plot of the table beside it: bytes before and after each cleaning, settings as marks.
-function plot(figure) {
-  const rows = [...document.querySelectorAll("tr[data-at]")].reverse();
-  const cleanings = rows.filter((row) => row.dataset.before !== undefined);
-  if (cleanings.length < 2 || typeof uPlot === "undefined") return;
-  const colour = (name) => () => getComputedStyle(figure.querySelector(`.${name}`)).color;
-  const column = (name) => cleanings.map((row) => Number(row.dataset[name]));
-  const marks = rows.filter((row) => !cleanings.includes(row)).map((row) => Number(row.dataset.at) / 1000);
-  const unit = (value) => [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].find(([least]) => value >= least) || [1, "B"];
-  const size = (value) => `${value / unit(value)[0]} ${unit(value)[1]}`;
-  const axis = { stroke: colour("ink"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") } };
-  const draw = (chart) => {
-    chart.ctx.strokeStyle = colour("ink")();
-    for (const at of marks) {
-      const x = chart.valToPos(at, "x", true);
-      chart.ctx.strokeRect(x, chart.bbox.top, 0, chart.bbox.height);
-    }
-  };
-  figure.hidden = false;
-  const lines = [["before", { dash: [6, 3] }], ["after", { fill: colour("fill") }]];
-  const series = lines.map(([name, look]) => ({ label: name, stroke: colour(name), width: 2, ...look }));
-  const chart = new uPlot({
-    width: figure.clientWidth, height: 240, legend: { show: false }, hooks: { draw: [draw] }, series: [{}, ...series],
-    tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"), scales: { y: { range: (_, low, high) => [0, high] } },
-    padding: [null, 36, null, null], axes: [{ ...axis, space: 70, values: "{YYYY}-{MM}-{DD}\n{HH}:{mm}:{ss}" }, { ...axis, size: 80, values: (_, values) => values.map(size) }],
-  }, [column("at").map((at) => at / 1000), column("before"), column("after")], figure.querySelector(".plot"));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => chart.redraw(false));
-  new ResizeObserver(() => chart.setSize({ width: figure.clientWidth, height: 240 })).observe(figure);
-}
-
 // Once for each element, also when a part of the page was replaced.
 function begin() {
-  for (const [selector, start] of [["[data-tail]", follow], ["[data-plot]", plot]]) {
-    for (const element of document.querySelectorAll(`${selector}:not([data-begun])`)) { element.dataset.begun = "yes"; start(element); }
+  ages();
+  for (const [selector, start] of [["[data-tail]", follow], ["[data-plot]", window.plot]]) {
+    for (const element of document.querySelectorAll(`${selector}:not([data-begun])`)) if (start) { element.dataset.begun = "yes"; start(element); }
   }
 }
 begin();
