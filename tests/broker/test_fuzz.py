@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 
 from siltstone.broker.answers import Call, ConnectionInfo, RefusedFrameError
+from siltstone.broker.delayed import DelayedAnswer
 from siltstone.broker.dispatch import HANDLERS, Dispatcher
 from siltstone.broker.limits import STALLED_SECONDS
 from siltstone.broker.store import Broker
@@ -120,6 +121,8 @@ class Target:
                 with contextlib.suppress(StopIteration):
                     answer.send(None)
                 answer.close()
+            elif isinstance(answer, DelayedAnswer):
+                answer.cancel()
         return tried, refused
 
     def send(self, frames: Iterator[bytes], chance: random.Random) -> int:
