@@ -128,18 +128,18 @@ class _Fetch:
         request, sessions = self._request, self._broker.fetch_sessions
         if self._isolation is None and self._by_id:
             return FetchResponse(error_code=Code.UNKNOWN_SERVER_ERROR)
+        session = None
         if request.session_epoch in (FIRST_EPOCH, LAST_EPOCH):
             sessions.end(request.session_id)
-            self._partitions = partitions_of(request, by_id=self._by_id)
         else:
             try:
                 session = sessions.resume(request, by_id=self._by_id, now=self._broker.loop.time())
             except RequestRefusedError as error:
                 return FetchResponse(error_code=error.code)
-            self._session = session
-            self._partitions = (
-                partitions_of(request, by_id=self._by_id) if session is None else session.partitions
-            )
+        self._session = session
+        self._partitions = (
+            partitions_of(request, by_id=self._by_id) if session is None else session.partitions
+        )
         self._max_bytes = self._limit()
         self._all = list(self._partitions.values())
         return self._read_and(self._respond_or_park)

@@ -6,6 +6,7 @@ a whole, each under a new name. What cannot be written to its end is not put.
 
 from __future__ import annotations
 
+import errno
 import io
 from types import TracebackType
 
@@ -70,7 +71,7 @@ class _Upload(io.BytesIO):
         """Put the bytes. Raises OSError."""
         location, self._location = self._location, None
         if location is not None and not files.put_own(location, self.getvalue()):
-            raise FileExistsError(17, "another writer has put an object of this name", location)
+            raise FileExistsError(errno.EEXIST, "another writer has put an object of this name", location)
         super().close()
 
     def __del__(self) -> None:
