@@ -13,7 +13,7 @@ until its cleaner has removed them, which ``NotRemoved`` tells. Only committed r
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from siltstone.base.errors import PolicyViolationError, SiltstoneError, TooManyKeysError
@@ -166,11 +166,5 @@ def _with_tombstones(
 def _write_tombstones(broker: RemoteBroker, where: TopicPartition, keys: Iterable[bytes]) -> None:
     with RemoteProducer(broker, where.topic, partition=where.partition) as producer:
         tombstones = (NewRecord(key=key) for key in keys)
-        for some in _in_parts(tombstones, _AT_ONCE):
+        while some := list(itertools.islice(tombstones, _AT_ONCE)):
             producer.append(some)
-
-
-def _in_parts(records: Iterable[NewRecord], size: int) -> Iterable[Sequence[NewRecord]]:
-    records = iter(records)
-    while some := list(itertools.islice(records, size)):
-        yield some
