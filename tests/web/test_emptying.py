@@ -175,6 +175,20 @@ def test_a_page_shows_at_once_what_would_go_and_asks_for_the_name(client: TestCl
     assert [record.value for log in served.opened()["users"].logs() for record in log] == [None, None]
 
 
+def test_the_mode_that_fits_the_policy_is_chosen(client: TestClient, served: Served) -> None:
+    served.opened().topics.create("events", 1, {"cleanup.policy": "delete"})
+    served.opened().send("events", b"1", partition=0)
+    served.cataloguer.refresh()
+    text = client.get("/ui/topics/events/empty").text
+    checked(text)
+    assert "What would go" in text and "<option selected>truncate" in text
+    assert "<option disabled>tombstones" in text and "a tombstone removes nothing" not in text
+    assert "<option selected>tombstones" in client.get("/ui/topics/users/empty").text
+    client.post("/ui/topics/events/empty", data={"mode": "truncate", "typed": "events"})
+    assert served.jobs.wait(served.jobs.all()[0].id, 60).state == "done"
+    assert list(served.opened()["events", 0]) == []
+
+
 def test_a_key_is_looked_for_at_once_and_erased_when_the_name_is_typed(
     client: TestClient, served: Served
 ) -> None:

@@ -255,10 +255,58 @@ def test_a_damaged_log_is_red_on_the_overview_and_names_the_byte(served: Served,
     closed.write_bytes(b"\xff" * closed.stat().st_size)
     os.utime(closed, (0, 0))
     served.cataloguer.refresh()
-    assert '<a href="/ui/topics?state=unreadable"><strong>1</strong> unreadable' in client.get("/ui/").text
+    assert '<a href="/ui/cleaner/uncleanable"><strong>1</strong> more damaged' in client.get("/ui/").text
     assert ">users</a>" in client.get("/ui/topics?state=unreadable").text
     text = client.get("/ui/topics/users").text
     assert "It cannot be read: " in text and f"{closed}: byte " in text
+    assert "unknown: a file is damaged" in text
+    text = client.get("/ui/cleaner/uncleanable").text
+    checked(text)
+    assert str(closed) in text and f"siltstone dump {closed}" in text and "restore the partition" in text
+    assert "not skipped yet" in text and "Retry:" not in text
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_damage_that_only_counting_meets_is_told_with_what_to_do(
+    served: Served, client: TestClient, policy: str
+) -> None:
+    served.opened().topics.alter("users", {"cleanup.policy": policy})
+    log = served.opened()[TopicPartition("users", 0)]
+    log.roll()
+    closed = log.directory / f"{0:020d}.log"
+    closed.write_bytes(b"\0" * 8 + b"\0\0\0\1" + closed.read_bytes()[12:])  # the size of its batch
+    served.cataloguer.refresh()
+    assert served.catalogue.topic("users").state != "unreadable"
+    text = client.get("/ui/topics/users").text
+    checked(text)
+    assert "unknown: a file is damaged" in text and "not counted yet" not in text
+    assert f"A file of it is damaged: {closed}: byte 0: " in text
+    assert ">damaged</a>" in client.get("/ui/topics").text
+    row = re.findall("<tr>.*?</tr>", client.get("/ui/cleaner/uncleanable?contains=users").text)[1]
+    assert str(closed) in row and "siltstone dump" in row and "users-0" in row
+    assert ("it is damaged" in client.get("/ui/cleaner").text) == (policy == "compact")
+    assert "<strong>1</strong> more damaged" in client.get("/ui/").text
+    served.opened().topics.delete("users")
+    served.cataloguer.refresh()
+    assert "more damaged" not in client.get("/ui/").text
+
+
+def test_a_topic_that_is_not_compacted_has_a_dry_run_of_retention_and_no_cleaning(
+    served: Served, client: TestClient, wait_for: Callable[[Callable[[], bool]], None]
+) -> None:
+    served.opened().topics.create("events", 1, {"cleanup.policy": "delete", "retention.bytes": "0"})
+    served.opened().send("events", b"1" * 100, key=b"a", partition=0)
+    served.opened()[TopicPartition("events", 0)].roll()
+    served.cataloguer.refresh()
+    text = client.get("/ui/topics/events").text
+    assert "what retention, as the topic is not compacted, would remove" in text
+    assert "There is no Clean now" in text and ">Clean now</button>" not in text and ":clean" not in text
+    client.post("/ui/topics/events:explain")
+    wait_for(lambda: served.jobs.all()[0].has_ended)
+    text = client.get("/ui/topics/events").text
+    checked(text)
+    assert "Retention would remove <strong>1 segment</strong> now, with 1 record (" in text
+    assert "A cleaning now" not in text
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ from siltstone.commands.watch import (
     SKIPPED,
     STATES,
     UNCLEANABLE,
+    UNREADABLE,
     Watch,
     WatchedLog,
     WatchedTopic,
@@ -93,12 +94,14 @@ class TopicRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRow:
     """One partition: its log as ``clean --watch`` sees it, its bytes also if the topic is not compacted, and
-    the records that are stored, None until they were counted."""
+    the records that are stored, None until they were counted. ``damage``: why a file of the log cannot be
+    read, "" if none was met."""
 
     watched: WatchedLog
     bytes: int
     segments: int
     records: int | None
+    damage: str = ""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -133,11 +136,13 @@ class Facts:
     """Figures of logs that take longer than their states. In the order of the catalogue's ``watched``.
 
     ``records``: a column, the records that each log stores, ``UNKNOWN`` until they were counted; None: no log
-    was counted yet. ``saved_bytes_7d``: by topic what the last seven days' cleanings have saved, None: not
+    was counted yet. ``damage``: why a log cannot be counted: a file of it is damaged, or cannot be read.
+    ``saved_bytes_7d``: by topic what the last seven days' cleanings have saved, None: not
     known. ``is_complete``: all logs are counted.
     """
 
     records: Numbers | None = None
+    damage: Mapping[TopicPartition, str] = field(default_factory=dict)
     saved_bytes_7d: Mapping[str, int] | None = None
     is_complete: bool = True
 
@@ -304,6 +309,17 @@ class Catalogue:
         return np.flatnonzero(self._log_columns["is_uncleanable"]).astype(np.int64)
 
     @cached_property
+    def damaged_rows(self) -> Numbers:
+        """The rows of the logs that the cleaner skips, and of those with a file that cannot be read, in order
+        of name."""
+        columns = self._log_columns
+        is_damaged = columns["is_uncleanable"] | (columns["state"] == _CODE[UNREADABLE])
+        for topic_partition in self.facts.damage:
+            with contextlib.suppress(UnknownTopicError):
+                is_damaged[self.row_of(topic_partition)] = True
+        return np.flatnonzero(is_damaged).astype(np.int64)
+
+    @cached_property
     def sums_by_directory(self) -> Mapping[str, tuple[int, int]]:
         """(Logs, their bytes) of each log directory, by its path."""
         sums = dict.fromkeys(self.directories, (0, 0))
@@ -380,12 +396,19 @@ class Catalogue:
             bytes=log.size,
             segments=log.segment_count,
             records=None if records == UNKNOWN else records,
+            damage=log.reason if log.state == UNREADABLE else self.facts.damage.get(log.topic_partition, ""),
         )
 
     def partitions_of(self, topic: str) -> list[PartitionRow]:
         """The partitions of a topic. Raises UnknownTopicError."""
         row = self._row(topic)
         return [self.partition(number) for number in range(*self._first_rows[row : row + 2].tolist())]
+
+    def damage_of(self, topic: str) -> str:
+        """Why a file of a topic cannot be read, "" if none was met. Raises UnknownTopicError."""
+        if not self.facts.damage and not self.totals.states.get(UNREADABLE):
+            return ""
+        return next((row.damage for row in self.partitions_of(topic) if row.damage), "")
 
     def partition_of(self, topic_partition: TopicPartition) -> PartitionRow:
         """One partition. Raises UnknownTopicError."""

@@ -29,7 +29,8 @@ _DAMAGE = re.compile(r"(?P<file>/.*?): byte (?P<byte>\d+): (?P<reason>.*)", re.D
 class QueueRow:
     """A log with ``cleanup.policy=compact``. ``rank``: its number in the order of dirty ratios, from 1 on;
     ``needed_ratio``: ``min.cleanable.dirty.ratio``; ``waits_for``: why it is not cleaned now, "" if it is
-    due; ``overdue_ms``: how long it has waited beyond ``max.compaction.lag.ms``."""
+    due; ``overdue_ms``: how long it has waited beyond ``max.compaction.lag.ms``; ``damage``: why a file of it
+    cannot be read, "" if none was met."""
 
     rank: int
     topic_partition: TopicPartition
@@ -42,6 +43,7 @@ class QueueRow:
     last_cleaning_ms: int | None
     is_paused: bool
     waits_for: str
+    damage: str = ""
 
 
 def queue(served: Served) -> LongList[QueueRow]:
@@ -119,6 +121,7 @@ def _queue_row(rank: int, row: PartitionRow, waits_for: str, *, is_paused: bool)
         last_cleaning_ms=None if log.last_cleaning is None else log.last_cleaning.began_ms,
         is_paused=is_paused,
         waits_for=waits_for,
+        damage=row.damage,
     )
 
 
@@ -159,11 +162,13 @@ def runs(served: Served) -> Iterator[RunRow]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncleanableRow:
-    """A log that the cleaner skips after a failure. ``file``, ``byte``: the position of the damage, None if
-    the failure's reason names none; ``command``: a command line that shows the batches there."""
+    """A log that the cleaner skips after a failure, or (``is_skipped`` False) one with a file that cannot be
+    read. ``since_ms``: since when the cleaner skips it; ``file``, ``byte``: the position of the damage, None
+    if the failure's reason names none; ``command``: a command line that shows the batches there."""
 
     topic_partition: TopicPartition
-    since_ms: int
+    is_skipped: bool
+    since_ms: int | None
     file: str | None
     byte: int | None
     reason: str
@@ -171,21 +176,22 @@ class UncleanableRow:
 
 
 def uncleanable(served: Served) -> Iterator[UncleanableRow]:
-    """The logs that the cleaner skips, in order of name."""
+    """The logs that the cleaner skips, and those with a file that cannot be read, in order of name."""
     catalogue = served.catalogue
-    return (_uncleanable(catalogue.partition(row)) for row in catalogue.uncleanable_rows.tolist())
+    return (_uncleanable(catalogue.partition(row)) for row in catalogue.damaged_rows.tolist())
 
 
 def _uncleanable(row: PartitionRow) -> UncleanableRow:
     uncleanable = row.watched.uncleanable
-    assert uncleanable is not None
-    damage = _DAMAGE.fullmatch(uncleanable.reason)
+    why = row.damage if uncleanable is None else uncleanable.reason
+    damage = _DAMAGE.fullmatch(why)
     file = damage["file"] if damage is not None else None
     return UncleanableRow(
         topic_partition=row.topic_partition,
-        since_ms=uncleanable.since_ms,
+        is_skipped=uncleanable is not None,
+        since_ms=None if uncleanable is None else uncleanable.since_ms,
         file=file,
         byte=None if damage is None else int(damage["byte"]),
-        reason=uncleanable.reason if damage is None else damage["reason"],
+        reason=why if damage is None else damage["reason"],
         command=shlex.join(["siltstone", "dump", file or str(row.watched.directory)]),
     )

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -109,6 +109,17 @@ class _CachedCounts:
     has_message_sets: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRecords:
+    """How many records a log has stored. ``records`` None: not all of it was counted; then ``is_complete``
+    says whether another try without a change of the log is in vain, and ``damage`` why: the first damaged
+    batch header, or the error of the system ("": a segment was deleted meanwhile)."""
+
+    records: int | None = None
+    is_complete: bool = True
+    damage: str = ""
+
+
 class _ReadRefusedError(Exception):
     """``may_read`` has returned False for a segment that had to be read."""
 
@@ -147,37 +158,45 @@ class SegmentCounter:
                 counts.append(None)
         return counts
 
-    def records_stored(
-        self, log: ReadableLog | Path, may_read: Callable[[int], bool]
-    ) -> tuple[int | None, bool]:
-        """(How many records a log has stored, None as for ``records_of``; whether all of it was counted).
+    def records_stored(self, log: ReadableLog | Path, may_read: Callable[[int], bool]) -> StoredRecords:
+        """How many records a log has stored.
 
         ``log``: an open log; or the directory of a log that another process may be writing (look mode): its
         active segment is counted up to the first incomplete batch. ``may_read``: called with the number of
         bytes before they are read; if it returns False, they are not.
         Raises SiltstoneError, OSError.
         """
+        total = 0
         try:
-            counts = [self._counts(file, may_read) for file in _segment_files(log)]
+            for file in _segment_files(log):
+                total += self._read_counts(file, may_read).records
         except _ReadRefusedError:
-            return None, False
-        return total_or_none([None if count is None else count.records for count in counts]), True
+            return StoredRecords(is_complete=False)
+        except FileNotFoundError:
+            return StoredRecords()
+        except CorruptRecordError as error:
+            return StoredRecords(damage=str(error))
+        return StoredRecords(records=total)
 
     def _counts(self, file: _SegmentFile, may_read: Callable[[int], bool]) -> SegmentCounts | None:
-        """The counts of a segment; None if it is damaged or was deleted. Raises _ReadRefusedError if it may
-        not be read."""
-        if not file.size:
-            return SegmentCounts()
+        """As ``_read_counts``; None if the segment is damaged or was deleted."""
         try:
-            kept = self._cached_counts(file)
-            if kept is None or kept.end < file.size:
-                if not may_read(file.size - (0 if kept is None else kept.end)):
-                    raise _ReadRefusedError
-                kept = _count(file, kept)
-                self._cache_counts(file.path, kept)
-            return kept.counts
+            return self._read_counts(file, may_read)
         except (FileNotFoundError, CorruptRecordError):
             return None
+
+    def _read_counts(self, file: _SegmentFile, may_read: Callable[[int], bool]) -> SegmentCounts:
+        """The counts of a segment. Raises _ReadRefusedError if it may not be read, CorruptRecordError,
+        OSError."""
+        if not file.size:
+            return SegmentCounts()
+        kept = self._cached_counts(file)
+        if kept is None or kept.end < file.size:
+            if not may_read(file.size - (0 if kept is None else kept.end)):
+                raise _ReadRefusedError
+            kept = _count(file, kept)
+            self._cache_counts(file.path, kept)
+        return kept.counts
 
     def _cached_counts(self, file: _SegmentFile) -> _CachedCounts | None:
         """The cached counts of a file if they are still valid, perhaps for its first bytes only."""
@@ -307,6 +326,8 @@ class RecordTotals:
         self._counter, self._log_of = counter, log_of
         self._logs: Sequence[WatchedLog] = ()
         self._records: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self.damage: Mapping[TopicPartition, str] = {}
+        """The logs that cannot be counted, and why."""
 
     def count(
         self, logs: Sequence[WatchedLog], may_read: Callable[[int], bool]
@@ -322,20 +343,28 @@ class RecordTotals:
             # ``self._logs`` keeps the old rows alive until now, so none of the new ones can have an old row's
             # id.
             self._logs, self._records = logs, np.fromiter(known, np.int64, len(logs))
+        damage = {
+            logs[row].topic_partition: self.damage.get(logs[row].topic_partition, "")
+            for row in np.flatnonzero(self._records == _DAMAGED).tolist()
+        }
         is_complete = True
         for row in np.flatnonzero(self._records == NOT_COUNTED).tolist():
-            records, is_counted = self._counted(logs[row], may_read)
-            if not is_counted:
+            stored = self._counted(logs[row], may_read)
+            if not stored.is_complete:
                 is_complete = False
                 break
-            self._records[row] = _DAMAGED if records is None else records
+            self._records[row] = _DAMAGED if stored.records is None else stored.records
+            damage[logs[row].topic_partition] = stored.damage
+        self.damage = {topic_partition: reason for topic_partition, reason in damage.items() if reason}
         return np.maximum(self._records, NOT_COUNTED), is_complete
 
-    def _counted(self, log: WatchedLog, may_read: Callable[[int], bool]) -> tuple[int | None, bool]:
+    def _counted(self, log: WatchedLog, may_read: Callable[[int], bool]) -> StoredRecords:
         if not log.size and (log.snapshot is not None or log.listed is not None):
-            return 0, True
+            return StoredRecords(records=0)
         try:
             opened = self._log_of(log.topic_partition)
             return self._counter.records_stored(log.directory if opened is None else opened, may_read)
-        except (SiltstoneError, OSError):
-            return None, True
+        except FileNotFoundError:
+            return StoredRecords()
+        except (SiltstoneError, OSError) as error:
+            return StoredRecords(damage=str(error))

@@ -202,6 +202,12 @@ def written_again(keys: int) -> NotRemoved:
     return NotRemoved(reason=reason, advice=f"stop what writes, then {RUN_AGAIN}")
 
 
+def mode_for(policies: Collection[str]) -> str:
+    """The mode that fits a topic with these policies: tombstones remove nothing of one that is not
+    compacted."""
+    return TOMBSTONES if "compact" in policies else TRUNCATE
+
+
 def refuse_topic(topic: str, mode: str, config: Config) -> None:
     """Raises PolicyViolationError for a topic that cannot be emptied in this mode, UsageError for another
     mode."""

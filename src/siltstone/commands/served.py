@@ -217,7 +217,8 @@ class Served(Closing):
 
         records, is_complete = self._totals.count(logs, may_read)
         saved = saved_by_topic(self.histories.savings(self.roots), self.clock.now_ms())
-        return Facts(records=records, saved_bytes_7d=saved, is_complete=is_complete)
+        damage = self._totals.damage
+        return Facts(records=records, damage=damage, saved_bytes_7d=saved, is_complete=is_complete)
 
     @property
     def roots(self) -> list[Path]:

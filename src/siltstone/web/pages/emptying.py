@@ -20,7 +20,6 @@ from siltstone.web.pages.rendering import page, page_response, path, render_page
 
 router = APIRouter(prefix="/ui/topics")
 Text = Annotated[str, Form()]
-DEFAULT_MODE = emptying.TOMBSTONES
 
 
 @router.get("/{topic}/empty", dependencies=[VIEWER])
@@ -28,10 +27,11 @@ def empty_page(
     request: Request,
     served: Here,
     topic: str,
-    mode: str = DEFAULT_MODE,
+    mode: str = "",
     start: Annotated[int, Query(ge=0)] = 0,
 ) -> Response:
-    """What would go: from the row ``start`` on, as far as the page has room."""
+    """What would go: from the row ``start`` on, as far as the page has room. Without a ``mode``: the one that
+    fits the topic's policy."""
     return _empty_page(request, served, topic, mode, start=start)
 
 
@@ -45,6 +45,7 @@ def _empty_page(
     start: int = 0,
 ) -> Response:
     row, preview = served.catalogue.topic(topic), None
+    mode = mode or emptying.mode_for(served.settings_of(topic).policies)
     try:
         preview = console.preview_emptying(served, topic, mode)
     except (SiltstoneError, OSError) as error:
@@ -78,7 +79,12 @@ def _empty_page(
 
 @router.post("/{topic}/empty", dependencies=[ADMIN])
 def empty(
-    request: Request, served: Here, by: CurrentActor, topic: str, mode: Text = DEFAULT_MODE, typed: Text = ""
+    request: Request,
+    served: Here,
+    by: CurrentActor,
+    topic: str,
+    mode: Text = emptying.TOMBSTONES,
+    typed: Text = "",
 ) -> Response:
     """Empty the topic, as a job."""
     try:

@@ -61,17 +61,18 @@ def segments(
 ) -> Response:
     """Each partition's segments, drawn, with the reason why it is not cleaned: from the partition ``start``
     on, as far as the page has room; with ``segment`` the rows of that one from there on."""
-    rows = served.catalogue.partitions_of(topic)
+    row, rows = served.catalogue.topic(topic), served.catalogue.partitions_of(topic)
     count = PARTITIONS_SHOWN if not segment else 1
-    shown = [_shown(served, row, scale, segment) for row in rows[start : start + count]]
+    shown = [_shown(served, each, scale, segment) for each in rows[start : start + count]]
     dry_run = last_explanation(served, topic)
+    clean = curl(request, "POST", f"/api/v1/topics/{path(topic)}:clean", {"force": False})
 
     def render(count: int) -> str:
         return render_page(
             request,
             served,
             "segments.html",
-            topic=served.catalogue.topic(topic),
+            topic=row,
             tab="segments",
             problem=problem,
             shown=shown[:count],
@@ -87,7 +88,7 @@ def segments(
             same=[
                 shell("siltstone", "clean", *served.paths, "--topic", topic, "--dry-run"),
                 curl(request, "POST", f"/api/v1/topics/{path(topic)}:explain", {}),
-                curl(request, "POST", f"/api/v1/topics/{path(topic)}:clean", {"force": False}),
+                *([] if row.policy == "delete" else [clean]),
             ],
         )
 
@@ -192,7 +193,7 @@ HISTORY: tuple[Column[TopicEvent], ...] = (
     Column(name="bytes_after", title="after", value=lambda event: event.bytes_after, is_number=True),
     Column(name="saved_bytes", title="saved", value=lambda event: event.saved_bytes, is_number=True),
     Column(name="seconds", title="seconds", value=lambda event: event.seconds, is_number=True),
-    Column(name="details", title="what went, and why", value=lambda event: event.details),
+    Column(name="details", title="details", value=lambda event: event.details),
 )
 
 
