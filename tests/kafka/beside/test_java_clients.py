@@ -12,7 +12,8 @@ import pytest
 from siltstone.broker.sessions import FetchedPartitions, FetchSessionCache
 from tests.support.broker_twin.ours import bootstrap_of, our_broker
 from tests.support.broker_twin.pair import Pair
-from tests.support.kafka.jars import HERE, java_command, kafka_libs, libs_of
+from tests.support.kafka.jars import HERE, java_command, libs_of
+from tests.support.kafka.toolbox import run_tool
 
 pytestmark = pytest.mark.kafka
 
@@ -30,12 +31,13 @@ START_MS = 1_600_000_000_000
     ["4.3", pytest.param("3.9", marks=pytest.mark.long), pytest.param("2.8", marks=pytest.mark.long)],
 )
 def test_java_client(version: str, pair: Pair) -> None:
-    libs = (
-        kafka_libs()
-        if version == "4.3"
-        else libs_of(HERE / f"clients-{version}" / "pom.xml", "kafka-clients")
-    )
     arguments = (pair.bootstrap["ours"], f"java-{version}", str(COUNT))
+    if version == "4.3":
+        ran = run_tool("Clients", *arguments)
+        assert ran.code == 0, ran.err[-3000:]
+        assert ran.out.splitlines() == list(expected())
+        return
+    libs = libs_of(HERE / f"clients-{version}" / "pom.xml", "kafka-clients")
     command = java_command(str(HERE / "Clients.java"), *arguments, libs=libs)
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -52,12 +54,10 @@ def test_one_consumer_of_many_partitions(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(FetchSessionCache, "begin", note)
     with our_broker(tmp_path / "logs") as server:
-        arguments = (bootstrap_of(server), "many", str(PARTITIONS), str(ROUNDS))
-        command = java_command(str(HERE / "ManyPartitions.java"), *arguments)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
+        ran = run_tool("ManyPartitions", bootstrap_of(server), "many", str(PARTITIONS), str(ROUNDS))
+        assert ran.code == 0, ran.err[-3000:]
         total = PARTITIONS // 3 * ROUNDS
-        assert done.stdout.splitlines() == [f"read {total} of {total}"]
+        assert ran.out.splitlines() == [f"read {total} of {total}"]
         assert sizes == [PARTITIONS]
         assert len(server.broker.fetch_sessions) == 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from tests.support.broker_twin.ours import SETTINGS
 from tests.support.broker_twin.pair import BOTH, Pair, Which
 from tests.support.broker_twin.scenes.quotas import quotas_in
 from tests.support.broker_twin.side import DESCRIBE_CLIENT_QUOTAS, Side
-from tests.support.kafka.toolbox import Toolbox
+from tests.support.kafka.toolbox import run_tool
 from tests.support.kafka.tools import find_faults
 
 pytestmark = pytest.mark.kafka
@@ -27,16 +27,7 @@ OUR_SETTINGS = re.compile(
 Run = Callable[..., str]
 
 
-@pytest.fixture(scope="module")
-def toolbox() -> Iterator[Toolbox]:
-    """Java, once for all tools."""
-    with Toolbox() as box:
-        yield box
-
-
-def both_say(
-    pair: Pair, toolbox: Toolbox, script: Callable[[Run], object], *, in_any_order: bool = False
-) -> str:
+def both_say(pair: Pair, script: Callable[[Run], object], *, in_any_order: bool = False) -> str:
     """Run a script of tools against both brokers; what they say must be the same: it is returned.
 
     ``in_any_order``: the lines of each tool, where Kafka's order is that of a hash table.
@@ -56,7 +47,7 @@ def both_say(
             words = [argument.replace("BOOTSTRAP", pair.bootstrap[which]) for argument in arguments]
             if words == list(arguments):
                 words += ["--bootstrap-server", pair.bootstrap[which]]
-            ran = toolbox.run(tool, *words, stdin=stdin)
+            ran = run_tool(tool, *words, stdin=stdin)
             assert (ran.code != 0) == fails, f"{which}: {tool} {arguments}: {ran.code}\n{ran.out}\n{ran.err}"
             text = normal(pair, which, ran.out + ran.err)
             if in_any_order:
@@ -97,7 +88,7 @@ def wait_for_change(bootstrap: str, arguments: tuple[str, ...]) -> None:
     side.close()
 
 
-def test_kafka_topics(pair: Pair, toolbox: Toolbox) -> None:
+def test_kafka_topics(pair: Pair) -> None:
     def script(run: Run) -> None:
         run(
             "kafka-topics",
@@ -136,10 +127,10 @@ def test_kafka_topics(pair: Pair, toolbox: Toolbox) -> None:
 
         run("kafka-topics", "--describe", "--topic", "topics-a")
 
-    assert "PartitionCount: 5" in both_say(pair, toolbox, script)
+    assert "PartitionCount: 5" in both_say(pair, script)
 
 
-def test_kafka_configs(pair: Pair, toolbox: Toolbox) -> None:
+def test_kafka_configs(pair: Pair) -> None:
     of_topic = ("--entity-type", "topics", "--entity-name", "configured")
     of_broker = ("--entity-type", "brokers", "--entity-name", "1")
 
@@ -167,13 +158,13 @@ def test_kafka_configs(pair: Pair, toolbox: Toolbox) -> None:
         side = Side(pair.bootstrap[which])
         side.create("configured")
         side.close()
-    both_say(pair, toolbox, change)
+    both_say(pair, change)
     wait_for_settings(pair)
-    text = both_say(pair, toolbox, look)
+    text = both_say(pair, look)
     assert "retention.ms=99000" in text and "log.index.interval.bytes=8192" in text
 
 
-def test_kafka_configs_of_quotas(pair: Pair, toolbox: Toolbox) -> None:
+def test_kafka_configs_of_quotas(pair: Pair) -> None:
     users, clients, ips = (("--entity-type", kind) for kind in ("users", "clients", "ips"))
     ada, default = ("--entity-name", "ada"), ("--entity-default",)
     report = (*clients, "--entity-name", "report")
@@ -227,11 +218,11 @@ def test_kafka_configs_of_quotas(pair: Pair, toolbox: Toolbox) -> None:
         ):
             run("kafka-configs", *entity, "--alter", "--delete-config", quotas)
 
-    both_say(pair, toolbox, change)
+    both_say(pair, change)
     wait_for_quotas(pair, 8)
-    text = both_say(pair, toolbox, look, in_any_order=True)
+    text = both_say(pair, look, in_any_order=True)
     assert "user-principal 'ada', the default client-id are producer_byte_rate=9.8E7" in text
-    both_say(pair, toolbox, remove)
+    both_say(pair, remove)
     wait_for_quotas(pair, 0)
 
 
@@ -262,7 +253,7 @@ def wait_for_settings(pair: Pair) -> None:
         side.close()
 
 
-def test_console_and_offsets(pair: Pair, toolbox: Toolbox) -> None:
+def test_console_and_offsets(pair: Pair) -> None:
     sent = b"a\t1\nb\t2\na\t\nc\twith tab\tbehind\nd\t\xc3\xbc\n"
     shown = ("--formatter-property", "print.key=true", "--formatter-property", "print.offset=true")
 
@@ -293,11 +284,11 @@ def test_console_and_offsets(pair: Pair, toolbox: Toolbox) -> None:
         plain = ("--topic", "console-plain", "--partition", "0", "--offset", "0")
         run("kafka-console-consumer", *plain, "--timeout-ms", "400")
 
-    text = both_say(pair, toolbox, script)
+    text = both_say(pair, script)
     assert "Offset:3" in text and "with tab" in text
 
 
-def test_delete_records_and_log_dirs(pair: Pair, toolbox: Toolbox, tmp_path: Path) -> None:
+def test_delete_records_and_log_dirs(pair: Pair, tmp_path: Path) -> None:
     for which in BOTH:
         side = Side(pair.bootstrap[which])
         side.create("shortened", 2)
@@ -317,10 +308,10 @@ def test_delete_records_and_log_dirs(pair: Pair, toolbox: Toolbox, tmp_path: Pat
         text = run("kafka-log-dirs", "--describe", "--topic-list", "shortened")
         assert '"shortened-0"' in text
 
-    both_say(pair, toolbox, script)
+    both_say(pair, script)
 
 
-def test_measuring_producers(pair: Pair, toolbox: Toolbox) -> None:
+def test_measuring_producers(pair: Pair) -> None:
     def script(run: Run) -> None:
         run("kafka-topics", "--create", "--topic", "measured", "--partitions", "1")
         amount = ("--num-records", "2000", "--record-size", "100", "--throughput", "-1")
@@ -336,10 +327,10 @@ def test_measuring_producers(pair: Pair, toolbox: Toolbox) -> None:
         assert said.count("producer_send_success") == 20
         run("kafka-get-offsets", "--topic", "measured")
 
-    assert "measured:0:2020" in both_say(pair, toolbox, script)
+    assert "measured:0:2020" in both_say(pair, script)
 
 
-def test_kafka_dump_log(pair: Pair, toolbox: Toolbox) -> None:
+def test_kafka_dump_log(pair: Pair) -> None:
     """Our files of the same batches: the same dump of a closed segment, its indexes, and the next log."""
     dumps = {}
     flags = ("--deep-iteration", "--print-data-log"), ("--index-sanity-check",), ("--verify-index-only",)
@@ -352,8 +343,8 @@ def test_kafka_dump_log(pair: Pair, toolbox: Toolbox) -> None:
         closed, active = (pair.log_dir[which] / "dumped-0" / f"{base:020}.log" for base in (0, 16))
         indexes = [closed.with_suffix(kind) for kind in (".index", ".timeindex")]
         files = ",".join(map(str, (closed, *indexes)))
-        ran = [toolbox.run("kafka-dump-log", *each, "--files", files) for each in flags]
-        ran.append(toolbox.run("kafka-dump-log", "--deep-iteration", "--files", str(active)))
+        ran = [run_tool("kafka-dump-log", *each, "--files", files) for each in flags]
+        ran.append(run_tool("kafka-dump-log", "--deep-iteration", "--files", str(active)))
         assert [each.code for each in ran] == [0, 0, 0, 0], ran
         dumps[which] = "\n".join(normal(pair, which, each.out + each.err) for each in ran)
     assert dumps["ours"] == dumps["kafka"]

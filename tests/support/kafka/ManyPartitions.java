@@ -25,6 +25,8 @@ public final class ManyPartitions {
   private static long read = 0;
 
   public static void main(String[] args) throws Exception {
+    NEXT.clear();
+    read = 0;
     String topic = args[1];
     int count = Integer.parseInt(args[2]);
     int rounds = Integer.parseInt(args[3]);

@@ -7,6 +7,7 @@ diagnosis and for the cleaner's lines. A stopped broker starts again on the same
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -28,10 +29,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from tests.support.kafka import clients
-from tests.support.kafka.jars import JVM_FLAGS, java_command
+from tests.support.kafka.jars import JVM_FLAGS, class_archive, java_command
 from tests.support.kafka.logdir import CLEAN_MARKER, cleaner_checkpoint
 from tests.support.kafka.polling import poll_until
 from tests.support.kafka.records import Partition, Record, Sent
+from tests.support.kafka.toolbox import run_tool
 
 CLUSTER_ID = "U2lsdHN0b25lLXRlc3RzMA"
 START_TIMEOUT_S = 90.0
@@ -72,7 +74,10 @@ class Broker:
     """A broker over `log_dirs`; a context manager that starts and cleanly stops it."""
 
     heap = "512m"
-    jvm_flags: Sequence[str] = JVM_FLAGS
+    jvm_flags: Sequence[str] | None = None
+    """Java's flags, those of ``quick_flags()`` if None."""
+    makes_archive = False
+    """Is the class-data archive (`jars.class_archive`) made when this broker stops, if there is none yet?"""
     stop_timeout_s = STOP_TIMEOUT_S
 
     def __init__(self, log_dirs: Path | Sequence[Path], **properties: str) -> None:
@@ -84,6 +89,7 @@ class Broker:
         self._overrides = {name.replace("_", "."): value for name, value in properties.items()}
         self._ports: tuple[int, int] = (0, 0)
         self._process: subprocess.Popen[bytes] | None = None
+        self._new_archive: Path | None = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -124,6 +130,8 @@ class Broker:
         assert code in (0, 143), f"broker stopped with exit code {code}\n{self.diagnosis()}"
         for log_dir in self.log_dirs:
             assert (log_dir / CLEAN_MARKER).exists(), f"{log_dir}: not cleanly stopped\n{self.diagnosis()}"
+        if self._new_archive is not None and self._new_archive.exists():
+            self._new_archive.rename(class_archive())
 
     def kill(self) -> None:
         """SIGKILL: what is on disk stays as it is."""
@@ -209,9 +217,14 @@ class Broker:
         properties = self._write_properties()
         if not (self.log_dirs[0] / "meta.properties").exists():
             self._format(properties)
+        flags = self.jvm_flags
+        self._new_archive = None
+        if flags is None and self.makes_archive and not (archive := class_archive()).exists():
+            self._new_archive = archive.with_suffix(f".partial.{os.getpid()}")
+            flags = (*JVM_FLAGS, f"-XX:ArchiveClassesAtExit={self._new_archive}")
         with self.log_file.open("wb") as log:
             command = java_command(
-                "kafka.Kafka", str(properties), heap=self.heap, log_level="INFO", flags=self.jvm_flags
+                "kafka.Kafka", str(properties), heap=self.heap, log_level="INFO", flags=flags
             )
             self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=self.home)
         try:
@@ -286,9 +299,8 @@ class Broker:
 
     def _format(self, properties: Path) -> None:
         arguments = ["format", "--config", str(properties), "--cluster-id", CLUSTER_ID]
-        command = java_command("kafka.tools.StorageTool", *arguments)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
-        assert done.returncode == 0, f"kafka-storage format: {done.stdout}{done.stderr}"
+        done = run_tool("kafka-storage", *arguments)
+        assert done.code == 0, f"kafka-storage format: {done.out}{done.err}"
 
 
 def _free_ports() -> tuple[int, int]:

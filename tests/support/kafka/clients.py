@@ -6,7 +6,6 @@ producer. Every wait has a deadline.
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
@@ -22,13 +21,10 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from tests.support.kafka.jars import java_command
 from tests.support.kafka.records import Headers, Partition, Record, Sent
+from tests.support.kafka.toolbox import run_tool
 
 CLIENT_TIMEOUT_S = 60.0
-CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
-CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
-TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 FIELD = "\x1ffield\x1f"
 LINE = "\x1fline\x1f"
 HEADER = "\x1fheader\x1f"
@@ -161,12 +157,8 @@ def consume_java(
     arguments += ["--command-property", "check.crcs=true"]
     for name, value in properties.items():
         arguments += ["--formatter-property", f"{name}={value}"]
-    done = subprocess.run(
-        java_command(CONSOLE_CONSUMER, *arguments), capture_output=True, timeout=CLIENT_TIMEOUT_S, check=False
-    )
-    assert done.returncode == 0, (
-        f"console consumer: exit code {done.returncode}: {done.stderr.decode()[-2000:]}"
-    )
+    done = run_tool("kafka-console-consumer", *arguments)
+    assert done.code == 0, f"console consumer: exit code {done.code}: {done.err[-2000:]}"
     return [_console_record(line) for line in done.stdout.split(LINE.encode())[:-1]]
 
 
@@ -180,11 +172,8 @@ def produce_java(bootstrap: str, topic: str, records: Iterable[Sent], *, codec: 
     arguments += ["--batch-size", "2000", "--timeout", "5", "--request-timeout-ms", "30000"]
     for setting in ("parse.key=true", f"null.marker={NULL}"):
         arguments += ["--reader-property", setting]
-    command = java_command(CONSOLE_PRODUCER, *arguments)
-    done = subprocess.run(
-        command, input=b"\n".join(lines) + b"\n", capture_output=True, timeout=CLIENT_TIMEOUT_S, check=False
-    )
-    assert done.returncode == 0, f"console producer: {done.stderr.decode()[-2000:]}"
+    done = run_tool("kafka-console-producer", *arguments, stdin=b"\n".join(lines) + b"\n")
+    assert done.code == 0, f"console producer: {done.err[-2000:]}"
 
 
 def describe_producers(bootstrap: str, topic: str, partition: int = 0) -> list[ProducerState]:
@@ -198,15 +187,9 @@ def describe_producers(bootstrap: str, topic: str, partition: int = 0) -> list[P
         "--partition",
         str(partition),
     ]
-    done = subprocess.run(
-        java_command(TRANSACTIONS, *arguments),
-        capture_output=True,
-        text=True,
-        timeout=CLIENT_TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, f"describe-producers: {done.stderr[-2000:]}"
-    names, *rows = [line.split() for line in done.stdout.splitlines() if line.strip()]
+    done = run_tool("kafka-transactions", *arguments)
+    assert done.code == 0, f"describe-producers: {done.err[-2000:]}"
+    names, *rows = [line.split() for line in done.out.splitlines() if line.strip()]
     columns = [names.index(name) for name in ("ProducerId", "ProducerEpoch", "LastSequence")]
     return sorted(ProducerState(*(int(row[column]) for column in columns)) for row in rows)
 

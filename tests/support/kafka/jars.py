@@ -2,11 +2,16 @@
 
 Kafka's version and artifacts stand in `pom.xml` beside this file, those of Pulsar's client in its own.
 Without Java or mvn the tests fail with a line that says what to install; they are not skipped.
+
+Two things beside Kafka's jars make the tests' many Javas start sooner. Neither changes what they do:
+`programs-HASH` has the compiled Java programs of this folder, `classes-HASH.jsa` a class-data archive
+(JEP 350) of what a broker loads. A test's broker makes the archive when it stops (`Broker.makes_archive`).
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
@@ -19,6 +24,7 @@ POM = HERE / "pom.xml"
 CACHE = HERE.parents[2] / ".cache"
 LOG_CONFIG = HERE / "log4j2.properties"
 DOWNLOAD_TIMEOUT_S = 600
+PROGRAMS = ("Tools.java", "Clients.java", "ManyPartitions.java")
 JVM_FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 
 
@@ -67,20 +73,62 @@ def libs_of(pom: Path, name: str) -> Path:
     return libs
 
 
+def programs() -> Path:
+    """The folder of `PROGRAMS`, compiled on first use, by one process, and renamed into place."""
+    libs, sources = kafka_libs(), [HERE / name for name in PROGRAMS]
+    key = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    classes = libs.with_name(f"programs-{key}")
+    if not classes.is_dir():
+        with (CACHE / "programs.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not classes.is_dir():
+                _compile(sources, classes)
+    return classes
+
+
+def _compile(sources: Sequence[Path], classes: Path) -> None:
+    javac = shutil.which("javac", path=f"{Path(java()).resolve().parent}{os.pathsep}{os.environ['PATH']}")
+    if javac is None:
+        raise KafkaSetupError("tests/kafka: javac not found; install a JDK (openjdk-17-jdk-headless)")
+    partial = classes.with_name(f"programs.partial.{os.getpid()}")
+    flags = [f"-J{flag}" for flag in JVM_FLAGS]
+    command = [javac, *flags, "-cp", f"{kafka_libs()}/*", "-d", str(partial), *map(str, sources)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    partial.rename(classes)
+
+
+def class_archive() -> Path:
+    """Where the class-data archive of Kafka's classes is, or will be; it is of this Java and these jars."""
+    executable = Path(java()).resolve()
+    key = hashlib.sha256(f"{executable} {executable.stat().st_mtime_ns}".encode()).hexdigest()[:16]
+    return kafka_libs().with_name(f"classes-{key}.jsa")
+
+
+def quick_flags() -> tuple[str, ...]:
+    """`JVM_FLAGS`, and the class-data archive if it is there. Java ignores an archive that does not fit."""
+    archive = class_archive()
+    quiet = ("-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
+    return (*JVM_FLAGS, f"-XX:SharedArchiveFile={archive}", *quiet) if archive.exists() else JVM_FLAGS
+
+
 def java_command(
     main: str,
     *args: str,
     heap: str = "256m",
     log_level: str = "WARN",
-    flags: Sequence[str] = JVM_FLAGS,
+    flags: Sequence[str] | None = None,
     libs: Path | None = None,
 ) -> list[str]:
     """The command line that runs one of Kafka's main classes, or a source file, logging to standard error.
 
-    ``libs``: the folder of other jars than Kafka's.
+    ``flags``: instead of ``quick_flags()``. ``libs``: the folder of other jars than Kafka's.
     """
+    if flags is None:
+        flags = JVM_FLAGS if libs else quick_flags()
     logging = (f"-Dlog4j2.configurationFile={LOG_CONFIG.as_uri()}", f"-Dkafka.tests.log.level={log_level}")
-    return [java(), f"-Xmx{heap}", *flags, *logging, "-cp", f"{libs or kafka_libs()}/*", main, *args]
+    classes = f"{libs}/*" if libs else f"{kafka_libs()}/*:{programs()}"
+    return [java(), f"-Xmx{heap}", *flags, *logging, "-cp", classes, main, *args]
 
 
 def _ignore_cache() -> None:

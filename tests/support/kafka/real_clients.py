@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterable, Mapping
 
 from confluent_kafka import IsolationLevel, Producer, TopicPartition
@@ -11,11 +10,9 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 from siltstone.log.fetch import MAX_TIMESTAMP
 from tests.support.kafka import clients
 from tests.support.kafka.broker import Broker
-from tests.support.kafka.jars import java_command
 from tests.support.kafka.records import Partition, Sent, workload
 from tests.support.kafka.scenario import start_ms
-
-PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
+from tests.support.kafka.toolbox import run_tool
 
 
 def write_topic(broker: Broker, topic: str) -> None:
@@ -44,9 +41,8 @@ def write_topic(broker: Broker, topic: str) -> None:
     arguments = ["--topic", topic, "--num-records", "200", "--record-size", "50", "--throughput", "2000"]
     arguments += ["--bootstrap-server", broker.bootstrap]
     arguments += ["--transactional-id", "java", "--transaction-duration-ms", "20"]
-    command = java_command(PERFORMANCE, *arguments)
-    done = subprocess.run(command, capture_output=True, timeout=clients.CLIENT_TIMEOUT_S, check=False)
-    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    done = run_tool("kafka-producer-perf-test", *arguments)
+    assert done.code == 0, done.err[-2000:]
 
 
 def transactional(broker: Broker, name: str) -> Producer:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import struct
 import subprocess
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
-from tests.support.kafka.jars import HERE, JVM_FLAGS, java_command
+from tests.support.kafka.jars import java_command, quick_flags
 
 CLASSES: Final = {
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
@@ -21,6 +22,8 @@ CLASSES: Final = {
     "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
     "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
     "kafka-dump-log": "org.apache.kafka.tools.DumpLogSegments",
+    "kafka-storage": "kafka.tools.StorageTool",
+    "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
 }
 
 
@@ -29,24 +32,31 @@ class Ran:
     """A tool that ended."""
 
     code: int
-    out: str
-    err: str
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def out(self) -> str:
+        """Its standard output, which is text."""
+        return self.stdout.decode()
+
+    @property
+    def err(self) -> str:
+        """Its standard error."""
+        return self.stderr.decode(errors="replace")
 
 
 class Toolbox:
-    """The process; a context that ends it."""
+    """The process."""
 
     def __init__(self) -> None:
-        flags = (*JVM_FLAGS, "--add-opens", "java.base/java.lang=ALL-UNNAMED")
-        command = java_command(str(HERE / "Tools.java"), flags=flags)
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        flags = (*quick_flags(), "--add-opens", "java.base/java.lang=ALL-UNNAMED")
+        self._process = subprocess.Popen(
+            java_command("Tools", flags=flags), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End the process."""
         with self._process:
             self._process.kill()
 
@@ -58,14 +68,33 @@ class Toolbox:
         self._process.stdin.write(request)
         self._process.stdin.flush()
         (code,) = struct.unpack(">i", self._read(4))
-        out, err = (self._read(struct.unpack(">i", self._read(4))[0]).decode() for _ in range(2))
-        return Ran(code=code, out=out, err=err)
+        out, err = (self._read(struct.unpack(">i", self._read(4))[0]) for _ in range(2))
+        return Ran(code=code, stdout=out, stderr=err)
 
     def _read(self, size: int) -> bytes:
         assert self._process.stdout is not None
         data = self._process.stdout.read(size)
         assert len(data) == size, "the Java process of Kafka's tools has ended"
         return data
+
+
+@functools.cache
+def _shared() -> Toolbox:
+    box = Toolbox()
+    atexit.register(box.close)
+    return box
+
+
+def run_tool(tool: str, *arguments: str, stdin: bytes = b"") -> Ran:
+    """Run a tool, as `Toolbox.run`, in the one Java process that all tests of this Python process share."""
+    box = _shared()
+    try:
+        return box.run(tool, *arguments, stdin=stdin)
+    except BaseException:  # a test that ran out of time: the answer may still come, to the next request
+        _shared.cache_clear()
+        atexit.unregister(box.close)
+        box.close()
+        raise
 
 
 def _sized(data: bytes) -> bytes:

@@ -9,15 +9,12 @@ entry points at an empty batch, kept for its producer: the tool looks for the ti
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.kafka.jars import java_command
+from tests.support.kafka.toolbox import run_tool
 
-DUMP_MAIN = "org.apache.kafka.tools.DumpLogSegments"
-DUMP_TIMEOUT_S = 120
 _FAULT = re.compile(
     r"^(Found .*|Mismatches in .*|Could not .*|\s*Index offset: \d+, .*|\s*Index timestamp: \d+, .*"
     r"|Exception .*|Caused by: .*|.*\bisvalid: false\b.*|.*[Cc]orrupt.*Exception.*)$"
@@ -60,7 +57,7 @@ class Dump:
 
 
 def dump_logs(files: Sequence[Path]) -> Dump:
-    """`--deep-iteration --print-data-log` over `.log` files, one JVM for all."""
+    """`--deep-iteration --print-data-log` over `.log` files, in one run."""
     return _run_dump(["--deep-iteration", "--print-data-log"], files, {})
 
 
@@ -142,16 +139,13 @@ def aborted_transactions(dump: Dump) -> dict[str, set[tuple[int, int, int]]]:
 
 
 def _run_dump(flags: Sequence[str], files: Sequence[Path], excused: Excused) -> Dump:
-    command = java_command(DUMP_MAIN, *flags, "--files", ",".join(str(path) for path in files))
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=DUMP_TIMEOUT_S, check=False
-    )
-    text = done.stdout.decode(errors="replace")
+    ran = run_tool("kafka-dump-log", *flags, "--files", ",".join(str(path) for path in files))
+    text = (ran.stdout + ran.stderr).decode(errors="replace")
     return Dump(
-        returncode=done.returncode,
+        returncode=ran.code,
         text=text,
         batches=parse_batches(text.split("\n")),
-        faults=find_faults(text, done.returncode, excused),
+        faults=find_faults(text, ran.code, excused),
     )
 
 
