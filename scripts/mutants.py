@@ -295,6 +295,7 @@ def change_in_place(mutant: Mutant) -> None:
 
 def compile_again(kernels: set[str]) -> None:
     """Forget the machine code of these kernels, in memory and on disk."""
+    importlib.import_module("siltstone.base.records.kernel").load()
     for kernel in gc.get_objects():
         if isinstance(kernel, Dispatcher) and kernel.py_func.__name__ in kernels:
             kernel._make_finalizer()()

@@ -88,7 +88,7 @@ def test_a_broker_for_programs_that_use_a_client(pytester: pytest.Pytester) -> N
     run(
         pytester,
         """
-        import confluent_kafka
+        import confluent_kafka, threading, time
 
         def test_the_order_is_sent(siltstone_broker):
             producer = confluent_kafka.Producer({"bootstrap.servers": siltstone_broker.address})
@@ -97,11 +97,13 @@ def test_a_broker_for_programs_that_use_a_client(pytester: pytest.Pytester) -> N
             assert [record.value for record in siltstone_broker["orders"]] == [b"one"]
 
         def test_by_hand():
+            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
             from siltstone.testing import Broker
             with Broker() as broker:
                 assert broker.topics.names() == []
 
         def test_in_a_process_of_its_own(siltstone_broker_process):
+            assert siltstone_broker_process._keeper._process is None  # forked before there were threads
             siltstone_broker_process.topics.create("orders")
             siltstone_broker_process.send("orders", b"one")
             siltstone_broker_process.kill()

@@ -43,17 +43,26 @@ START_MS = 1_800_000_000_000
 
 
 def __getattr__(name: str) -> object:
-    """``Broker`` and ``BrokerProcess``, which are imported when they are used: pytest loads this module in
-    every run."""
+    """``Broker`` and ``BrokerProcess``, which are imported when they are named: pytest loads this module in
+    every run. The process that starts those of the latter kind is forked then, before the program has
+    threads."""
     if name == "Broker":
         from siltstone.broker.embedded import EmbeddedBroker
 
         return EmbeddedBroker
     if name == "BrokerProcess":
+        from siltstone.broker.keeper import fork_ahead
         from siltstone.broker.separate import BrokerProcess
 
+        fork_ahead()
         return BrokerProcess
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Before a test starts threads: name ``BrokerProcess`` if a test uses its fixture."""
+    if any("siltstone_broker_process" in getattr(item, "fixturenames", ()) for item in session.items):
+        __getattr__("BrokerProcess")
 
 
 @pytest.fixture

@@ -296,3 +296,22 @@ def test_a_fork_of_the_program_may_connect_but_not_command(broker: BrokerProcess
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
     assert broker.topics.names() == ["users"]
+
+
+NAMED_BEFORE_THREADS = """
+import threading, time
+from siltstone.testing import BrokerProcess
+from siltstone.broker import keeper
+assert len(keeper._keepers) == 1
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+with BrokerProcess() as broker:
+    broker.topics.create("users", 1)
+    broker.send("users", b"value")
+    print([record.value for record in broker["users"]], keeper._keepers[0]._process)
+"""
+
+
+def test_a_program_that_names_it_before_its_threads_forks_the_keeper() -> None:
+    asked = [sys.executable, "-c", NAMED_BEFORE_THREADS]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.stdout == "[b'value'] None\n", done.stderr

@@ -7,8 +7,9 @@
         └── ends in any way, also by SIGKILL: the keeper kills the brokers and removes their directories
                    └── ends in any way: the kernel kills the brokers, those that are stopped, too
 
-There is one keeper for a program, from its first broker on. A program with a single thread forks it, which
-takes some milliseconds; others start a new Python, which imports everything once. Brokers come from a process
+There is one keeper for a program, from its first broker on, or from the moment when it names
+``siltstone.testing.BrokerProcess``. A program with a single thread forks it, which takes some milliseconds;
+others start a new Python, which imports everything once. Brokers come from a process
 without threads in any case, so no lock is copied in an unknown state (``spark.daemon`` has the same
 rule).
 
@@ -84,7 +85,7 @@ class Keeper:
             if program >= 0:
                 stack.enter_context(files.closing(program))
             # A fork copies locks, but not the threads that would release them.
-            if len(sys._current_frames()) == 1:
+            if _has_one_thread():
                 self._pid = _forked(theirs.fileno(), program, ours)
             else:
                 self._process = _spawned(theirs.fileno(), program)
@@ -146,6 +147,17 @@ def keeper() -> Keeper:
                 _keepers.pop().end()
             _keepers.append(Keeper())
         return _keepers[0]
+
+
+def fork_ahead() -> None:
+    """Fork the keeper now if this process has a single thread: when it has more, its first broker would have
+    to wait for a new Python."""
+    if _has_one_thread():
+        keeper()
+
+
+def _has_one_thread() -> bool:
+    return len(sys._current_frames()) == 1
 
 
 def close_in_forks(channel: Channel) -> None:

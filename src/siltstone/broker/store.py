@@ -48,10 +48,12 @@ MANY_PARTITIONS = 200
 Result = TypeVar("Result")
 
 
-def load_kernels() -> None:
-    """Load the compiled functions that validate and scan batches, by one call of each for each codec. Loading
-    takes half a second, during which the first request would block the loop's thread."""
+def load_kernels(is_needed: Callable[[], bool] = lambda: True) -> None:
+    """Load the compiled functions that validate and scan batches, by one call of each for each codec, as long
+    as ``is_needed``. Loading takes a second, during which the first request would block the loop's thread."""
     for codec in CODECS:
+        if not is_needed():
+            return
         batch = batch_of([NewRecord(value=b"value", timestamp=0)], codec.name, 0)
         validated = validate_and_assign(batch, config=LogConfig(), next_offset=0, now_ms=0, leader_epoch=0)
         scan_headers(validated.data, len(validated.data))
@@ -79,7 +81,8 @@ class Broker(Closing):
         self.quotas.replace(self.manager.topics.quotas)
         self._producer_ids = ProducerIds(self.manager)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="siltstone-broker")
-        self._pool.submit(load_kernels)
+        self._is_closed = False
+        self._pool.submit(load_kernels, lambda: not self._is_closed)
         # Filled now, not by a request: the id of each topic that a Kafka has made is in a file of its own.
         self._pool.submit(lambda: self.manager.topics.ids)
         self._logs: dict[tuple[str, int], PartitionLog] = {}
@@ -140,5 +143,6 @@ class Broker(Closing):
 
     def close(self) -> None:
         """Wake the parked fetches, and wait until the pool's threads are done."""
+        self._is_closed = True
         self.purgatory.close()
         self._pool.shutdown()

@@ -36,6 +36,7 @@ PRELOADED = (
     "pyarrow.compute",
     "pyarrow.pandas_compat",
     "pyspark.worker",
+    "siltstone.base.records.compiling",
     "siltstone.spark.clean",
     "siltstone.spark.compact",
     "siltstone.spark.verify",

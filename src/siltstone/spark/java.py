@@ -31,6 +31,7 @@ from typing import IO
 
 from siltstone.base import files, interruption
 from siltstone.base.errors import EngineError
+from siltstone.base.records import kernel
 from siltstone.spark import ahead, class_archive
 from siltstone.spark.settings import DEFAULT_MASTER, DRIVER_MEMORY, driver_java_options, is_local
 
@@ -151,6 +152,7 @@ def prepare(master: str | None, settings: Mapping[str, str], java_options: str |
     EngineError, OSError."""
     if can_start(master or DEFAULT_MASTER, settings):
         ahead.fork(start(java_options).daemon_socket)
+        kernel.load()  # while Java starts
     elif (other := take()) is not None:  # one that was started for another session
         terminate(other.process)
     return bool(_waiting)

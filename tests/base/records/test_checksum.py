@@ -14,7 +14,6 @@ from siltstone.base.records import checksum
 from siltstone.base.records.checksum import (
     CRC32_TABLES,
     CRC32C_TABLES,
-    HAS_CRC32C,
     batch_checksums,
     crc32c_of,
     crc32c_of_ranges,
@@ -23,13 +22,14 @@ from siltstone.base.records.checksum import (
     message_checksums,
     patch_checksums,
 )
+from siltstone.base.records.kernel import has_crc32c
 from tests.support.records import twin
 from tests.support.records.arrays import array, scanned
 
 INT64 = np.int64
 
 
-def each(data: bytes, spans: list[tuple[int, int]], tables: checksum.Sums) -> list[int]:
+def each(data: bytes, spans: list[tuple[int, int]], tables: checksum.Checksums) -> list[int]:
     """The kernel's sums of ``data[start:end]``."""
     starts, ends = (np.array(side, INT64) for side in zip(*spans, strict=True))
     out = np.empty(len(spans), np.uint32)
@@ -51,7 +51,7 @@ def test_the_check_values() -> None:
     ids=["crc32c", "crc32"],
 )
 def test_kernel_library_and_twin_agree_at_every_length_and_start(
-    tables: checksum.Sums, library: Callable[[bytes], int], plain: Callable[[bytes], int]
+    tables: checksum.Checksums, library: Callable[[bytes], int], plain: Callable[[bytes], int]
 ) -> None:
     data = random.Random(7).randbytes(80)
     spans = [(start, start + length) for start in range(9) for length in range(66)]
@@ -60,7 +60,7 @@ def test_kernel_library_and_twin_agree_at_every_length_and_start(
     assert [library(data[start:end]) for start, end in spans] == want
 
 
-@pytest.mark.skipif(not HAS_CRC32C, reason="this processor has no instruction for it")
+@pytest.mark.skipif(not has_crc32c(), reason="this processor has no instruction for it")
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 594])
 def test_the_instruction_agrees_at_every_length_and_start(count: int) -> None:
     data = random.Random(7).randbytes(80)
@@ -74,7 +74,7 @@ def test_the_instruction_agrees_at_every_length_and_start(count: int) -> None:
     assert [crc32c_of(array(data), start, end) for start, end in spans[:count]] == want
 
 
-@pytest.mark.skipif(not HAS_CRC32C, reason="this processor has no instruction for it")
+@pytest.mark.skipif(not has_crc32c(), reason="this processor has no instruction for it")
 @pytest.mark.parametrize("shortest", [0, 1, 2])
 def test_three_side_by_side_stop_at_the_end_of_the_shortest(shortest: int) -> None:
     """Whatever the arrays hold beyond the three."""
@@ -86,11 +86,11 @@ def test_three_side_by_side_stop_at_the_end_of_the_shortest(shortest: int) -> No
     assert out.tolist() == [twin.crc32c(data[:end]) for end in ends[:3].tolist()]
 
 
-@pytest.mark.parametrize("has_instruction", sorted({False, HAS_CRC32C}))
+@pytest.mark.parametrize("has_instruction", sorted({False, has_crc32c()}))
 def test_small_and_large_batches_have_the_same_checksums(
     monkeypatch: pytest.MonkeyPatch, has_instruction: bool
 ) -> None:
-    monkeypatch.setattr(checksum, "HAS_CRC32C", has_instruction)
+    monkeypatch.setattr(checksum, "has_crc32c", lambda: has_instruction)
     data = random.Random(8).randbytes(9000)
     starts, sizes = np.array([0, 100, 4000], INT64), np.array([61, 3000, 5000], INT64)
     want = [crc32c(data[start + 21 : start + size]) for start, size in zip(starts, sizes, strict=True)]

@@ -58,13 +58,15 @@ print(result(1), sum(result.stats.cache_hits.values()))
 FINGERPRINTS = """
 import importlib, pkgutil
 import siltstone
-from siltstone.base.records.kernel import _fingerprint
+from siltstone.base.records.compiling import fingerprint
+from siltstone.base.records.kernel import load
 
+load()
 for module in pkgutil.walk_packages(siltstone.__path__, "siltstone."):
     if not module.name.startswith(("siltstone.spark", "siltstone.tables", "siltstone.__main__")):
         for name, value in sorted(vars(importlib.import_module(module.name)).items()):
             if hasattr(value, "nopython_signatures"):
-                print(module.name, name, _fingerprint(value.__wrapped__))
+                print(module.name, name, fingerprint(value.__wrapped__))
 """
 
 

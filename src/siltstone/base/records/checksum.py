@@ -17,7 +17,13 @@ from crc32c import crc32c
 
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records import layout
-from siltstone.base.records.kernel import HAS_CRC32C, crc_of_byte_at, crc_of_word_at, kernel
+from siltstone.base.records.kernel import (
+    chosen_kernel,
+    crc_of_byte_at,
+    crc_of_word_at,
+    has_crc32c,
+    kernel,
+)
 from siltstone.base.records.layout import BatchHeaders, Bytes, Flags, Int64
 from siltstone.base.records.varint import load_word
 
@@ -122,7 +128,7 @@ def _crc32c_by_instruction(data: Bytes, start: int, end: int) -> np.uint32:
     return _finish_crc32c(np.uint64(0xFFFFFFFF), origin + start, origin + end)
 
 
-crc32c_of = _crc32c_by_instruction if HAS_CRC32C else _crc32c_by_tables
+crc32c_of = chosen_kernel(lambda: _crc32c_by_instruction if has_crc32c() else _crc32c_by_tables)
 """CRC32C of ``data[start:end]``: for kernels, and for small batches."""
 
 
@@ -132,7 +138,7 @@ def batch_checksums(data: Bytes, starts: Int64, sizes: Int64) -> Checksums:
     ``starts`` and ``sizes`` (int64) are the batches' positions in ``data`` and their whole sizes.
     """
     checked_from, ends = starts + layout.CHECKSUM_START, starts + sizes
-    if HAS_CRC32C and int(sizes.sum()) < _LARGE_BATCH_SIZE * len(starts):
+    if has_crc32c() and int(sizes.sum()) < _LARGE_BATCH_SIZE * len(starts):
         out = np.empty(len(starts), np.uint32)
         crc32c_of_ranges(data, checked_from, ends, out)
         return out

@@ -1,9 +1,8 @@
-"""How Siltstone compiles its kernels: the only module that imports numba.
+"""Kernels: functions that numba compiles.
 
-A kernel is a leaf: arrays in, arrays out, no I/O and no Python object. It is compiled once for each
-signature and kept on disk, beside the package where that is writable, else in the user's cache, else
-in ``NUMBA_CACHE_DIR``; where none of them can be written, each process compiles it. Machine code on disk is
-used as long as the kernel's file has the same time and size, and the kernel the same ``_fingerprint``.
+A kernel is a leaf: arrays in, arrays out, no I/O and no Python object. Importing numba takes longer than
+importing the rest of the package, and many processes call no kernel, so a kernel is a ``Kernel`` until
+something calls one. Then ``load`` imports ``compiling``, and puts numba's functions in the places of all.
 
 Kernels read records by address (an int64), not by array and index: numba counts references for each array
 that one function passes to another, which takes longer than reading a field. ``byte_at`` checks nothing. Its
@@ -13,137 +12,117 @@ caller has compared the address with the end of an array, and holds that array.
 from __future__ import annotations
 
 import functools
-import hashlib
+import importlib
+import sys
+import threading
 from collections.abc import Callable
-from enum import EnumType
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any, TypeVar, cast
-
-import numpy as np
-from llvmlite import ir
-from llvmlite.binding import get_host_cpu_features
-from numba import config, njit, types
-from numba.extending import intrinsic
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+class Kernel:
+    """A kernel until ``load``, and afterwards for those who hold it outside of the package's modules: calls
+    and attributes are those of numba's function."""
+
+    def __init__(self, make: Callable[[ModuleType], Any], function: Callable[..., Any] | None = None) -> None:
+        """``make``: numba's function, from the module ``compiling``; ``function``: the Python function."""
+        self._make, self._compiled = make, None
+        if function is not None:
+            functools.update_wrapper(self, function)
+
+    def compiled(self) -> Any:
+        """numba's function. In any thread."""
+        if self._compiled is None:
+            with _lock:
+                made = self._make(_compiling())
+                self._compiled = made.compiled() if isinstance(made, Kernel) else made
+        return self._compiled
+
+    def __call__(self, *arguments: Any) -> Any:
+        load()
+        return self.compiled()(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.compiled(), name)
+
+
+_lock = threading.RLock()
+_kernels: list[Kernel] = []
+"""Those that were made before ``load``."""
+_is_loaded = threading.Event()
+
+
+def _compiling() -> ModuleType:
+    return importlib.import_module("siltstone.base.records.compiling")
+
+
+def load() -> None:
+    """Import numba, and put its functions in the place of each ``Kernel`` in the package's modules and in
+    those that declare kernels, if that has not been done. A call of a ``Kernel`` does it. In any thread."""
+    if _is_loaded.is_set():
+        return
+    with _lock:
+        if _is_loaded.is_set():
+            return
+        for space in _spaces():
+            for name, value in list(space.items()):
+                if isinstance(value, Kernel):
+                    space[name] = value.compiled()
+        _kernels.clear()
+        _is_loaded.set()
+
+
+def _spaces() -> list[dict[str, Any]]:
+    """The globals of the package's modules, and of those outside of it that declare kernels."""
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("siltstone.")]
+    spaces = [vars(module) for module in modules if module is not None]
+    spaces += [kernel.__wrapped__.__globals__ for kernel in _kernels if "__wrapped__" in vars(kernel)]
+    return list({id(space): space for space in spaces}.values())
+
+
+def _declared(make: Callable[[ModuleType], Any], function: Callable[..., Any] | None = None) -> Any:
+    """A ``Kernel``, or numba's function once numba is there."""
+    kernel = Kernel(make, function)
+    with _lock:
+        if _is_loaded.is_set():
+            return kernel.compiled()
+        _kernels.append(kernel)
+    return kernel
+
+
 def kernel(function: Function) -> Function:
-    """Compile ``function`` with numba: cached on disk where possible, without the GIL."""
-    try:
-        compiled: Any = njit(cache=True, nogil=True)(function)
-        _guard_cache(compiled._cache._cache_file, _fingerprint(function))
-    except RuntimeError:  # "cannot cache function …: no locator available"
-        compiled = njit(nogil=True)(function)
-    return cast(Function, compiled)
-
-
-def _guard_cache(cache_file: Any, fingerprint: str) -> None:
-    """Make numba treat a kernel's cache as empty if it has another fingerprint, or cannot be read.
-
-    numba compares the time and size of the kernel's file only (numba 0.60 to 0.68, ``IndexDataCacheFile``).
-    And it reads an index whole before it compares: the index names the classes of a kernel's arguments, so
-    after one of them was renamed or moved, reading the index fails, and every call with it.
-    """
-    cache_file._source_stamp = cache_file._source_stamp, fingerprint
-    load = cache_file._load_index
-
-    def load_index() -> Any:
-        try:
-            return load()
-        except Exception:  # unpickling raises anything: a missing class, a truncated file
-            return {}
-
-    cache_file._load_index = load_index
-
-
-@functools.cache
-def _fingerprint(function: Any) -> str:
-    """A digest of everything that the machine code of ``function`` depends on, in its own file and in others.
-
-    numba freezes the constants that a kernel uses, and LLVM inlines the kernels that it calls, so a change of
-    either in another file makes the machine code on disk wrong.
-    """
-    codes = [function.__code__]
-    values = [cell.cell_contents for cell in function.__closure__ or ()]
-    for code in codes:  # the list grows in the loop: an intrinsic has functions within functions
-        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-        named = [function.__globals__.get(name) for name in code.co_names]
-        owners = [owner for owner in named if isinstance(owner, EnumType) or _is_siltstone_module(owner)]
-        members = [getattr(owner, name, None) for owner in owners for name in code.co_names]
-        values += [code.co_code, *code.co_consts, *named, *members]
-    return hashlib.sha256("|".join(map(_constant_text, values)).encode()).hexdigest()
-
-
-def _is_siltstone_module(value: Any) -> bool:
-    return isinstance(value, ModuleType) and value.__name__.startswith("siltstone.")
-
-
-def _constant_text(value: Any) -> str:
-    """A constant, or a called kernel or intrinsic, as text that is the same in each process; else ""."""
-    if hasattr(value, "__wrapped__"):
-        return _fingerprint(value.__wrapped__)
-    if isinstance(value, np.ndarray):
-        return value.tobytes().hex()
-    return repr(value) if isinstance(value, bytes | int | float | str | tuple | np.generic) else ""
+    """Compile ``function`` with numba when it is first called: cached on disk where possible, without the
+    GIL."""
+    return cast(Function, _declared(lambda compiling: compiling.compiled_kernel(function), function))
 
 
 def inline_kernel(function: Function) -> Function:
     """Compile a short function into every kernel that calls it, since the call would take longer than its
     body."""
-    return cast(Function, njit(nogil=True, inline="always")(function))
+    return cast(Function, _declared(lambda compiling: compiling.compiled_inline_kernel(function), function))
 
 
-def _byte_at(typing: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
-        return builder.zext(builder.load(pointer), ir.IntType(64))
-
-    return types.int64(types.int64), generate
+def chosen_kernel(choose: Callable[[], Function]) -> Function:
+    """The kernel that ``choose`` returns when it is first called: what the processor has is asked then."""
+    return cast(Function, _declared(lambda _: choose()))
 
 
-byte_at: Any = intrinsic(_byte_at)
+@functools.cache
+def has_crc32c() -> bool:
+    """Whether kernels may use the processor's instruction for CRC32C: only that of x86, and not if
+    ``NUMBA_CPU_NAME`` chooses another processor."""
+    return bool(_compiling().HAS_CRC32C)
+
+
+byte_at: Any = _declared(lambda compiling: compiling.byte_at)
 """The byte at an address (int64 → int64)."""
-
-
-HAS_CRC32C = bool(dict(get_host_cpu_features()).get("sse4.2")) and not vars(config).get("CPU_NAME")
-"""Whether kernels may use the processor's instruction for CRC32C: only that of x86, and not if
-``NUMBA_CPU_NAME`` chooses another processor."""
-
-
-def _call_c_function(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word = ir.IntType(64)
-        pointer = builder.inttoptr(arguments[0], ir.FunctionType(word, [word] * 5).as_pointer())
-        return builder.call(pointer, arguments[1:])
-
-    return types.int64(*[types.int64] * 6), generate
-
-
-call_c_function: Any = intrinsic(_call_c_function)
+call_c_function: Any = _declared(lambda compiling: compiling.call_c_function)
 """Calls the C function at an address (int64) with five int64 arguments; returns its int64."""
-
-
-def _make_crc_intrinsic(instruction: str, bits: int) -> Any:
-    """An intrinsic that continues a CRC32C over the ``bits`` at an address by an instruction of x86.
-
-    The CRC is a uint64 of which the low half counts, not yet inverted.
-    """
-
-    def declare(typing: Any, crc: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            state, data = ir.IntType(max(bits, 32)), ir.IntType(bits)
-            step = builder.module.declare_intrinsic(instruction, (), ir.FunctionType(state, [state, data]))
-            crc = builder.trunc(arguments[0], state)
-            pointer = builder.inttoptr(arguments[1], data.as_pointer())
-            return builder.zext(builder.call(step, [crc, builder.load(pointer, align=1)]), ir.IntType(64))
-
-        return types.uint64(types.uint64, types.int64), generate
-
-    return intrinsic(declare)
-
-
-crc_of_word_at = _make_crc_intrinsic("llvm.x86.sse42.crc32.64.64", 64)
+crc_of_word_at: Any = _declared(lambda compiling: compiling.crc_of_word_at)
 """Continues a CRC32C over the eight bytes at an address."""
-crc_of_byte_at = _make_crc_intrinsic("llvm.x86.sse42.crc32.32.8", 8)
+crc_of_byte_at: Any = _declared(lambda compiling: compiling.crc_of_byte_at)
 """Continues a CRC32C over the byte at an address."""
