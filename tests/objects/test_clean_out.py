@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,14 @@ from siltstone.base import files
 from siltstone.base.errors import BusyError, DirectoryRefusedError, UsageError
 from siltstone.base.files import backups as stored
 from siltstone.base.files import objects
-from siltstone.base.files.backups import restore_points
+from siltstone.base.files.backups import BackedUpFile, restore_points
 from siltstone.cli.main import run
 from siltstone.commands.backup import BackupRequest, backup, restore
+from siltstone.commands.clean import CleanRequest, clean
+from siltstone.compaction import putting
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.inplace.stored_copy import FileToPut
+from siltstone.compaction.putting import put_file
 from tests.support.objects.faulty import BUSY, CHANGED, DENIED, LOST, FaultyProxy, faulty_proxy
 from tests.support.objects.store import upload
 from tests.support.thoroughness import THOROUGH
@@ -92,6 +97,48 @@ def test_a_copy_in_a_bucket_has_the_bytes_of_a_copy_on_a_disk(
     assert not files.exists(target / "writer.json")
     with st.open(tmp_path / "restored", mode="a") as opened:
         opened.send("users", b"goes on", key=b"0")
+
+
+class OnExecutors(InProcessEngine):
+    """As an engine whose tasks run on other machines: each puts the new segments that it writes."""
+
+    has_executors = True
+
+    def put_files(
+        self, target: Path, known_chunks: Collection[str], to_put: Sequence[FileToPut]
+    ) -> list[BackedUpFile]:
+        writer = stored.ChunkWriter(target, known_chunks)
+        return [put_file(Path(file.source), file.name, target, writer) for file in to_put]
+
+
+@pytest.mark.parametrize("fault", [None, DENIED])
+def test_tasks_put_the_segments_that_they_write(
+    fault: str | None,
+    logs: Path,
+    target: Path,
+    tmp_path: Path,
+    proxy: FaultyProxy,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Into folders of their own: the one of this process stays empty. If one cannot put, its log fails."""
+    cleaned(logs, target)
+    executors, there = tmp_path / "executors", target.with_name("there")
+    executors.mkdir()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{executors},{tmp_path}/second")
+    written, put = list[str](), putting.put_file
+    monkeypatch.setattr(putting, "put_file", lambda path, *of: (written.append(str(path)), put(path, *of))[1])
+    if fault is not None:
+        proxy.fail(fault, words=("PUT", "there/chunks"))
+    request = CleanRequest(directories=[logs], out=there, force=True, topics=["users"], spill_dir=tmp_path)
+    (result,) = clean(request, engine=lambda *_: OnExecutors()).results
+    assert list(executors.iterdir()) == []
+    assert written and all(path.startswith(f"{executors}/siltstone-new-") for path in written)
+    if fault is None:
+        assert result.status == "cleaned"
+        assert contents_of(there) == contents_of(target)
+    else:
+        assert result.status == "failed" and "does not allow" in result.reason
+        assert latest(there) == latest(logs)
 
 
 def test_commands_read_a_copy_as_a_directory(

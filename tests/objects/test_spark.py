@@ -19,7 +19,6 @@ from siltstone.base import files
 from siltstone.base.errors import EngineError
 from siltstone.base.files import objects
 from siltstone.base.files.backups import BackedUpFile, RestorePoint, restore_points
-from siltstone.compaction.inplace import stored_copy
 from siltstone.compaction.inplace.stored_copy import FileToPut
 from siltstone.spark.clean import put_files_task
 from siltstone.spark.rows import report_of, rows_of
@@ -160,7 +159,6 @@ def test_tasks_put_what_a_cleaning_leaves_as_it_is(
         "siltstone.base.files.backups.put_new",
         lambda path, data: (by_driver.append(str(path)), put(path, data))[1],
     )
-    monkeypatch.setattr(stored_copy, "BY_TASKS_BYTES", 1)
     new = [file for file in expected.directories[0].files if file.name.startswith("users-")]
     new_chunk = next(file.chunks[0] for file in new if file.name.endswith(".log") and file.size)
     session = start_session("local-cluster[2,1,1024]")

@@ -319,6 +319,7 @@ def clean(
         engine_of_run = functools.cache(lambda: make_engine(request, progress))
         if isinstance(destination, StoredCopy):
             destination.workers = lambda: engine_of_run() if engine_of_run.cache_info().currsize else None
+            destination.start_workers = engine_of_run
         cleaner = _cleaner(request, destination, engine_of_run, progress)
         results, excluded = _run_cleaner(cleaner, destination, audit, request.plan_options(now_ms))
         # The first call starts the engine; there was none if there was nothing to clean.

@@ -157,6 +157,8 @@ def with_ranges(work: LogWork, waves: Sequence[Sequence[Group]], workers: int) -
     """The work with its groups cut into ranges, where that is possible and worth it with so many
     ``workers``. ``waves``: the groups that are rewritten at one time. (A dry run writes no pieces.)"""
     has_space = work.has_space_for_pieces or work.staging is None
+    if work.chunk_store is not None:  # a piece is on the disk of one executor, which the others do not see
+        return work
     if not (has_space and work.may_cut_segments) or work.has_message_sets:
         return work
     ranges: list[GroupRange] = []

@@ -28,10 +28,12 @@ from crc32c import crc32c
 from siltstone.base import files
 from siltstone.base.config import INT_MAX
 from siltstone.base.errors import CheckFailedError, SourceChangedError
+from siltstone.base.files.backups import BackedUpFile
 from siltstone.base.known_types import known
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.layout import CONTROL_BIT
+from siltstone.compaction.putting import ChunkStore, put_staged
 from siltstone.compaction.report import LogFailure, RecordCounts, Summable, failure_of, first_failure
 from siltstone.compaction.rewrite import (
     NOT_RETAINED,
@@ -204,7 +206,8 @@ class GroupReport:
     ``retained_count``: how many retained offsets the task got. ``size``: bytes of the new log.
     ``largest_timestamp``: of its records, in ms, -1 without a record; None before the group was written.
     ``staged``: paths of the staged files by kind. ``identity``: of the staged log's file when it was verified
-    (``files.FileStat.identity``), empty before.
+    (``files.FileStat.identity``), empty before. ``put``: the files by kind that the task has put into a store
+    (``LogWork.chunk_store``), without names; they are not staged any more.
     """
 
     group_index: int
@@ -214,6 +217,7 @@ class GroupReport:
     largest_timestamp: int | None = None
     staged: dict[str, str] = field(default_factory=dict)
     identity: list[int] = field(default_factory=list)
+    put: dict[str, BackedUpFile] = field(default_factory=dict)
     failure: LogFailure | None = None
 
 
@@ -416,6 +420,8 @@ def rewrite_with_filter(
     try:
         if work.staging is None:
             rewrite.rewrite_batches(_SegmentWriter(work, group_range, None, rewrite.buffers))
+        elif work.chunk_store is not None:
+            rewrite.put(stem, work.chunk_store)
         elif part.pieces:
             rewrite.stage_piece(part.pieces[0], Path(work.staging) / f"{stem}.{PIECE}")
         else:
@@ -525,6 +531,14 @@ class _RangeRewrite:
                 Throttler(work.limits.io_bytes_per_second).maybe_throttle(read)
                 segment_writer.drop_cached()
         finish_staged(report, staged_indexes)
+
+    def put(self, stem: str, store: ChunkStore) -> None:
+        """``stage`` in a folder that only this task uses, and put the files into the store."""
+        report = self.report
+        with files.temporary_directory("siltstone-new-", files.local_folder_of_executor()) as folder:
+            self.stage(Path(folder) / stem)
+            report.put = put_staged(report.staged, store)
+            report.staged, report.identity = {}, []
 
     def stage_piece(self, piece: PieceReport, path: Path) -> None:
         """Write the piece of a part of a group to ``path`` and verify it; if no batch changes, the piece is a

@@ -50,6 +50,7 @@ from siltstone.compaction.keys import (
     group_offsets,
     merge_bucket,
 )
+from siltstone.compaction.putting import ChunkStore
 from siltstone.compaction.report import SKIPPED, LogFailure, Summable, failure_of
 from siltstone.compaction.statistics import (
     MERGE_BYTES_PER_COUNTED_ENTRY,
@@ -571,7 +572,8 @@ class LogWork:
     input split may be a part of a segment. ``has_space_for_pieces``: there is disk space for the pieces of
     groups beside the new segments.
     ``cut_ranges``: the log's ranges if a group was cut, else none. ``statistics``: what is counted on the
-    way; None for nothing.
+    way; None for nothing. ``chunk_store``: where tasks put the new segments, which they write to folders of
+    their own then; None if they leave them in ``staging``.
     """
 
     name: str
@@ -590,6 +592,12 @@ class LogWork:
     has_space_for_pieces: bool = False
     cut_ranges: tuple[GroupRange, ...] = ()
     statistics: StatisticsOptions | None = None
+    chunk_store: ChunkStore | None = None
+
+    @property
+    def shared_staging(self) -> str | None:
+        """The folder that tasks share with the driver; None if they write nothing there."""
+        return self.staging if self.chunk_store is None else None
 
     @property
     def ranges(self) -> Sequence[GroupRange]:

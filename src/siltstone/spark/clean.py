@@ -53,8 +53,9 @@ from siltstone.compaction.engine import (
     offset_span,
     with_ranges,
 )
-from siltstone.compaction.inplace.stored_copy import FileToPut, put_file
+from siltstone.compaction.inplace.stored_copy import FileToPut
 from siltstone.compaction.keys import EntryBlob
+from siltstone.compaction.putting import put_file
 from siltstone.compaction.report import UNCLEANABLE, failure_of
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import (
@@ -420,15 +421,15 @@ class SparkEngine(SparkWorkers):
 
     @property
     def has_executors(self) -> bool:
-        """Do tasks run in other processes than this machine's own, as far as the session says?"""
-        return not is_connect(self._session) and not is_local(self._session.sparkContext.master)
+        """May tasks run on other machines? All but a local master's may; of a Connect server it is not
+        known."""
+        return is_connect(self._session) or not is_local(self._session.sparkContext.master)
 
     def put_files(
         self, target: Path, known_chunks: Collection[str], to_put: Sequence[FileToPut]
     ) -> list[BackedUpFile]:
-        """Put files that are in a store, or in a folder that all share, into a copy in a store, a few in each
-        task
-        (``stored_copy.FilePutter``). Raises EngineError."""
+        """Put files of a store into a copy in a store, a few in each task (``stored_copy.FilePutter``).
+        Raises EngineError."""
         sizes = [file.size for file in to_put]
         tasks = min(len(to_put), 4 * self.workers)
         inputs = [[to_put[index] for index in part] for part in neighbours(sizes, tasks)]
@@ -474,7 +475,7 @@ class SparkEngine(SparkWorkers):
         names = [work.name for part in inputs for work in part]
         title = f"{len(names)} logs" if len(names) > 1 else names[0]
         size = sum(work.size for part in inputs for work in part)
-        staging = [work.staging for part in inputs for work in part if work.staging is not None]
+        staging = [work.shared_staging for part in inputs for work in part if work.shared_staging is not None]
         reports = self._run_numbered(title, len(inputs), clean_whole_task, inputs, size=size, staging=staging)
         return [report_of(row, LogReport) for row in reports]
 
@@ -540,7 +541,7 @@ class SparkEngine(SparkWorkers):
                 Stage(function=lookup_task, arguments=(work, inputs), tasks=len(inputs), needs_claim=True),
             )
             all_stages = _with_assembly(work, stages, rows.LOOKED_UP)
-            job = Job(stages=all_stages, title=work.name, staging=work.staging, size=work.size)
+            job = Job(stages=all_stages, title=work.name, staging=work.shared_staging, size=work.size)
             reports = run_in_exchange_stage(self._session, job, self._progress)
             if reports is not None:
                 return _broadcast_join_report(work, reports)
@@ -600,7 +601,10 @@ class SparkEngine(SparkWorkers):
     def _rewrite(self, work: LogWork, stage: Stage, size: int, kind: str = rows.REPORT) -> list[Row]:
         """Run a stage that rewrites ``size`` bytes, and assemble pieces; returns reports of this ``kind``."""
         job = Job(
-            stages=_with_assembly(work, [stage], kind), title=work.name, staging=work.staging, size=size
+            stages=_with_assembly(work, [stage], kind),
+            title=work.name,
+            staging=work.shared_staging,
+            size=size,
         )
         return run_with_shuffles(self._session, job, self._progress, is_rewriting=True)
 
@@ -621,7 +625,7 @@ class SparkEngine(SparkWorkers):
             Stage(function=task, arguments=(work,), tasks=rewrite_tasks),
         ]
         all_stages = _with_assembly(work, stages) if is_rewriting else stages
-        return self._run(all_stages, work.name, work.staging, work.size)
+        return self._run(all_stages, work.name, work.shared_staging, work.size)
 
     def _splits_of_tasks(self, work: LogWork, workers: int) -> list[list[InputSplit]]:
         """The input splits of each task that extracts entries; no split extends over a cut of a group."""

@@ -1,7 +1,8 @@
 """A standalone cluster of Spark: a master and workers of one core, each a process of its own.
 
 A worker has its own address, work directory, home and temporary folder, and executors inherit them. (Spark
-speculates only on another host.) Its environment has no Siltstone: a driver names the executors' Python,
+speculates only on another host.) ``hidden``: folders that workers see as empty ones of their own, as on other
+machines. Its environment has no Siltstone: a driver names the executors' Python,
 ``INSTALLED`` or ``BARE``. A worker that gets SIGPWR is decommissioned. The benchmark uses it, too
 (``bench/clusters.py``).
 """
@@ -86,12 +87,18 @@ def submit(cluster: Cluster, settings: Mapping[str, str]) -> list[str]:
     return command
 
 
-def _java(kind: str, words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Any:
-    """Start a master or worker."""
+def _java(
+    kind: str,
+    words: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    prefix: Sequence[str] = (),
+) -> Any:
+    """Start a master or worker, by the command of ``prefix``."""
     jars = class_archive.INSTALLED_SPARK / "jars"
     main = f"org.apache.spark.deploy.{kind}.{kind.capitalize()}"
     options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dspark.decommission.enabled=true"]
-    command = [java_command(), *options, "-cp", f"{jars}/*", main, *words]
+    command = [*prefix, java_command(), *options, "-cp", f"{jars}/*", main, *words]
     with (folder / f"{kind}.log").open("wb") as log:
         return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
 
@@ -120,8 +127,21 @@ def _write_pythons(folder: Path) -> None:
         script.chmod(0o755)
 
 
+def hiding(folders: Sequence[Path]) -> list[str]:
+    """The beginning of a command that sees these folders as empty ones, which nobody else sees: a file system
+    in memory is mounted over each, in a mount namespace of the command."""
+    if not folders:
+        return []
+    script = (
+        'for folder; do shift; [ "$folder" = -- ] && exec "$@"; mount -t tmpfs none "$folder" || exit; done'
+    )
+    return ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh", *map(str, folders), "--"]
+
+
 @contextlib.contextmanager
-def standalone_cluster(folder: Path, *, workers: int = 2, memory: str = "1g") -> Iterator[Cluster]:
+def standalone_cluster(
+    folder: Path, *, workers: int = 2, memory: str = "1g", hidden: Sequence[Path] = ()
+) -> Iterator[Cluster]:
     """A cluster of so many workers, with a core and so much memory for executors each, for the block."""
     _write_pythons(folder)
     base = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "XDG_CACHE_HOME")}
@@ -135,7 +155,7 @@ def standalone_cluster(folder: Path, *, workers: int = 2, memory: str = "1g") ->
         started = []
         for number in range(1, workers + 1):
             place, words = folder / f"worker-{number}", ["--cores", "1", "--memory", memory, url]
-            started.append(_worker(place, f"127.0.0.{number}", words, base))
+            started.append(_worker(place, f"127.0.0.{number}", words, base, hiding(hidden)))
             stack.callback(_stop, started[-1])
         for number, worker in enumerate(started, 1):
             _said(worker, folder / f"worker-{number}" / "worker.log", "(Successfully registered with master)")
@@ -145,14 +165,16 @@ def standalone_cluster(folder: Path, *, workers: int = 2, memory: str = "1g") ->
 _PORTS = ("--port", "0", "--webui-port", "0", "--host")
 
 
-def _worker(place: Path, host: str, words: Sequence[str], base: Mapping[str, str]) -> Any:
+def _worker(
+    place: Path, host: str, words: Sequence[str], base: Mapping[str, str], prefix: Sequence[str]
+) -> Any:
     """Start a worker in folders of its own."""
     for part in ("home", "tmp", "work"):
         (place / part).mkdir(parents=True)
     own = {"HOME": place / "home", "TMPDIR": place / "tmp", "SPARK_LOCAL_DIRS": place / "tmp"}
     environment = {**base, **{key: str(at) for key, at in own.items()}, "SPARK_LOCAL_IP": host}
     where = ["--work-dir", str(place / "work")]
-    return _java("worker", [*_PORTS, host, *where, *words], place, environment)
+    return _java("worker", [*_PORTS, host, *where, *words], place, environment, prefix)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -1108,6 +1108,12 @@ def temporary_directory(prefix: str, parent: str | None = None) -> tempfile.Temp
     return tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True)
 
 
+def local_folder_of_executor() -> str | None:
+    """In a task of Spark: a folder of its executor's own disks, which Spark removes when the executor ends.
+    Else None."""
+    return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
+
+
 def temporary_file() -> IO[bytes]:
     """An open file without a name."""
     return tempfile.TemporaryFile()

@@ -3,7 +3,7 @@
 ::
 
     a log is cleaned ─► its new files, in a folder of this machine ─► chunks in the store; the folder is empty
-      large ones are put by the engine's tasks where these run on executors, others by this process
+      on executors: each task cleans into a folder of its own, and puts the files itself
     all other files of the source ─► chunks in the store
     all chunks are there ─► the restore point (If-None-Match)
 
@@ -17,25 +17,26 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+import msgspec
+
 from siltstone.base import files
+from siltstone.base.config import LONG_MAX
+from siltstone.base.errors import CheckFailedError
 from siltstone.base.files import backups
 from siltstone.base.files.backups import BackedUpDirectory, BackedUpFile, ChunkWriter, RestorePoint
 from siltstone.compaction.inplace.destination import CleanedCopy, SpaceBudget
 from siltstone.compaction.inplace.expiry import Expiry
 from siltstone.compaction.inplace.planning import LogState, PlannedLog
+from siltstone.compaction.putting import ChunkStore, put_file
+from siltstone.compaction.staging import GroupReport
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import SEGMENT_KINDS, segment_file
-
-BY_TASKS_BYTES = 64 << 20
-"""From so many bytes on, a log's new segments are put by tasks: a job costs more than to put fewer."""
-_READABLE = 0o644
-"""The mode of files whose source is an object, which has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,39 +62,18 @@ class FileToPut:
 
 @runtime_checkable
 class FilePutter(Protocol):
-    """An engine whose workers put files that each of them can read. ``has_executors``: they are not this
-    process and its children only."""
+    """An engine whose workers put files of a store. ``has_executors``: its workers may be other machines,
+    which share no folder with this one."""
 
     @property
     def has_executors(self) -> bool:
-        """Do tasks spare this machine's network and processor?"""
+        """May tasks run on other machines?"""
         ...
 
     def put_files(
         self, target: Path, known_chunks: Collection[str], to_put: Sequence[FileToPut]
     ) -> list[BackedUpFile]:
         """Put the chunks of files; those of ``known_chunks`` are there. Raises EngineError."""
-
-
-def put_file(source: Path, name: str, target: Path, writer: ChunkWriter) -> BackedUpFile:
-    """Put a file's chunks. Those of a restore point of the same store are not read: the store copies them.
-    Raises SourceChangedError, OSError."""
-    status = files.stat(source, follow=False)
-    stored = files.stored_chunks(source)
-    is_near = stored is not None and files.is_same_store(stored.target, target)
-    if stored is not None and is_near and stored.chunk_bytes == backups.CHUNK_BYTES:
-        chunks = writer.copy(stored.target, stored.names, status.size)
-    else:
-        with files.Reader(source) as reader:
-            chunks = writer.put_file(reader, status.size)
-    return BackedUpFile(
-        name=name,
-        size=status.size,
-        modified_ns=status.modified_ns,
-        inode=0,
-        mode=_READABLE if files.is_object(source) else status.mode,
-        chunks=chunks,
-    )
 
 
 @contextlib.contextmanager
@@ -119,11 +99,13 @@ def stored_target(
 class StoredCopy(CleanedCopy):
     """A cleaned copy of ``source`` as a restore point of a store.
 
-    ``workers``: returns the run's engine, None if there is none; its workers put what is in a store and stays
-    as it is.
+    ``workers``: returns the run's engine, None if there is none yet; its workers put what is in a store and
+    stays as it is. ``start_workers``: starts the engine, and returns it. If its tasks may run on other
+    machines, each puts the new segments that it writes; else this process does.
     """
 
     workers: Callable[[], object] = staticmethod(lambda: None)
+    start_workers: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(self, run: str, source: LogDirectory, target: StoredTarget) -> None:
         super().__init__(run, source, target.folder / "copy")
@@ -135,7 +117,11 @@ class StoredCopy(CleanedCopy):
         self._pool = ThreadPoolExecutor(backups.THREADS, thread_name_prefix="siltstone-put")
 
     def space_budget(self, state: LogState, max_extra_bytes: int | None) -> SpaceBudget:
-        """The free space of the folder, for the logs that are being cleaned."""
+        """The free space of the folder, for the logs that are being cleaned. What executors have is not
+        known: if one has too little, its log fails."""
+        if self._tasks_put():
+            size = LONG_MAX if max_extra_bytes is None else max_extra_bytes
+            return SpaceBudget(size=size, inodes=None, frees_sources=False)
         budget = super().space_budget(state, max_extra_bytes)
         size = budget.size if max_extra_bytes is None else min(budget.size, max_extra_bytes)
         return SpaceBudget(size=size, inodes=budget.inodes, frees_sources=False)
@@ -143,17 +129,37 @@ class StoredCopy(CleanedCopy):
     def refuse_too_little_space(self) -> None:
         """A store has space for the copy."""
 
+    def _tasks_put(self) -> bool:
+        """Do the tasks put the new segments?"""
+        engine = self.start_workers()
+        return isinstance(engine, FilePutter) and engine.has_executors
+
+    def setup_log(self, planned: PlannedLog) -> None:
+        """Tell the tasks where they put new segments."""
+        super().setup_log(planned)
+        if self._tasks_put():
+            store = ChunkStore(target=self._stored.path, known_chunks=self._stored.known_chunks)
+            planned.work = replace(planned.work, chunk_store=store)
+
+    def commit_groups(self, planned: PlannedLog, groups: Sequence[GroupReport]) -> None:
+        """Note what the tasks have put. Raises CheckFailedError unless it has the size that was cleaned."""
+        super().commit_groups(planned, [group for group in groups if not group.put])
+        for group in groups:
+            for kind, file in group.put.items():
+                base = planned.work.groups[group.group_index].base_offset
+                name = f"{planned.state.path.name}/{segment_file(base, kind)}"
+                if kind == "log" and file.size != group.size:
+                    reason = f"{file.size} bytes were put, but its task reported {group.size}"
+                    raise CheckFailedError(reason, path=name)
+                self._files[name] = Future()
+                self._files[name].set_result(msgspec.structs.replace(file, name=name))
+
     def commit_log(self, planned: PlannedLog) -> None:
-        """Put the log's new files, and remove them from this machine."""
+        """Put the log's new files that are here, and remove them from this machine."""
         folder = self._folder(planned.state)
-        new = {folder / name: status.size for name, status in sorted(files.list_files(folder).items())}
-        putter = self.workers()
-        is_large = sum(new.values()) >= BY_TASKS_BYTES
-        if is_large and isinstance(putter, FilePutter) and putter.has_executors:
-            self._put_by_tasks(putter, new)
-        else:
-            for put in [self._put(path) for path in new]:
-                put.result()
+        new = [folder / name for name in sorted(files.list_files(folder))]
+        for put in [self._put(path) for path in new]:
+            put.result()
         for path in new:
             files.unlink(path)
         # Only now the copy does without the old segments: if a put fails, it has the log as it was.
@@ -170,16 +176,6 @@ class StoredCopy(CleanedCopy):
         """Stop putting; no restore point is made."""
         self._pool.shutdown(cancel_futures=True)
         super().abort_run()
-
-    def _put_by_tasks(self, putter: FilePutter, new: Mapping[Path, int]) -> None:
-        """Let the workers put new files, which they see in the folder. Raises EngineError."""
-        to_put = [
-            FileToPut(source=str(path), name=str(path.relative_to(self._partial_copy)), size=size)
-            for path, size in new.items()
-        ]
-        for file in putter.put_files(self._stored.path, self._stored.known_chunks, to_put):
-            self._files[file.name] = Future()
-            self._files[file.name].set_result(file)
 
     def _put(self, source: Path, target: Path | None = None) -> Future[BackedUpFile]:
         """Begin to put a file, under the name that ``target`` has in the copy."""
