@@ -43,7 +43,8 @@ _DEFAULTS = {
 _APIS_HEAD = '''\
 """The APIs of Kafka 4.3 that have messages here. Made by ``scripts/wire_messages.py``.
 
-Whether the broker announces one is ``dispatch.HANDLERS``' to say.
+Each row: number, name, lowest and highest version, first flexible version (KIP-482). The broker announces
+those that have a handler in ``dispatch.HANDLERS``.
 """
 
 from siltstone.broker.wire.api import Api
@@ -112,7 +113,7 @@ def _default(field: dict[str, Any], kind: str, is_array: bool, is_struct: bool) 
 
 
 def told_apart(request: dict[str, Any], response: dict[str, Any]) -> list[dict[str, Any]]:
-    """Both; where the answer has another structure of the same name, its own begins with ``Response``."""
+    """Both; where the response has another structure of the same name, its own begins with ``Response``."""
     of_request = dict(structures_of(request["fields"]))
     names = {
         name for name, fields in structures_of(response["fields"]) if of_request.get(name, fields) != fields
@@ -140,7 +141,7 @@ def structures_of(fields: list[dict[str, Any]]) -> Iterator[tuple[str, list[dict
 
 def structures(message: dict[str, Any], written: dict[str, list[str]]) -> Iterator[str]:
     """The classes of a message: those in it first. ``written``: the lines of the module's classes; a request
-    and its answer may share one."""
+    and its response may share one."""
     common = {struct["name"]: struct for struct in message.get("commonStructs", ())}
     valid = versions(message["validVersions"])
 
@@ -173,7 +174,7 @@ def module(name: str, messages: list[dict[str, Any]]) -> str:
     """The module of an API."""
     written: dict[str, list[str]] = {}
     classes = "\n\n".join(structure for message in messages for structure in structures(message, written))
-    head = f'"""Requests and answers of {name}. Made by ``scripts/wire_messages.py``."""\n\n'
+    head = f'"""Requests and responses of {name}. Made by ``scripts/wire_messages.py``."""\n\n'
     fields = [word for word in ("NEVER", "ZERO_ID") if re.search(rf"\b{word}\b", classes)]
     imports = ["from typing import Annotated, ClassVar\n"]
     if "field(" in classes:
@@ -204,7 +205,7 @@ def main(jar_path: str) -> None:
     )
     table = f"APIS: dict[int, Api] = {{\n    api.key: api\n    for api in (\n{calls}    )\n}}\n"
     named = "".join(f"{snake(name).upper()} = {key}\n" for key, name, *_ in sorted(rows))
-    (WIRE / "apis.py").write_text(_APIS_HEAD + table + '"""All of them by their number."""\n' + named)
+    (WIRE / "apis.py").write_text(_APIS_HEAD + table + '"""The APIs by their number."""\n' + named)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ import pytest
 
 from siltstone.base import files
 from siltstone.base.files import FileSlice
-from siltstone.broker.answers import ConnectionInfo, Piece, RefusedFrameError
 from siltstone.broker.connection import SCRATCH_BYTES
+from siltstone.broker.request_context import ConnectionInfo, Piece, RefusedFrameError
 from tests.support.turned_loop import TurnedLoop
 
 MIB = 1 << 20

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from siltstone.broker.delayed import DelayedAnswer, awaited
+from siltstone.broker.delayed import DelayedResponse, awaited
 
 
 class Refused(Exception):
     """An error of a handler."""
 
 
-def delivered(delayed: DelayedAnswer) -> list[Any]:
+def delivered(delayed: DelayedResponse) -> list[Any]:
     """What is delivered, from now on."""
     outcomes = list[Any]()
     delayed.deliver_to(outcomes.append)
@@ -22,7 +22,7 @@ def delivered(delayed: DelayedAnswer) -> list[Any]:
 
 
 def test_what_is_made_of_a_response_is_delivered_at_once() -> None:
-    delayed = DelayedAnswer()
+    delayed = DelayedResponse()
     outcomes = delivered(delayed)
     delayed.encode = lambda outcome: [f"encoded {outcome}"]
     delayed.complete("response")
@@ -30,11 +30,11 @@ def test_what_is_made_of_a_response_is_delivered_at_once() -> None:
 
 
 def test_an_error_is_encoded_and_what_encode_raises_is_delivered() -> None:
-    error, delayed = Refused(), DelayedAnswer()
+    error, delayed = Refused(), DelayedResponse()
     outcomes = delivered(delayed)
     delayed.complete(error)
     assert outcomes == [error]
-    other = DelayedAnswer()
+    other = DelayedResponse()
     outcomes = delivered(other)
     other.encode = lambda outcome: ["the response of an error"]
     other.complete(error)
@@ -42,14 +42,14 @@ def test_an_error_is_encoded_and_what_encode_raises_is_delivered() -> None:
 
 
 def test_an_answer_that_is_complete_before_it_is_asked_for() -> None:
-    delayed = DelayedAnswer()
+    delayed = DelayedResponse()
     delayed.complete("response")
     assert delivered(delayed) == ["response"]
 
 
 def test_a_cancelled_answer_is_not_delivered() -> None:
     cancelled = list[str]()
-    delayed = DelayedAnswer(on_cancel=lambda: cancelled.append("cancelled"))
+    delayed = DelayedResponse(on_cancel=lambda: cancelled.append("cancelled"))
     outcomes = delivered(delayed)
     delayed.cancel()
     delayed.complete("too late")
@@ -109,10 +109,10 @@ def test_a_coroutine_that_is_cancelled_by_others_ends_the_connection() -> None:
 
 def test_an_answer_is_awaited_or_cancelled_with_the_coroutine_that_waits() -> None:
     async def steps() -> None:
-        async def wait(delayed: DelayedAnswer) -> Any:
+        async def wait(delayed: DelayedResponse) -> Any:
             return await delayed
 
-        first, second, third = DelayedAnswer(), DelayedAnswer(), DelayedAnswer()
+        first, second, third = DelayedResponse(), DelayedResponse(), DelayedResponse()
         tasks = [asyncio.ensure_future(wait(delayed)) for delayed in (first, second, third)]
         await asyncio.sleep(0)
         first.complete("response")

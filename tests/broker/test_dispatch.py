@@ -9,11 +9,18 @@ from typing import Any
 import pytest
 
 from siltstone.base.errors import InvalidTopicError
-from siltstone.broker.answers import CLOSE, NO_ANSWER, Call, ConnectionInfo, RefusedFrameError, Unanswered
 from siltstone.broker.counts import Counts
-from siltstone.broker.delayed import DelayedAnswer
+from siltstone.broker.delayed import DelayedResponse
 from siltstone.broker.dispatch import HANDLERS, Dispatcher, Handler
 from siltstone.broker.quotas import QuotaManager
+from siltstone.broker.request_context import (
+    CLOSE,
+    NO_RESPONSE,
+    Call,
+    ConnectionInfo,
+    NoResponse,
+    RefusedFrameError,
+)
 from siltstone.broker.wire.apis import (
     API_VERSIONS,
     APIS,
@@ -85,15 +92,15 @@ def failing(error: Exception, *, later: str) -> Handler:
         await asyncio.sleep(0)
         raise error
 
-    def handler_delayed(broker: object, request: Message, call: Call) -> DelayedAnswer:
-        delayed = DelayedAnswer()
+    def handler_delayed(broker: object, request: Message, call: Call) -> DelayedResponse:
+        delayed = DelayedResponse()
         asyncio.get_running_loop().call_soon(lambda: delayed.complete(error))
         return delayed
 
-    return {"": handler, "a coroutine": handler_later, "a delayed answer": handler_delayed}[later]
+    return {"": handler, "a coroutine": handler_later, "a delayed response": handler_delayed}[later]
 
 
-@pytest.mark.parametrize("later", ["", "a coroutine", "a delayed answer"])
+@pytest.mark.parametrize("later", ["", "a coroutine", "a delayed response"])
 def test_a_failure_has_a_code_where_the_answer_has_a_place_for_it(
     later: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -108,14 +115,14 @@ def test_a_failure_has_a_code_where_the_answer_has_a_place_for_it(
 
 
 def test_no_answer_is_sent_where_none_is_wanted() -> None:
-    def returning(what: Unanswered) -> Handler:
-        async def later() -> Unanswered:
+    def returning(what: NoResponse) -> Handler:
+        async def later() -> NoResponse:
             return what
 
         return lambda broker, request, call: later() if call.version == 1 else what
 
     for version in (0, 1):
-        assert dispatch(returning(NO_ANSWER), version=version) == b""
+        assert dispatch(returning(NO_RESPONSE), version=version) == b""
         with pytest.raises(RefusedFrameError):
             dispatch(returning(CLOSE), version=version)
 

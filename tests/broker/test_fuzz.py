@@ -24,10 +24,10 @@ from typing import Any
 
 import pytest
 
-from siltstone.broker.answers import Call, ConnectionInfo, RefusedFrameError
-from siltstone.broker.delayed import DelayedAnswer
+from siltstone.broker.delayed import DelayedResponse
 from siltstone.broker.dispatch import HANDLERS, Dispatcher
 from siltstone.broker.limits import STALLED_SECONDS
+from siltstone.broker.request_context import Call, ConnectionInfo, RefusedFrameError
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.apis import (
     ALTER_CONFIGS,
@@ -121,7 +121,7 @@ class Target:
                 with contextlib.suppress(StopIteration):
                     answer.send(None)
                 answer.close()
-            elif isinstance(answer, DelayedAnswer):
+            elif isinstance(answer, DelayedResponse):
                 answer.cancel()
         return tried, refused
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from siltstone.broker.answers import ListenerAddress
 from siltstone.broker.errors import Code
 from siltstone.broker.listeners import BrokerListener
+from siltstone.broker.request_context import ListenerAddress
 from siltstone.broker.separate import BrokerProcess
 from siltstone.broker.server import BrokerServer
 from siltstone.broker.wire import apis

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from siltstone.broker.answers import Activity, ConnectionInfo, Piece
 from siltstone.broker.counts import BOUNDS_MS, ApiCounts, PhaseCounts
+from siltstone.broker.request_context import Activity, ConnectionInfo, Piece
 from tests.broker.test_connection import echo, frame
 from tests.support.turned_loop import TurnedLoop
 

@@ -9,7 +9,6 @@ import socket
 
 import pytest
 
-from siltstone.broker.answers import Activity, Call, ConnectionInfo, Piece
 from siltstone.broker.quotas import (
     ANONYMOUS,
     CONNECTION,
@@ -25,6 +24,7 @@ from siltstone.broker.quotas import (
     Rate,
     TokenBucket,
 )
+from siltstone.broker.request_context import Activity, Call, ConnectionInfo, Piece
 from siltstone.broker.server import DELAYED_MAX
 from siltstone.runtime.quotas import Quotas
 from tests.broker.test_connection import echo, frame

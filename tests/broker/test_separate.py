@@ -131,7 +131,7 @@ def test_errors_are_those_of_the_other_process(broker: BrokerProcess, tmp_path: 
     with pytest.raises(UsageError, match="clock"):
         BrokerProcess(clock=ManualClock(5))
     for error in (ValueError("x"), FileNotFoundError(2, "no such file", "a")):
-        again = RaisedError.of(error).again()
+        again = RaisedError.of(error).to_exception()
         assert str(error) in str(again)
         assert isinstance(again, (RuntimeError, FileNotFoundError))
     assert broker.topics.names() == []

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from siltstone.broker.answers import ListenerAddress
+from siltstone.broker.request_context import ListenerAddress
 from siltstone.broker.wire.messages.api_versions import ApiVersionsRequest
 from siltstone.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from siltstone.broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic

@@ -221,9 +221,9 @@ def test_what_went_wrong_is_shown_without_a_barrier(visitor: Visitor, open_serve
                 served.opened().directories[0].go_offline("the disk failed")
             visitor.browser.get(visitor.url + path)
             assert words in text_of(visitor.browser), (name, text_of(visitor.browser))
-            if visitor.browser.find_elements(By.CSS_SELECTOR, "details.same"):
+            if visitor.browser.find_elements(By.CSS_SELECTOR, "details.equivalents"):
                 visitor.browser.execute_script(
-                    "for (const each of document.querySelectorAll('details.same')) each.open = true"
+                    "for (const each of document.querySelectorAll('details.equivalents')) each.open = true"
                 )
             keep(visitor.browser, axe, name)
     finally:

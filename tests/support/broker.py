@@ -16,7 +16,7 @@ from siltstone.base.clock import Clock, ManualClock
 from siltstone.base.errors import NotAllowedError, StorageError
 from siltstone.base.files import FileSlice
 from siltstone.base.records.layout import Bytes
-from siltstone.broker.answers import Call, ConnectionInfo, ListenerAddress
+from siltstone.broker.request_context import Call, ConnectionInfo, ListenerAddress
 from siltstone.broker.store import Broker
 from siltstone.commands.changes import ChangeLog
 from siltstone.commands.served import Served

@@ -9,9 +9,9 @@ import socket
 import termios
 from typing import Any, Self
 
-from siltstone.broker.answers import ListenerAddress
 from siltstone.broker.limits import Limits
 from siltstone.broker.quotas import QuotaManager
+from siltstone.broker.request_context import ListenerAddress
 from siltstone.broker.server import AnswerFrame, Sockets
 from siltstone.runtime.quotas import Quotas
 

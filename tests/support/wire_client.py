@@ -6,7 +6,7 @@ import socket
 import struct
 from typing import Any
 
-from siltstone.broker.answers import ListenerAddress
+from siltstone.broker.request_context import ListenerAddress
 from siltstone.broker.wire import codec
 from siltstone.broker.wire.api import Api
 from siltstone.broker.wire.apis import API_VERSIONS, APIS

@@ -33,7 +33,7 @@ def client(served: Served) -> TestClient:
 
 def same_of(text: str) -> str:
     """The commands beside the form of a page."""
-    return "".join(re.findall(r'<details class="same">.*?</details>', text, re.S))
+    return "".join(re.findall(r'<details class="equivalents">.*?</details>', text, re.S))
 
 
 def result_of(client: TestClient, served: Served, answer_json: dict[str, str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@
     handlers        KafkaApis                            one module for an API or a group of them
     purgatory       DelayedOperationPurgatory            parked fetches
     turns           num.io.threads                       fetches take turns with other requests
-    delayed         Send in a later callback             answers that come later
+    delayed         Send in a later callback             responses that come later
     sessions        FetchSession                         incremental fetches
     store           ReplicaManager, MetadataCache        what handlers use of the open logs
     wire            RequestHeader, ApiMessage            bytes to messages and back; does no I/O

@@ -1,4 +1,5 @@
-"""Calls of a program to its broker in another process, over a socket pair.
+"""Calls of a program to its embedded broker that runs in another process (``broker.separate``), over a socket
+pair.
 
 ::
 
@@ -6,9 +7,9 @@
     program   {method: "send_many", arguments: {topic: …, records: […]}}
     broker    {result: …, error: null}   or   {result: null, error: {kind: "UsageError", reason: …}}
 
-One call at a time, answered in order. An error that the package declares is raised again as it was, an
-``OSError`` with its number; nothing of what comes is ever run as code.
-"""
+Calls are answered one at a time, in order. An error that the package declares is raised in the program as it
+was in the broker, an ``OSError`` with its number. Received bytes are data only (no pickle), never run as
+code."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class CalledMethod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RaisedError(msgspec.Struct, frozen=True, kw_only=True):
-    """An error that crosses the socket. ``kind``: its class; ``number``: of an OSError."""
+    """An error that crosses the socket. ``kind``: its class; ``number``: the errno of an OSError."""
 
     kind: str
     reason: str
@@ -68,8 +69,8 @@ class RaisedError(msgspec.Struct, frozen=True, kw_only=True):
             return cls(kind=kind, reason=error.strerror or str(error), path=name, number=error.errno)
         return cls(kind=kind, reason=str(error))
 
-    def again(self) -> Exception:
-        """The error, to be raised; a RuntimeError with its text if the package does not declare it."""
+    def to_exception(self) -> Exception:
+        """The error to raise; a RuntimeError with its text if the package does not declare it."""
         if self.number is not None:
             return OSError(self.number, self.reason, self.path)
         kind = getattr(errors, self.kind, None)
@@ -83,7 +84,7 @@ class RaisedError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @known
-class CallAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class CallResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The response to a call."""
 
     result: msgspec.Raw = msgspec.Raw(b"\xc0")
@@ -91,35 +92,37 @@ class CallAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Channel:
-    """One end of a socket pair; ``call`` for one thread at a time, which waits for the other one's."""
+    """One end of the socket pair. ``call`` and ``ask`` may be used by several threads: each waits until the
+    call of another one is answered."""
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
         self._lock = threading.Lock()
 
     def call(self, kind: type[Result], method: str, /, **arguments: object) -> Result:
-        """The result of a method. Raises what it raises; EOFError if the other end is gone."""
+        """The result of a method. Raises what it raises; EOFError if the other process has ended."""
         return msgspec.msgpack.decode(self.ask(method, arguments), type=kind)
 
     def ask(self, method: str, arguments: dict[str, Any], descriptors: Sequence[int] = ()) -> msgspec.Raw:
-        """The same, not decoded; ``descriptors``: for the other process."""
+        """The same, not decoded. ``descriptors``: file descriptors that the other process receives with the
+        call."""
         with self._lock:
             self.send(CalledMethod(method=method, arguments=arguments), descriptors)
-            answer = self.receive(CallAnswer)
-        if answer.error is not None:
-            raise answer.error.again()
-        return answer.result
+            response = self.receive(CallResponse)
+        if response.error is not None:
+            raise response.error.to_exception()
+        return response.result
 
     def answer(self, result: object = None) -> None:
         """Send a result."""
-        self.send(CallAnswer(result=msgspec.Raw(_encoded(result))))
+        self.send(CallResponse(result=msgspec.Raw(_encoded(result))))
 
     def refuse(self, error: Exception) -> None:
         """Send an error."""
-        self.send(CallAnswer(error=RaisedError.of(error)))
+        self.send(CallResponse(error=RaisedError.of(error)))
 
     def send(self, message: object, descriptors: Sequence[int] = ()) -> None:
-        """Send a message, with descriptors for the other process. Raises EOFError."""
+        """Send a message, with file descriptors for the other process. Raises EOFError."""
         data = _encoded(message)
         head = _LENGTH.pack(len(data))
         try:
@@ -160,28 +163,29 @@ def _encoded(message: object) -> bytes:
     return msgspec.msgpack.encode(message, enc_hook=_plain)
 
 
-def _plain(thing: Any) -> object:
-    """numpy's numbers as Python's, paths and what else has no form of its own as text."""
-    return thing.item() if hasattr(thing, "item") else str(thing)
+def _plain(value: Any) -> object:
+    """A value of a type that msgspec does not know: a number of numpy's as Python's, anything else, such as a
+    path, as text."""
+    return value.item() if hasattr(value, "item") else str(value)
 
 
 # The broker's side
 
 
 def answer_calls(broker: EmbeddedBroker, channel: Channel) -> None:
-    """Answer the program's calls until it closes the broker, or is gone."""
+    """Answer the program's calls until it closes the broker, or ends."""
     while True:
         try:
-            asked = channel.receive(CalledMethod)
+            called = channel.receive(CalledMethod)
         except EOFError:
             return broker.close()
         try:
-            result = _METHODS[asked.method](broker, **asked.arguments)
+            result = _METHODS[called.method](broker, **called.arguments)
         except Exception as error:  # the program gets it
             channel.refuse(error)
             continue
         channel.answer(result)
-        if asked.method == "close":
+        if called.method == "close":
             return None
 
 
@@ -208,7 +212,7 @@ def _write_positions(broker: EmbeddedBroker) -> None:
     upkeep.write_log_starts()
 
 
-def _named(method: str) -> Callable[..., object]:
+def _method_of_broker(method: str) -> Callable[..., object]:
     return lambda broker, **arguments: operator.attrgetter(method)(broker)(**arguments)
 
 
@@ -217,9 +221,11 @@ _METHODS: Mapping[str, Callable[..., object]] = {
     "set_time": _set_time,
     "write_positions": _write_positions,
     "due": lambda broker: broker.due,
-    **{name: _named(name) for name in ("compact", "tick", "fail", "delay", "cut", "heal", "close")},
     **{
-        f"topics.{name}": _named(f"topics.{name}")
+        name: _method_of_broker(name) for name in ("compact", "tick", "fail", "delay", "cut", "heal", "close")
+    },
+    **{
+        f"topics.{name}": _method_of_broker(f"topics.{name}")
         for name in (
             "names",
             "describe",

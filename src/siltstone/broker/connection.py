@@ -13,9 +13,9 @@
     4  settle    report the memory in use to the budget, and register for reads or writes with the loop
 
 A connection is not read (Kafka: muted) while a response is not sent, while a second request waits for the
-first one's answer, while there is no memory, and while its client is throttled (``quotas``). So its requests
-are answered one after the other, which idempotent producers rely on, and a client that reads nothing cannot
-pile up requests.
+first one's response, while there is no memory, and while its client is throttled (``quotas``). So its
+requests are answered one after the other, which idempotent producers rely on, and a client that reads nothing
+cannot pile up requests.
 
 Each frame has a buffer of its own, which no other request shares: Produce writes offsets into it.
 """
@@ -34,9 +34,9 @@ from itertools import islice
 from typing import Protocol
 
 from siltstone.base.files import FileSlice
-from siltstone.broker.answers import ConnectionInfo, Piece, Pieces, RefusedFrameError
-from siltstone.broker.delayed import DelayedAnswer, awaited
+from siltstone.broker.delayed import DelayedResponse, awaited
 from siltstone.broker.limits import Limits, MemoryBudget
+from siltstone.broker.request_context import ConnectionInfo, Piece, Pieces, RefusedFrameError
 
 SCRATCH_BYTES = 128 << 10
 """The size of the buffer into which all connections receive small frames."""
@@ -69,7 +69,7 @@ class SharedState(Protocol):
     scratch: memoryview
     now: float
 
-    def answer(self, frame: bytearray, info: ConnectionInfo) -> Pieces | DelayedAnswer | Awaitable[Pieces]:
+    def answer(self, frame: bytearray, info: ConnectionInfo) -> Pieces | DelayedResponse | Awaitable[Pieces]:
         """The response to a frame, at once or later. Raises RefusedFrameError to close the connection."""
         ...
 
@@ -103,7 +103,7 @@ class Connection:
         self._data: memoryview = _EMPTY
         self._frame: bytearray | None = None
         self._size = self._received = 0
-        self._delayed: DelayedAnswer | None = None
+        self._delayed: DelayedResponse | None = None
         self._running_bytes = self._out_bytes = self._held = self._skip = 0
         self._out: deque[Piece] = deque()
         self._is_reading = self._is_writing = self._has_eof = self._is_ending = False
@@ -220,7 +220,7 @@ class Connection:
 
     def proceed(self) -> None:
         """Send and answer as much as is possible now, then settle. The loop calls this when the socket is
-        writable, the budget when there is memory, and a delayed answer when it is complete."""
+        writable, the budget when there is memory, and a delayed response when it is complete."""
         if self.is_closed:
             return
         self._active_at, self._waits_its_turn = self._shared.now, False
@@ -252,11 +252,11 @@ class Connection:
                 if frame is None:
                     return
                 answered += 1
-                answer = self._shared.answer(frame, self.info)
-                if type(answer) is list:
-                    self._put(answer)
+                response = self._shared.answer(frame, self.info)
+                if type(response) is list:
+                    self._put(response)
                 else:
-                    self._wait_for(answer, len(frame))  # type: ignore[arg-type]
+                    self._wait_for(response, len(frame))  # type: ignore[arg-type]
         except RefusedFrameError as error:
             self._end(str(error))
         except Exception as error:
@@ -309,9 +309,9 @@ class Connection:
 
     # Answering
 
-    def _wait_for(self, answer: DelayedAnswer | Awaitable[Pieces], frame_bytes: int) -> None:
+    def _wait_for(self, response: DelayedResponse | Awaitable[Pieces], frame_bytes: int) -> None:
         self._running_bytes = frame_bytes
-        delayed = answer if isinstance(answer, DelayedAnswer) else awaited(answer, self._shared.loop)
+        delayed = response if isinstance(response, DelayedResponse) else awaited(response, self._shared.loop)
         self._delayed = delayed
         delayed.deliver_to(self._answered)
 

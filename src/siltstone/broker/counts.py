@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, NamedTuple, get_args, get_type_hints
 
-from siltstone.broker.answers import Activity
+from siltstone.broker.request_context import Activity
 from siltstone.broker.wire.apis import APIS, FETCH
 from siltstone.broker.wire.fields import Message
 from siltstone.broker.wire.messages.fetch import FetchableTopicResponse
@@ -31,8 +31,11 @@ _BOUNDS = tuple(bound / 1000 for bound in BOUNDS_MS)
 
 
 class PhaseCounts:
-    """One phase of requests, such as their wait in a queue: ``seconds`` in all. ``buckets``: as those of
-    ``ApiCounts``, only of requests in which it took longer than the first bound: the others cost nothing."""
+    """The times of one phase of requests, such as their wait in a queue.
+
+    ``seconds``: the sum. ``buckets``: as those of ``ApiCounts``, but requests whose phase took at most the
+    first bound are not counted, to save time; ``with_uncounted`` adds them.
+    """
 
     __slots__ = ("buckets", "seconds")
 
@@ -41,23 +44,26 @@ class PhaseCounts:
         self.seconds = 0.0
 
     def took(self, seconds: float, times: int = 1) -> None:
-        """Count ``times`` requests."""
+        """Count ``times`` requests whose phase took so many seconds."""
         self.seconds += seconds * times
         if seconds > _BOUNDS[0]:
             self.buckets[bisect_left(_BOUNDS, seconds)] += times
 
-    def of_all(self, requests: int) -> list[int]:
-        """The buckets with the requests that are not in them."""
+    def with_uncounted(self, requests: int) -> list[int]:
+        """The buckets with those of ``requests`` requests that ``took`` has not counted in the first one."""
         buckets = list(self.buckets)
         buckets[0] += max(requests - sum(buckets), 0)
         return buckets
 
 
 class ApiCounts:
-    """The requests of one API since the start. ``buckets``: how many took at most each of ``BOUNDS_MS``, and
-    how many took longer. ``queued``, ``parked``, ``throttled``, ``sent``: phases of them; of those that were
-    parked ``parked_in_all`` and ``parked_local`` have the whole time, and the time without the wait.
-     ``request_bytes`` and ``response_bytes`` are without the four of the length."""
+    """The requests of one API since the start.
+
+    ``buckets``: how many took at most each of ``BOUNDS_MS``, and how many took longer. ``queued``,
+    ``parked``, ``throttled``, ``sent``: their phases. Of the requests that were parked, ``parked_in_all`` has
+    the whole times, and ``parked_local`` the times without the wait in the purgatory. ``request_bytes`` and
+    ``response_bytes``: of frames, without the four bytes of their lengths.
+    """
 
     __slots__ = (
         "buckets",
@@ -105,17 +111,17 @@ class ApiCounts:
 
     def phases(self) -> dict[str, tuple[list[int], float]]:
         """(how many took at most each of ``BOUNDS_MS``, and longer; seconds in all) of each phase, by Kafka's
-        names. There is no queue of responses: one that is made is sent as far as the client takes it."""
+        names. Kafka's ``responsequeuetimems`` is missing: there is no queue of responses."""
         count, parked = self.count, self.parked_requests
-        in_all, without = self.parked_in_all.of_all(parked), self.parked_local.of_all(parked)
+        in_all, without = self.parked_in_all.with_uncounted(parked), self.parked_local.with_uncounted(parked)
         rows = zip(self.buckets, in_all, without, strict=True)
         local = [of_all - of_parked + of_local for of_all, of_parked, of_local in rows]
         return {
-            "requestqueuetimems": (self.queued.of_all(count), self.queued.seconds),
+            "requestqueuetimems": (self.queued.with_uncounted(count), self.queued.seconds),
             "localtimems": (local, self.seconds - self.parked.seconds),
-            "remotetimems": (self.parked.of_all(count), self.parked.seconds),
-            "throttletimems": (self.throttled.of_all(count), self.throttled.seconds),
-            "responsesendtimems": (self.sent.of_all(count), self.sent.seconds),
+            "remotetimems": (self.parked.with_uncounted(count), self.parked.seconds),
+            "throttletimems": (self.throttled.with_uncounted(count), self.throttled.seconds),
+            "responsesendtimems": (self.sent.with_uncounted(count), self.sent.seconds),
         }
 
     @property
@@ -193,7 +199,7 @@ class Counts:
                 if code:
                     self.errors[key, code] += 1
 
-    def not_appended(self, name: str | None, key: int, code: int) -> None:
+    def append_failed(self, name: str | None, key: int, code: int) -> None:
         """Count a batch that was refused. ``name``: of its topic; None if there is no such topic. In any
         thread."""
         self.refused(key, (code,))

@@ -1,13 +1,13 @@
-"""``DelayedAnswer``: the answer to a request that is not ready yet.
+"""``DelayedResponse``: the response to a request that is not ready yet.
 
 ::
 
-    handler ─► DelayedAnswer ─► dispatch sets ``encode`` ─► connection: deliver_to(its function)
+    handler ─► DelayedResponse ─► dispatch sets ``encode`` ─► connection: deliver_to(its function)
     later: complete(message or error) ─► encode ─► pieces ─► that function, which sends them
 
 Elsewhere this is a future of asyncio, and a task. But thousands of fetches are parked at one time, and each
 of them would take a dozen objects and three turns of the loop; here the response is made and sent within the
-call of ``complete``. An awaitable, such as a coroutine, becomes a delayed answer by ``awaited``.
+call of ``complete``. An awaitable, such as a coroutine, becomes a delayed response by ``awaited``.
 
 Everything runs in the loop's thread; any thread may read ``is_parked``.
 """
@@ -26,14 +26,13 @@ def _as_it_is(outcome: Any) -> Any:
     return outcome
 
 
-class DelayedAnswer:
-    """The answer to one request. It is completed once, in a later turn of the loop than the one in which it
+class DelayedResponse:
+    """The response to one request. It is completed once, in a later turn of the loop than the one in which it
     was returned, unless it was cancelled before.
 
-    ``encode``: makes what is sent (``answers.Pieces``) of the response, or of the error that was raised
-    instead. ``on_cancel``: is called when the answer is cancelled. ``is_parked``: does the request wait in
-    the purgatory?
-    """
+    ``encode``: makes what is sent (``request_context.Pieces``) of the response, or of the error that was
+    raised instead. ``on_cancel``: is called when the response is cancelled. ``is_parked``: does the request
+    wait in the purgatory?"""
 
     __slots__ = ("_deliver", "_made", "encode", "is_cancelled", "is_parked", "on_cancel")
 
@@ -63,14 +62,15 @@ class DelayedAnswer:
             deliver(self._made)
 
     def cancel(self) -> None:
-        """The connection is closed, so the answer is not delivered."""
+        """The connection is closed, so the response is not delivered."""
         self.is_cancelled = True
         if self.on_cancel is not None:
             self.on_cancel()
             self.on_cancel = None
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """For a coroutine that waits for the answer of a handler; if it is cancelled, so is the answer."""
+        """For a coroutine that waits for the response of a handler; if it is cancelled, so is the
+        response."""
         future = asyncio.get_running_loop().create_future()
         self.deliver_to(partial(_settle, future))
         try:
@@ -87,11 +87,11 @@ def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
         future.set_result(outcome)
 
 
-def awaited(awaitable: Awaitable[Any], loop: asyncio.AbstractEventLoop) -> DelayedAnswer:
-    """The result of an awaitable as a delayed answer; a coroutine runs in a task."""
+def awaited(awaitable: Awaitable[Any], loop: asyncio.AbstractEventLoop) -> DelayedResponse:
+    """The result of an awaitable as a delayed response; a coroutine runs in a task."""
     task = asyncio.ensure_future(awaitable, loop=loop)
     # In the loop's next turn: a coroutine that is cancelled before its first step gives a warning.
-    delayed = DelayedAnswer(on_cancel=lambda: loop.call_soon(task.cancel))
+    delayed = DelayedResponse(on_cancel=lambda: loop.call_soon(task.cancel))
 
     def complete(task: asyncio.Future[Any]) -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()

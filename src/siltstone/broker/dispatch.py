@@ -23,18 +23,8 @@ from typing import Any, NamedTuple, TypeAlias
 from msgspec import structs
 
 from siltstone.broker import quotas
-from siltstone.broker.answers import (
-    CLIENT_ID_MAX,
-    CLOSE,
-    NO_ANSWER,
-    Call,
-    ConnectionInfo,
-    Piece,
-    RefusedFrameError,
-    Unanswered,
-)
 from siltstone.broker.counts import ApiCounts, codes_in
-from siltstone.broker.delayed import DelayedAnswer
+from siltstone.broker.delayed import DelayedResponse
 from siltstone.broker.errors import Code, code_of
 from siltstone.broker.handlers import (
     cluster,
@@ -51,6 +41,16 @@ from siltstone.broker.handlers import (
     versions,
 )
 from siltstone.broker.handlers import quotas as quota_handlers
+from siltstone.broker.request_context import (
+    CLIENT_ID_MAX,
+    CLOSE,
+    NO_RESPONSE,
+    Call,
+    ConnectionInfo,
+    NoResponse,
+    Piece,
+    RefusedFrameError,
+)
 from siltstone.broker.store import Broker
 from siltstone.broker.wire import apis, codec
 from siltstone.broker.wire.api import Api
@@ -61,10 +61,10 @@ from siltstone.broker.wire.headers import RequestHeader, read_header, response_h
 from siltstone.broker.wire.messages.fetch import FetchResponse
 
 Handler: TypeAlias = Callable[
-    [Broker, Any, Call], "Message | Unanswered | DelayedAnswer | Awaitable[Message | Unanswered]"
+    [Broker, Any, Call], "Message | NoResponse | DelayedResponse | Awaitable[Message | NoResponse]"
 ]
 """Answers the requests of one API. It runs in the loop's thread: one that is slow or reads a disk is a
-coroutine that awaits ``broker.in_pool``. Fetch returns a ``DelayedAnswer``."""
+coroutine that awaits ``broker.in_pool``. Fetch returns a ``DelayedResponse``."""
 
 HANDLERS: Mapping[int, Handler] = {
     apis.PRODUCE: produce.produce,
@@ -125,7 +125,7 @@ class Dispatcher:
             return None
         if key == apis.FETCH:
             return self._note_fetched
-        return lambda answer: self._counts.refused(key, codes_in(answer))
+        return lambda response: self._counts.refused(key, codes_in(response))
 
     def _note_fetched(self, response: FetchResponse) -> None:
         counts = self._counts
@@ -138,7 +138,7 @@ class Dispatcher:
 
     def answer(
         self, frame: bytearray, connection: ConnectionInfo
-    ) -> list[Piece] | DelayedAnswer | Awaitable[list[Piece]]:
+    ) -> list[Piece] | DelayedResponse | Awaitable[list[Piece]]:
         """The pieces of the response to a frame, at once or later; none if no response is to be sent.
 
         Raises RefusedFrameError, at once or later, if the connection is to be closed.
@@ -172,9 +172,9 @@ class Dispatcher:
             response = route.handler(self._broker, request, call)
         except Exception as error:
             response = self._failure(route, call, error)
-        if isinstance(response, (Message, Unanswered)):
+        if isinstance(response, (Message, NoResponse)):
             return self._answer(route, call, size, response)
-        if isinstance(response, DelayedAnswer):
+        if isinstance(response, DelayedResponse):
             response.encode = partial(self._answer_delayed, route, call, size)
             return response
         return self._answer_later(route, call, size, response)
@@ -190,23 +190,23 @@ class Dispatcher:
         return route
 
     async def _answer_later(
-        self, route: _Route, call: Call, size: int, later: Awaitable[Message | Unanswered]
+        self, route: _Route, call: Call, size: int, later: Awaitable[Message | NoResponse]
     ) -> list[Piece]:
         try:
-            response: Message | Unanswered | Exception = await later
+            response: Message | NoResponse | Exception = await later
         except Exception as error:
             response = error
         return self._answer_delayed(route, call, size, response)
 
     def _answer_delayed(
-        self, route: _Route, call: Call, size: int, outcome: Message | Unanswered | Exception
+        self, route: _Route, call: Call, size: int, outcome: Message | NoResponse | Exception
     ) -> list[Piece]:
         """As ``_answer``, also for the error that a handler has raised later."""
         if isinstance(outcome, Exception):
             outcome = self._failure(route, call, outcome)
         return self._answer(route, call, size, outcome)
 
-    def _answer(self, route: _Route, call: Call, size: int, response: Message | Unanswered) -> list[Piece]:
+    def _answer(self, route: _Route, call: Call, size: int, response: Message | NoResponse) -> list[Piece]:
         """The pieces of the response to a frame of ``size`` bytes. Raises RefusedFrameError."""
         # Fetch throttles by itself: it leaves the records out of the response of a client that is throttled.
         if self._quotas.is_set and route.api.key != apis.FETCH:
@@ -216,15 +216,15 @@ class Dispatcher:
         self._count(route.counts, call, size, 0)
         if response is CLOSE:
             raise RefusedFrameError(f"{route.api.name} failed, and no response can say so")
-        assert response is NO_ANSWER
+        assert response is NO_RESPONSE
         return []
 
-    def _throttled(self, key: int, call: Call, size: int, response: Message | Unanswered) -> Any:
+    def _throttled(self, key: int, call: Call, size: int, response: Message | NoResponse) -> Any:
         """The response, with the time for which the client is throttled."""
         throttle_ms_by_kind = {quotas.REQUEST: 0}
         if key == apis.PRODUCE:
             throttle_ms_by_kind[quotas.PRODUCE] = self._quotas.record(quotas.PRODUCE, call, size)
-        if isinstance(response, Unanswered):
+        if isinstance(response, NoResponse):
             self._quotas.throttle(call, throttle_ms_by_kind)
             return response
         throttle_ms_by_kind[quotas.REQUEST] = self._quotas.used(call, call.seconds)
@@ -234,7 +234,7 @@ class Dispatcher:
         has_place = throttle_ms and "throttle_time_ms" in response.__struct_fields__
         return structs.replace(response, throttle_time_ms=throttle_ms) if has_place else response
 
-    def _failure(self, route: _Route, call: Call, error: Exception) -> Message | Unanswered:
+    def _failure(self, route: _Route, call: Call, error: Exception) -> Message | NoResponse:
         """The response if a handler has raised: its ``error_code`` is that of the error. If the response of
         the API has no such field, CLOSE."""
         api, code = route.api, code_of(error)

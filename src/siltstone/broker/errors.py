@@ -86,7 +86,7 @@ def message_of(error: Exception) -> str | None:
     return error.reason if isinstance(error, (SiltstoneError, RequestRefusedError)) else None
 
 
-def advice_of(error: Exception) -> str | None:
+def message_with_advice_of(error: Exception) -> str | None:
     """``message_of`` with the error's advice, for responses to changes of topics and settings, which tools
     show to their users."""
     message, advice = message_of(error), error.advice if isinstance(error, SiltstoneError) else None

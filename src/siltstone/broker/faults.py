@@ -23,9 +23,9 @@ from typing import Any
 from msgspec import structs
 
 from siltstone.base.errors import UsageError
-from siltstone.broker.answers import CLOSE, Call, Unanswered
 from siltstone.broker.dispatch import Handler
 from siltstone.broker.errors import Code
+from siltstone.broker.request_context import CLOSE, Call, NoResponse
 from siltstone.broker.store import Broker
 from siltstone.broker.wire import apis
 from siltstone.broker.wire.apis import APIS
@@ -83,8 +83,8 @@ class Faults:
         if key is None:
             known = ", ".join(sorted(api.name for api in APIS.values()))
             raise UsageError(f"there is no API {api!r}", advice=f"pass one of {known}")
-        has_place = key in _ANSWERS or "error_code" in APIS[key].response.__struct_fields__
-        if fault.code is not None and not has_place:
+        has_error_code = key in _ERROR_RESPONSES or "error_code" in APIS[key].response.__struct_fields__
+        if fault.code is not None and not has_error_code:
             raise UsageError(
                 f"the response of {api} has no place for an error of the whole request",
                 advice="cut the connection, or delay the response",
@@ -130,16 +130,16 @@ class Faults:
 async def _carried_out(
     fault: InjectedFault, handler: Handler, broker: Broker, request: Any, call: Call
 ) -> Any:
-    answer: Any = None
-    if fault.after or (fault.code is None and not fault.cuts) or call.api_key in _FROM_THE_ANSWER:
-        answer = handler(broker, request, call)
-        answer = await answer if inspect.isawaitable(answer) else answer
+    response: Any = None
+    if fault.after or (fault.code is None and not fault.cuts) or call.api_key in _CALLED_FOR_ERRORS:
+        response = handler(broker, request, call)
+        response = await response if inspect.isawaitable(response) else response
     if fault.cuts:
         return CLOSE
-    if fault.code is None or isinstance(answer, Unanswered):
-        return answer
-    if call.api_key in _ANSWERS:
-        return _ANSWERS[call.api_key](request, answer, fault.code)
+    if fault.code is None or isinstance(response, NoResponse):
+        return response
+    if call.api_key in _ERROR_RESPONSES:
+        return _ERROR_RESPONSES[call.api_key](request, response, fault.code)
     return APIS[call.api_key].response(error_code=fault.code)
 
 
@@ -217,13 +217,13 @@ def _create_topics(request: CreateTopicsRequest, _: object, code: int) -> Create
     )
 
 
-_ANSWERS: Mapping[int, Callable[[Any, Any, int], Message]] = {
+_ERROR_RESPONSES: Mapping[int, Callable[[Any, Any, int], Message]] = {
     apis.PRODUCE: _produce,
     apis.FETCH: _fetch,
     apis.LIST_OFFSETS: _list_offsets,
     apis.METADATA: _metadata,
     apis.CREATE_TOPICS: _create_topics,
 }
-_FROM_THE_ANSWER = (apis.METADATA,)
+_CALLED_FOR_ERRORS = (apis.METADATA,)
 """APIs whose handler is called even for a request that fails: their error response keeps the rest, such as
 the list of brokers. They change nothing."""

@@ -24,7 +24,7 @@ from typing import Protocol
 
 from siltstone.base.config import INT_MAX, Config
 from siltstone.base.errors import UsageError
-from siltstone.broker.answers import RefusedFrameError
+from siltstone.broker.request_context import RefusedFrameError
 from siltstone.broker.wire.apis import PRODUCE
 
 FRAME_BYTES_MIN = 8

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from siltstone.base.config import Config
 from siltstone.base.errors import UsageError
-from siltstone.broker.answers import ListenerAddress
 from siltstone.broker.limits import Limits
+from siltstone.broker.request_context import ListenerAddress
 
 PLAINTEXT = "PLAINTEXT"
 NONE = "none"

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from siltstone.base.errors import LogError
 from siltstone.broker import quotas
-from siltstone.broker.answers import CLIENT_ID_MAX
 from siltstone.broker.connection import IDLE, RECEIVING, THROTTLED, Connection
 from siltstone.broker.counts import BOUNDS_MS, ApiCounts, TopicCounts
 from siltstone.broker.errors import Code
+from siltstone.broker.request_context import CLIENT_ID_MAX
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.apis import APIS
 from siltstone.commands.clients import ApiRequests, ClientConnection

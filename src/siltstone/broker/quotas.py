@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from siltstone.base.config import Config
-from siltstone.broker.answers import Call
+from siltstone.broker.request_context import Call
 from siltstone.runtime.quotas import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,

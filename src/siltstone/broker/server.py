@@ -27,18 +27,18 @@ from typing import NamedTuple, TypeAlias
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.closing import Closing
 from siltstone.base.errors import SiltstoneError
-from siltstone.broker.answers import ConnectionInfo, ListenerAddress, Pieces
 from siltstone.broker.connection import SCRATCH_BYTES, Connection
-from siltstone.broker.delayed import DelayedAnswer
+from siltstone.broker.delayed import DelayedResponse
 from siltstone.broker.dispatch import HANDLERS, Dispatcher, Handler
 from siltstone.broker.limits import Limits, MemoryBudget
 from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.measuring import BrokerClients
 from siltstone.broker.quotas import CONNECTION, QuotaManager
+from siltstone.broker.request_context import ConnectionInfo, ListenerAddress, Pieces
 from siltstone.broker.store import Broker
 from siltstone.commands.served import Served
 
-AnswerFrame: TypeAlias = Callable[[bytearray, ConnectionInfo], "Pieces | DelayedAnswer | Awaitable[Pieces]"]
+AnswerFrame: TypeAlias = Callable[[bytearray, ConnectionInfo], "Pieces | DelayedResponse | Awaitable[Pieces]"]
 """See ``connection.SharedState.answer``."""
 STOP_SECONDS = 10.0
 """How long the running requests may take when the server stops; then their connections are closed."""

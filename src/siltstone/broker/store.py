@@ -38,7 +38,7 @@ from siltstone.log.validation import validate_and_assign
 from siltstone.runtime.producing import NewRecord, batch_of
 
 if TYPE_CHECKING:
-    from siltstone.broker.answers import Call
+    from siltstone.broker.request_context import Call
 
 THREADS = 4
 """Threads of the pool (Kafka's ``num.io.threads``). Compiled kernels and system calls release the

@@ -183,7 +183,7 @@ def _clean_ranges_by_map(
     buffers, ranges = Buffers(), work.ranges
     for number in numbers:
         report = broadcast.clean_range(work, ranges[number], offset_map, attempt_name(), buffers)
-        yield report_row(rows.LOOKED_UP, report, ranges[number].group).batch()
+        yield report_row(rows.REWRITTEN, report, ranges[number].group).batch()
 
 
 def _broadcast_join_report(work: LogWork, reports: Sequence[Row]) -> LogReport | None:
@@ -192,7 +192,7 @@ def _broadcast_join_report(work: LogWork, reports: Sequence[Row]) -> LogReport |
     if stopped is not None:
         return LogReport(name=work.name, extracted=stopped) if stopped.failure is not None else None
     keys = max(report_of(row, LogReport).dirty_keys for row in reports if row.kind == rows.MERGED)
-    parts = (report_of(row, LogReport) for row in reports if row.kind == rows.LOOKED_UP)
+    parts = (report_of(row, LogReport) for row in reports if row.kind == rows.REWRITTEN)
     return merge_range_reports(work, keys, parts)
 
 
@@ -540,7 +540,7 @@ class SparkEngine(SparkWorkers):
                 Stage(function=dirty_task, arguments=(work, dirty, len(inputs)), tasks=len(dirty)),
                 Stage(function=lookup_task, arguments=(work, inputs), tasks=len(inputs), needs_claim=True),
             )
-            all_stages = _with_assembly(work, stages, rows.LOOKED_UP)
+            all_stages = _with_assembly(work, stages, rows.REWRITTEN)
             job = Job(stages=all_stages, title=work.name, staging=work.shared_staging, size=work.size)
             reports = run_in_exchange_stage(self._session, job, self._progress)
             if reports is not None:
@@ -564,7 +564,7 @@ class SparkEngine(SparkWorkers):
             shared = self._session.sparkContext.broadcast(offset_map)
         stage = Stage(function=shared_lookup_task, arguments=(work, shared, inputs), tasks=len(inputs))
         try:
-            reports = self._rewrite(work, stage, work.size, rows.LOOKED_UP)
+            reports = self._rewrite(work, stage, work.size, rows.REWRITTEN)
         finally:
             with contextlib.suppress(Exception):  # Spark may be gone, and the broadcast with it.
                 shared.destroy()

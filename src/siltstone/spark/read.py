@@ -99,12 +99,12 @@ def read(
 
     ``path``: one, or all log.dirs of one broker. ``topic``: one or several, in a list or separated by commas;
     all by default. ``as_of``: an offset (int), or a time (ISO text or datetime, UTC where it has no zone).
-    ``offsets``, ``timestamps``: (start, end), below the end, None for no bound; with ``partitions`` and
-    ``keys`` (bytes, or text for UTF-8; one or many) the records that are returned. ``decode``: how the values
-    become a typed column, ``st.Json``, ``st.Avro`` or ``st.Protobuf``, or {"key": …}. ``storage_options``:
-    those of an object store; where there are none, the session's ``fs.s3a.*``. The other options are those of
-    the data source, under their own names (``minPartitions``) or in snake case (``min_partitions``), and
-    Python's values: ``True``, ``["key", "value"]``, ``{"users": {"0": 5}}``.
+    ``offsets``, ``timestamps``, ``partitions`` and ``keys`` choose records: ranges are (start, end) without
+    the end, with None for no bound; keys are bytes, or text for UTF-8, one or many. ``decode``: how the
+    values become a typed column, ``st.Json``, ``st.Avro`` or ``st.Protobuf``, or {"key": …}.
+    ``storage_options``: those of an object store; where there are none, the session's ``fs.s3a.*``. The other
+    options are those of the data source, under their own names (``minPartitions``) or in snake case
+    (``min_partitions``), and Python's values: ``True``, ``["key", "value"]``, ``{"users": {"0": 5}}``.
 
     The DataFrame is the log as it was at the call. Raises UsageError, and what ``tables.table.plan`` raises;
     EngineError where the session's Python has no Siltstone.
@@ -112,7 +112,9 @@ def read(
     use_options(spark, storage_options)
     rows = RowKeywords(offsets=offsets, timestamps=timestamps, partitions=partitions, keys=keys)
     parsed = read_options(path, topic, as_of, rows, options).with_decoders(decode)
-    if is_connect(spark) and any(getattr(one, "schema", "") is None for one in parsed.decoders.values()):
+    if is_connect(spark) and any(
+        getattr(decoder, "schema", "") is None for decoder in parsed.decoders.values()
+    ):
         reason = "through Spark Connect the types of JSON cannot be inferred: the files are the server's"
         raise UsageError(reason, advice="pass st.Json(schema=pa.schema(…))")
     parsed = with_inferred_types(parsed)
@@ -261,5 +263,5 @@ def merge_task(keys: KeyPlan, splits: Sequence[TaskSplit], batches: Batches) -> 
         merged = [merge_entries(keys, bucket, blobs.pop(bucket)) for bucket in buckets]
         offsets = np.sort(np.concatenate(merged))
         for split, offset_range in receivers.get(keys.logs[log], ()):
-            own = offsets_in(offsets, *offset_range)
-            yield from (row.batch() for row in array_rows(RETAINED, split, own, log=log))
+            offsets_of_split = offsets_in(offsets, *offset_range)
+            yield from (row.batch() for row in array_rows(RETAINED, split, offsets_of_split, log=log))

@@ -7,7 +7,8 @@
     cluster_settings    on any other master: only where neither the cluster, nor spark-submit, nor
                         --spark-conf has a value
 
-On a cluster authentication, encryption, memory, the UI, adaptive execution and speculation are its own.
+On a cluster, Siltstone sets nothing of authentication, encryption, memory, the UI, adaptive execution and
+speculation: the settings of the cluster hold.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ def local_settings(master: str, spill_folder: str | None, java_options: str, dae
 
 
 def driver_java_options(further: str) -> str:
-    """The options of the driver's Java on this machine; ``further`` ones begin with a space."""
+    """The options of the driver's Java on this machine. ``further``: more of them, as text that begins with a
+    space; or empty."""
     quiet = (Path(__file__).parent / "log4j2.properties").as_uri()
     return f"-Dlog4j2.configurationFile={quiet} {_JAVA_OPTIONS}{further}"
 

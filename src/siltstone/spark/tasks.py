@@ -67,7 +67,7 @@ def freeze_imports() -> None:
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
     """In a Python process of Spark, report an error that Siltstone or the system raises within the block in
-    one line, with its code in the next one, and without a traceback, which shows nothing but our code.
+    one line, with its code in the next one, and without a traceback, which has only lines of Siltstone.
 
     Spark shows the text that the process sends: for a failed task below "An exception was thrown from the
     Python worker:". Errors that are not expected keep their traceback.
@@ -174,7 +174,7 @@ def engine_errors(title: str) -> Iterator[None]:
         engine_error = job_error(title, error)
         if engine_error is None:
             raise
-        if UNSHARED in str(error):  # without a cause: it concerns all logs
+        if UNSHARED in str(error):  # the traceback of the cause tells nothing more
             raise engine_error from None
         raise engine_error from error
 
@@ -265,7 +265,7 @@ def _described(session: SparkSession, title: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(Exception):  # Spark may be gone.
+        with contextlib.suppress(Exception):  # Spark may have ended.
             context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]  # None removes it
 
 
@@ -303,7 +303,7 @@ def run_jobs_in_thread(session: SparkSession, job: Callable[[int], Result], jobs
         is_over.set()
         if jobs_left:
             interruption.current().wait_for_callbacks()
-            with contextlib.suppress(Exception):  # Spark may be gone.
+            with contextlib.suppress(Exception):  # Spark may have ended.
                 if not interruption.current().was_signalled:
                     context.cancelJobsWithTag(tag)
 
@@ -372,7 +372,7 @@ def all_or_each(
 ) -> dict[str, Report]:
     """``run`` all logs in one job and, if that fails, each log in a job of its own. Returns results by name.
 
-    ``failed`` makes the result of a log whose own job fails. Raises EngineError if Spark is gone."""
+    ``failed`` makes the result of a log whose own job fails. Raises EngineError if Spark has ended."""
     try:
         return run(logs)
     except EngineError as error:

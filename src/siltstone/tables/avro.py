@@ -6,7 +6,8 @@
     | 0 | schema id | Avro, without a file's header         the id is big-endian; there is no registry here
 
 fastavro reads a value by the schema of its id, and resolves it to the reader's schema. An array whose items
-take no bytes is refused: a few bytes could announce billions of them. Other lengths end at the value's end.
+take no bytes is refused: a few bytes could announce billions of items. All other items take bytes of the
+value, so the size of the value bounds their number.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ class Avro:
         """Read the files now: a task may be on another machine. Raises UsageError, OSError."""
         if not self.schemas:
             raise UsageError("Avro has no schemas", advice="pass st.Avro(schemas={7: 'user.avsc'})")
-        object.__setattr__(self, "schemas", {number: _loaded(one) for number, one in self.schemas.items()})
+        object.__setattr__(
+            self, "schemas", {number: _loaded(schema) for number, schema in self.schemas.items()}
+        )
         if self.reader_schema is None:
             object.__setattr__(self, "reader_schema", self.schemas[max(self.schemas)])
         else:
@@ -108,7 +111,8 @@ def _decode(writers: Mapping[int, Any], reader: Any, value: bytes) -> object:
 
 
 def _loaded(schema: Any) -> AvroSchema:
-    """A schema, from its file if it is a path: a name of a simple type is none."""
+    """A schema: from its file if it is a path. The name of a primitive type, such as "string", is a
+    schema."""
     if isinstance(schema, dict | list) or schema in _SIMPLE:
         return schema  # type: ignore[no-any-return]
     text = files.read_bytes(schema, limit=16 << 20)
@@ -127,13 +131,14 @@ def _parsed(schema: Any) -> Any:
 
 
 def _without_python_types(schema: Any) -> Any:
-    """The schema without logical types that fastavro would make objects of which Arrow does not take."""
+    """The schema without the logical types whose values fastavro would return as Python objects that Arrow
+    does not accept (such as ``uuid``): their values stay what they are stored as."""
     if isinstance(schema, list):
-        return [_without_python_types(one) for one in schema]
+        return [_without_python_types(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
     nested = ("type", "items", "values", "fields")
-    kept = {name: _without_python_types(at) if name in nested else at for name, at in schema.items()}
+    kept = {name: _without_python_types(part) if name in nested else part for name, part in schema.items()}
     if kept.get("logicalType") not in (*_TIMES, "decimal", None):
         del kept["logicalType"]
     return kept
@@ -144,7 +149,8 @@ class _Types:
 
     def __init__(self, schema: Any) -> None:
         _parsed(schema)
-        self._schema, self._named, self._open = schema, {}, []  # type: ignore[var-annotated]
+        self._schema, self._named = schema, {}  # type: ignore[var-annotated]
+        self._unfinished: list[str] = []  # the records whose fields are being converted
         self._depth = 0
 
     def column_type(self) -> pa.DataType:
@@ -194,7 +200,7 @@ class _Types:
         if name in _SIMPLE:
             return _SIMPLE[name]
         full = name if "." in name or not namespace else f"{namespace}.{name}"
-        if full in self._open:
+        if full in self._unfinished:
             raise self._refused(f"is recursive: {full} contains itself")
         return self._named.get(full) or self._named[name]
 
@@ -203,26 +209,30 @@ class _Types:
         space = name.rpartition(".")[0] or schema.get("namespace", namespace)
         full = name if "." in name or not space else f"{space}.{name}"
         if schema["type"] == "enum":
-            made = pa.string()
+            arrow_type = pa.string()
         elif schema["type"] == "fixed":
             if schema["size"] < 1:
                 raise self._refused("has a fixed type of no bytes")
             is_decimal = schema.get("logicalType") == "decimal"
-            made = (
+            arrow_type = (
                 pa.decimal128(schema["precision"], schema.get("scale", 0))
                 if is_decimal
                 else pa.binary(schema["size"])
             )
         else:
-            self._open.append(full)
-            made = pa.struct([(field["name"], self._of(field["type"], space)) for field in schema["fields"]])
-            self._open.pop()
-        self._named[full] = made
-        return made
+            self._unfinished.append(full)
+            arrow_type = pa.struct(
+                [(field["name"], self._of(field["type"], space)) for field in schema["fields"]]
+            )
+            self._unfinished.pop()
+        self._named[full] = arrow_type
+        return arrow_type
 
     @staticmethod
     def _refused(reason: str) -> UsageError:
-        return UsageError(f"the Avro schema {reason}", advice="leave the column as it is: it has the bytes")
+        return UsageError(
+            f"the Avro schema {reason}", advice="leave the column out of decode: it then has the bytes"
+        )
 
 
 def _takes_bytes(item: pa.DataType) -> bool:

@@ -8,8 +8,8 @@
     binary column ─ slices of at most SLICE_ROWS, SLICE_BYTES ─► Python values ─► Arrow column of the type
 
 A format is a frozen, picklable description; its module imports the library that it needs (``Json`` here,
-``tables.avro``, ``tables.protobuf``). Values are hostile: a decoder takes memory in proportion to a value's
-bytes, and whatever it raises for one names the record. Null stays null.
+``tables.avro``, ``tables.protobuf``). Values may be hostile: the memory that a decoder takes is in proportion
+to the bytes of a value, and an error names the record. Null stays null.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ SLICE_ROWS, SLICE_BYTES = 1024, 1 << 20
 """At most so many values (and, but for a single larger one, so many of their bytes) are Python objects at one
 time."""
 SAMPLE_VALUES = 1000
-"""How many first values give JSON without a schema its names and types."""
+"""The names and types of JSON without a schema are inferred from so many values, the first ones."""
 _MAX_LEVELS = 64
 """Values with more levels of nesting do not count for the inferred type."""
-_WHERE_NULL = "decode it with on_error='null' to read such values as null, or pass another schema"
+_UNDECODABLE_ADVICE = "decode it with on_error='null' to read such values as null, or pass another schema"
 
 Decode = Callable[[bytes], object]
 """One value's bytes as what ``pa.array`` takes for the column's type; raises anything for bad bytes."""
@@ -135,7 +135,7 @@ class ColumnDecoding:
         raise UndecodableValueError(
             f"offset {offset}: the {self._name} cannot be decoded as {self._format}: {cause}",
             path=str(topic_partition),
-            advice=_WHERE_NULL,
+            advice=_UNDECODABLE_ADVICE,
         ) from None
 
 
@@ -193,7 +193,7 @@ def _json_type(arrow_type: pa.DataType) -> Any:
     if types.is_list(arrow_type) or types.is_large_list(arrow_type):
         return list[_json_type(arrow_type.value_type) | None]  # type: ignore[misc]
     if types.is_map(arrow_type) and types.is_string(arrow_type.key_type):
-        return _JsonMap.of(_json_type(arrow_type.item_type))
+        return dict[str, _json_type(arrow_type.item_type) | None]  # type: ignore[misc]
     if types.is_integer(arrow_type):
         bits = arrow_type.bit_width
         signed = types.is_signed_integer(arrow_type)
@@ -215,14 +215,6 @@ def _json_type(arrow_type: pa.DataType) -> Any:
         if is_type(arrow_type):
             return python_type
     raise UsageError(f"JSON has no values of the type {arrow_type}", advice="use another type in the schema")
-
-
-class _JsonMap:
-    """``pa.array`` takes a map's items from a dictionary, too."""
-
-    @staticmethod
-    def of(item_type: Any) -> Any:
-        return dict[str, item_type | None]
 
 
 # Names and types from the first values.

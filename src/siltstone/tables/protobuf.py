@@ -92,7 +92,7 @@ class Protobuf:
 def _struct_of(descriptor: Descriptor, outer: tuple[str, ...]) -> pa.DataType:
     if descriptor.full_name in outer:
         reason = f"the Protobuf message {descriptor.full_name} is recursive: it contains itself"
-        raise UsageError(reason, advice="leave the column as it is: it has the bytes")
+        raise UsageError(reason, advice="leave the column out of decode: it then has the bytes")
     inner = (*outer, descriptor.full_name)
     return pa.struct([(field.name, _type_of(field, inner)) for field in descriptor.fields])
 

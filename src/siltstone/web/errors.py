@@ -1,4 +1,4 @@
-"""Errors as answers: Confluent's ``{"error_code", "message"}``, Pulsar's ``{"reason"}``, the console's
+"""Errors as responses: Confluent's ``{"error_code", "message"}``, Pulsar's ``{"reason"}``, the console's
 page. (What the guards refuse before a route sees it is plain text below ``/ui``.)
 
 A status has one meaning in all families: 400 malformed or refused, 401, 403, 404, 409 busy or locked, 412
@@ -72,23 +72,23 @@ ErrorPage = Callable[[Request, int, str], Response]
 def install(app: FastAPI, error_page: ErrorPage) -> None:
     """Let the application answer with errors in the forms above, those of the console as ``error_page``."""
 
-    def answer(request: Request, status: int, number: int, message: str) -> Response:
+    def respond(request: Request, status: int, number: int, message: str) -> Response:
         path, accepted = request.url.path, request.headers.get("accept", "*/*")
         if path.startswith(CONSOLE) and ("text/html" in accepted or "*/*" in accepted):
             return error_page(request, status, message)
         return error_answer(path, status, number, message)
 
     def known(request: Request, error: Exception) -> Response:
-        return answer(request, *status_of(error), str(error))
+        return respond(request, *status_of(error), str(error))
 
     def of_system(request: Request, error: Exception) -> Response:
         assert isinstance(error, OSError)
-        return answer(request, 500, 50002, f"{error.strerror or error}")
+        return respond(request, 500, 50002, f"{error.strerror or error}")
 
     def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         number = _NUMBERS.get(error.status_code, error.status_code)
-        refusal = answer(request, error.status_code, number, str(error.detail))
+        refusal = respond(request, error.status_code, number, str(error.detail))
         refusal.headers.update(error.headers or {})
         return refusal
 
@@ -96,7 +96,7 @@ def install(app: FastAPI, error_page: ErrorPage) -> None:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        return answer(request, 400, 400, f"{place}: {first['msg']}")
+        return respond(request, 400, 400, f"{place}: {first['msg']}")
 
     app.add_exception_handler(errors.SiltstoneError, known)
     app.add_exception_handler(OSError, of_system)
@@ -105,6 +105,6 @@ def install(app: FastAPI, error_page: ErrorPage) -> None:
 
 
 def unexpected(path: str, error: Exception) -> Response:
-    """The answer to a bug: the text stays in the log."""
+    """The response after a bug: 500, without the text of the error, which is in the log only."""
     _logger.error("A request for %s failed", path, exc_info=error)
     return error_answer(path, 500, 50002, "the server failed; its log says why")

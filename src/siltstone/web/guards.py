@@ -1,5 +1,5 @@
 """What every request passes before a route sees it: Host, identity, origin, read-only, sizes; and what every
-answer gets: CSP and other headers.
+response gets: CSP and other headers.
 
 ::
 
@@ -125,7 +125,7 @@ class Guards:
                     *message["headers"],
                     *((name, value) for name, value in _HEADERS.items() if name not in given),
                 ]
-            # A client that takes nothing of its answer gives its connection back.
+            # A client that takes nothing of its response gives its connection back.
             async with asyncio.timeout(limits.ANSWER_SECONDS):
                 await send(message)
 
@@ -179,7 +179,7 @@ class Guards:
         async def bounded() -> Message:
             nonlocal received, is_whole
             try:
-                # Afterwards the end of the connection is waited for, as long as the answer takes.
+                # Afterwards the end of the connection is waited for, as long as the response takes.
                 async with asyncio.timeout(None if is_whole else until - time.monotonic()):
                     message = await receive()
             except TimeoutError:

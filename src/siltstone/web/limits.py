@@ -5,7 +5,7 @@ large.
 
     8 reads of records at once · 16 more wait for a slot, 10 s at most · then 429
     10 tails at once, in turns in one thread · then 429; all end when the server does
-    a body within 60 s · 408; a piece of an answer taken within 60 s, else the connection is closed
+    a body within 60 s · 408; a piece of a response taken within 60 s, else the connection is closed
     a page of a list, as HTML or as JSON, below 150 kB: the rest is on the next one
 
 Each read stops after 64 MiB or a second, so slots become free soon. A request that waits takes no thread.
@@ -25,7 +25,7 @@ from siltstone.base.errors import BusyError
 READS_MAX, WAITING_MAX, WAITING_SECONDS = 8, 16, 10.0
 TAILS_MAX = 10
 BODY_SECONDS, ANSWER_SECONDS = 60.0, 60.0
-"""The time for all of a body, and for each piece of an answer."""
+"""The time for all of a body, and for each piece of a response."""
 PAGE_BYTES = 140_000
 """The most bytes of a page of a list, unless one row has more."""
 

@@ -16,7 +16,7 @@ from siltstone.web.here import Here
 
 OPENMETRICS = "application/openmetrics-text"
 REQUESTS, SECONDS = "siltstone_http_requests_total", "siltstone_http_request_seconds"
-_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_BOUNDS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 router = APIRouter()
 
 
@@ -26,7 +26,7 @@ class RequestCounts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._requests: Counter[tuple[str, str, int]] = Counter()
-        self._seconds: dict[str, Histogram] = defaultdict(lambda: Histogram(_BOUNDS))
+        self._seconds: dict[str, Histogram] = defaultdict(lambda: Histogram(_BOUNDS_SECONDS))
 
     def count(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count one request."""
@@ -46,16 +46,16 @@ class RequestCounts:
                 )
                 for (route, method, status), count in sorted(self._requests.items())
             ]
-            meaning = "Seconds until the answer was sent."
+            help_text = "Seconds until the response was sent."
             for route, histogram in sorted(self._seconds.items()):
-                samples.append(histogram.sample(SECONDS, meaning, route=route))
+                samples.append(histogram.sample(SECONDS, help_text, route=route))
             return samples
 
 
 @router.get("/metrics", dependencies=[VIEWER], response_class=StreamingResponse)
 def metrics(request: Request, served: Here, partitions: Literal["", "all"] = "") -> Response:
-    """All metrics of this process. Over 20,000 partitions the sums of each topic stand for its partitions,
-    unless ``partitions=all``."""
+    """All metrics of this process. With more than 20,000 partitions, metrics of partitions are summed by
+    topic, unless ``partitions=all``."""
     samples = server_samples(served) + request.app.state.counts.samples()
     families = log_metrics(served, all_partitions=partitions == "all")
     is_openmetrics = OPENMETRICS in request.headers.get("accept", "")

@@ -15,7 +15,7 @@ import pytest
 from siltstone.base.collector import collector_paused
 from siltstone.base.errors import StorageError
 from siltstone.base.files import FileSlice
-from siltstone.broker.delayed import DelayedAnswer
+from siltstone.broker.delayed import DelayedResponse
 from siltstone.broker.handlers.fetch import fetch
 from siltstone.broker.store import MANY_PARTITIONS
 from siltstone.broker.turns import FetchTurns
@@ -426,7 +426,7 @@ class InTurn:
         monkeypatch.setattr(FetchTurns, "is_free", False)
         self.call, self.delivered, self._loop = call_of(12), list[Any](), broker.loop
         answer = fetch(broker.broker, request, self.call)
-        assert isinstance(answer, DelayedAnswer) and not answer.is_parked
+        assert isinstance(answer, DelayedResponse) and not answer.is_parked
         answer.deliver_to(self.delivered.append)
         self.answer = answer
 

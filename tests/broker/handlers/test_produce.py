@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from siltstone.base.records.layout import ATTRIBUTES_POSITION, CRC_POSITION, MAGIC_POSITION, Bytes
-from siltstone.broker.answers import CLOSE, NO_ANSWER
 from siltstone.broker.handlers.produce import ADMIN_CLIENT_ID, produce
+from siltstone.broker.request_context import CLOSE, NO_RESPONSE
 from siltstone.broker.store import MANY_PARTITIONS
 from siltstone.broker.wire.messages.produce import (
     PartitionProduceData,
@@ -266,7 +266,7 @@ def test_a_batch_outside_of_an_open_transaction(broker: ServedBroker) -> None:
 def test_acks_0_are_not_answered(broker: ServedBroker) -> None:
     log = broker.log("t")
     for batch in (sent(), sent(), of_records(LARGE)):  # in the pool, at once, in the pool
-        assert broker.call(produce, request_of(batch, acks=0), 11) is NO_ANSWER
+        assert broker.call(produce, request_of(batch, acks=0), 11) is NO_RESPONSE
     assert log.log_end_offset == 3
     assert broker.call(produce, request_of(BAD_CHECKSUM, acks=0), 11) is CLOSE
     assert broker.call(produce, request_of(sent(), topic="other", acks=0), 11) is CLOSE
@@ -312,4 +312,4 @@ def test_many_partitions(broker: ServedBroker) -> None:
 
 def test_no_topics(broker: ServedBroker) -> None:
     assert broker.call(produce, ProduceRequest(acks=1), 9) == ProduceResponse()
-    assert broker.call(produce, ProduceRequest(acks=0), 9) is NO_ANSWER
+    assert broker.call(produce, ProduceRequest(acks=0), 9) is NO_RESPONSE

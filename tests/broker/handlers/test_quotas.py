@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from siltstone.broker.answers import Call
 from siltstone.broker.dispatch import Dispatcher
 from siltstone.broker.handlers import quotas as handlers
 from siltstone.broker.handlers.fetch import fetch
 from siltstone.broker.handlers.metadata import metadata
 from siltstone.broker.handlers.quotas import alter_client_quotas, describe_client_quotas
 from siltstone.broker.handlers.topics import create_topics, delete_topics
+from siltstone.broker.request_context import Call
 from siltstone.broker.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     EntityData,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from siltstone.broker.answers import Call
 from siltstone.broker.errors import Code, RequestRefusedError, code_of, message_of
+from siltstone.broker.request_context import Call
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

@@ -26,8 +26,7 @@ from siltstone.base.errors import (
     UnknownTopicError,
     UsageError,
 )
-from siltstone.broker.answers import Call
-from siltstone.broker.errors import Code, RequestRefusedError, advice_of, code_of, message_of
+from siltstone.broker.errors import Code, RequestRefusedError, code_of, message_of, message_with_advice_of
 from siltstone.broker.handlers.settings import (
     SettingEntry,
     broker_entries,
@@ -36,6 +35,7 @@ from siltstone.broker.handlers.settings import (
     topic_entries,
 )
 from siltstone.broker.handlers.topics import actor_of
+from siltstone.broker.request_context import Call
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.messages import alter_configs as alter_messages
 from siltstone.broker.wire.messages import incremental_alter_configs as incremental_messages
@@ -307,7 +307,7 @@ def _alter_all(
             code, is_unknown = code_of(error), isinstance(error, UnknownConfigError)
             if resource.type == BROKER and isinstance(error, InvalidConfigError) and not is_unknown:
                 code = Code.INVALID_REQUEST  # as Kafka answers for brokers
-            outcomes.append((code, advice_of(error)))
+            outcomes.append((code, message_with_advice_of(error)))
     return outcomes
 
 

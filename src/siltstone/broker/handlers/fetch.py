@@ -33,11 +33,11 @@ from typing import NamedTuple
 
 from siltstone.base.errors import OffsetOutOfRangeError
 from siltstone.base.files import FileSlice
-from siltstone.broker.answers import Call
-from siltstone.broker.delayed import DelayedAnswer
+from siltstone.broker.delayed import DelayedResponse
 from siltstone.broker.errors import Code, RequestRefusedError, code_of
 from siltstone.broker.purgatory import AwaitedLog
 from siltstone.broker.quotas import FETCH, REQUEST
+from siltstone.broker.request_context import Call
 from siltstone.broker.sessions import (
     FIRST_EPOCH,
     LAST_EPOCH,
@@ -75,7 +75,7 @@ _ISOLATIONS = {0: READ_UNCOMMITTED, 1: READ_COMMITTED}
 _NO_DIVERGING_EPOCH = EpochEndOffset()
 
 
-def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | DelayedAnswer:
+def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | DelayedResponse:
     """Answers a Fetch request, at once, or when its turn has come and there are ``min_bytes``."""
     one, turns = _Fetch(broker, request, call), broker.fetch_turns
     if not turns.is_free:
@@ -119,7 +119,7 @@ class _Fetch:
         self._session: FetchSession | None = None
         self._rows: list[_Read] = []
         self._is_enough = False
-        self.delayed = DelayedAnswer()
+        self.delayed = DelayedResponse()
 
     # Steps
 
@@ -339,11 +339,12 @@ class _Fetch:
         return self._rows
 
     def _throttle_ms(self) -> int:
-        """For how many ms the client is throttled, for this answer or for the time that it took; 0 if not."""
+        """For how many ms the client is throttled, for this response or for the time that it took; 0 if
+        not."""
         quotas, call = self._broker.quotas, self._call
         rows = [row for row in self._rows if self._session is None or row.partition.is_new(row.data)]
-        answer = FetchResponse(responses=_by_topic(rows))
-        size = _LENGTH_BYTES + sum(map(len, codec.write(answer, call.version)))
+        response = FetchResponse(responses=_by_topic(rows))
+        size = _LENGTH_BYTES + sum(map(len, codec.write(response, call.version)))
         throttle_ms_by_kind = {
             FETCH: quotas.record(FETCH, call, size),
             REQUEST: quotas.used(call, call.seconds),

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from siltstone.base import files
-from siltstone.broker.answers import Call
 from siltstone.broker.errors import Code
+from siltstone.broker.request_context import Call
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,

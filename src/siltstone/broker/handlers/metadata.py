@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from siltstone.base.errors import LogError, SiltstoneError, UnknownTopicError
-from siltstone.broker.answers import Call
 from siltstone.broker.errors import Code
 from siltstone.broker.handlers.topics import actor_of
+from siltstone.broker.request_context import Call
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.fields import ZERO_ID
 from siltstone.broker.wire.messages.describe_cluster import (

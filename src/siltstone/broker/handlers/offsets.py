@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 
-from siltstone.broker.answers import Call
 from siltstone.broker.errors import Code, RequestRefusedError, code_of
 from siltstone.broker.handlers.fetch import NO_ISOLATION, isolation_of, refuse_other_epoch
+from siltstone.broker.request_context import Call
 from siltstone.broker.store import MANY_PARTITIONS, Broker
 from siltstone.broker.wire.messages.list_offsets import (
     ListOffsetsPartition,

@@ -56,8 +56,8 @@ from siltstone.base.records.layout import (
     SIZE_POSITION,
     TRANSACTIONAL_BIT,
 )
-from siltstone.broker.answers import CLOSE, NO_ANSWER, Call, Unanswered
 from siltstone.broker.errors import Code, RequestRefusedError, code_of, message_of
+from siltstone.broker.request_context import CLOSE, NO_RESPONSE, Call, NoResponse
 from siltstone.broker.store import MANY_PARTITIONS, Broker
 from siltstone.broker.wire.apis import PRODUCE
 from siltstone.broker.wire.messages.produce import (
@@ -92,17 +92,17 @@ _SIZE_MIN = MIN_SIZE_FIELD[0]
 _CHECKED_BITS = CODEC_MASK | TRANSACTIONAL_BIT
 """The bits of a batch's attributes because of which it may be refused before the append."""
 _NO_TOPICS: frozenset[str] = frozenset()
-Answer = ProduceResponse | Unanswered
+Outcome = ProduceResponse | NoResponse
 Batch = memoryview | bytes
 
 
-def produce(broker: Broker, request: ProduceRequest, call: Call) -> Answer | Awaitable[Answer]:
+def produce(broker: Broker, request: ProduceRequest, call: Call) -> Outcome | Awaitable[Outcome]:
     """Appends the batches of a request, at once or in the pool."""
     appends = _Appends(broker, request, call)
     if sum(len(topic.partition_data) for topic in request.topic_data) > MANY_PARTITIONS:
         return broker.in_pool(appends.append_all)
     appends.try_all()
-    return appends.finish_in_pool() if appends.late else appends.answer()
+    return appends.finish_in_pool() if appends.late else appends.outcome()
 
 
 def _attributes(batch: Any) -> int:
@@ -122,7 +122,7 @@ def _attributes(batch: Any) -> int:
 
 
 class _Appends:
-    """The appends of one request. ``answers``: for each topic the responses of its partitions, in the order
+    """The appends of one request. ``responses``: for each topic the responses of its partitions, in the order
     of the request, None while a batch is late; ``late``: the late batches: (index of the topic, index of the
     partition, log, batch). ``_has_marks``: may a batch have a bit because of which it is refused before the
     append?"""
@@ -131,7 +131,7 @@ class _Appends:
         self._broker, self._request, self._version = broker, request, call.version
         self._has_acks = request.acks in (-1, 0, 1)
         self._refused_topics = _NO_TOPICS if call.client_id == ADMIN_CLIENT_ID else INTERNAL_TOPICS
-        self.answers: list[list[PartitionProduceResponse | None]] = []
+        self.responses: list[list[PartitionProduceResponse | None]] = []
         self.late: list[tuple[int, int, PartitionLog, Batch]] = []
         self._late_logs: set[PartitionLog] = set()
         self._has_marks = True
@@ -141,14 +141,14 @@ class _Appends:
         refused = self._refuse_all()
         for topic_row, topic in enumerate(self._request.topic_data):
             name = topic.name if self._version < _FIRST_BY_ID else self._broker.topic_of_id(topic.topic_id)
-            answers: list[PartitionProduceResponse | None] = []
-            self.answers.append(answers)
+            responses: list[PartitionProduceResponse | None] = []
+            self.responses.append(responses)
             for row, data in enumerate(topic.partition_data):
                 if refused is not None:
-                    self._broker.counts.not_appended(None, PRODUCE, code_of(refused))
-                    answers.append(_failed(data.index, refused))
+                    self._broker.counts.append_failed(None, PRODUCE, code_of(refused))
+                    responses.append(_failed(data.index, refused))
                     continue
-                answers.append(self._try(name, topic_row, row, data))
+                responses.append(self._try(name, topic_row, row, data))
 
     def _refuse_all(self) -> Exception | None:
         """The error of the whole request, or None."""
@@ -230,36 +230,36 @@ class _Appends:
             refuse_unless_one_batch(np.frombuffer(batch, np.uint8), or_several=codec >= _ZSTD and is_old)
             raise refused
 
-    def append_all(self) -> Answer:
+    def append_all(self) -> Outcome:
         """Append all batches in this thread, one of the pool, and return the response."""
         self.try_all()
         self._append_late()
-        return self.answer()
+        return self.outcome()
 
-    async def finish_in_pool(self) -> Answer:
+    async def finish_in_pool(self) -> Outcome:
         """Append the late batches in the pool, and return the response."""
         await self._broker.in_pool(self._append_late)
-        return self.answer()
+        return self.outcome()
 
     def _append_late(self) -> None:
         """Append the late batches in order."""
         for topic_row, row, log, batch in self.late:
             index = self._request.topic_data[topic_row].partition_data[row].index
             try:
-                answer = self._appended(index, log.append(batch), log, batch)
+                response = self._appended(index, log.append(batch), log, batch)
             except Exception as error:
-                answer = self._failed(index, error, log, batch)
-            self.answers[topic_row][row] = answer
+                response = self._failed(index, error, log, batch)
+            self.responses[topic_row][row] = response
 
     def _failed(
         self, index: int, error: Exception, log: PartitionLog | None, batch: Any
     ) -> PartitionProduceResponse:
         if log is not None:
             self._broker.note_failure(log)
-        answer = _failed(index, error, log, batch)
+        response = _failed(index, error, log, batch)
         topic = None if log is None else log.topic_partition.topic
-        self._broker.counts.not_appended(topic, PRODUCE, answer.error_code)
-        return answer
+        self._broker.counts.append_failed(topic, PRODUCE, response.error_code)
+        return response
 
     def _appended(
         self, index: int, result: AppendResult, log: PartitionLog, batch: Batch
@@ -273,25 +273,29 @@ class _Appends:
             log_start_offset=log.view.log_start_offset,
         )
 
-    def answer(self) -> Answer:
+    def outcome(self) -> Outcome:
         """The response, once all batches were appended or refused."""
         if self._request.acks == 0:
-            every = (answer for topic in self.answers for answer in topic)
-            return CLOSE if any(answer is None or answer.error_code for answer in every) else NO_ANSWER
-        if len(self.answers) == 1 and self.answers[0]:
-            return ProduceResponse(responses=(_of_topic(self._request.topic_data[0], self.answers[0]),))
+            every = (response for topic in self.responses for response in topic)
+            return (
+                CLOSE if any(response is None or response.error_code for response in every) else NO_RESPONSE
+            )
+        if len(self.responses) == 1 and self.responses[0]:
+            return ProduceResponse(responses=(_of_topic(self._request.topic_data[0], self.responses[0]),))
         # As in Kafka, a topic that is named twice is in the response once.
         joined = dict[tuple[str, bytes], tuple[TopicProduceData, list[PartitionProduceResponse | None]]]()
-        for topic, answers in zip(self._request.topic_data, self.answers, strict=True):
-            if answers:
-                joined.setdefault((topic.name, topic.topic_id), (topic, []))[1].extend(answers)
-        return ProduceResponse(responses=tuple(_of_topic(*each) for each in joined.values()))
+        for topic, responses in zip(self._request.topic_data, self.responses, strict=True):
+            if responses:
+                joined.setdefault((topic.name, topic.topic_id), (topic, []))[1].extend(responses)
+        return ProduceResponse(
+            responses=tuple(_of_topic(topic, partitions) for topic, partitions in joined.values())
+        )
 
 
 def _of_topic(
-    topic: TopicProduceData, answers: Sequence[PartitionProduceResponse | None]
+    topic: TopicProduceData, partitions: Sequence[PartitionProduceResponse | None]
 ) -> TopicProduceResponse:
-    responses = tuple(answer for answer in answers if answer is not None)
+    responses = tuple(partition for partition in partitions if partition is not None)
     return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=responses)
 
 

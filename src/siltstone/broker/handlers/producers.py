@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from siltstone.broker.answers import Call
 from siltstone.broker.errors import Code, code_of
+from siltstone.broker.request_context import Call
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 

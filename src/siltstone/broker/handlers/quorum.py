@@ -10,8 +10,8 @@ directory: to be moved to where it is succeeds, and to another one is refused. C
 from __future__ import annotations
 
 from siltstone.base.errors import InvalidTopicError
-from siltstone.broker.answers import Call
 from siltstone.broker.errors import Code, RequestRefusedError, code_of
+from siltstone.broker.request_context import Call
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,

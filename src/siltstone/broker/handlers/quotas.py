@@ -1,8 +1,8 @@
 """DescribeClientQuotas 0 to 1, AlterClientQuotas 0 to 1, DescribeUserScramCredentials 0 (Kafka's
 ``ClientQuotaControlManager``, ``ClientQuotasImage``, ``ScramImage``).
 
-What is altered is durable, and enforced, before the answer is sent. Each entity of a request is a change of
-its own. Nobody has a password here, so that the credentials of every user are unknown.
+A change is durable, and enforced, before the response is sent. Each entity of a request is altered, or fails,
+on its own. This broker stores no passwords, so it has no SCRAM credentials of any user.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from siltstone.broker.answers import Call
-from siltstone.broker.errors import Code, RequestRefusedError, advice_of, code_of, message_of
+from siltstone.broker.errors import Code, RequestRefusedError, code_of, message_of, message_with_advice_of
 from siltstone.broker.handlers.topics import actor_of
+from siltstone.broker.request_context import Call
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.messages import alter_client_quotas as alter_messages
 from siltstone.broker.wire.messages.alter_client_quotas import (
@@ -38,7 +38,7 @@ from siltstone.commands import quotas as commands
 from siltstone.runtime.quotas import CLIENT_ID, IP, USER, EntityMatch, checked_entity, matching
 
 EXACT, DEFAULT, ANY = range(3)
-"""How a filter's part matches (``DescribeClientQuotasRequest.MATCH_TYPE_*``)."""
+"""How a component of the filter matches (``DescribeClientQuotasRequest.MATCH_TYPE_*``)."""
 _Names: TypeAlias = tuple[tuple[str, str | None], ...]
 ENTRIES_MAX = 1_000
 """The most entities that one request alters: each is written to all log directories."""
@@ -47,7 +47,7 @@ ENTRIES_MAX = 1_000
 def describe_client_quotas(
     broker: Broker, request: DescribeClientQuotasRequest, call: Call
 ) -> DescribeClientQuotasResponse:
-    """The quotas of the entities that a filter lets through."""
+    """The quotas of the entities that match the request's filter."""
     try:
         matches = _matches(request.components)
     except RequestRefusedError as error:
@@ -70,22 +70,20 @@ def _matches(components: Sequence[ComponentData]) -> list[EntityMatch]:
     for part in components:
         kind = part.entity_type
         if not kind:
-            raise RequestRefusedError(Code.INVALID_REQUEST, "a part of the filter has no kind of entity")
+            raise RequestRefusedError(Code.INVALID_REQUEST, "a component of the filter has no entity type")
         if kind in matches:
             raise RequestRefusedError(Code.INVALID_REQUEST, f"the filter names {kind:.100} twice")
         if kind not in (USER, CLIENT_ID, IP):
-            raise RequestRefusedError(Code.UNSUPPORTED_VERSION, f"{kind:.100} is no kind of entity here")
+            raise RequestRefusedError(Code.UNSUPPORTED_VERSION, f"the entity type {kind:.100} is unknown")
         if part.match_type not in (EXACT, DEFAULT, ANY):
             raise RequestRefusedError(Code.INVALID_REQUEST, f"there is no match type {part.match_type}")
         if (part.match_type == EXACT) == (part.match is None):
             raise RequestRefusedError(
-                Code.INVALID_REQUEST, "an exact match needs a name, and another one must have none"
+                Code.INVALID_REQUEST, "an exact match needs a name, and the other matches take none"
             )
         matches[kind] = EntityMatch(kind=kind, name=part.match, is_any=part.match_type == ANY)
     if IP in matches and len(matches) > 1:
-        raise RequestRefusedError(
-            Code.INVALID_REQUEST, "an address has quotas of its own, without a user or a client id"
-        )
+        raise RequestRefusedError(Code.INVALID_REQUEST, "an ip cannot be combined with a user or a client id")
     return list(matches.values())
 
 
@@ -98,30 +96,33 @@ async def alter_client_quotas(
 
 def _alter_all(broker: Broker, request: AlterClientQuotasRequest, call: Call) -> AlterClientQuotasResponse:
     times = Counter(_names(entry) for entry in request.entries)
-    answers = dict[_Names, ResponseEntryData]()
+    responses = dict[_Names, ResponseEntryData]()
     for entry in request.entries:
         entity = _names(entry)
-        if entity in answers:
+        if entity in responses:
             continue
         try:
             if len(times) > ENTRIES_MAX:
                 raise RequestRefusedError(Code.POLICY_VIOLATION, f"more than {ENTRIES_MAX} entities")
             if times[entity] > 1 or len({change.key for change in entry.ops}) < len(entry.ops):
-                raise RequestRefusedError(Code.INVALID_REQUEST, "an entity, or a quota of it, comes twice")
+                raise RequestRefusedError(
+                    Code.INVALID_REQUEST, "the request has an entity, or a quota of it, twice"
+                )
             _alter(broker, entry, call, validate_only=request.validate_only)
             code, message = int(Code.NONE), None
         except Exception as error:  # one entity's error is not the others'
-            code, message = code_of(error), advice_of(error) or message_of(error)
-        answers[entity] = _answered(entity, code, message)
-    return AlterClientQuotasResponse(entries=tuple(answers.values()))
+            code, message = code_of(error), message_with_advice_of(error) or message_of(error)
+        responses[entity] = _response_entry(entity, code, message)
+    return AlterClientQuotasResponse(entries=tuple(responses.values()))
 
 
 def _names(entry: alter_messages.EntryData) -> _Names:
-    """Who an entry speaks of; of a kind that comes twice the later counts, as in Kafka."""
+    """The names of an entry's entity, by kind. If a kind is listed twice, the later name counts, as in
+    Kafka."""
     return tuple({part.entity_type: part.entity_name for part in entry.entity}.items())
 
 
-def _answered(entity: _Names, code: int, message: str | None) -> ResponseEntryData:
+def _response_entry(entity: _Names, code: int, message: str | None) -> ResponseEntryData:
     return ResponseEntryData(
         error_code=code,
         error_message=message,
@@ -141,7 +142,8 @@ def _alter(broker: Broker, entry: alter_messages.EntryData, call: Call, *, valid
 def describe_user_scram_credentials(
     broker: Broker, request: DescribeUserScramCredentialsRequest, call: Call
 ) -> DescribeUserScramCredentialsResponse:
-    """Of users that are named, that they are unknown; of all users: there are none."""
+    """No user has credentials: an error for each user that the request names, and no row if it asks for all
+    users."""
     times = Counter(user.name for user in request.users or ())
     return DescribeUserScramCredentialsResponse(
         results=tuple(

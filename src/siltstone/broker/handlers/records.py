@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from siltstone.base.errors import LogError, OffsetOutOfRangeError
-from siltstone.broker.answers import Call
 from siltstone.broker.errors import Code, code_of
 from siltstone.broker.handlers.topics import actor_of
+from siltstone.broker.request_context import Call
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.messages.delete_records import (
     DeleteRecordsPartition,

@@ -21,10 +21,10 @@ from siltstone.base.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from siltstone.broker.answers import CLIENT_ID_MAX, Call
-from siltstone.broker.errors import Code, RequestRefusedError, advice_of, code_of, message_of
+from siltstone.broker.errors import Code, RequestRefusedError, code_of, message_of, message_with_advice_of
 from siltstone.broker.handlers.settings import refuse_tiered, topic_entries
 from siltstone.broker.quotas import MutationQuota
+from siltstone.broker.request_context import CLIENT_ID_MAX, Call
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.fields import ZERO_ID
 from siltstone.broker.wire.messages.create_partitions import (
@@ -124,7 +124,7 @@ def _creation_message(name: str, error: Exception) -> str | None:
         return f"Topic '{name}' already exists."
     if isinstance(error, InvalidPartitionsError):
         return "Number of partitions was set to an invalid non-positive value."
-    return advice_of(error)
+    return message_with_advice_of(error)
 
 
 def _create_topic(

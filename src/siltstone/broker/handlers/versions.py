@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from siltstone.broker.answers import Call
+from siltstone.broker.request_context import Call
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.apis import API_VERSIONS, APIS, PRODUCE
 from siltstone.broker.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
@@ -33,13 +33,13 @@ def announcing(keys: Iterable[int]) -> Callable[[Broker, ApiVersionsRequest, Cal
         for key in sorted(keys)
     )
 
-    def answer(broker: Broker, request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
+    def handle(broker: Broker, request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
         names = request.client_software_name, request.client_software_version
         if call.version >= _NAMED_FROM and not all(map(_SOFTWARE.fullmatch, names)):
             return ApiVersionsResponse(error_code=INVALID_REQUEST)
         return ApiVersionsResponse(api_keys=known)
 
-    return answer
+    return handle
 
 
 def unsupported() -> ApiVersionsResponse:

@@ -1,6 +1,7 @@
 """The APIs of Kafka 4.3 that have messages here. Made by ``scripts/wire_messages.py``.
 
-Whether the broker announces one is ``dispatch.HANDLERS``' to say.
+Each row: number, name, lowest and highest version, first flexible version (KIP-482). The broker announces
+those that have a handler in ``dispatch.HANDLERS``.
 """
 
 from siltstone.broker.wire.api import Api
@@ -37,7 +38,7 @@ APIS: dict[int, Api] = {
         Api(75, "DescribeTopicPartitions", 0, 0, 0),
     )
 }
-"""All of them by their number."""
+"""The APIs by their number."""
 PRODUCE = 0
 FETCH = 1
 LIST_OFFSETS = 2

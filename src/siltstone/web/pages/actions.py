@@ -34,9 +34,9 @@ def _answer(target: str, act: Callable[[], object], again: Callable[..., Respons
     try:
         act()
     except (SiltstoneError, OSError) as error:
-        answer = again(problem=str(error))
-        answer.status_code = status_of(error)[0]
-        return answer
+        response = again(problem=str(error))
+        response.status_code = status_of(error)[0]
+        return response
     return RedirectResponse(target, 303)
 
 
@@ -58,19 +58,19 @@ def alter(
     """Set one of the topic's own settings, or leave it to the default."""
     name = form.name
     try:
-        if name in topic_tabs.DELETES:
+        if name in topic_tabs.DELETING_SETTINGS:
             refuse_unconfirmed(form.typed, topic)
         set_to = {} if form.default else parse_assignments([f"{name}={form.value}"], name)
         removed = [name] if form.default else []
         administration.alter_settings(served, by, topic, set_to, removed, if_match=form.tag or None)
     except (SiltstoneError, OSError) as error:
-        asked = topic_tabs.Asked(name=name, value=form.value, default=form.default)
+        setting_form = topic_tabs.SettingForm(name=name, value=form.value, default=form.default)
         is_conflict = isinstance(error, ChangedMeanwhileError)
-        answer = topic_tabs.configuration(
-            request, served, topic, asked, problem=str(error), is_conflict=is_conflict
+        response = topic_tabs.configuration(
+            request, served, topic, setting_form, problem=str(error), is_conflict=is_conflict
         )
-        answer.status_code = status_of(error)[0]
-        return answer
+        response.status_code = status_of(error)[0]
+        return response
     served.cataloguer.refresh()
     return RedirectResponse(f"/ui/topics/{path(topic)}/configuration?{query_text({'name': name})}", 303)
 
@@ -87,7 +87,7 @@ def add_partitions(
         administration.add_partitions(served, by, topic, int(count), if_match=tag or None)
         served.cataloguer.refresh()
 
-    again = partial(topic_tabs.configuration, request, served, topic, topic_tabs.Asked())
+    again = partial(topic_tabs.configuration, request, served, topic, topic_tabs.SettingForm())
     return _answer(f"/ui/topics/{path(topic)}", act, again)
 
 
@@ -116,7 +116,7 @@ def delete(request: Request, served: Here, by: CurrentActor, topic: str, typed: 
         administration.delete_topic(served, by, topic)
         served.cataloguer.refresh()
 
-    again = partial(topic_tabs.configuration, request, served, topic, topic_tabs.Asked())
+    again = partial(topic_tabs.configuration, request, served, topic, topic_tabs.SettingForm())
     return _answer("/ui/topics", act, again)
 
 

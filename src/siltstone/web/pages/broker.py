@@ -48,27 +48,29 @@ class BrokerParameters(ListParameters):
 
 
 @router.get("", dependencies=[VIEWER])
-def broker(request: Request, served: Here, asked: Annotated[BrokerParameters, Query()]) -> Response:
+def broker(request: Request, served: Here, parameters: Annotated[BrokerParameters, Query()]) -> Response:
     """The settings of the broker and of its log cleaner."""
-    return _settings(request, served, asked)
+    return _settings(request, served, parameters)
 
 
 def _settings(
     request: Request,
     served: Here,
-    asked: BrokerParameters,
+    parameters: BrokerParameters,
     *,
     problem: str | None = None,
     is_conflict: bool = False,
 ) -> Response:
     rows, unreadable = broker_settings.broker_rows(served)
     edited = None
-    if asked.name:
-        key = find_broker_key(asked.name)
+    if parameters.name:
+        key = find_broker_key(parameters.name)
         edited = next((row for row in rows if row.key is key), None)
     switch = next(row for row in rows if row.name == CLEANER_SWITCH)
     switched = "false" if (switch.pending or switch.value) == "true" else "true"
-    shown = [row for row in rows if not asked.changed or row.value != row.default or row.pending is not None]
+    shown = [
+        row for row in rows if not parameters.changed or row.value != row.default or row.pending is not None
+    ]
     return list_page(
         request,
         served,
@@ -76,7 +78,7 @@ def _settings(
         "settings",
         COLUMNS,
         shown,
-        asked,
+        parameters,
         problem=problem or unreadable,
         groups=(LOG_CLEANER, MAIN),
         edited=edited,
@@ -85,13 +87,15 @@ def _settings(
         waiting=[row for row in rows if row.pending is not None],
         has_file=served.options.properties is not None,
         tag=broker_tag(served),
-        same=[] if edited is None else [_same(request, served, edited.name, asked.value or edited.value)],
-        same_switch=[_same(request, served, CLEANER_SWITCH, switched)],
-        same_restart=[curl(request, "POST", "/api/v1/broker:restart")],
+        equivalents=[]
+        if edited is None
+        else [_equivalents(request, served, edited.name, parameters.value or edited.value)],
+        switch_equivalents=[_equivalents(request, served, CLEANER_SWITCH, switched)],
+        restart_equivalents=[curl(request, "POST", "/api/v1/broker:restart")],
     )
 
 
-def _same(request: Request, served: Here, name: str, value: str) -> str:
+def _equivalents(request: Request, served: Here, name: str, value: str) -> str:
     return curl(request, "PUT", cluster_url(served, "broker-configs", name), {"value": value})
 
 
@@ -112,9 +116,9 @@ def save(
     except (SiltstoneError, OSError) as error:
         again = BrokerParameters(name=name, value=value)
         is_conflict = isinstance(error, ChangedMeanwhileError)
-        answer = _settings(request, served, again, problem=str(error), is_conflict=is_conflict)
-        answer.status_code = status_of(error)[0]
-        return answer
+        response = _settings(request, served, again, problem=str(error), is_conflict=is_conflict)
+        response.status_code = status_of(error)[0]
+        return response
     return RedirectResponse("/ui/broker", 303)
 
 
@@ -124,9 +128,9 @@ def restart(request: Request, served: Here, by: CurrentActor) -> Response:
     try:
         broker_settings.restart(served, by)
     except (SiltstoneError, OSError) as error:
-        answer = _settings(request, served, BrokerParameters(), problem=str(error))
-        answer.status_code = status_of(error)[0]
-        return answer
+        response = _settings(request, served, BrokerParameters(), problem=str(error))
+        response.status_code = status_of(error)[0]
+        return response
     return page(request, served, "restarting.html")
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from siltstone.commands import cleaner_lists, console
@@ -15,11 +15,10 @@ from siltstone.commands.listing import Column
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
 from siltstone.web.pages.equivalents import log_actions
-from siltstone.web.pages.lists import ListParameters, list_page
+from siltstone.web.pages.lists import Parameters, list_page
 from siltstone.web.pages.topic_tabs import Problem
 
 router = APIRouter(prefix="/ui/cleaner")
-Asked = Annotated[ListParameters, Query()]
 QUEUE: tuple[Column[QueueRow], ...] = (
     Column(name="rank", title="rank", value=lambda row: row.rank, is_number=True),
     Column(name="log", title="log", value=lambda row: str(row.topic_partition)),
@@ -69,30 +68,34 @@ SAVINGS: tuple[Column[Any], ...] = (
 
 
 @router.get("", dependencies=[VIEWER])
-def queue(request: Request, served: Here, asked: Asked, *, problem: Problem = None) -> Response:
+def queue(request: Request, served: Here, parameters: Parameters, *, problem: Problem = None) -> Response:
     """The compacted logs, the dirtiest first."""
     rows, tab = cleaner_lists.queue(served), "queue"
-    values = {"problem": problem, "tab": tab, "same": partial(log_actions, request)}
-    return list_page(request, served, "cleaner_queue.html", "queue", QUEUE, rows, asked, **values)
+    values = {"problem": problem, "tab": tab, "equivalents": partial(log_actions, request)}
+    return list_page(request, served, "cleaner_queue.html", "queue", QUEUE, rows, parameters, **values)
 
 
 @router.get("/runs", dependencies=[VIEWER])
-def runs(request: Request, served: Here, asked: Asked) -> Response:
+def runs(request: Request, served: Here, parameters: Parameters) -> Response:
     """The cleanings that ended."""
     rows = cleaner_lists.runs(served)
-    return list_page(request, served, "cleaner_runs.html", "runs", RUNS, rows, asked, tab="runs")
+    return list_page(request, served, "cleaner_runs.html", "runs", RUNS, rows, parameters, tab="runs")
 
 
 @router.get("/uncleanable", dependencies=[VIEWER])
-def uncleanable(request: Request, served: Here, asked: Asked, *, problem: Problem = None) -> Response:
+def uncleanable(
+    request: Request, served: Here, parameters: Parameters, *, problem: Problem = None
+) -> Response:
     """The logs that the cleaner skips."""
     rows, tab = cleaner_lists.uncleanable(served), "uncleanable"
-    values = {"problem": problem, "tab": tab, "same": partial(log_actions, request)}
-    return list_page(request, served, "cleaner_uncleanable.html", tab, UNCLEANABLE, rows, asked, **values)
+    values = {"problem": problem, "tab": tab, "equivalents": partial(log_actions, request)}
+    return list_page(
+        request, served, "cleaner_uncleanable.html", tab, UNCLEANABLE, rows, parameters, **values
+    )
 
 
 @router.get("/savings", dependencies=[VIEWER])
-def savings(request: Request, served: Here, asked: Asked) -> Response:
+def savings(request: Request, served: Here, parameters: Parameters) -> Response:
     """What cleanings have saved, by day and topic."""
     rows = console.savings(served)
     return list_page(
@@ -102,7 +105,7 @@ def savings(request: Request, served: Here, asked: Asked) -> Response:
         "savings",
         SAVINGS,
         rows,
-        asked,
+        parameters,
         tab="savings",
         removal_words=removal_words,
         saved=sum(row.saved_bytes for row in rows),

@@ -1,10 +1,8 @@
-"""The broker's clients: who is connected, and what was asked, by API."""
+"""The broker's clients: who is connected, and what was parameters, by API."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from siltstone.commands import clients
@@ -12,10 +10,9 @@ from siltstone.commands.clients import NO_BROKER, ApiRequests, ClientConnection
 from siltstone.commands.listing import Column
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
-from siltstone.web.pages.lists import ListParameters, list_page
+from siltstone.web.pages.lists import Parameters, list_page
 
 router = APIRouter(prefix="/ui/clients")
-Asked = Annotated[ListParameters, Query()]
 
 
 def error_words(row: ApiRequests) -> str:
@@ -51,16 +48,24 @@ REQUESTS: tuple[Column[ApiRequests], ...] = (
 
 
 @router.get("", dependencies=[VIEWER])
-def connections(request: Request, served: Here, asked: Asked) -> Response:
+def connections(request: Request, served: Here, parameters: Parameters) -> Response:
     """The broker's open connections, the oldest first."""
     rows, tab = clients.connections(served), "connections"
     return list_page(
-        request, served, "client_connections.html", tab, CONNECTIONS, rows, asked, tab=tab, note=_note(served)
+        request,
+        served,
+        "client_connections.html",
+        tab,
+        CONNECTIONS,
+        rows,
+        parameters,
+        tab=tab,
+        note=_note(served),
     )
 
 
 @router.get("/requests", dependencies=[VIEWER])
-def requests(request: Request, served: Here, asked: Asked) -> Response:
+def requests(request: Request, served: Here, parameters: Parameters) -> Response:
     """The requests that the broker has received since its start, by API."""
     rows, tab = clients.requests(served), "requests"
     return list_page(
@@ -70,7 +75,7 @@ def requests(request: Request, served: Here, asked: Asked) -> Response:
         tab,
         REQUESTS,
         rows,
-        asked,
+        parameters,
         tab=tab,
         note=_note(served),
         error_words=error_words,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from siltstone.commands import console
@@ -13,10 +11,9 @@ from siltstone.commands.disk_contents import LogOnDisk, last_scan, outline, path
 from siltstone.commands.listing import Column
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
-from siltstone.web.pages.lists import ListParameters, list_page
+from siltstone.web.pages.lists import Parameters, list_page
 
 router = APIRouter(prefix="/ui/directories")
-Asked = Annotated[ListParameters, Query()]
 LEFT_OVERS_SHOWN = 200
 _STOPPED = {True: "yes", False: "no: the next start recovers it", None: "in use"}
 DIRECTORIES: tuple[Column[DirectoryRow], ...] = (
@@ -40,7 +37,7 @@ LOGS: tuple[Column[LogOnDisk], ...] = (
 
 
 @router.get("", dependencies=[VIEWER])
-def directories(request: Request, served: Here, asked: Asked) -> Response:
+def directories(request: Request, served: Here, parameters: Parameters) -> Response:
     """The log directories."""
     rows, numbers = (
         console.directories(served),
@@ -53,18 +50,18 @@ def directories(request: Request, served: Here, asked: Asked) -> Response:
         "directories",
         DIRECTORIES,
         rows,
-        asked,
+        parameters,
         numbers=numbers,
         stopped=_STOPPED,
     )
 
 
 @router.get("/{number}", dependencies=[VIEWER])
-def directory(request: Request, served: Here, number: int, asked: Asked) -> Response:
+def directory(request: Request, served: Here, number: int, parameters: Parameters) -> Response:
     """What one directory is full of: its logs, the largest first, and what is left over."""
     scan = last_scan(served, number)
     contents = scan.found or outline(served, path_of(served, number))
-    if asked.format:
+    if parameters.format:
         scan.result()  # a download is whole
     return list_page(
         request,
@@ -73,7 +70,7 @@ def directory(request: Request, served: Here, number: int, asked: Asked) -> Resp
         f"directory-{number}",
         LOGS,
         contents.rows,
-        asked,
+        parameters,
         scan=scan,
         contents=contents,
         left_overs=contents.left_overs[:LEFT_OVERS_SHOWN],

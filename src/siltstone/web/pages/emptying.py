@@ -59,7 +59,7 @@ def _empty_page(
         "start": start,
         "mode": mode,
         "modes": emptying.MODES,
-        "same": [
+        "equivalents": [
             shell(*words, "--dry-run"),
             shell(*words),
             curl(request, "POST", f"/api/v1/topics/{path(topic)}:empty", order),
@@ -72,9 +72,9 @@ def _empty_page(
         shown = {"rows": rows[:count], "next_start": end}
         return render_page(request, served, "empty.html", problem=problem, **shown, **values)
 
-    answer = page_response(request, within_bytes(render, len(rows)))
-    answer.status_code = status if status != 200 else answer.status_code
-    return answer
+    response = page_response(request, within_bytes(render, len(rows)))
+    response.status_code = status if status != 200 else response.status_code
+    return response
 
 
 @router.post("/{topic}/empty", dependencies=[ADMIN])
@@ -116,15 +116,15 @@ def _erase_page(
         "erasure": erasure,
         "formats": erasing.KEY_FORMATS,
         # Never with the key: a command line is seen by other users, and kept by the shell.
-        "same": [
+        "equivalents": [
             shell("siltstone", "erase", *served.paths, "--topic", topic, "--key-file", "FILE"),
             curl(request, "POST", f"/api/v1/topics/{path(topic)}:erase-key", {"key": "KEY", "dry_run": True}),
         ],
     }
-    answer = page(request, served, "erase.html", problem=problem, key=key, key_format=key_format, **values)
+    response = page(request, served, "erase.html", problem=problem, key=key, key_format=key_format, **values)
     if erasure is not None or key:
-        answer.headers["Cache-Control"] = "no-store"
-    return answer
+        response.headers["Cache-Control"] = "no-store"
+    return response
 
 
 @router.post("/{topic}/erase", dependencies=[ADMIN])
@@ -150,7 +150,7 @@ def erase(
             administration.erase_keys(served, by, wanted, dry_run=not typed)
             return RedirectResponse("/ui/jobs", 303)
     except (SiltstoneError, OSError) as error:
-        answer = _erase_page(request, served, topic, key, key_format, problem=str(error))
-        answer.status_code = status_of(error)[0]
-        return answer
+        response = _erase_page(request, served, topic, key, key_format, problem=str(error))
+        response.status_code = status_of(error)[0]
+        return response
     return _erase_page(request, served, topic, key, key_format, erasure)

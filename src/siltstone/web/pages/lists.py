@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import Request
+from fastapi import Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
@@ -58,13 +58,23 @@ class ListParameters(BaseModel):
         return self.model_dump(exclude={"start", "format"}, exclude_defaults=True)
 
 
+Parameters = Annotated[ListParameters, Query()]
+"""The query of a list, as a parameter of a route."""
+
+
 class ShownList:
-    """A list as a template shows it: a page of rows, the columns, the query, what asks for the same."""
+    """A list as a template shows it: a page of rows, the columns, the query, and the request that returns the
+    same rows."""
 
     def __init__(
-        self, columns: Sequence[Column[Any]], asked: ListParameters, rows: ListPage[Any], same: str
+        self, columns: Sequence[Column[Any]], parameters: ListParameters, rows: ListPage[Any], equivalent: str
     ) -> None:
-        self.columns, self.asked, self.values, self.same = columns, asked, asked.values, [same]
+        self.columns, self.parameters, self.values, self.equivalents = (
+            columns,
+            parameters,
+            parameters.values,
+            [equivalent],
+        )
         self.rows, self.total, self.next_start = rows.rows, rows.total, rows.next_start
 
 
@@ -87,22 +97,24 @@ def list_page(
     name: str,
     columns: Sequence[Column[Row]],
     rows: Iterable[Row],
-    asked: ListParameters,
+    parameters: ListParameters,
     **values: Any,
 ) -> Response:
     """A page with one list, ``shown`` in its template, or its download. Rows that would make the page too
     large are on the next one. Raises UsageError for a column that does not exist."""
-    if asked.format:
-        chosen = chosen_rows(rows, columns, asked.query())
-        as_json = asked.format == "json"
+    if parameters.format:
+        chosen = chosen_rows(rows, columns, parameters.query())
+        as_json = parameters.format == "json"
         text = json.dumps(json_rows(chosen, columns)) if as_json else csv_text(chosen, columns)
-        headers = attachment(f"{name}.{asked.format}")
-        return Response(text, media_type=KINDS[asked.format], headers=headers)
-    page = list_rows(rows, columns, asked.query())
-    same = curl(request, "GET", f"{request.url.path}?{query_text({**asked.values, 'format': 'json'})}")
+        headers = attachment(f"{name}.{parameters.format}")
+        return Response(text, media_type=KINDS[parameters.format], headers=headers)
+    page = list_rows(rows, columns, parameters.query())
+    equivalent = curl(
+        request, "GET", f"{request.url.path}?{query_text({**parameters.values, 'format': 'json'})}"
+    )
 
     def render(count: int) -> str:
-        shown = ShownList(columns, asked, first_rows(page, asked.start, count), same)
+        shown = ShownList(columns, parameters, first_rows(page, parameters.start, count), equivalent)
         return render_page(request, served, template, shown=shown, **values)
 
     return page_response(request, within_bytes(render, len(page.rows), sample=PAGE_ROWS))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from siltstone.commands import console
@@ -23,11 +23,10 @@ from siltstone.web.here import Here
 from siltstone.web.limits import READING
 from siltstone.web.openapi import description_of
 from siltstone.web.pages.equivalents import curl
-from siltstone.web.pages.lists import ListParameters, list_page
+from siltstone.web.pages.lists import Parameters, list_page
 from siltstone.web.pages.rendering import path, refusal_to_cancel
 
 router = APIRouter(prefix="/ui")
-Asked = Annotated[ListParameters, Query()]
 Committed = tuple[ConsumerGroup, GroupOffset]
 GROUPS: tuple[Column[Committed], ...] = (
     Column(name="group", title="group", value=lambda row: row[0].name),
@@ -119,21 +118,23 @@ def value_words(value: object) -> str:
 
 
 @router.get("/groups", dependencies=[VIEWER, READING])
-def groups(request: Request, served: Here, asked: Asked) -> Response:
+def groups(request: Request, served: Here, parameters: Parameters) -> Response:
     """Consumer groups and their lags, a row for each partition that a group has."""
     groups, notes = console.groups(served)
     rows = [(group, offset) for group in groups for offset in group.offsets]
     empty = [group for group in groups if not group.offsets]
     return list_page(
-        request, served, "groups.html", "groups", GROUPS, rows, asked, notes=notes, without_offsets=empty
+        request, served, "groups.html", "groups", GROUPS, rows, parameters, notes=notes, without_offsets=empty
     )
 
 
 @router.get("/transactions", dependencies=[VIEWER])
-def transactions(request: Request, served: Here, asked: Asked) -> Response:
+def transactions(request: Request, served: Here, parameters: Parameters) -> Response:
     """Open transactions, and the logs that they keep from being cleaned."""
     scan = last_scan(served)
-    transactions = scan.result() if asked.format else scan.found or OpenTransactions()  # a download is whole
+    transactions = (
+        scan.result() if parameters.format else scan.found or OpenTransactions()
+    )  # a download is whole
     return list_page(
         request,
         served,
@@ -141,7 +142,7 @@ def transactions(request: Request, served: Here, asked: Asked) -> Response:
         "transactions",
         TRANSACTIONS,
         transactions.transactions,
-        asked,
+        parameters,
         notes=transactions.notes,
         scan=scan,
         poll_seconds=2 if scan.is_first else 5,
@@ -149,14 +150,14 @@ def transactions(request: Request, served: Here, asked: Asked) -> Response:
 
 
 @router.get("/changes", dependencies=[VIEWER])
-def changes(request: Request, served: Here, asked: Asked) -> Response:
+def changes(request: Request, served: Here, parameters: Parameters) -> Response:
     """The audit log, the newest change first."""
     rows = console.changes(served)
-    return list_page(request, served, "changes.html", "changes", CHANGES, rows, asked, words=value_words)
+    return list_page(request, served, "changes.html", "changes", CHANGES, rows, parameters, words=value_words)
 
 
 @router.get("/jobs", dependencies=[VIEWER])
-def jobs(request: Request, served: Here, asked: Asked) -> Response:
+def jobs(request: Request, served: Here, parameters: Parameters) -> Response:
     """Background jobs, the newest first."""
     rows = served.jobs.all()
     running = [job for job in rows if not job.has_ended]
@@ -167,21 +168,21 @@ def jobs(request: Request, served: Here, asked: Asked) -> Response:
         "jobs",
         JOBS,
         rows,
-        asked,
+        parameters,
         outcome_words=outcome_words,
         sentence=job_sentence,
         refused=refusal_to_cancel(request),
-        same=[curl(request, "DELETE", f"/api/v1/jobs/{path(job.id)}") for job in running[:1]],
+        equivalents=[curl(request, "DELETE", f"/api/v1/jobs/{path(job.id)}") for job in running[:1]],
         poll_seconds=2 if running else 5,
     )
 
 
 @router.get("/api", dependencies=[VIEWER])
-def api(request: Request, served: Here, asked: Asked) -> Response:
+def api(request: Request, served: Here, parameters: Parameters) -> Response:
     """The operations of the REST APIs, from the document that describes them."""
     rows = [
         Operation(method.upper(), path, operation["description"].replace("`", ""))
         for path, item in description_of(request.app)["paths"].items()
         for method, operation in item.items()
     ]
-    return list_page(request, served, "api.html", "api", OPERATIONS, rows, asked)
+    return list_page(request, served, "api.html", "api", OPERATIONS, rows, parameters)

@@ -95,11 +95,11 @@ def _shown(
         fields=(("compact", COMPACTING), ("delete", DELETING), ("segments", ROLLING)),
         defaults={name: format_value(broker.setting(name).value) for name in names},
         docs={key.name: key for key in TOPIC_KEYS},
-        same=_same(request, served, form),
+        equivalents=_equivalents(request, served, form),
     )
 
 
-def _same(request: Request, served: Here, form: NewTopicForm) -> Sequence[str]:
+def _equivalents(request: Request, served: Here, form: NewTopicForm) -> Sequence[str]:
     name, settings = form.name or "NAME", form.settings()
     words = ["topics", "--create", "--topic", name, "--partitions", form.partitions]
     for setting in settings:
@@ -138,9 +138,9 @@ def check(
     try:
         _created(served, by, form, validate_only=True)
     except (SiltstoneError, OSError) as error:
-        answer = _shown(request, served, form, problem=str(error))
-        answer.status_code = status_of(error)[0]
-        return answer
+        response = _shown(request, served, form, problem=str(error))
+        response.status_code = status_of(error)[0]
+        return response
     return _shown(request, served, form, is_checked=True)
 
 
@@ -153,7 +153,7 @@ def create(
         _created(served, by, form, validate_only=False)
         served.cataloguer.refresh()
     except (SiltstoneError, OSError) as error:
-        answer = _shown(request, served, form, problem=str(error))
-        answer.status_code = status_of(error)[0]
-        return answer
+        response = _shown(request, served, form, problem=str(error))
+        response.status_code = status_of(error)[0]
+        return response
     return RedirectResponse(f"/ui/topics/{path(form.name)}", 303)

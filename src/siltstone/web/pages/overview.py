@@ -1,4 +1,5 @@
-"""The overview; the style sheet and the script; the switch of light and dark."""
+"""The overview, the search field in the head of each page, the files of the console (scripts, styles, icon),
+and the switch between its light and its dark theme."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from siltstone.web.here import Here
 from siltstone.web.pages.rendering import THEME_COOKIE, THEMES, page, path, query_text
 
 router = APIRouter()
-_KINDS = {
+_CONTENT_TYPES = {
     "console.css": "text/css",
     "console.js": "text/javascript",
     "htmx.min.js": "text/javascript",
@@ -30,7 +31,7 @@ _KINDS = {
 
 @router.get("/", dependencies=[VIEWER])
 def root() -> Response:
-    """To the console."""
+    """Redirects to the console."""
     return RedirectResponse("/ui/")
 
 
@@ -51,8 +52,9 @@ def overview(request: Request, served: Here) -> Response:
 
 @router.get("/ui/jump", dependencies=[VIEWER])
 def jump(served: Here, to: str = "") -> Response:
-    """To a topic (``users``), the records of a key (``users anna``), a record (``users 0 756``: topic,
-    partition, offset), a setting of the broker; else to the topics whose name has this text."""
+    """The search field. Redirects to a topic (``users``), to the records of a key (``users anna``), to a
+    record (``users 0 756``: topic, partition, offset) or to a setting of the broker; for any other text to
+    the list of the topics whose names contain it."""
     words = to.split()
     if words and words[0] in served.catalogue.topics:
         topic, numbers = f"/ui/topics/{path(words[0])}", words[1:]
@@ -69,11 +71,11 @@ def jump(served: Here, to: str = "") -> Response:
 
 @router.get("/ui/theme/{theme}", dependencies=[VIEWER])
 def switch_theme(theme: str, back: str = "/ui/") -> Response:
-    """Light, dark, or as the browser has it: kept in a cookie."""
-    inside = back if back.startswith("/ui/") and not back.startswith("/ui//") else "/ui/"
-    answer = RedirectResponse(inside, 303)
-    answer.set_cookie(THEME_COOKIE, theme if theme in THEMES else THEMES[0], samesite="strict", path="/ui")
-    return answer
+    """Set the theme (light, dark, or the browser's own), which a cookie keeps, and redirect to ``back``."""
+    page_path = back if back.startswith("/ui/") and not back.startswith("/ui//") else "/ui/"
+    response = RedirectResponse(page_path, 303)
+    response.set_cookie(THEME_COOKIE, theme if theme in THEMES else THEMES[0], samesite="strict", path="/ui")
+    return response
 
 
 @cache
@@ -85,11 +87,11 @@ def _static(name: str) -> tuple[bytes, str]:
 
 @router.get("/ui/static/{name}", dependencies=[VIEWER])
 def static(request: Request, name: str) -> Response:
-    """A file of the package."""
-    if name not in _KINDS:
+    """A static file of the console; 304 if the browser has this version of it."""
+    if name not in _CONTENT_TYPES:
         return Response(status_code=404)
     data, tag = _static(name)
     headers = {"ETag": tag, "Cache-Control": "max-age=3600"}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
-    return Response(data, media_type=_KINDS[name], headers=headers)
+    return Response(data, media_type=_CONTENT_TYPES[name], headers=headers)

@@ -89,11 +89,11 @@ def _shown(
         form=form,
         formats=TEXT_FORMATS,
         stored=stored or Stored(),
-        same=_same(request, served, topic, form),
+        equivalents=_equivalents(request, served, topic, form),
     )
 
 
-def _same(request: Request, served: Here, topic: str, form: RecordToSend) -> Sequence[str]:
+def _equivalents(request: Request, served: Here, topic: str, form: RecordToSend) -> Sequence[str]:
     """As the form is filled in; a record that could not be sent yet has none of its parts there."""
     try:
         record = form.record()
@@ -137,9 +137,9 @@ def produce(
         if isinstance(appended, SiltstoneError):
             raise appended
     except (SiltstoneError, OSError) as error:
-        answer = _shown(request, served, topic, form, problem=str(error))
-        answer.status_code = status_of(error)[0]
-        return answer
+        response = _shown(request, served, topic, form, problem=str(error))
+        response.status_code = status_of(error)[0]
+        return response
     served.cataloguer.refresh_soon()
     where = query_text({"partition": appended.partition, "offset": appended.offset})
     return RedirectResponse(f"/ui/topics/{path(topic)}/produce?{where}", 303)

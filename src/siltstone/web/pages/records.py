@@ -42,15 +42,18 @@ TEXT_MAX = 16 << 10
 
 @router.get("/{topic}/records", dependencies=[READER, READING])
 def records(
-    request: Request, served: Here, latest: Latest, topic: str, asked: Annotated[RecordForm, Query()]
+    request: Request, served: Here, latest: Latest, topic: str, parameters: Annotated[RecordForm, Query()]
 ) -> Response:
     """Records: the last ones, those from an offset on, or those that are found."""
-    page, problem, same = None, None, list[str]()
+    page, problem, equivalents = None, None, list[str]()
     try:
-        url = f"/api/v1/topics/{path(topic)}/records?{query_text(asked.api_parameters())}"
-        same = [shell("siltstone", "consume", *served.paths, "--topic", topic), curl(request, "GET", url)]
+        url = f"/api/v1/topics/{path(topic)}/records?{query_text(parameters.api_parameters())}"
+        equivalents = [
+            shell("siltstone", "consume", *served.paths, "--topic", topic),
+            curl(request, "GET", url),
+        ]
         browsed = console.browsed_topic(served, topic)
-        page = browse(browsed, asked.query(), cursor=asked.cursor or None, latest=latest)
+        page = browse(browsed, parameters.query(), cursor=parameters.cursor or None, latest=latest)
     except ValueError:
         problem = "partition and offset are numbers, the time is a date with a time"
     except SiltstoneError as error:
@@ -66,8 +69,8 @@ def records(
             page=page,
             text_max=text_max,
             problem=problem,
-            same=same,
-            values=asked.model_dump(exclude={"cursor"}),
+            equivalents=equivalents,
+            values=parameters.model_dump(exclude={"cursor"}),
             views=RECORDS_VIEWS,
             decodings=DECODINGS,
         )
@@ -77,10 +80,10 @@ def records(
 
 @router.get("/{topic}/records:tail", dependencies=[READER], response_class=StreamingResponse)
 async def follow(
-    request: Request, served: Here, topic: str, asked: Annotated[RecordForm, Query()]
+    request: Request, served: Here, topic: str, parameters: Annotated[RecordForm, Query()]
 ) -> StreamingResponse:
     """New records that fit the form, as rows of the table."""
-    browsed, query = await run_in_threadpool(_followed, served, topic, asked)
+    browsed, query = await run_in_threadpool(_followed, served, topic, parameters)
 
     def rows(event: StreamEvent) -> str:
         html = render_fragment(
@@ -93,10 +96,10 @@ async def follow(
     return opened_stream(request.app.state.tails, browsed, query, rows)
 
 
-def _followed(served: Here, topic: str, asked: RecordForm) -> tuple[BrowsedTopic, RecordQuery]:
+def _followed(served: Here, topic: str, parameters: RecordForm) -> tuple[BrowsedTopic, RecordQuery]:
     """Raises UsageError, UnknownTopicError."""
     try:
-        query = asked.tail_query()
+        query = parameters.tail_query()
     except ValueError:
         raise UsageError("partition is a number", advice="leave it empty for all") from None
     browsed = console.browsed_topic(served, topic)

@@ -25,7 +25,7 @@ from siltstone.web.here import CurrentActor, Here
 from siltstone.web.pages.confirmation import refuse_unconfirmed
 from siltstone.web.pages.equivalents import cluster_url, curl, shell, siltstone
 from siltstone.web.pages.rendering import page, path
-from siltstone.web.pages.topic_tabs import DELETES
+from siltstone.web.pages.topic_tabs import DELETING_SETTINGS
 
 router = APIRouter(prefix="/ui/selected")
 Action = Literal["settings", "clean", "delete"]
@@ -80,49 +80,51 @@ def _told(topic: str, tell: Callable[[], tuple[Sequence[str], str]]) -> Chosen:
     return Chosen(topic=topic, sentences=sentences, tag=tag)
 
 
-def _previewed(served: Here, asked: Selection, topic: str) -> Chosen:
+def _previewed(served: Here, selection: Selection, topic: str) -> Chosen:
     """What the action would do to one topic."""
 
     def tell() -> tuple[Sequence[str], str]:
         row, tag = served.catalogue.topic(topic), administration.topic_etag(served, topic)
-        if asked.action == "delete":
+        if selection.action == "delete":
             text = counted(row.partitions, "partition") + f" with {size_text(row.bytes)} "
             text += "goes, for good" if row.partitions == 1 else "go, for good"
             records = "" if row.records is None else f" ({counted(row.records, 'record')})"
             return [text + records], tag
-        if asked.action == "clean":
+        if selection.action == "clean":
             if "compact" not in (row.policy or ""):
                 return ["It is not compacted: a cleaning is refused."], tag
             dirty = f"{size_text(row.dirty_bytes)} of {size_text(row.bytes)} are dirty"
             return [dirty, row.reason] if row.reason else [dirty], tag
-        if not asked.value and not asked.default:
-            return [f"{asked.name} is {served.settings_of(topic).setting(asked.name).value}"], tag
-        set_to, remove = ({}, [asked.name]) if asked.default else ({asked.name: asked.value}, [])
+        if not selection.value and not selection.default:
+            return [f"{selection.name} is {served.settings_of(topic).setting(selection.name).value}"], tag
+        set_to, remove = (
+            ({}, [selection.name]) if selection.default else ({selection.name: selection.value}, [])
+        )
         return console.preview_change(served, topic, set_to, remove).sentences, tag
 
     return _told(topic, tell)
 
 
 @router.get("", dependencies=[VIEWER])
-def selected(request: Request, served: Here, asked: Annotated[Selection, Query()]) -> Response:
+def selected(request: Request, served: Here, selection: Annotated[Selection, Query()]) -> Response:
     """What the action would do to each ticked topic."""
     try:
-        find_topic_key(asked.name)
+        find_topic_key(selection.name)
     except UsageError as error:
-        return _asked(request, served, asked.model_copy(update={"name": "cleanup.policy"}), str(error))
-    return _asked(request, served, asked)
+        return _selected(request, served, selection.model_copy(update={"name": "cleanup.policy"}), str(error))
+    return _selected(request, served, selection)
 
 
-def _asked(request: Request, served: Here, asked: Selection, problem: str | None = None) -> Response:
-    limit = TICKED_MAX if asked.action != "settings" else PREVIEWED_MAX
-    chosen = [_previewed(served, asked, topic) for topic in asked.topic[:limit]]
-    return _shown(request, served, asked, chosen, problem=problem)
+def _selected(request: Request, served: Here, selection: Selection, problem: str | None = None) -> Response:
+    limit = TICKED_MAX if selection.action != "settings" else PREVIEWED_MAX
+    chosen = [_previewed(served, selection, topic) for topic in selection.topic[:limit]]
+    return _shown(request, served, selection, chosen, problem=problem)
 
 
 def _shown(
     request: Request,
     served: Here,
-    asked: Selection,
+    selection: Selection,
     chosen: Sequence[Chosen],
     *,
     problem: str | None = None,
@@ -133,32 +135,33 @@ def _shown(
         served,
         "selected.html",
         problem=problem,
-        asked=asked,
+        selection=selection,
         chosen=chosen,
-        left=len(asked.topic) - len(chosen),
-        key=find_topic_key(asked.name),
+        left=len(selection.topic) - len(chosen),
+        key=find_topic_key(selection.name),
         names=[key.name for key in TOPIC_KEYS if key.is_used],
-        deleting=asked.action == "delete" or (asked.action == "settings" and asked.name in DELETES),
+        deleting=selection.action == "delete"
+        or (selection.action == "settings" and selection.name in DELETING_SETTINGS),
         confirmation=confirmation(len(chosen)),
         done=is_done,
-        same=() if is_done else _same(request, served, asked),
+        equivalents=() if is_done else _equivalents(request, served, selection),
     )
 
 
-def _same(request: Request, served: Here, asked: Selection) -> Sequence[str]:
+def _equivalents(request: Request, served: Here, selection: Selection) -> Sequence[str]:
     """The command and the request for the first topic; the others are alike."""
-    if not asked.topic:
+    if not selection.topic:
         return ()
-    topic = asked.topic[0]
-    if asked.action == "delete":
+    topic = selection.topic[0]
+    if selection.action == "delete":
         url = cluster_url(served, "topics", topic)
         return siltstone(served, "topics", "--delete", "--topic", topic), curl(request, "DELETE", url)
-    if asked.action == "clean":
-        names = [word for name in asked.topic for word in ("--topic", name)]
+    if selection.action == "clean":
+        names = [word for name in selection.topic for word in ("--topic", name)]
         url = f"/api/v1/topics/{path(topic)}:clean"
         return shell("siltstone", "clean", *served.paths, *names), curl(request, "POST", url, {})
-    change = {"remove": [asked.name]} if asked.default else {"set": {asked.name: asked.value}}
-    changes = [{"topic": name, **change, "if_match": "*"} for name in asked.topic]
+    change = {"remove": [selection.name]} if selection.default else {"set": {selection.name: selection.value}}
+    changes = [{"topic": name, **change, "if_match": "*"} for name in selection.topic]
     return (curl(request, "POST", "/api/v1/topics:alter", {"topics": changes}),)
 
 
@@ -177,10 +180,12 @@ def _outcomes(
 
 def _refused(request: Request, served: Here, order: Order, action: Action, error: SiltstoneError) -> Response:
     name = order.name or "cleanup.policy"
-    asked = Selection(topic=order.topic, action=action, name=name, value=order.value, default=order.default)
-    answer = _asked(request, served, asked, str(error))
-    answer.status_code = status_of(error)[0]
-    return answer
+    selection = Selection(
+        topic=order.topic, action=action, name=name, value=order.value, default=order.default
+    )
+    response = _selected(request, served, selection, str(error))
+    response.status_code = status_of(error)[0]
+    return response
 
 
 def _confirm(order: Order) -> None:
@@ -192,7 +197,7 @@ def _confirm(order: Order) -> None:
 def alter(request: Request, served: Here, by: CurrentActor, order: Annotated[Order, Form()]) -> Response:
     """Change one setting of each topic, as it was read."""
     try:
-        if order.name in DELETES:
+        if order.name in DELETING_SETTINGS:
             _confirm(order)
         set_to = {} if order.default else parse_assignments([f"{order.name}={order.value}"], order.name)
     except SiltstoneError as error:

@@ -27,16 +27,16 @@ from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
 from siltstone.web.limits import READING
 from siltstone.web.pages.equivalents import curl, more_partitions, shell, topic_deletion, topic_setting
-from siltstone.web.pages.lists import ListParameters, list_page
+from siltstone.web.pages.lists import Parameters, list_page
 from siltstone.web.pages.rendering import page, page_response, path, render_page, within_bytes
 from siltstone.web.strip import Scale, strip
 
 router = APIRouter(prefix="/ui/topics")
 PARTITIONS_SHOWN, SEGMENTS_SHOWN = 20, 100
-"""Partitions of a page at most, and rows of the segments of one."""
+"""The most partitions on a page, and the most segments in the table of each."""
 EXPLAINED_LOGS, EXPLAINED_GROUPS = 10, 50
-"""Logs of a dry run that the page tells of, and groups of segments of all of them."""
-DELETES = ("retention.ms", "retention.bytes", "cleanup.policy")
+"""The most logs of a dry run that the page shows, and the most segment groups of all of them."""
+DELETING_SETTINGS = ("retention.ms", "retention.bytes", "cleanup.policy")
 """Settings whose change may delete data: the topic's name has to be typed."""
 Problem = Annotated[str | None, Depends(lambda: None)]
 """Why a form was refused: only ``actions`` passes it, never a request."""
@@ -59,8 +59,9 @@ def segments(
     *,
     problem: Problem = None,
 ) -> Response:
-    """Each partition's segments, drawn, with the reason why it is not cleaned: from the partition ``start``
-    on, as far as the page has room; with ``segment`` the rows of that one from there on."""
+    """The partitions from ``start`` on: a drawing and a table of the segments of each, and the reason why it
+    is not cleaned. With ``segment``, only the partition ``start``, and its table from that row on. Partitions
+    that would make the page too large are on the next one."""
     row, rows = served.catalogue.topic(topic), served.catalogue.partitions_of(topic)
     count = PARTITIONS_SHOWN if not segment else 1
     shown = [_shown(served, each, scale, segment) for each in rows[start : start + count]]
@@ -85,7 +86,7 @@ def segments(
             logs_max=EXPLAINED_LOGS,
             groups_max=EXPLAINED_GROUPS,
             removal_words=removal_words,
-            same=[
+            equivalents=[
                 shell("siltstone", "clean", *served.paths, "--topic", topic, "--dry-run"),
                 curl(request, "POST", f"/api/v1/topics/{path(topic)}:explain", {}),
                 *([] if row.policy == "delete" else [clean]),
@@ -123,7 +124,7 @@ def _shown(served: Served, row: PartitionRow, scale: Scale, first: int) -> Shown
     )
 
 
-class Asked(BaseModel):
+class SettingForm(BaseModel):
     """The setting in the form, and the value that is previewed; empty: as it is."""
 
     name: str = "cleanup.policy"
@@ -136,22 +137,21 @@ def configuration(
     request: Request,
     served: Here,
     topic: str,
-    asked: Annotated[Asked, Query()],
+    form: Annotated[SettingForm, Query()],
     *,
     problem: Problem = None,
     is_conflict: Annotated[bool, Depends(lambda: False)] = False,
 ) -> Response:
     """The topic's settings, its own first, and a form for one of them. With ``value``: what that change would
-    do. ``is_conflict``: another user has changed the settings since the form was read."""
+    do to the records. ``is_conflict``: another user has changed the settings since the form was read."""
     previewed = None
     try:
-        key = find_topic_key(asked.name)
+        key = find_topic_key(form.name)
     except UsageError as error:
-        problem, asked = str(error), Asked()
-        key = find_topic_key(asked.name)
-    if asked.value or asked.default:
+        problem, form, key = str(error), SettingForm(), find_topic_key(SettingForm().name)
+    if form.value or form.default:
         try:
-            set_to, remove = ({}, [key.name]) if asked.default else ({key.name: asked.value}, [])
+            set_to, remove = ({}, [key.name]) if form.default else ({key.name: form.value}, [])
             previewed = console.preview_change(served, topic, set_to, remove)
         except SiltstoneError as error:
             problem = problem or str(error)
@@ -159,7 +159,8 @@ def configuration(
     description = served.describe(topic)
     own, count = description.config, len(description.partitions)
     settings.sort(key=lambda setting: setting.name not in own)
-    value = next(setting.value for setting in settings if setting.name == key.name)
+    current = next(setting.value for setting in settings if setting.name == key.name)
+    value = form.value or current
     return topic_page(
         request,
         served,
@@ -171,16 +172,16 @@ def configuration(
         own=own,
         docs={key.name: key for key in TOPIC_KEYS},
         tag=topic_etag(served, topic),
-        deleting=DELETES,
+        deleting=DELETING_SETTINGS,
         previewed=previewed,
         is_conflict=is_conflict,
-        asked=asked,
+        form=form,
         key=key,
-        now=value,
+        current_value=current,
         partitions=count,
-        same_partitions=more_partitions(request, served, topic, count + 1),
-        same_deletion=topic_deletion(request, served, topic),
-        same=topic_setting(request, served, topic, key.name, asked.value or value, default=asked.default),
+        partitions_equivalents=more_partitions(request, served, topic, count + 1),
+        deletion_equivalents=topic_deletion(request, served, topic),
+        equivalents=topic_setting(request, served, topic, key.name, value, default=form.default),
     )
 
 
@@ -198,9 +199,7 @@ HISTORY: tuple[Column[TopicEvent], ...] = (
 
 
 @router.get("/{topic}/history", dependencies=[VIEWER])
-def history(
-    request: Request, served: Here, topic: str, asked: Annotated[ListParameters, Query()]
-) -> Response:
+def history(request: Request, served: Here, topic: str, parameters: Parameters) -> Response:
     """What happened to the topic: cleanings, the last compactions beside the log, changes of settings."""
     row = served.catalogue.topic(topic)
     events = history_of(served, topic)
@@ -211,7 +210,7 @@ def history(
         f"history-{topic}",
         HISTORY,
         events,
-        asked,
+        parameters,
         topic=row,
         tab="history",
         saved=sum(event.saved_bytes or 0 for event in events),

@@ -50,16 +50,16 @@ class ShownTopics(TopicParameters):
 
 
 @router.get("", dependencies=[VIEWER])
-def topics(request: Request, served: Here, asked: Annotated[ShownTopics, Query()]) -> Response:
+def topics(request: Request, served: Here, parameters: Annotated[ShownTopics, Query()]) -> Response:
     """The topics."""
-    listing = asked.listing()
+    listing = parameters.listing()
     page = list_topics(served.catalogue, listing)
-    if asked.format:
+    if parameters.format:
         pages = _pages(served.catalogue, replace(listing, start=0, count=PAGE_MAX))
         return StreamingResponse(
-            _file(pages, as_json=asked.format == "json"),
-            media_type=KINDS[asked.format],
-            headers=attachment(f"topics.{asked.format}"),
+            _file(pages, as_json=parameters.format == "json"),
+            media_type=KINDS[parameters.format],
+            headers=attachment(f"topics.{parameters.format}"),
         )
 
     def render(count: int) -> str:
@@ -69,12 +69,12 @@ def topics(request: Request, served: Here, asked: Annotated[ShownTopics, Query()
             "topics.html",
             listing=listing,
             page=first_rows(page, listing.start, count),
-            values=asked.values,
+            values=parameters.values,
             columns=TOPIC_COLUMNS,
             states=STATES,
-            same=[
+            equivalents=[
                 siltstone(served, "topics", "--describe"),
-                curl(request, "GET", f"/api/v1/topics?{query_text(asked.values)}"),
+                curl(request, "GET", f"/api/v1/topics?{query_text(parameters.values)}"),
             ],
         )
 

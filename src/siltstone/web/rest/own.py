@@ -90,10 +90,10 @@ def overview(served: Here) -> Document:
 
 
 @router.get("/topics", dependencies=[VIEWER])
-def topics(served: Here, asked: Annotated[TopicParameters, Query()]) -> Document:
+def topics(served: Here, parameters: Annotated[TopicParameters, Query()]) -> Document:
     """A page of topics."""
-    page = list_topics(served.catalogue, asked.listing())
-    return {"at_ms": served.catalogue.at_ms, **_page("topics", page.rows, page.total, asked.start)}
+    page = list_topics(served.catalogue, parameters.listing())
+    return {"at_ms": served.catalogue.at_ms, **_page("topics", page.rows, page.total, parameters.start)}
 
 
 @router.get("/topics/{topic}", dependencies=[VIEWER])
@@ -135,11 +135,11 @@ def segments(
 
 @router.get("/topics/{topic}/records", dependencies=[READER, READING])
 def records(
-    served: Here, latest: Latest, topic: str, asked: Annotated[RecordParameters, Query()]
+    served: Here, latest: Latest, topic: str, parameters: Annotated[RecordParameters, Query()]
 ) -> Document:
     """A page of records: at most 64 MiB or a second of reading; ``cursor`` is for the next one."""
     browsed = console.browsed_topic(served, topic)
-    return browse(browsed, asked.query(), cursor=asked.cursor, latest=latest).to_json()
+    return browse(browsed, parameters.query(), cursor=parameters.cursor, latest=latest).to_json()
 
 
 @router.get("/topics/{topic}/cleanings", dependencies=[VIEWER])
@@ -160,10 +160,10 @@ def record(
     topic: str,
     partition: IntText,
     offset: IntText,
-    asked: Annotated[DecodingParameters, Query()],
+    parameters: Annotated[DecodingParameters, Query()],
 ) -> Document:
     """One record."""
-    of_keys, of_values = asked.decodings()
+    of_keys, of_values = parameters.decodings()
     browsed = console.browsed_topic(served, topic)
     record = one_record(browsed, partition, offset, key_decoding=of_keys, value_decoding=of_values)
     return record.to_json()
@@ -193,7 +193,7 @@ def why(
     search_from: Annotated[int | None, Query(ge=0), DIGITS] = None,
     superseded_by: Annotated[int | None, Query(ge=0), DIGITS] = None,
 ) -> Document:
-    """Why a record is still here, and what changes that. For an answer ``searching`` ask again, with its
+    """Why a record is still here, and what changes that. For a response ``searching`` ask again, with its
     ``next_offset`` as ``search_from`` and its ``superseded_by``."""
     return console.why_record_stays(
         served, topic, partition, offset, search_from=search_from, superseded_by=superseded_by

@@ -1,7 +1,7 @@
 """Pulsar's administration of compaction: below ``/admin/v2/persistent/{tenant}/{namespace}/{topic}``.
 
 Errors are ``{"reason"}``. A name ends with ``-partition-N`` for one partition; of all partitions together
-there is one answer where Pulsar has 404.
+there is one response where Pulsar has 404.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _checked(size: int) -> int:
 
 
 def _number(size: int | None) -> Response:
-    """A number, or nothing: Pulsar's answer for a policy that is not set."""
+    """A number, or nothing: Pulsar's response for a policy that is not set."""
     return Response(status_code=204) if size is None else JSONResponse(size)
 
 

@@ -118,13 +118,13 @@ async def tail(
     request: Request,
     served: Here,
     topic: str,
-    asked: Annotated[StreamParameters, Query()],
+    parameters: Annotated[StreamParameters, Query()],
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> StreamingResponse:
     """Records as they come: from ``offset`` or ``from_ms`` on, else with ``view=compacted`` all of the ledger
     and what comes after it, else from now on. With ``wait=false`` the stream ends where there is no more."""
-    position = asked.cursor or last_event_id or None
-    browsed, query = await run_in_threadpool(_checked, served, topic, asked.query(), position)
+    position = parameters.cursor or last_event_id or None
+    browsed, query = await run_in_threadpool(_checked, served, topic, parameters.query(), position)
     wants_lines = NDJSON in request.headers.get("accept", "")
     return opened_stream(
         request.app.state.tails,
@@ -132,6 +132,6 @@ async def tail(
         query,
         _line if wants_lines else _event_text,
         position=position,
-        waits=asked.wait,
+        waits=parameters.wait,
         media_type=NDJSON if wants_lines else EVENT_STREAM,
     )

@@ -1,4 +1,4 @@
-"""Requests and answers of AlterClientQuotas. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of AlterClientQuotas. Made by ``scripts/wire_messages.py``."""
 
 from typing import Annotated, ClassVar
 

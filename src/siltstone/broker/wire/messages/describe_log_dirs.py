@@ -1,4 +1,4 @@
-"""Requests and answers of DescribeLogDirs. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of DescribeLogDirs. Made by ``scripts/wire_messages.py``."""
 
 from typing import Annotated, ClassVar
 

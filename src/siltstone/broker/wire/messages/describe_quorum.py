@@ -1,4 +1,4 @@
-"""Requests and answers of DescribeQuorum. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of DescribeQuorum. Made by ``scripts/wire_messages.py``."""
 
 from typing import Annotated, ClassVar
 

@@ -1,4 +1,4 @@
-"""Requests and answers of IncrementalAlterConfigs. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of IncrementalAlterConfigs. Made by ``scripts/wire_messages.py``."""
 
 from typing import Annotated, ClassVar
 

@@ -1,4 +1,4 @@
-"""Requests and answers of ListOffsets. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of ListOffsets. Made by ``scripts/wire_messages.py``."""
 
 from typing import Annotated, ClassVar
 

@@ -1,4 +1,4 @@
-"""Requests and answers of Metadata. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of Metadata. Made by ``scripts/wire_messages.py``."""
 
 from typing import Annotated, ClassVar
 

@@ -1,4 +1,4 @@
-"""Requests and answers of Produce. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of Produce. Made by ``scripts/wire_messages.py``."""
 
 from typing import Annotated, ClassVar
 

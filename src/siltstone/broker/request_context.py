@@ -22,7 +22,7 @@ Pieces: TypeAlias = Sequence[Piece]
 """A response as it is sent: its length, header and body in pieces. Empty: no response is sent."""
 
 
-class Unanswered(enum.Enum):
+class NoResponse(enum.Enum):
     """A handler returns it if no response is to be sent."""
 
     SILENT = "no response is sent, and the next request is read"
@@ -31,8 +31,8 @@ class Unanswered(enum.Enum):
 
 CLIENT_ID_MAX = 256
 """The characters of a client id that are kept; the protocol allows 32,767."""
-NO_ANSWER: Final[Literal[Unanswered.SILENT]] = Unanswered.SILENT
-CLOSE: Final[Literal[Unanswered.CLOSED]] = Unanswered.CLOSED
+NO_RESPONSE: Final[Literal[NoResponse.SILENT]] = NoResponse.SILENT
+CLOSE: Final[Literal[NoResponse.CLOSED]] = NoResponse.CLOSED
 
 
 class RefusedFrameError(Exception):
