@@ -23,7 +23,7 @@ hypothesis.settings.load_profile("siltstone")
 
 LONGEST = ("spark", "property", "crash", "kafka", "operator", "runtime", "compaction", "log")
 """Folders whose files take longest, longest first: begun last, one would keep a single worker busy."""
-EXPENSIVE = {"spark": "session", "kafka": "writer", "beside": "pair"}
+EXPENSIVE = {"spark": "session", "cleaning": "writer", "beside": "pair"}
 """The fixtures of a folder that one worker makes for all tests that use them: Java starts once."""
 
 

@@ -1,93 +1,13 @@
-"""Session fixtures: one broker writes a directory, we clean it once, copies of both states serve tests."""
+"""Without Kafka no test here runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from tests.support.kafka import clients, siltstone_command
-from tests.support.kafka.broker import Broker
 from tests.support.kafka.jars import kafka_libs
-from tests.support.kafka.logdir import copy_of
-from tests.support.kafka.records import Partition, Record
-from tests.support.kafka.scenario import (
-    BYSTANDER,
-    COMPACTED_TOPICS,
-    MD5_PAIR_TOPIC,
-    PARTITIONS,
-    Served,
-    Writer,
-    Written,
-    read_and_stop,
-    write_idempotent,
-    write_topics,
-)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _kafka_is_here() -> None:
     """Fail each test with the reason when Kafka cannot be had."""
     kafka_libs()
-
-
-@pytest.fixture(scope="session")
-def writer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Writer]:
-    """A real broker writes every topic and is stopped."""
-    root = tmp_path_factory.mktemp("writer")
-    first = Broker(root / "live")
-    first.makes_archive = True  # it uses the most of Kafka, and stops early
-    with first as broker:
-        write_topics(broker)
-        producer = clients.new_producer(broker.bootstrap, idempotent=True)
-        write_idempotent(broker, producer)
-        served = read_and_stop(broker)
-        copied = copy_of(served.log_dir, root / "written")
-        written = Written(log_dir=copied, records=served.records, producers=served.producers)
-        yield Writer(broker=broker, producer=producer, written=written)
-
-
-@pytest.fixture(scope="session")
-def written(writer: Writer) -> Written:
-    """The directory as the broker left it; copy it before use."""
-    return writer.written
-
-
-@pytest.fixture(scope="session")
-def report(writer: Writer) -> dict[Partition, dict[str, Any]]:
-    """`siltstone clean --in-place` on the writer's own directory: its report."""
-    done = siltstone_command.clean(writer.broker.log_dirs[0], COMPACTED_TOPICS, "--in-place")
-    return siltstone_command.report_of(done)
-
-
-@pytest.fixture(scope="session")
-def cleaned(writer: Writer, report: dict[Partition, dict[str, Any]]) -> Path:
-    """The directory as our cleaning left it; copy it before use."""
-    assert report, "nothing was cleaned"
-    return copy_of(writer.broker.log_dirs[0], writer.written.log_dir.with_name("cleaned"))
-
-
-@pytest.fixture(scope="session")
-def served(writer: Writer, cleaned: Path) -> Served:
-    """The writer's broker, started again on what we cleaned, same ports; `writer` stops it."""
-    assert cleaned.exists()
-    broker = writer.broker.start()
-    partitions = [*PARTITIONS, (BYSTANDER, 0)]
-    records = broker.consume_many(partitions)
-    ends = {partition: broker.end_offset(*partition) for partition in partitions}
-    return Served(broker=broker, producer=writer.producer, records=records, ends=ends)
-
-
-@pytest.fixture(scope="session")
-def served_by_java(served: Served, written: Written) -> dict[Partition, list[Record]]:
-    """What Kafka's console consumer reads of every compacted topic; each key begins with its topic's name."""
-    topics = [topic for topic in COMPACTED_TOPICS if topic != MD5_PAIR_TOPIC]
-    wanted = [partition for partition in PARTITIONS if partition[0] in topics]
-    count = sum(len(written.expected(partition)) for partition in wanted)
-    records: dict[Partition, list[Record]] = {partition: [] for partition in wanted}
-    for number, record in served.broker.consume_all_java(topics, count):
-        topic = next(topic for topic in topics if (record.key or b"").startswith(topic.encode()))
-        records[topic, number].append(record)
-    return records

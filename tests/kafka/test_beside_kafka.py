@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.beside_kafka import broker
 from bench.beside_kafka.figures import Measured, Results, break_even, markdown
 from bench.beside_kafka.producing import Made
 from bench.beside_kafka.running import OtherRecordsError, Plan, measure
 from bench.beside_kafka.workloads import NARROW, RecordMaker, Workload, chosen
+from tests.support.kafka.jars import quick_flags
 
 pytestmark = pytest.mark.kafka
 
@@ -29,7 +31,10 @@ TINY = Workload(
 MADE = Made(shape={}, kafka="", size=10_000_000, ends=[1], expected=[1])
 
 
-def test_both_cleaners_leave_the_same_records_and_are_measured(tmp_path: Path) -> None:
+def test_both_cleaners_leave_the_same_records_and_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker, "START_SCRIPT_FLAGS", quick_flags())  # no figure is kept
     plan = Plan(runs=1, sides=("kafka-tuned", "in-process", "copy"), caches=("hot",))
     results = measure(TINY, tmp_path, plan)
     (kafka,), (ours,) = results.runs["kafka-tuned", "hot"], results.runs["in-process", "hot"]

@@ -16,7 +16,7 @@ and replicas send several batches. An incomplete batch of a coordinator is refus
 would lose records; a replica fetches it again.
 
 Intended differences from Kafka 4.3, with Kafka's error code in parentheses (``docs/appending.md`` has the
-table, ``tests/kafka/test_twin_appends.py`` compares with a broker):
+table, ``tests/kafka/cleaning/test_twin_appends.py`` compares with a broker):
 
 - Batches that readers would refuse as damaged are refused, where Kafka stores them: sizes below -1 (which
   Kafka takes for null), varints with bits that do not fit, record offsets that do not ascend one by one (87);

@@ -9,7 +9,7 @@ import pytest
 from tests.support.broker_twin.pair import Pair, paired
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Both brokers, with the same settings, empty at first. Topics of a test begin with its own name."""
     with paired(tmp_path_factory.mktemp("beside")) as brokers:

@@ -131,6 +131,12 @@ def java_command(
     return [java(), f"-Xmx{heap}", *flags, *logging, "-cp", classes, main, *args]
 
 
+def mavens_environment() -> dict[str, str]:
+    """With flags for Maven's short Java, which takes half of the processor's time then."""
+    options = f"{os.environ.get('MAVEN_OPTS', '')} {JVM_FLAGS[0]} {JVM_FLAGS[1]}"
+    return {**os.environ, "MAVEN_OPTS": options.strip()}
+
+
 def _ignore_cache() -> None:
     CACHE.mkdir(exist_ok=True)
     ignore = CACHE / ".gitignore"
@@ -147,7 +153,14 @@ def _fetch(pom: Path, libs: Path) -> None:
     partial = libs.with_name(f"libs.partial.{os.getpid()}")
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
     command = [mvn, "-q", "-B", "-f", str(pom), *goal]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=DOWNLOAD_TIMEOUT_S,
+        check=False,
+        env=mavens_environment(),
+    )
     if done.returncode != 0:
         shutil.rmtree(partial, ignore_errors=True)
         raise KafkaSetupError(f"tests/kafka: mvn could not fetch {what}:\n{done.stdout[-2000:]}")

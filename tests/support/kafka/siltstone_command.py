@@ -47,11 +47,11 @@ def run_siltstone(*arguments: str | Path) -> Finished:
     return Finished(done.returncode, done.stdout, done.stderr)
 
 
-def clean(log_dir: Path, topics: Iterable[str], *arguments: str | Path) -> Finished:
+def clean(log_dir: Path, topics: Iterable[str], *arguments: str | Path, engine: str = "spark") -> Finished:
     """`siltstone clean LOG_DIR --topic … --config … --json`; `arguments`: `--in-place`, `--out NEW`…"""
     chosen = [part for topic in topics for part in ("--topic", topic)]
     policy = [part for name, value in POLICY.items() for part in ("--config", f"{name}={value}")]
-    return run_siltstone("clean", log_dir, "--engine=spark", *arguments, *chosen, *policy, "--json")
+    return run_siltstone("clean", log_dir, f"--engine={engine}", *arguments, *chosen, *policy, "--json")
 
 
 def report_of(done: Finished) -> dict[Partition, dict[str, Any]]:

@@ -1,7 +1,8 @@
 """Batches that a producer should not send, and some that it may: one row each.
 
 A row's batches go, one request each, to a partition of its own. ``TOPICS`` are the settings that rows need.
-``tests/kafka/test_twin_appends.py`` sends them to a real broker and to us, and compares what comes of them.
+``tests/kafka/cleaning/test_twin_appends.py`` sends them to a real broker and to us, and compares what comes
+of them.
 """
 
 from __future__ import annotations

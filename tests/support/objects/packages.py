@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.kafka.jars import KafkaSetupError, java
+from tests.support.kafka.jars import KafkaSetupError, java, mavens_environment
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "siltstone-tests"
 FETCH_TIMEOUT_S = 600
@@ -103,7 +103,14 @@ def java_command(classes: str, main: str, *arguments: str, heap: str = "384m") -
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=FETCH_TIMEOUT_S,
+        check=False,
+        env=mavens_environment(),
+    )
     if done.returncode != 0:
         raise KafkaSetupError(
             f"tests/stores: {command[-1]} cannot be had:\n{(done.stdout + done.stderr)[-2000:]}"

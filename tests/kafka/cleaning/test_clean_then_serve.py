@@ -1,4 +1,5 @@
-"""A broker writes, `siltstone clean --in-place` cleans, the same broker serves it, nothing else changed."""
+"""A broker writes, `siltstone clean --in-place` cleans, the same broker serves it, nothing else
+changed; then its own cleaner goes on from our checkpoint."""
 
 from __future__ import annotations
 
@@ -8,12 +9,14 @@ from typing import Any
 import pytest
 
 from tests.support.kafka import clients, tools
-from tests.support.kafka.logdir import cleaner_checkpoint, listing, stray_files
-from tests.support.kafka.records import Partition, Record, Sent, latest_values
+from tests.support.kafka.logdir import active_base, cleaner_checkpoint, listing, stray_files
+from tests.support.kafka.records import Partition, Record, Sent, compacted, latest_values, workload
 from tests.support.kafka.scenario import (
     BYSTANDER,
+    CODECS,
     MD5_PAIR_TOPIC,
     PARTITIONS,
+    RECORD_COUNT,
     Served,
     Written,
     md5_pair,
@@ -105,6 +108,26 @@ def test_new_producer_continues(
     _goes_on(
         served, ("codecs", number), lambda more: served.broker.produce("codecs", more, number, codec="zstd")
     )
+
+
+def test_own_cleaner_begins_at_our_checkpoint(served: Served) -> None:
+    """The last test of this file: it changes what the others read."""
+    broker, log_dir = served.broker, served.broker.log_dirs[0]
+    ours = {number: cleaner_checkpoint(log_dir, "codecs", number) for number in range(len(CODECS))}
+    for number, codec in enumerate(CODECS):
+        more = workload(
+            seed=50 + number, prefix=f"codecs-{codec}", count=RECORD_COUNT, keys=200, start_ms=start_ms()
+        )
+        broker.produce("codecs", more, number, codec=codec)
+    before = broker.consume_many([("codecs", number) for number in ours])
+    ends = {number: active_base(log_dir, "codecs", number) for number in ours}
+    broker.alter_config("codecs", min_cleanable_dirty_ratio="0.0")
+    for number, end in ends.items():
+        broker.wait_for_cleaner("codecs", number, offset=end)
+        assert broker.cleaner_ranges("codecs", number) == [(ours[number], end)]
+    after = broker.consume_many(before)
+    for partition, records in after.items():
+        assert records == compacted(before[partition], ends[partition[1]])
 
 
 def _goes_on(served: Served, partition: Partition, send: Any) -> None:
