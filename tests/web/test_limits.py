@@ -122,7 +122,7 @@ def test_a_body_that_never_ends_is_408(served: Served, monkeypatch: pytest.Monke
 
 
 def test_a_client_that_takes_nothing_of_its_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(limits, "RESPONSE_SECONDS", 0.01)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})

@@ -223,7 +223,7 @@ def test_the_refusal_names_the_member_of_a_list(client: TestClient) -> None:
     answer = client.post("/api/v1/topics/users:explain", json={"partitions": [False, True]})
     assert (answer.status_code, answer.json()["message"]) == (
         400,
-        "body.partitions.0: Value error, it is a number",
+        "body.partitions.0: Value error, a number is needed, not a text or a truth value",
     )
 
 

@@ -97,7 +97,7 @@ def decide_retention(
     """Decide about each record that the record filter retains (Kafka's ``Cleaner.shouldRetainRecord``), and
     sum up the records that stay by batch.
 
-    ``retained``: its ``is_retained`` is the filter's answer, from which tombstones are removed here; its
+    ``retained``: its ``is_retained`` has the decisions of the record filter; tombstones are removed here; its
     sums, 0 before, are filled. ``horizon_passed`` (bool, one a batch): the batch's tombstones below
     ``map_end`` are discarded.
     Returns how many tombstones were discarded. Relies on records that come in the order of their batches.

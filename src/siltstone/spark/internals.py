@@ -57,11 +57,11 @@ PRIVATE_USES = {
         "def _get_j_spark_session_class(": "LateSession sets the default session of Java's side",
     },
     "pyspark.sql.session:SparkSession.__init__": {
-        "self._sc = sparkContext": "LateSession has these three, and no Java session",
-        "self._jsc = self._sc._jsc": "the second",
-        "self._jvm = self._sc._jvm": "the third",
-        "self._jsparkSession = jsparkSession": "made when it is first asked for",
-        "self._profiler_collector = AccumulatorProfilerCollector()": "made with it",
+        "self._sc = sparkContext": "LateSession sets _sc, and no Java session",
+        "self._jsc = self._sc._jsc": "LateSession sets it, too",
+        "self._jvm = self._sc._jvm": "LateSession sets it, too",
+        "self._jsparkSession = jsparkSession": "made at the first use of LateSession",
+        "self._profiler_collector = AccumulatorProfilerCollector()": "made at the first use of LateSession",
         "install_exception_handler()": "LateSession does it, too",
     },
     "pyspark.errors.exceptions.captured:install_exception_handler": {"": "Java's exceptions as PySpark's"},
@@ -113,7 +113,7 @@ def java_process() -> subprocess.Popen[bytes] | None:
 
 
 def forget_java() -> None:
-    """Make PySpark forget a Java process that is gone, so that the next session starts another one."""
+    """Make PySpark forget a Java process that has ended, so that the next session starts another one."""
     with contextlib.suppress(Exception):
         gateway().shutdown()
     context: Any = SparkContext
@@ -217,8 +217,8 @@ def java_context(session: SparkSession) -> Any:
 
 
 def running_session() -> SparkSession | None:
-    """The session that this process has already, in any thread; None without one. Its Java may be gone: it is
-    not asked."""
+    """The session that this process has already, in any thread; None without one. Its Java may
+    have ended: this is not checked."""
     internals: Any = SparkSession
     session: SparkSession | None = internals._instantiatedSession
     context: Any = None if session is None else session.sparkContext

@@ -125,7 +125,8 @@ class Java:
 
     @property
     def daemon_socket(self) -> str:
-        """The path of the socket of the daemon that is forked ahead."""
+        """The path of the socket of the daemon of Python workers, which is forked before the session needs it
+        (``ahead``)."""
         return str(self.folder / _DAEMON_SOCKET)
 
     def connection(self) -> tuple[int, str]:
@@ -172,7 +173,7 @@ def can_start(master: str | None, settings: Mapping[str, str]) -> bool:
 
 
 def start(java_options: str | None = None) -> Java:
-    """Start Java as ``prepare`` does, unless one waits already."""
+    """Start Java as ``prepare`` does, unless one waits for its session already."""
     if _waiting:
         return _waiting[0]
     version = java_version()
@@ -194,7 +195,7 @@ def start(java_options: str | None = None) -> Java:
 
 
 def take() -> Java | None:
-    """The Java that waits, which does not wait any more; None without one."""
+    """Remove and return the Java that waits for its session; None if there is none."""
     return _waiting.pop() if _waiting else None
 
 

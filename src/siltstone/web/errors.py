@@ -20,8 +20,8 @@ from siltstone.base import errors
 
 PULSAR, CONSOLE = "/admin/", "/ui"
 _logger = logging.getLogger("siltstone")
-# The status and Confluent's number of each kind of error, the first that fits.
-_ANSWERS: tuple[tuple[type[Exception], int, int], ...] = (
+# (Class, HTTP status, Confluent's ``error_code``): the first class that fits an error counts.
+_STATUSES: tuple[tuple[type[Exception], int, int], ...] = (
     (errors.NotAllowedError, 403, 40301),
     (errors.UnknownTopicError, 404, 40403),
     (errors.UnknownGroupError, 404, 40405),
@@ -41,18 +41,18 @@ _ANSWERS: tuple[tuple[type[Exception], int, int], ...] = (
     (errors.LogError, 400, 40002),
     (errors.SiltstoneError, 400, 40002),
 )
-_NUMBERS = {401: 40101, 403: 40301, 429: 42901, 500: 50002, 503: 50003}
+_CODES = {401: 40101, 403: 40301, 429: 42901, 500: 50002, 503: 50003}
 
 
 def status_of(error: Exception) -> tuple[int, int]:
-    """The HTTP status of an error, and Confluent's number."""
-    for kind, status, number in _ANSWERS:
+    """The HTTP status of an error, and Confluent's ``error_code``."""
+    for kind, status, number in _STATUSES:
         if isinstance(error, kind):
             return status, number
     return 500, 50002
 
 
-def error_answer(path: str, status: int, number: int, message: str) -> Response:
+def error_response(path: str, status: int, number: int, message: str) -> Response:
     """An error in the form of the family that ``path`` belongs to."""
     headers = {"Cache-Control": "no-store"}
     if status == 401:
@@ -66,7 +66,7 @@ def error_answer(path: str, status: int, number: int, message: str) -> Response:
 
 
 ErrorPage = Callable[[Request, int, str], Response]
-"""A page of the console that tells of an error: status and message."""
+"""Makes a page of the console that shows an error, from its status and message."""
 
 
 def install(app: FastAPI, error_page: ErrorPage) -> None:
@@ -76,7 +76,7 @@ def install(app: FastAPI, error_page: ErrorPage) -> None:
         path, accepted = request.url.path, request.headers.get("accept", "*/*")
         if path.startswith(CONSOLE) and ("text/html" in accepted or "*/*" in accepted):
             return error_page(request, status, message)
-        return error_answer(path, status, number, message)
+        return error_response(path, status, number, message)
 
     def known(request: Request, error: Exception) -> Response:
         return respond(request, *status_of(error), str(error))
@@ -87,7 +87,7 @@ def install(app: FastAPI, error_page: ErrorPage) -> None:
 
     def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        number = _NUMBERS.get(error.status_code, error.status_code)
+        number = _CODES.get(error.status_code, error.status_code)
         refusal = respond(request, error.status_code, number, str(error.detail))
         refusal.headers.update(error.headers or {})
         return refusal
@@ -107,4 +107,4 @@ def install(app: FastAPI, error_page: ErrorPage) -> None:
 def unexpected(path: str, error: Exception) -> Response:
     """The response after a bug: 500, without the text of the error, which is in the log only."""
     _logger.error("A request for %s failed", path, exc_info=error)
-    return error_answer(path, 500, 50002, "the server failed; its log says why")
+    return error_response(path, 500, 50002, "the server failed; its log says why")

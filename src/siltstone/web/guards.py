@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from siltstone.base.errors import NotAllowedError
 from siltstone.web import limits
-from siltstone.web.errors import error_answer, unexpected
+from siltstone.web.errors import error_response, unexpected
 from siltstone.web.identity import Identity, Role, User
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -126,7 +126,7 @@ class Guards:
                     *((name, value) for name, value in _HEADERS.items() if name not in given),
                 ]
             # A client that takes nothing of its response gives its connection back.
-            async with asyncio.timeout(limits.ANSWER_SECONDS):
+            async with asyncio.timeout(limits.RESPONSE_SECONDS):
                 await send(message)
 
         path = scope["path"]
@@ -134,12 +134,12 @@ class Guards:
         try:
             refused = self._refusal(scope, headers)
             if refused is not None:
-                await error_answer(path, *refused)(scope, receive, guarded_send)
+                await error_response(path, *refused)(scope, receive, guarded_send)
                 return
             await self._app(scope, self._bounded(scope, receive), guarded_send)
         except _TooLargeError:
             if not has_begun:
-                await error_answer(path, 413, 413, _TOO_LARGE)(scope, receive, guarded_send)
+                await error_response(path, 413, 413, _TOO_LARGE)(scope, receive, guarded_send)
         except Exception as error:
             if has_begun:
                 raise

@@ -4,7 +4,7 @@ large.
 ::
 
     8 reads of records at once · 16 more wait for a slot, 10 s at most · then 429
-    10 tails at once, in turns in one thread · then 429; all end when the server does
+    10 tails (streams of new records) at once, in turns in one thread · then 429; all end when the server does
     a body within 60 s · 408; a piece of a response taken within 60 s, else the connection is closed
     a page of a list, as HTML or as JSON, below 150 kB: the rest is on the next one
 
@@ -24,7 +24,7 @@ from siltstone.base.errors import BusyError
 
 READS_MAX, WAITING_MAX, WAITING_SECONDS = 8, 16, 10.0
 TAILS_MAX = 10
-BODY_SECONDS, ANSWER_SECONDS = 60.0, 60.0
+BODY_SECONDS, RESPONSE_SECONDS = 60.0, 60.0
 """The time for all of a body, and for each piece of a response."""
 PAGE_BYTES = 140_000
 """The most bytes of a page of a list, unless one row has more."""
@@ -60,8 +60,9 @@ class ReadSlots:
 
 
 class Tails:
-    """The streams that are open. ``executor``: the one thread in which those that follow a log read and write
-    their records, in turns. Only ``end`` may be called in another thread than the event loop's."""
+    """The tails that are open: responses that send new records until the client ends them. ``executor``: the
+    one thread in which those that follow a log read and write their records, in turns. Only ``end`` may be
+    called in another thread than the event loop's."""
 
     def __init__(self) -> None:
         self.count, self._has_ended = 0, False
@@ -69,7 +70,7 @@ class Tails:
         self._open: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
 
     def claim(self) -> asyncio.Event:
-        """Count a new stream, until ``free``. Returns an event that is set when the stream has to end. Raises
+        """Count a new tail, until ``free``. Returns an event that is set when the tail has to end. Raises
         BusyError."""
         if self._has_ended:
             raise BusyError("the server is being stopped", advice="try again when it has started")
@@ -83,12 +84,12 @@ class Tails:
         return stopped
 
     def free(self, stopped: asyncio.Event) -> None:
-        """Report the end of a stream."""
+        """Count a tail no more: it has ended."""
         self.count -= 1
         del self._open[stopped]
 
     def end(self) -> None:
-        """End all streams, and refuse new ones. (The caller shuts ``executor`` down after they have
+        """End all tails, and refuse new ones. (The caller shuts ``executor`` down after they have
         ended.)"""
         self._has_ended = True
         for stopped, loop in list(self._open.items()):

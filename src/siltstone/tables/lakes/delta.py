@@ -5,9 +5,10 @@
     _delta_log/00000000000000000000.json …    one file a version: its files added and removed, and
       txn        appId siltstone/TOPIC/buckets, siltstone/TOPIC/generation, and a number for each field of
                  ``LogProgress``: siltstone/TOPIC-PARTITION/GENERATION/FIELD. Delta keeps transactions in its
-                 checkpoints, so no later commit loses them; with a generation, all before it are void
+                 checkpoints, so no later commit loses them. An export that replaces all rows begins a new
+                 generation: the fields of earlier ones are not read any more
       commitInfo siltstone: the same, to be read by people (``DESCRIBE HISTORY``); siltstoneCommit: a random
-                 word, by which a commit to a store whose answer got lost is known
+                 word, by which an export recognises its own commit if the response of the store was lost
 
 A commit may only make the version after the one that was read: with retries, delta-rs would take two exports
 that append the same offsets for writers that do not touch each other. Tables with features that change which
@@ -53,11 +54,11 @@ except ImportError as error:
     ) from error
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(LogProgress))
-_COMMITS_ASKED = 100
-"""So many commits are searched for one that restored the table."""
+_COMMITS_SEARCHED = 100
+"""How many commits, from the newest back, are searched for a RESTORE since the last export."""
 _PARTITION_COLUMNS = ["partition", BUCKET_COLUMN]
 _FEATURES = frozenset({"timestampNtz"})
-"""Of the reader's features those that leave a file's rows as they are in it."""
+"""The reader features that an export supports: with these, a table has all rows of its files."""
 
 
 class DeltaLake:
@@ -113,7 +114,7 @@ class DeltaLake:
         generation, progress_of_logs = self._generation(topic), {}
         for number in partitions:
             ids = [_app_id(topic, number, generation, name) for name in _FIELDS]
-            values = [at for at in map(self._table.transaction_version, ids) if at is not None]
+            values = [value for value in map(self._table.transaction_version, ids) if value is not None]
             if len(values) == len(_FIELDS):
                 progress_of_logs[number] = LogProgress(**dict(zip(_FIELDS, values, strict=True)))
         return progress_of_logs
@@ -121,7 +122,7 @@ class DeltaLake:
     def _generation(self, topic: str) -> int:
         """How often all rows were replaced. Raises UsageError if they were restored since the last export."""
         assert self._table is not None
-        for commit in self._table.history(_COMMITS_ASKED):
+        for commit in self._table.history(_COMMITS_SEARCHED):
             if "siltstone" in commit:
                 break
             if commit.get("operation") == "RESTORE":
@@ -161,7 +162,7 @@ class DeltaLake:
         added = [_add_action(self.root, shape, file, now_ms) for file in change.added]
         word = secrets.token_hex(8)
         properties = CommitProperties(
-            custom_metadata={"siltstone": json.dumps(_for_people(shape, change)), "siltstoneCommit": word},
+            custom_metadata={"siltstone": json.dumps(_commit_info(shape, change)), "siltstoneCommit": word},
             max_commit_retries=0,
             app_transactions=list(_transactions(shape, change, generation)),
         )
@@ -189,8 +190,8 @@ class DeltaLake:
             raise changed(self.root) from None
 
     def _has_own(self, version: int, word: str) -> bool:
-        """Is the version this commit after all? A store may have done it without its answer coming through,
-        and then refuses the second try. Raises OSError."""
+        """Is this version our commit, although it failed? The store may have made it and its response was
+        lost; it then refuses the client's second attempt. Raises OSError."""
         if not files.is_object(self.root):
             return False
         return word.encode() in files.read_bytes(self.root / "_delta_log" / f"{version:020}.json")
@@ -233,7 +234,7 @@ def _transactions(shape: TableShape, change: Change, generation: int) -> Iterato
             yield Transaction(_app_id(shape.topic, partition, generation, name), getattr(progress, name))
 
 
-def _for_people(shape: TableShape, change: Change) -> dict[str, object]:
+def _commit_info(shape: TableShape, change: Change) -> dict[str, object]:
     logs = {str(number): dataclasses.asdict(progress) for number, progress in change.progress.items()}
     return {"topic": shape.topic, "buckets": shape.buckets, "exported": logs}
 

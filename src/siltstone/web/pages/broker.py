@@ -109,14 +109,14 @@ def save(
     default: Annotated[bool, Form()] = False,
     tag: Annotated[str, Form()] = "",
 ) -> Response:
-    """Set a setting in the broker's file, or take it out: it applies at once, or is pending."""
+    """Set a setting in the broker's file, or remove it there: it applies at once, or is pending."""
     try:
         set_to, removed = ({}, [name]) if default else ({name: value}, [])
         broker_settings.alter_static(served, by, set_to, removed, if_match=tag or None)
     except (SiltstoneError, OSError) as error:
-        again = BrokerParameters(name=name, value=value)
+        form = BrokerParameters(name=name, value=value)
         is_conflict = isinstance(error, ChangedMeanwhileError)
-        response = _settings(request, served, again, problem=str(error), is_conflict=is_conflict)
+        response = _settings(request, served, form, problem=str(error), is_conflict=is_conflict)
         response.status_code = status_of(error)[0]
         return response
     return RedirectResponse("/ui/broker", 303)
@@ -136,5 +136,5 @@ def restart(request: Request, served: Here, by: CurrentActor) -> Response:
 
 @router.get("/restart", dependencies=[VIEWER])
 def restarted() -> Response:
-    """Where a reload of the waiting page ends."""
+    """The browser asks for this if the user reloads the page that waits for the restart."""
     return RedirectResponse("/ui/broker", 303)

@@ -1,5 +1,5 @@
-"""Ticked topics: what a change of settings, a cleaning or a deletion would do to each, then the deed and its
-outcome for each."""
+"""Actions on the topics that are ticked in the list: change a setting, clean, delete. A first page shows what
+the action would do to each topic; its form carries the action out, and a second page shows the outcomes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from siltstone.web.pages.topic_tabs import DELETING_SETTINGS
 router = APIRouter(prefix="/ui/selected")
 Action = Literal["settings", "clean", "delete"]
 TICKED_MAX, PREVIEWED_MAX = 200, 50
-"""Topics that are cleaned or deleted at once, so that their page stays below its bytes; topics that a change
-of settings is previewed for at once."""
+"""The most topics for which one page shows a cleaning or a deletion (its size is bounded,
+``limits.PAGE_BYTES``), and the most for which it previews a change of settings (which reads logs)."""
 
 
 class Selection(BaseModel):
@@ -44,9 +44,9 @@ class Selection(BaseModel):
     default: bool = False
 
 
-class Order(BaseModel):
-    """The form that carries out the action. ``tag``: what was read of each topic; ``typed``: confirms a
-    deletion."""
+class ActionForm(BaseModel):
+    """The form that carries out the action. ``tag``: the ETag of each topic when the page was made;
+    ``typed``: the text that confirms a deletion."""
 
     topic: list[str] = Field(default=[], max_length=PAGE_MAX)
     tag: list[str] = Field(default=[], max_length=PAGE_MAX)
@@ -59,7 +59,7 @@ class Order(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """One ticked topic: what the action would do, or has done; ``tag``: as it was read."""
+    """One ticked topic: what the action would do, or has done; ``tag``: its ETag when the page was made."""
 
     topic: str
     sentences: Sequence[str] = ()
@@ -68,13 +68,13 @@ class Chosen:
 
 
 def confirmation(count: int) -> str:
-    """What has to be typed before so many topics are deleted, or their data may be."""
+    """The text that a user types to confirm an action that deletes so many topics, or may delete records."""
     return counted(count, "topic")
 
 
-def _told(topic: str, tell: Callable[[], tuple[Sequence[str], str]]) -> Chosen:
+def _chosen(topic: str, describe: Callable[[], tuple[Sequence[str], str]]) -> Chosen:
     try:
-        sentences, tag = tell()
+        sentences, tag = describe()
     except (SiltstoneError, OSError) as error:
         return Chosen(topic=topic, problem=str(error))
     return Chosen(topic=topic, sentences=sentences, tag=tag)
@@ -83,7 +83,7 @@ def _told(topic: str, tell: Callable[[], tuple[Sequence[str], str]]) -> Chosen:
 def _previewed(served: Here, selection: Selection, topic: str) -> Chosen:
     """What the action would do to one topic."""
 
-    def tell() -> tuple[Sequence[str], str]:
+    def describe() -> tuple[Sequence[str], str]:
         row, tag = served.catalogue.topic(topic), administration.topic_etag(served, topic)
         if selection.action == "delete":
             text = counted(row.partitions, "partition") + f" with {size_text(row.bytes)} "
@@ -102,7 +102,7 @@ def _previewed(served: Here, selection: Selection, topic: str) -> Chosen:
         )
         return console.preview_change(served, topic, set_to, remove).sentences, tag
 
-    return _told(topic, tell)
+    return _chosen(topic, describe)
 
 
 @router.get("", dependencies=[VIEWER])
@@ -166,72 +166,72 @@ def _equivalents(request: Request, served: Here, selection: Selection) -> Sequen
 
 
 def _outcomes(
-    request: Request, served: Here, order: Order, action: Action, act: Callable[[str, str], Sequence[str]]
+    request: Request, served: Here, form: ActionForm, action: Action, act: Callable[[str, str], Sequence[str]]
 ) -> Response:
     """Carry out the action on each topic; a refusal of one does not stop the others."""
-    tags = [*order.tag, *[""] * len(order.topic)]
+    tags = [*form.tag, *[""] * len(form.topic)]
     done = [
-        _told(topic, lambda topic=topic, tag=tag: (act(topic, tag), ""))  # type: ignore[misc]
-        for topic, tag in zip(order.topic, tags, strict=False)
+        _chosen(topic, lambda topic=topic, tag=tag: (act(topic, tag), ""))  # type: ignore[misc]
+        for topic, tag in zip(form.topic, tags, strict=False)
     ]
     served.cataloguer.refresh_soon()
-    return _shown(request, served, Selection(topic=order.topic, action=action), done, is_done=True)
+    return _shown(request, served, Selection(topic=form.topic, action=action), done, is_done=True)
 
 
-def _refused(request: Request, served: Here, order: Order, action: Action, error: SiltstoneError) -> Response:
-    name = order.name or "cleanup.policy"
-    selection = Selection(
-        topic=order.topic, action=action, name=name, value=order.value, default=order.default
-    )
+def _refused(
+    request: Request, served: Here, form: ActionForm, action: Action, error: SiltstoneError
+) -> Response:
+    name = form.name or "cleanup.policy"
+    selection = Selection(topic=form.topic, action=action, name=name, value=form.value, default=form.default)
     response = _selected(request, served, selection, str(error))
     response.status_code = status_of(error)[0]
     return response
 
 
-def _confirm(order: Order) -> None:
+def _confirm(form: ActionForm) -> None:
     """Raises UsageError unless the typed text names the number of topics."""
-    refuse_unconfirmed(order.typed.strip(), confirmation(len(order.topic)))
+    refuse_unconfirmed(form.typed.strip(), confirmation(len(form.topic)))
 
 
 @router.post("/settings", dependencies=[EDITOR])
-def alter(request: Request, served: Here, by: CurrentActor, order: Annotated[Order, Form()]) -> Response:
+def alter(request: Request, served: Here, by: CurrentActor, form: Annotated[ActionForm, Form()]) -> Response:
     """Change one setting of each topic, as it was read."""
     try:
-        if order.name in DELETING_SETTINGS:
-            _confirm(order)
-        set_to = {} if order.default else parse_assignments([f"{order.name}={order.value}"], order.name)
+        if form.name in DELETING_SETTINGS:
+            _confirm(form)
+        set_to = {} if form.default else parse_assignments([f"{form.name}={form.value}"], form.name)
     except SiltstoneError as error:
-        return _refused(request, served, order, "settings", error)
+        return _refused(request, served, form, "settings", error)
 
     def act(topic: str, tag: str) -> Sequence[str]:
-        removed = own_names(served, topic, [order.name]) if order.default else []
+        removed = own_names(served, topic, [form.name]) if form.default else []
         administration.alter_settings(served, by, topic, set_to, removed, if_match=tag or None)
         return ["changed"]
 
-    return _outcomes(request, served, order, "settings", act)
+    return _outcomes(request, served, form, "settings", act)
 
 
 @router.post("/clean", dependencies=[EDITOR])
-def clean(request: Request, served: Here, by: CurrentActor, order: Annotated[Order, Form()]) -> Response:
+def clean(request: Request, served: Here, by: CurrentActor, form: Annotated[ActionForm, Form()]) -> Response:
     """Clean each topic, as a job."""
 
     def act(topic: str, _: str) -> Sequence[str]:
-        administration.clean_now(served, by, topic, force=order.force)
+        administration.clean_now(served, by, topic, force=form.force)
         return ["a job cleans it"]
 
-    return _outcomes(request, served, order, "clean", act)
+    return _outcomes(request, served, form, "clean", act)
 
 
 @router.post("/delete", dependencies=[ADMIN])
-def delete(request: Request, served: Here, by: CurrentActor, order: Annotated[Order, Form()]) -> Response:
+def delete(request: Request, served: Here, by: CurrentActor, form: Annotated[ActionForm, Form()]) -> Response:
     """Delete each topic, as it was read."""
     try:
-        _confirm(order)
+        _confirm(form)
     except SiltstoneError as error:
-        return _refused(request, served, order, "delete", error)
+        return _refused(request, served, form, "delete", error)
 
     def act(topic: str, tag: str) -> Sequence[str]:
         administration.delete_topic(served, by, topic, if_match=tag or None)
         return ["deleted"]
 
-    return _outcomes(request, served, order, "delete", act)
+    return _outcomes(request, served, form, "delete", act)

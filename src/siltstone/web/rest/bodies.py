@@ -1,4 +1,4 @@
-"""Bodies of requests: what all of the REST APIs ask of them."""
+"""Bodies of requests: the checks that all REST APIs share."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ class Body(BaseModel):
 
 def _refuse_other_than_numbers(value: object) -> object:
     if isinstance(value, (bool, str)):
-        raise ValueError("it is a number")
+        raise ValueError("a number is needed, not a text or a truth value")
     return value
 
 
 NUMBERS_ONLY = BeforeValidator(_refuse_other_than_numbers)
-"""For a number with bounds, after them: ``Annotated[int, Field(ge=0), NUMBERS_ONLY]``, so that the document
-has them."""
+"""Refuses a text or a truth value for a number. In ``Annotated[int, Field(ge=0), NUMBERS_ONLY]`` it comes
+after the bounds, or the OpenAPI document would not have them."""
 WholeNumber = Annotated[int, NUMBERS_ONLY]
-"""A whole number in a body. pydantic alone would take ``true`` for 1, ``"7"`` for 7; 7.0 is one in JSON."""
+"""A whole number in a body. pydantic alone would accept ``true`` as 1, and ``"7"`` as 7. 7.0 is accepted:
+JSON has no separate type for whole numbers."""
 
 
-def _refuse_numbers(value: object) -> object:
+def _refuse_other_than_times(value: object) -> object:
     if not isinstance(value, str) or "-" not in value[1:]:
-        raise ValueError("it is a date and a time as in ISO 8601, such as 2026-11-21T14:00:00Z")
+        raise ValueError("a date and a time as in ISO 8601 is needed, such as 2026-11-21T14:00:00Z")
     return value
 
 
-DATE_AND_TIME = BeforeValidator(_refuse_numbers)
-"""For a time in a body: pydantic alone would take a number, and a text of digits, for seconds since 1970."""
+DATE_AND_TIME = BeforeValidator(_refuse_other_than_times)
+"""For a time in a body: pydantic alone would accept a number, and a text of digits, as seconds since 1970."""
 Flag = StrictBool
 """``true`` or ``false`` in a body, and not 1 or ``"yes"``."""
 
@@ -44,7 +45,7 @@ def _refuse_other_than_json(request: Request) -> None:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
     if has_body and kind and kind != "application/json" and not kind.endswith("+json"):
-        raise HTTPException(415, f"{kind[:64]!r}: the body is JSON; say Content-Type: application/json")
+        raise HTTPException(415, f"{kind[:64]!r}: the body must be JSON, with Content-Type: application/json")
 
 
 JSON_ONLY = Depends(_refuse_other_than_json)
