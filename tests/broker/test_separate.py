@@ -178,6 +178,7 @@ def test_another_process_kills_it(broker: BrokerProcess) -> None:
     assert broker.topics.names() == ["users"]
 
 
+@pytest.mark.long
 def test_the_keeper_is_killed_and_its_brokers_go_with_it(broker: BrokerProcess) -> None:
     pid = broker.pid
     assert pid is not None

@@ -392,7 +392,12 @@ SPARK = ["--engine", "spark"]
         pytest.param(
             {"JAVA_HOME": "/nonexistent"}, SPARK, ["Java is missing", "JAVA_HOME"], marks=pytest.mark.long
         ),
-        ({}, ["--master", "nonsense://nowhere"], ["Spark did not start on nonsense://nowhere"]),
+        pytest.param(
+            {},
+            ["--master", "nonsense://nowhere"],
+            ["Spark did not start on nonsense://nowhere"],
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_without_java_or_spark(

@@ -47,6 +47,7 @@ from tests.support.log.batches import of_records
 from tests.support.log.offset_values import clean_two, fill
 from tests.support.log.offset_values import opened as opened_values
 from tests.support.log.views import view_of
+from tests.support.thoroughness import share
 
 NOW = 1_800_000_000_000
 PARTITIONS = 3
@@ -635,7 +636,7 @@ class Stored(ReadableLog):
 
 @pytest.mark.parametrize("newest_first", [False, True])
 def test_logs_of_kafka_in_every_format_are_read_in_both_orders(golden: Path, newest_first: bool) -> None:
-    for name in [*legacy_names(golden), *case_names(golden)[::4]]:
+    for name in [*legacy_names(golden), *share(case_names(golden), 13)]:
         log = Stored(golden / name / "before")
         expected = [int(offset) for polled in LogReader(log) for offset in polled.columns.offset]
         topic = BrowsedTopic(name="users", logs=lambda log=log: [log], partition_count=1)  # type: ignore[misc]

@@ -42,6 +42,7 @@ from tests.support.ledger.driving import compact
 from tests.support.ledger.oracle import Model
 from tests.support.log.batches import of_records
 from tests.support.log.views import view_of
+from tests.support.thoroughness import share
 
 NOW = 1_800_000_000_000
 COMPACTED = RecordQuery(view="compacted")
@@ -308,7 +309,7 @@ def committed(log: ReadableLog) -> Keys:
 
 
 def test_logs_of_kafka_are_read_over_compactions_that_come_meanwhile(golden: Path, tmp_path: Path) -> None:
-    names = [*legacy_names(golden)[::2], *case_names(golden)[::3]]
+    names = [*share(legacy_names(golden), 5), *share(case_names(golden), 9)]
     for number, name in enumerate(names):
         shutil.copytree(golden / name / "before", tmp_path / f"{number}" / "users-0")
         log = Growing(tmp_path / f"{number}" / "users-0")

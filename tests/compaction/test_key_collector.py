@@ -25,7 +25,7 @@ from tests.support.cleaning import logs
 from tests.support.cleaning.logs import Rec
 from tests.support.key_entries import LOW, WORDS, entries_of, pairs, shard_of
 from tests.support.records.arrays import scanned
-from tests.support.thoroughness import examples
+from tests.support.thoroughness import examples, turn
 
 Rows = list[tuple[int, int, int]]
 NOT_COUNTED = np.empty(0, np.int64)
@@ -136,7 +136,7 @@ def test_any_capacity_and_any_number_of_buckets_give_the_same_retained_offsets()
         for first_dirty in (0, 77, 10_000):
             wanted = expected_of(runs, first_dirty)
             for buckets in (1, 2, 5, 700):
-                for capacity in (1, 13, 40, 1 << 20):
+                for capacity in turn(buckets, (1, 13, 40, 1 << 20)):
                     blobs = collect(runs, first_dirty=first_dirty, buckets=buckets, capacity=capacity)
                     assert retained_of(blobs, buckets) == wanted, (seed, first_dirty, buckets, capacity)
 

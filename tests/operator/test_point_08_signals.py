@@ -93,7 +93,7 @@ CLEANING = [
     ("swap", INT, 0.0),
     ("swap", TERM, 0.0),
 ]
-FEW = [CLEANING[2], CLEANING[11]]
+FEW = [CLEANING[11]]
 
 
 def told(case: tuple[str, Sequence[signal.Signals], float]) -> str:
@@ -134,7 +134,7 @@ OTHERS = [
     [
         pytest.param(
             *each,
-            marks=() if each[0] == "recover" else pytest.mark.long,
+            marks=() if (each[0], each[2]) == ("recover", TERM) else pytest.mark.long,
             id=f"{each[0]}-{each[1]}-{each[2][0].name}",
         )
         for each in OTHERS

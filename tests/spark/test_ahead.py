@@ -107,6 +107,7 @@ def test_the_fork_is_the_daemon(tmp_path: Path) -> None:
     assert java.returncode == 0 and gone(fork)
 
 
+@pytest.mark.long
 def test_the_fork_ends_with_its_command(tmp_path: Path) -> None:
     command = Command(tmp_path, INSTALL)
     (fork,) = command.forks()
@@ -131,6 +132,7 @@ def test_javas_process_takes_its_place(tmp_path: Path, lost: str) -> None:
     command.end()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("before", "said"), [("", "not forked"), (f"{INSTALL}\n{THREAD}", "not forked")])
 def test_only_a_command_without_other_threads_is_forked(tmp_path: Path, before: str, said: str) -> None:
     command = Command(tmp_path, before)
@@ -138,6 +140,7 @@ def test_only_a_command_without_other_threads_is_forked(tmp_path: Path, before: 
     command.end()
 
 
+@pytest.mark.long
 def test_a_signal_still_interrupts_the_command_afterwards(tmp_path: Path) -> None:
     command = Command(tmp_path, INSTALL)
     (fork,) = command.forks()

@@ -53,13 +53,14 @@ def test_planners_are_forked_from_a_process_that_has_imported_nothing() -> None:
     assert "pyarrow" not in libraries
 
 
-@pytest.mark.parametrize("hindrance", [STARTS_A_THREAD, NO_PLACE])
+@pytest.mark.parametrize("hindrance", [STARTS_A_THREAD, pytest.param(NO_PLACE, marks=pytest.mark.long)])
 def test_pysparks_own_takes_its_place(tmp_path: Path, hindrance: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(hindrance + "\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     assert module_that_serves(start(daemon.WORKER, PYTHONPATH=path)) == "pyspark.daemon"
 
 
+@pytest.mark.long
 def test_freed_memory_is_kept_for_the_next_window() -> None:
     """Arrays of a window's size that come and go cost page faults once."""
     code = (
@@ -79,6 +80,7 @@ def test_freed_memory_is_kept_for_the_next_window() -> None:
     assert faults[0] < faults[1] / 10
 
 
+@pytest.mark.long
 def test_libraries_are_told_to_start_no_thread_only_while_they_are_loaded() -> None:
     code = (
         "import os, sys\n"

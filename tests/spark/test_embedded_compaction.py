@@ -19,6 +19,7 @@ from tests.support.ledger.serving import seen
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.long
 @pytest.mark.timeout(280)
 def test_a_killed_java_process_is_survived_by_both_ways(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.support.spark.embedded_compaction", str(tmp_path / "logs")]

@@ -31,6 +31,7 @@ from tests.support.cleaning.logs import NOW, Rec, batch, one
 from tests.support.errors import raises_error
 from tests.support.log.views import random_segments, write_segments
 from tests.support.tables.tables import log_directory, rows, table_of
+from tests.support.thoroughness import examples
 
 pytestmark = pytest.mark.spark
 
@@ -200,7 +201,7 @@ def test_a_session_whose_python_has_no_siltstone_is_refused(
 # The tasks of view=latest without Spark, on random logs.
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.integers(0, 2**32),
     st.integers(1, 25),

@@ -32,6 +32,7 @@ from tests.support.spark.fenced_on_cluster import (
     WORKER_DECOMMISSIONED,
 )
 from tests.support.spark.standalone import BARE, INSTALLED, SMALL, Cluster, standalone_cluster, submit
+from tests.support.thoroughness import THOROUGH
 
 pytestmark = pytest.mark.spark
 SET = "basic_zipf_ts"
@@ -39,7 +40,7 @@ SET = "basic_zipf_ts"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with standalone_cluster(tmp_path_factory.mktemp("cluster")) as started:
+    with standalone_cluster(tmp_path_factory.mktemp("cluster"), workers=2 if THOROUGH else 1) as started:
         yield started
 
 

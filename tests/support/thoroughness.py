@@ -59,4 +59,4 @@ def few(cases: Iterable[tuple[Any, ...]], *always: int) -> list[Any]:
 
 def examples(count: int) -> int:
     """How many examples a random test tries, of the ``count`` that it tries when it is thorough."""
-    return count if THOROUGH else max(count // 8, 2)
+    return count if THOROUGH else max(count // 16, 2)

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.thoroughness import few
-
 OLD, NEW = "Spans", "Places"
 MODULE = """
 from typing import NamedTuple
@@ -138,6 +136,7 @@ def test_what_changes_in_another_file_is_compiled_in(
     assert python(compiled, "import user") == f"{result} 0"
 
 
+@pytest.mark.long
 def test_a_kernel_has_one_fingerprint_in_all_processes(tmp_path: Path) -> None:
     first, second = (python(tmp_path, FINGERPRINTS, PYTHONHASHSEED=seed) for seed in ("1", "2"))
     assert first == second
@@ -149,13 +148,15 @@ def test_what_was_compiled_anew_is_used_next_time(compiled: Path) -> None:
     assert [python(compiled, "import user") for _ in "12"] == ["1631 0", "1631 1"]
 
 
+@pytest.mark.long
 def test_a_class_that_was_renamed_costs_a_compilation_and_nothing_else(tmp_path: Path) -> None:
     assert run(tmp_path, OLD) == "10 0"
     assert run(tmp_path, NEW) == "10 0"
     assert run(tmp_path, NEW) == "10 1"
 
 
-@pytest.mark.parametrize("left", few([(0,), (40,)], 1))
+@pytest.mark.long
+@pytest.mark.parametrize("left", [0, 40])
 def test_an_index_that_was_cut_is_made_anew(tmp_path: Path, left: int) -> None:
     assert run(tmp_path, OLD) == "10 0"
     (index,) = (tmp_path / "cache").rglob("*.nbi")

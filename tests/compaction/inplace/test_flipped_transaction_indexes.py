@@ -21,7 +21,7 @@ from siltstone.compaction.report import CLEANED, UNCLEANABLE, LogResult
 from tests.support import golden_sets, in_memory
 from tests.support.cleaning import logs
 from tests.support.cleaning.transactional import a_log
-from tests.support.thoroughness import share
+from tests.support.thoroughness import few, share
 
 SPREAD = RunLimits(whole_log_bytes=0)
 PRODUCER_BYTES, FIRST_BYTES, LAST_BYTES = range(2, 10), range(10, 18), range(18, 26)
@@ -104,7 +104,9 @@ def every_bit(index: Path) -> Iterator[int]:
 
 
 @pytest.mark.random
-@pytest.mark.parametrize(("limits", "buckets", "high_watermark"), [(RunLimits(), 1, 20), (SPREAD, 3, 16)])
+@pytest.mark.parametrize(
+    ("limits", "buckets", "high_watermark"), few([(RunLimits(), 1, 20), (SPREAD, 3, 16)], 1)
+)
 def test_every_bit_of_a_small_logs_indexes(
     folder: Path, limits: RunLimits, buckets: int, high_watermark: int
 ) -> None:
@@ -129,7 +131,9 @@ def test_bits_of_a_brokers_indexes(golden: Path, folder: Path, name: str, round_
     flip_golden(golden, name, round_number, folder, some_bits)
 
 
-@pytest.mark.parametrize("name", ["txn_java", "txn_long_retention", "txn_lz4", "txn_open"])
+@pytest.mark.parametrize(
+    "name", few([("txn_java",), ("txn_long_retention",), ("txn_lz4",), ("txn_open",)], 3)
+)
 def test_bits_of_more_brokers_indexes(cleaned: Path, folder: Path, name: str) -> None:
     """Their second rounds: what an earlier cleaning has left."""
     flip_golden(cleaned / "transactions", name, 2, folder, some_bits)
