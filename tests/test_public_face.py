@@ -98,6 +98,7 @@ implicit_reexport = true
 """
 
 
+@pytest.mark.long  # make lint runs mypy on the package, and pyright reads the same programs in every run
 def test_mypy_sees_real_types(tmp_path: Path) -> None:
     """And none of the program of ``docs/library.md`` is wrong."""
     page = tmp_path / "page.py"

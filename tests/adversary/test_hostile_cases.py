@@ -24,7 +24,7 @@ from tests.support.thoroughness import THOROUGH
 pytestmark = pytest.mark.random
 
 SEED = 20
-CASES, FLIPS = (900, 300) if THOROUGH else (60, 12)
+CASES, FLIPS = (900, 300) if THOROUGH else (80, 12)
 SECONDS = 150
 """More than it takes: who is slower does fewer cases, never fails for it."""
 GOLDEN = ("golden/txn/0", "golden/tombstones/0", "golden/idempotent/0", "golden/compact_delete_ms/0")

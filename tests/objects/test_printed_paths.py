@@ -81,7 +81,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(params=["objects", "restore point"])
+@pytest.fixture(params=["objects", pytest.param("restore point", marks=pytest.mark.long)])
 def url(request: pytest.FixtureRequest, logs: Path, store: Any, bucket: str) -> str:
     """The address of the directory in a bucket; ``other`` beside it is the same."""
     upload(store, logs, "other")

@@ -77,7 +77,7 @@ def test_an_unreadable_file_fails_its_log(golden: Path, tmp_path: Path) -> None:
     assert len(names) > 15
     before, ways = listing(directory), set()
     values = {log: last_values(directory / f"{log}-0") for log in SETS}
-    for name in share(names, 3):
+    for name in share(names, 2):
         path = directory / name
         mode = path.stat().st_mode
         path.chmod(0)

@@ -22,6 +22,7 @@ from tests.support.cleaning.logs import Rec, batch
 from tests.support.errors import raises_error
 from tests.support.log.views import random_segments, write_segments
 from tests.support.tables.tables import log_directory, rows
+from tests.support.thoroughness import examples
 
 
 def read(path: Path, keywords: RowKeywords, **options: Any) -> list[dict[str, Any]]:
@@ -40,7 +41,7 @@ def test_as_of_takes_an_offset_also_as_a_number_of_numpy(offset: Any, tmp_path: 
 bounds = st.tuples(st.none() | st.integers(0, 200), st.none() | st.integers(0, 200))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 25), st.sampled_from(["log", "latest"]), st.data())
 def test_rows_are_those_that_a_filter_of_all_rows_leaves(
     seed: int, count: int, view: str, data: st.DataObject
