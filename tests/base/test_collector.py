@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 
 import pytest
 
@@ -29,3 +31,35 @@ def test_only_full_collections_come_less_often() -> None:
         assert gc.get_threshold() == (*before[:2], 100)
     finally:
         gc.set_threshold(*before)
+
+
+LEFT_OUT = """
+import gc, weakref
+from siltstone.base.collector import collect_all_again, leave_out_of_collections
+
+class Node:
+    pass
+
+def cycle():
+    node = Node()
+    node.itself = node
+    return weakref.ref(node)
+
+before = Node()
+before.itself = before
+seen = weakref.ref(before)
+leave_out_of_collections()
+del before
+later = cycle()
+gc.collect()
+print(gc.get_freeze_count() > 1000, seen() is not None, later() is None)
+collect_all_again()
+gc.collect()
+print(gc.get_freeze_count(), seen())
+"""
+
+
+def test_what_was_there_is_left_out_until_it_is_given_up() -> None:
+    """In a process of its own: this one has frozen objects already."""
+    done = subprocess.run([sys.executable, "-c", LEFT_OUT], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["True True True", "0 None"], done.stderr

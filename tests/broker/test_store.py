@@ -64,3 +64,12 @@ def test_the_pool_is_another_thread(broker: ServedBroker) -> None:
 
     here, there = broker.loop.run_until_complete(where())
     assert here != there
+
+
+def test_what_waits_for_the_kernels_is_called_once_they_are_loaded(broker: ServedBroker) -> None:
+    is_loaded = threading.Event()
+    broker.broker.when_loaded(is_loaded.set)
+    assert is_loaded.wait(60)
+    is_loaded.clear()
+    broker.broker.when_loaded(is_loaded.set)
+    assert is_loaded.is_set()

@@ -14,7 +14,7 @@ import pytest
 
 from siltstone.base.config import format_value
 from siltstone.base.errors import BrokerRefusedError, BrokerUnreachableError, UsageError
-from siltstone.broker import asked_quotas
+from siltstone.broker import remote_quotas
 from siltstone.broker.asking import ANSWER_BYTES_MAX, Address, AskedBroker, plain_addresses
 from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.server import BrokerServer
@@ -181,7 +181,7 @@ def test_a_broker_that_answers_something_else(data: bytes) -> None:
         AskedBroker(Address.parse(there.address)) as broker,
         pytest.raises((BrokerRefusedError, BrokerUnreachableError)),
     ):
-        asked_quotas.describe(broker, [])
+        remote_quotas.describe(broker, [])
     there.close()
 
 

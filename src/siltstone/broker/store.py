@@ -82,7 +82,7 @@ class Broker(Closing):
         self._producer_ids = ProducerIds(self.manager)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="siltstone-broker")
         self._is_closed = False
-        self._pool.submit(load_kernels, lambda: not self._is_closed)
+        self._kernels = self._pool.submit(load_kernels, lambda: not self._is_closed)
         # Filled now, not by a request: the id of each topic that a Kafka has made is in a file of its own.
         self._pool.submit(lambda: self.manager.topics.ids)
         self._logs: dict[tuple[str, int], PartitionLog] = {}
@@ -111,6 +111,10 @@ class Broker(Closing):
                 raise StorageError(reason, path=str(log.topic_partition))
             self._logs[topic, partition] = log
         return log
+
+    def when_loaded(self, function: Callable[[], object]) -> None:
+        """Call a function when the kernels are loaded, in a thread of the pool, or now if they are."""
+        self._kernels.add_done_callback(lambda _: function())
 
     def note_failure(self, log: PartitionLog) -> None:
         """Call this after a failed append: if the log went offline by it (its disk failed), its directory is

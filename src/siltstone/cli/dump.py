@@ -195,7 +195,7 @@ def _dump_asked(
     output.refuse_if(is_wrong, f"--max-batches {asked.max_batches}: is below 1", "pass 1 or more")
     if asked.topic is None:
         raise UsageError("no topic", advice="pass --topic TOPIC")
-    from siltstone.broker.asked_records import AskedRecords, dump_rows
+    from siltstone.broker.remote_records import AskedRecords, dump_rows
 
     findings = 0
     with AskedRecords(server, config) as broker:

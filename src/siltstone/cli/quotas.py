@@ -74,10 +74,10 @@ def quotas(flags: ConfigsFlags, *, as_json: bool) -> None:
 def _described(flags: ConfigsFlags, matches: list[EntityMatch]) -> Quotas:
     if flags.bootstrap_server is None:
         return commands.describe(flags.broker_directories(flags.server_properties), matches)
-    from siltstone.broker import asked_quotas
+    from siltstone.broker import remote_quotas
 
     with flags.asked() as broker:
-        return asked_quotas.describe(broker, matches)
+        return remote_quotas.describe(broker, matches)
 
 
 def _alter(flags: ConfigsFlags, entity: QuotaEntity, *, as_json: bool) -> None:
@@ -88,10 +88,10 @@ def _alter(flags: ConfigsFlags, entity: QuotaEntity, *, as_json: bool) -> None:
         directories = flags.broker_directories(flags.server_properties)
         change = commands.alter_in_directories(directories, entity, set_to, remove, **options)
     else:
-        from siltstone.broker import asked_quotas
+        from siltstone.broker import remote_quotas
 
         with flags.asked() as broker:
-            change = asked_quotas.alter(broker, entity, set_to, remove, **options)
+            change = remote_quotas.alter(broker, entity, set_to, remove, **options)
     _show_change(change, dry_run=flags.dry_run, as_json=as_json)
 
 

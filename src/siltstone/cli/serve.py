@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from siltstone.base import interruption
-from siltstone.base.collector import collect_less_often
+from siltstone.base.collector import collect_all_again, collect_less_often, leave_out_of_collections
 from siltstone.cli import output
 from siltstone.commands.engines import ENGINES
 
@@ -149,6 +149,7 @@ def _serve_until_restart(options: ServeOptions, flags: ServeFlags) -> bool:
                 output.write_lines(f"{'looking at' if options.is_look else 'serving'} {url}/ui/")
             if broker is not None:
                 broker.start()
+                broker.broker.when_loaded(leave_out_of_collections)
                 for address in broker.addresses:
                     output.write_lines(f"serving {address.name}://{address.host}:{address.port}")
             sys.stdout.flush()
@@ -157,6 +158,7 @@ def _serve_until_restart(options: ServeOptions, flags: ServeFlags) -> bool:
             with interruption.current().critical():
                 stack.close()
                 served.close()
+                collect_all_again()
 
 
 def _print_hash() -> int:

@@ -62,7 +62,7 @@ from siltstone.log.fetch import read as read_view
 from siltstone.log.indexes import AbortedTransaction as EndedByAbort
 from siltstone.log.partition import PartitionLog
 
-_FIRST_BY_ID = 13
+_TOPIC_IDS_SINCE = 13
 """The first version that names topics by id."""
 _CODES_THAT_WAIT = (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
 """A partition with one of these codes does not end the wait for the others; any other code does."""
@@ -113,7 +113,7 @@ class _Fetch:
 
     def __init__(self, broker: Broker, request: FetchRequest, call: Call) -> None:
         self._broker, self._request, self._call = broker, request, call
-        self._by_id = call.version >= _FIRST_BY_ID
+        self._by_id = call.version >= _TOPIC_IDS_SINCE
         self._isolation = isolation_of(request.isolation_level)
         self._is_committed = self._isolation == READ_COMMITTED
         self._session: FetchSession | None = None

@@ -75,7 +75,7 @@ from siltstone.log.validation import refuse_bad_head, refuse_unless_one_batch
 
 ADMIN_CLIENT_ID = "__admin_client"
 """The client id that may write to internal topics, as in Kafka."""
-_FIRST_BY_ID, _FIRST_WITH_ZSTD = 13, 7
+_TOPIC_IDS_SINCE, _ZSTD_SINCE = 13, 7
 _ZSTD = codec_number("zstd")
 _NO_START_OFFSET = (
     UnknownTopicError,
@@ -140,7 +140,8 @@ class _Appends:
         """Refuse or append each batch; those that cannot be appended without waiting are late."""
         refused = self._refuse_all()
         for topic_row, topic in enumerate(self._request.topic_data):
-            name = topic.name if self._version < _FIRST_BY_ID else self._broker.topic_of_id(topic.topic_id)
+            has_name = self._version < _TOPIC_IDS_SINCE
+            name = topic.name if has_name else self._broker.topic_of_id(topic.topic_id)
             responses: list[PartitionProduceResponse | None] = []
             self.responses.append(responses)
             for row, data in enumerate(topic.partition_data):
@@ -152,7 +153,7 @@ class _Appends:
 
     def _refuse_all(self) -> Exception | None:
         """The error of the whole request, or None."""
-        is_old, has_unknown_codec, marks = self._version < _FIRST_WITH_ZSTD, False, 0
+        is_old, has_unknown_codec, marks = self._version < _ZSTD_SINCE, False, 0
         for topic in self._request.topic_data:
             for data in topic.partition_data:
                 try:
@@ -212,9 +213,9 @@ class _Appends:
         another LogError if its structure is wrong, which comes first. The log checks the structure, too: it
         is only checked here before another error."""
         codec, refused = attributes & CODEC_MASK, None
-        is_old = self._version < _FIRST_WITH_ZSTD
+        is_old = self._version < _ZSTD_SINCE
         if codec == _ZSTD and is_old:
-            reason = f"zstd needs version {_FIRST_WITH_ZSTD} of Produce"
+            reason = f"zstd needs version {_ZSTD_SINCE} of Produce"
             refused = RequestRefusedError(Code.UNSUPPORTED_COMPRESSION_TYPE, reason)
         elif not self._has_acks:
             refused = RequestRefusedError(
