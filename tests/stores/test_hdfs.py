@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from siltstone.base.files import hdfs as native
 from siltstone.base.files.hdfs import HdfsStore
 from siltstone.cli.main import run
 from tests.stores.conftest import opened_bucket
+from tests.support.objects.cutting import ANSWER, REQUEST, CuttingTcpProxy, cutting_proxy
 from tests.support.objects.servers import Server, hdfs
+from tests.support.thoroughness import THOROUGH
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +85,91 @@ def test_a_name_node_that_does_not_answer_is_one_line(
     assert run(["topics", "--list", root]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "Connection refused" in line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proxies:
+    """Proxies before the NameNode and the DataNode; ``root``: the bucket's URL through them."""
+
+    name_node: CuttingTcpProxy
+    data_node: CuttingTcpProxy
+    root: str
+
+
+@pytest.fixture
+def proxies(server: Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxies]:
+    monkeypatch.setitem(native.RETRIES, "dfs.client.use.datanode.hostname", "true")
+    monkeypatch.setitem(native.RETRIES, "dfs.client.failover.max.attempts", "3")
+    monkeypatch.setitem(native.RETRIES, "dfs.client.failover.sleep.max.millis", "100")
+    port = int(server.url.rpartition(":")[2])
+    name_node, data_node = ("127.0.0.1", port), ("127.0.0.1", server.data_port)
+    with (
+        cutting_proxy(name_node, ("127.0.0.1", 0)) as before_name_node,
+        cutting_proxy(data_node, ("127.0.0.2", server.data_port)) as before_data_node,
+    ):
+        yield Proxies(
+            name_node=before_name_node,
+            data_node=before_data_node,
+            root=f"hdfs://127.0.0.1:{before_name_node.port}/{bucket}",
+        )
+
+
+LARGE = bytes(range(256)) * (3 << 12)
+_SLOW = [  # the client waits 15 s for blocks that no DataNode has
+    ("data_node", REQUEST, 1),
+    ("data_node", REQUEST, 100),
+    ("data_node", ANSWER, 1),
+    ("name_node", ANSWER, 200),
+]
+_CUTS = [
+    ("data_node", REQUEST, 300),
+    ("data_node", REQUEST, 1 << 20),
+    ("data_node", ANSWER, 100),
+    *(("name_node", way, after) for way in (REQUEST, ANSWER) for after in (1, 600, 900, 1_200)),
+]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("node", "direction", "after"), [*_CUTS, *_SLOW] if THOROUGH else _CUTS[1::2])
+def test_a_put_whose_connection_is_cut_is_whole_or_not_at_all(
+    node: str, direction: str, after: int, proxies: Proxies, root: str
+) -> None:
+    """And the next one is made."""
+    proxy = getattr(proxies, node)
+    data, name = (LARGE if node == "data_node" else b"small"), "cut/one"
+    proxy.cut(direction, after)
+    try:
+        files.put_new(f"{proxies.root}/{name}", data)
+        is_put = True
+    except OSError as error:
+        assert error.errno == errno.EIO and "\n" not in str(error), error
+        is_put = False
+    assert proxy.met == 1
+    proxy.heal()
+    if is_put or files.exists(f"{root}/{name}"):
+        assert files.read_bytes(f"{root}/{name}") == data
+    else:
+        with pytest.raises(FileNotFoundError):
+            files.entries(f"{root}/cut")  # nor a part of it
+    files.put_new(f"{proxies.root}/{name}", data)
+    assert files.read_bytes(f"{root}/{name}") == data
+    assert [entry.name for entry in files.entries(f"{root}/cut")] == ["one"]
+
+
+def test_a_read_whose_connection_is_cut_gives_all_bytes_or_an_error(proxies: Proxies, root: str) -> None:
+    files.put_new(f"{root}/one/large", LARGE)
+    for direction, after in ((ANSWER, 1), (ANSWER, 1_000), (ANSWER, 1 << 20), (REQUEST, 1)):
+        for proxy in (proxies.data_node, proxies.name_node):
+            proxy.cut(direction, after if proxy is proxies.data_node else min(after, 300))
+            read = None
+            with contextlib.suppress(OSError):
+                read = files.read_bytes(f"{proxies.root}/one/large")
+            assert proxy.met == 1
+            assert read in (None, LARGE)
+            proxy.heal()
+            assert files.read_bytes(f"{proxies.root}/one/large") == LARGE
+    proxies.data_node.is_dead = True
+    files.forget_options()
+    with pytest.raises(OSError) as caught:
+        files.read_bytes(f"{proxies.root}/one/large")
+    assert caught.value.errno == errno.EIO and "large" in str(caught.value)

@@ -5,7 +5,10 @@ import org.apache.hadoop.hdfs.server.datanode.DataNode;
 import org.apache.hadoop.hdfs.server.namenode.NameNode;
 import org.apache.hadoop.metrics2.lib.DefaultMetricsSystem;
 
-/** A NameNode and a DataNode in one process: Hdfs FOLDER PORT READY. READY takes connections when both work. */
+/**
+ * A NameNode and a DataNode in one process: Hdfs FOLDER PORT READY DATA. READY takes connections when both work.
+ * Clients that ask for the DataNode's host name find 127.0.0.2, where a test may have a proxy at port DATA.
+ */
 public class Hdfs {
     public static void main(String[] arguments) throws Exception {
         Configuration conf = new HdfsConfiguration();
@@ -16,6 +19,8 @@ public class Hdfs {
         for (String name : new String[] {"address", "http.address", "ipc.address"}) {
             conf.set("dfs.datanode." + name, "127.0.0.1:0");
         }
+        conf.set("dfs.datanode.address", "127.0.0.1:" + arguments[3]);
+        conf.set("dfs.datanode.hostname", "127.0.0.2");
         conf.set("dfs.replication", "1");
         conf.set("dfs.ls.limit", "100");
         conf.set("dfs.namenode.safemode.extension", "0");

@@ -42,7 +42,7 @@ class Server:
     """A running server. ``environment`` opens it; ``wrong`` are variables that do not, None if it asks for
     no credentials; ``endpoint`` is the variable that has its URL; ``address`` makes the URL of a bucket;
     ``is_atomic``: a condition of a put is checked as one step with it; ``page_keys``: the keys of a page of
-    a list."""
+    a list; ``data_port``: of a DataNode of HDFS."""
 
     name: str
     url: str
@@ -54,6 +54,7 @@ class Server:
     is_atomic: bool = True
     page_keys: int = 1_000
     config: Mapping[str, str] = field(default_factory=dict)
+    data_port: int = 0
 
     def client(self, bucket: str) -> Any:
         """A client for the test itself, which knows nothing of Siltstone."""
@@ -223,9 +224,9 @@ def hdfs() -> Iterator[Server]:
         for name in ("hdfs", "datanode"):
             (Path(folder) / "classes" / "webapps" / name).mkdir(parents=True)
         (Path(folder) / "classes" / "log4j.properties").write_text("log4j.rootLogger=OFF\n")
-        port, ready = free_port(), free_port()
+        port, ready, data = free_port(), free_port(), free_port()
         source = str(Path(__file__).with_name("Hdfs.java"))
-        command = java_command(f"{folder}/classes:{jars}", source, folder, str(port), str(ready))
+        command = java_command(f"{folder}/classes:{jars}", source, folder, str(port), str(ready), str(data))
         url = f"hdfs://127.0.0.1:{port}"
         with running(command, ready):
             yield Server(
@@ -237,6 +238,7 @@ def hdfs() -> Iterator[Server]:
                 address=lambda bucket: f"{url}/{bucket}",
                 make_bucket=lambda bucket: HdfsFiles(url, bucket).make(),
                 page_keys=100,
+                data_port=data,
             )
 
 
