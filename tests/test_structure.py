@@ -70,12 +70,12 @@ WALL_CLOCKS = {
 STOPWATCHES = {
     f"time.{name}{unit}" for name in ("monotonic", "perf_counter", "process_time") for unit in ("", "_ns")
 }
-STOPWATCH_ROOMS = {"cli", "web", "broker", "commands", "spark", "runtime", "compaction"}
+STOPWATCH_PACKAGES = {"cli", "web", "broker", "commands", "spark", "runtime", "compaction"}
 
 CODE_FROM_DATA_MODULES = {"cPickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 CODE_FROM_DATA_CALLS = {"eval", "exec", "compile", "__import__"}
 
-LATE_IMPORT_ROOMS = {"cli", "commands", "warmup", "testing"}
+LATE_IMPORT_PACKAGES = {"cli", "commands", "warmup", "testing"}
 NUMBA_OVERLOADS = {"overload", "overload_method", "overload_attribute", "intrinsic"}
 
 # What a user can mend says how.
@@ -106,7 +106,7 @@ class Module:
     origins: dict[str, str]
 
     @property
-    def room(self) -> str:
+    def package(self) -> str:
         """The module or package right below siltstone that the file is in."""
         return self.parts[0]
 
@@ -237,14 +237,14 @@ def time_comes_from_the_clock(module: Module) -> Iterator[Offence]:
     for node, name in module.references():
         if name in WALL_CLOCKS:
             yield node.lineno, f"wall clock outside base/clock.py: {name}"
-        elif name in STOPWATCHES and module.room not in STOPWATCH_ROOMS:
-            yield node.lineno, f"stopwatch in {module.room}: {name}"
+        elif name in STOPWATCHES and module.package not in STOPWATCH_PACKAGES:
+            yield node.lineno, f"stopwatch in {module.package}: {name}"
 
 
-def spark_stays_in_its_room(module: Module) -> Iterator[Offence]:
+def spark_is_imported_in_one_package(module: Module) -> Iterator[Offence]:
     """pyspark and py4j are imported in siltstone/spark only."""
     for line, name in imported_modules(module.tree):
-        if name.partition(".")[0] in ("pyspark", "py4j") and module.room != "spark":
+        if name.partition(".")[0] in ("pyspark", "py4j") and module.package != "spark":
             yield line, f"import {name} outside siltstone.spark"
 
 
@@ -260,7 +260,7 @@ def data_is_never_code(module: Module) -> Iterator[Offence]:
 
 def imports_are_at_the_top(module: Module) -> Iterator[Offence]:
     """Imports inside functions only in cli, commands, testing, warmup (start-up time) and overloads."""
-    if module.room in LATE_IMPORT_ROOMS:
+    if module.package in LATE_IMPORT_PACKAGES:
         return
     late: dict[int, None] = {}
     for function in ast.walk(module.tree):
@@ -333,7 +333,7 @@ RULES: tuple[Rule, ...] = (
     names_say_something,
     files_go_through_one_door,
     time_comes_from_the_clock,
-    spark_stays_in_its_room,
+    spark_is_imported_in_one_package,
     data_is_never_code,
     imports_are_at_the_top,
 )
@@ -417,8 +417,12 @@ BAD_SNIPPETS: list[tuple[Rule, str, str]] = [
     (time_comes_from_the_clock, "log/a.py", "from datetime import datetime\nclock = datetime.now"),
     (time_comes_from_the_clock, "log/a.py", "import time\ntime.perf_counter()"),
     (time_comes_from_the_clock, "records/a.py", "from time import monotonic_ns\nmonotonic_ns()"),
-    (spark_stays_in_its_room, "compaction/a.py", "import pyspark"),
-    (spark_stays_in_its_room, "commands/clean.py", "def f():\n    from pyspark.sql import SparkSession"),
+    (spark_is_imported_in_one_package, "compaction/a.py", "import pyspark"),
+    (
+        spark_is_imported_in_one_package,
+        "commands/clean.py",
+        "def f():\n    from pyspark.sql import SparkSession",
+    ),
     (data_is_never_code, "log/a.py", "import pickle"),
     (data_is_never_code, "log/a.py", "from marshal import loads"),
     (data_is_never_code, "log/a.py", "eval('1')"),

@@ -13,7 +13,7 @@ from siltstone.commands import console
 from siltstone.commands.administration import alter_settings
 from siltstone.commands.changes import Actor
 from siltstone.commands.served import Served, ServeOptions
-from siltstone.commands.staying import DUE, NEWEST, NOT_DIRTY_ENOUGH, PAUSED, UNCLEANABLE
+from siltstone.commands.why_retained import DUE, NEWEST, NOT_DIRTY_ENOUGH, PAUSED, UNCLEANABLE
 from siltstone.log.names import TopicPartition
 from tests.support.log.managed import NOW
 
@@ -45,8 +45,8 @@ def looked(served: Served) -> Served:
 
 def test_an_open_server_and_one_that_looks_say_the_same(served: Served) -> None:
     with looked(served) as other:
-        answers = [console.why_record_stays(served, "users", 0, offset) for offset in range(6)]
-        assert answers == [console.why_record_stays(other, "users", 0, offset) for offset in range(6)]
+        answers = [console.why_record_retained(served, "users", 0, offset) for offset in range(6)]
+        assert answers == [console.why_record_retained(other, "users", 0, offset) for offset in range(6)]
         assert [answer.code for answer in answers] == [DUE, *[NEWEST] * 5]
         assert answers[0].place == 1 and "place 1 of the queue" in answers[0].sentence
         change = {"cleanup.policy": "delete", "retention.bytes": "250"}
@@ -59,10 +59,10 @@ def test_an_open_server_and_one_that_looks_say_the_same(served: Served) -> None:
 def test_what_the_cleaner_knows_now_is_shown_before_the_next_catalogue(served: Served) -> None:
     cleaner, manager = served.opened_cleaner(), served.opened()
     cleaner.pause(USERS)
-    assert console.why_record_stays(served, "users", 0, 0).code == PAUSED
+    assert console.why_record_retained(served, "users", 0, 0).code == PAUSED
     cleaner.resume(USERS)
     manager.mark_uncleanable(USERS, "a damaged batch", NOW)
-    answer = console.why_record_stays(served, "users", 0, 0)
+    answer = console.why_record_retained(served, "users", 0, 0)
     assert answer.code == UNCLEANABLE and "a damaged batch" in answer.sentence
     manager.retry_cleaning(USERS)
     cleaner.clean_once()
@@ -70,7 +70,7 @@ def test_what_the_cleaner_knows_now_is_shown_before_the_next_catalogue(served: S
     manager.send("users", b"x", key=b"1", partition=0)
     manager[USERS].roll()
     manager.flush()
-    assert console.why_record_stays(served, "users", 0, 1).code == NOT_DIRTY_ENOUGH
+    assert console.why_record_retained(served, "users", 0, 1).code == NOT_DIRTY_ENOUGH
 
 
 @pytest.mark.parametrize("size", [1, 250, 100_000])

@@ -13,7 +13,7 @@ import pytest
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import Config, parse_topic_config
 from siltstone.base.errors import UsageError
-from siltstone.commands.circumstances import Circumstances
+from siltstone.commands.cleaning_conditions import CleaningConditions
 from siltstone.commands.counting import SegmentCounter
 from siltstone.commands.previewing import ChangePreview, count_kinds, preview
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
@@ -29,9 +29,9 @@ from tests.support.log.managed import NOW
 DAY_MS = 86_400_000
 
 
-def facts_of(manager: LogManager, now_ms: int = NOW) -> Circumstances:
+def facts_of(manager: LogManager, now_ms: int = NOW) -> CleaningConditions:
     (served,) = manager.serving()
-    return Circumstances(
+    return CleaningConditions(
         log=manager[USERS],
         config=manager.topics.settings("users"),
         now_ms=now_ms,
@@ -67,7 +67,7 @@ def test_segments_of_a_preview_are_those_that_kafkas_retention_took(
     now_ms, where = round_.raw["act_ended_ms"], TopicPartition(case.topic, case.partition)
     log = ReadOnlyLogs([golden_sets.stage_round(case, round_, tmp_path)], clock=ManualClock(now_ms))[where]
     keeping = with_settings(Config(), {"retention.ms": "-1"})
-    facts = Circumstances(log=log, config=keeping, now_ms=now_ms)
+    facts = CleaningConditions(log=log, config=keeping, now_ms=now_ms)
     found = preview(case.topic, [facts], with_settings(Config(), round_.command_config))
     left = {int(item["file"][:20]) for item in round_.raw["listing_after"] if item["file"].endswith(".log")}
     before = [segment.base_offset for segment in log.view.segments]
@@ -149,7 +149,7 @@ def test_keyless_records_of_the_golden_set_are_counted_exactly(golden: Path, tmp
     assert round_.now_ms is not None
     root = golden_sets.stage_round(case, round_, tmp_path)
     log = ReadOnlyLogs([root], clock=ManualClock(round_.now_ms))[TopicPartition(case.topic, case.partition)]
-    facts = Circumstances(log=log, config=Config(), now_ms=round_.now_ms)
+    facts = CleaningConditions(log=log, config=Config(), now_ms=round_.now_ms)
     after = with_settings(Config(), {**round_.command_config, "cleanup.policy": "compact"})
     (part,) = preview(case.topic, [facts], after).partitions
     assert part.first_uncleanable_offset is not None

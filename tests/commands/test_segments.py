@@ -10,7 +10,7 @@ import pytest
 
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import Config
-from siltstone.commands.circumstances import circumstances_of
+from siltstone.commands.cleaning_conditions import conditions_of
 from siltstone.commands.counting import SegmentCounter
 from siltstone.commands.segments import ACTIVE, CLEAN, CLOSED, SECTIONS, segments_of, sentence_of
 from siltstone.commands.watch import DIRTY, TOMBSTONES, LogOptions, Watch, WatchedLog
@@ -116,10 +116,12 @@ def test_the_sentence_says_what_holds_records_back(tmp_path: Path) -> None:
         write(manager[USERS], 30)
         manager.flush()
         watched = watched_logs(tmp_path)[USERS]
-        facts = circumstances_of(manager[USERS], watched, manager.topics.settings("users"), NOW)
-        young = segments_of(manager[USERS], watched, facts.config, facts=facts)
+        conditions = conditions_of(manager[USERS], watched, manager.topics.settings("users"), NOW)
+        young = segments_of(manager[USERS], watched, conditions.config, conditions=conditions)
         assert "held back" in young.sentence and "min.compaction.lag.ms" in young.sentence
-        paused = segments_of(manager[USERS], watched, facts.config, facts=replace(facts, is_paused=True))
+        paused = segments_of(
+            manager[USERS], watched, conditions.config, conditions=replace(conditions, is_paused=True)
+        )
         assert "paused" in paused.sentence
 
 
@@ -130,16 +132,16 @@ def test_a_clean_log_says_when_its_newest_records_are_cleaned(tmp_path: Path) ->
         cleaner.clean_once()
         manager.flush()
         watched, settings = watched_logs(tmp_path)[USERS], manager.topics.settings("users")
-        sentence = sentence_of(watched, settings, circumstances_of(log, watched, settings, NOW))
+        sentence = sentence_of(watched, settings, conditions_of(log, watched, settings, NOW))
         assert sentence.startswith("Nothing to clean: all closed segments are clean")
         assert "What is newer is in the active segment" in sentence
         assert f"(it has {log.view.active_size:,})" in sentence and "over 0.50." in sentence
         reason = "the last delete horizon passes in 5 min"
         waiting = msgspec.structs.replace(watched, state=TOMBSTONES, reason=reason)
-        sentence = sentence_of(waiting, settings, circumstances_of(log, watched, settings, NOW))
+        sentence = sentence_of(waiting, settings, conditions_of(log, watched, settings, NOW))
         assert "passes in 5 min. A cleaning after that removes them. What is newer" in sentence
         log.roll()
-        empty = sentence_of(watched, settings, circumstances_of(log, watched, settings, NOW))
+        empty = sentence_of(watched, settings, conditions_of(log, watched, settings, NOW))
         assert "active segment" not in empty
 
 

@@ -30,11 +30,11 @@ SIXTEENTH = -(-SIZE // 16)
 class Remembering(InProcessEngine):
     """Remembers which way each log went."""
 
-    workers = 2
+    parallelism = 2
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, parallelism: int) -> None:
         super().__init__()
-        self.workers = workers
+        self.parallelism = parallelism
         self.whole: list[str] = []
         self.spread: list[str] = []
         self.jobs: list[int] = []
@@ -49,9 +49,9 @@ class Remembering(InProcessEngine):
         return super().clean_distributed(work)
 
 
-def clean(root: Path, count: int, whole_log_bytes: int, workers: int = 2) -> Remembering:
+def clean(root: Path, count: int, whole_log_bytes: int, parallelism: int = 2) -> Remembering:
     """So many logs of ``SIZE`` bytes."""
-    engine = Remembering(workers)
+    engine = Remembering(parallelism)
     first = logs.write_log(root, {0: [one(offset, "key") for offset in range(10)], 10: [one(10, "key")]})
     for number in range(1, count):
         shutil.copytree(first, root / f"topic-{number}")
@@ -89,7 +89,7 @@ def test_larger_logs_go_whole_where_all_workers_have_one(
 
 
 @pytest.mark.parametrize(
-    ("count", "workers", "whole_log_bytes", "jobs"),
+    ("count", "parallelism", "whole_log_bytes", "jobs"),
     [
         pytest.param(4, 4, SIXTEENTH, [4], id="many workers and as many logs"),
         pytest.param(9, 4, SIXTEENTH, [4, 4, 1], id="several jobs, so that an interrupt costs one"),
@@ -103,12 +103,12 @@ def test_with_many_workers_even_larger_logs_go_whole(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     count: int,
-    workers: int,
+    parallelism: int,
     whole_log_bytes: int,
     jobs: list[int],
 ) -> None:
     """Four workers are many here, and a job has one log for each."""
     monkeypatch.setattr(cleaner, "_MANY_WORKERS", 4)
     monkeypatch.setattr(cleaner, "_LOGS_PER_WORKER", 1)
-    engine = clean(tmp_path, count, whole_log_bytes, workers)
+    engine = clean(tmp_path, count, whole_log_bytes, parallelism)
     assert engine.jobs == jobs and len(engine.spread) == (0 if jobs else count)

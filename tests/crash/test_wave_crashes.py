@@ -38,7 +38,7 @@ def is_cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
 
 def clean(path: Path, name: str = "1-first", *, is_cut: bool = False) -> list[str]:
     """The run that is crashed, or the one after it; its notes."""
-    result = waves.run(path, name=name, engine=waves.Counting(workers=2 if is_cut else 1))
+    result = waves.run(path, name=name, engine=waves.Counting(parallelism=2 if is_cut else 1))
     assert result.status in (CLEANED, NOTHING_TO_DO), result
     return result.notes
 

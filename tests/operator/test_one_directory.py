@@ -250,7 +250,7 @@ def test_a_read_through_a_link_ends_at_the_directorys_high_watermark(directory: 
     with ReadOnlyLogs([linked]) as found:
         assert found["topic", 0].view.high_watermark == 1
     (split,) = plan(ReadOptions.of({"path": str(linked)}))
-    assert [piece.end for piece in split.pieces] == [1]
+    assert [file_split.end for file_split in split.file_splits] == [1]
 
 
 def test_a_link_among_a_brokers_partitions_is_not_followed_either_way(

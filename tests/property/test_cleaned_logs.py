@@ -58,7 +58,7 @@ def live(life: Life, root: Path, *, cut: bool) -> None:
             engine = InProcessEngine(
                 life.buckets,
                 min_clean_to_dirty_ratio=0 if life.buckets > 1 else 4,
-                workers=8 if cut else 1,
+                parallelism=8 if cut else 1,
             )
             spread = clean(living, copy, round_, engine, limits)
         assert (spread.status, spread.discarded) == (result.status, result.discarded)

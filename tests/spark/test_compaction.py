@@ -58,8 +58,8 @@ def live(life: Life, by_time: bool, retain_null_key: bool, session: SparkSession
 class InThisProcess(SparkCompactionEngine):
     """The engine, with all tasks of a job run one after another in this process."""
 
-    def __init__(self, workers: int) -> None:
-        super().__init__(cast(SparkSession, None), tasks=workers)
+    def __init__(self, parallelism: int) -> None:
+        super().__init__(cast(SparkSession, None), tasks=parallelism)
 
     def _run_numbered(
         self,

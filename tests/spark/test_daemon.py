@@ -122,7 +122,7 @@ def archives_known() -> int:
 def test_workers_have_it_all(session: SparkSession) -> None:
     frame = session.range(0, 2, 1, 2).mapInArrow(what_a_worker_has, "found string")
     for row in frame.collect():
-        assert row.found == "siltstone.spark.ahead: siltstone.compaction.rewrite, pandas"
+        assert row.found == "siltstone.spark.forked_daemon: siltstone.compaction.rewrite, pandas"
 
 
 def what_a_worker_has(batches: object) -> object:

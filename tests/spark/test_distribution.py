@@ -42,46 +42,48 @@ def test_as_many_tasks_as_keep_the_workers_busy_and_a_task_small(
     work: LogWork, count: int, size: int, tasks: int
 ) -> None:
     works = sized(work, [size] * count)
-    parts = distribute_logs(works, workers=2)
+    parts = distribute_logs(works, parallelism=2)
     assert len(parts) == tasks
     assert sorted(each.name for part in parts for each in part) == sorted(each.name for each in works)
     assert max(map(size_of, parts)) <= max(300 * MIB, size)
 
 
 def test_the_largest_first_and_evenly(work: LogWork) -> None:
-    parts = distribute_logs(sized(work, [number * MIB for number in range(1, 33)]), workers=1)
+    parts = distribute_logs(sized(work, [number * MIB for number in range(1, 33)]), parallelism=1)
     sizes = [size_of(part) for part in parts]
     assert [size_of([part[0]]) for part in parts] == [32 * MIB, 31 * MIB, 30 * MIB, 29 * MIB]
     assert max(sizes) - min(sizes) <= 32 * MIB
 
 
 @pytest.mark.parametrize(
-    ("logs", "tasks", "workers", "jobs"),
+    ("logs", "tasks", "parallelism", "jobs"),
     [(1, 1, 2, 1), (15, 8, 2, 1), (32, 8, 2, 2), (400, 8, 2, 4), (400, 400, 100, 4), (250, 250, 200, 1)],
 )
-def test_a_job_of_many_logs_keeps_all_workers_busy(logs: int, tasks: int, workers: int, jobs: int) -> None:
-    assert job_count(logs, tasks, workers) == jobs
+def test_a_job_of_many_logs_keeps_all_workers_busy(
+    logs: int, tasks: int, parallelism: int, jobs: int
+) -> None:
+    assert job_count(logs, tasks, parallelism) == jobs
 
 
-@pytest.mark.parametrize("workers", [1, 2, 7])
+@pytest.mark.parametrize("parallelism", [1, 2, 7])
 @pytest.mark.parametrize("entries_mib", [0, 1, 100, 511, 513, 5000])
-def test_merging_tasks_are_few_and_hold_what_they_may(workers: int, entries_mib: int) -> None:
+def test_merging_tasks_are_few_and_hold_what_they_may(parallelism: int, entries_mib: int) -> None:
     """A merge takes three and a half times its entries; ``enough`` buckets let each take all memory."""
     memory, entries = 512 * MIB, entries_mib * MIB
-    enough = max(workers, math.ceil(3.5 * entries / memory))
-    buckets, tasks = merge_shape(enough, workers, entries, memory)
-    assert tasks <= buckets and tasks >= workers
-    assert tasks == workers or entries / (tasks - 1) > memory / 2
+    enough = max(parallelism, math.ceil(3.5 * entries / memory))
+    buckets, tasks = merge_shape(enough, parallelism, entries, memory)
+    assert tasks <= buckets and tasks >= parallelism
+    assert tasks == parallelism or entries / (tasks - 1) > memory / 2
     held = entries / tasks if buckets > tasks else 0
     assert held + 3.5 * entries / buckets <= memory
 
 
-@pytest.mark.parametrize("workers", [1, 2, 7])
+@pytest.mark.parametrize("parallelism", [1, 2, 7])
 @pytest.mark.parametrize("entries_mib", [0, 1, 31, 32, 100, 511, 5000])
-def test_buckets_are_small_and_dealt_evenly(workers: int, entries_mib: int) -> None:
+def test_buckets_are_small_and_dealt_evenly(parallelism: int, entries_mib: int) -> None:
     memory, entries = 512 * MIB, entries_mib * MIB
-    enough = max(workers, math.ceil(3.5 * entries / memory))
-    buckets, tasks = merge_shape(enough, workers, entries, memory)
+    enough = max(parallelism, math.ceil(3.5 * entries / memory))
+    buckets, tasks = merge_shape(enough, parallelism, entries, memory)
     more = smaller_buckets(buckets, tasks, entries)
     assert more == buckets or more % tasks == 0
     assert more >= buckets and entries <= more * 32 * MIB

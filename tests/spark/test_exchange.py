@@ -23,7 +23,7 @@ from siltstone.spark.exchange import Stage, _FileExchange, exchange_task
 from siltstone.spark.jobs import (
     EXCHANGE_STAGE_BYTES,
     Job,
-    SparkWorkers,
+    SparkJobRunner,
     can_exchange_files,
     run_in_exchange_stage,
     run_with_shuffles,
@@ -272,7 +272,7 @@ def test_a_job_that_fails_together_goes_apart_and_what_it_staged_is_gone(
         pass  # a job of the test before, whose end Spark has not noted yet: beside it nothing is exchanged
     failing = Stage(function=fail_once_task, arguments=(str(tmp_path / "marker"),), tasks=2)
     given = [Stage(function=deal_alone_task, arguments=(3,), tasks=2), failing, stages()[2]]
-    found = SparkWorkers(session)._run(given, "log", str(staging), 1)
+    found = SparkJobRunner(session)._run(given, "log", str(staging), 1)
     assert sum("dealt" in row.kind for row in found) == 2 * TARGETS * 3
     assert (tmp_path / "marker").exists() and list(staging.iterdir()) == []
 
@@ -293,10 +293,10 @@ def test_progress_counts_the_bytes_that_the_workers_read(
     reported: list[tuple[Any, ...]] = []
     (tmp_path / "log").write_bytes(bytes(1000))
     reading = Stage(function=read_task, arguments=(str(tmp_path / "log"), 1.5), tasks=1)
-    workers = SparkWorkers(
+    runner = SparkJobRunner(
         session, progress=lambda *report: reported.append(report), exchange_stage_bytes=exchange_stage_bytes
     )
-    workers._run([reading, stages()[2]], "users-0", None, 800)
+    runner._run([reading, stages()[2]], "users-0", None, 800)
     assert {report[0] for report in reported} == {"users-0"} and {report[3] for report in reported} == {800}
     assert all(0 <= report[2] <= 800 for report in reported) and reported[0][:3] == ("users-0", "reading", 0)
     if exchange_stage_bytes:

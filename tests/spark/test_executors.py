@@ -39,7 +39,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (executors, jobs):
         monkeypatch.setattr(module, "is_local", lambda master: False)
     monkeypatch.setattr(jobs, "are_on_this_machine", lambda session: False)
-    monkeypatch.setattr(jobs.SparkWorkers, "workers", 2)
+    monkeypatch.setattr(jobs.SparkJobRunner, "parallelism", 2)
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def test_a_session_that_has_died_is_started_again_for_the_next_broker(
 
     engines = clean.SharedEngines(start, is_alone=False)
     for count in (1, 2, 2):
-        assert engines.engine().workers == 2 and len(starts) == count
+        assert engines.engine().parallelism == 2 and len(starts) == count
     monkeypatch.setattr(clean, "is_alive", lambda asked: False)
     with pytest.raises(EngineError):
         engines.engine()

@@ -225,10 +225,10 @@ def test_tasks_find_what_one_process_finds(seed: int, count: int, tasks: int, bu
 
 def in_tasks(options: ReadOptions, tasks: int, source: random.Random) -> list[pa.RecordBatch]:
     """The batches of all tasks; each stage gets its rows in an order of its own."""
-    planned = plan_stages(options, workers=tasks)
+    planned = plan_stages(options, parallelism=tasks)
     keys = planned.keys
     assert keys is not None
-    lists = np.array_split(np.arange(len(keys.pieces)), tasks)
+    lists = np.array_split(np.arange(len(keys.file_splits)), tasks)
     numbers = [pa.RecordBatch.from_pydict({"id": [number]}) for number in range(tasks)]
     entries = list(reading.extract_task(keys, [part.tolist() for part in lists], options, numbers))
     retained = [

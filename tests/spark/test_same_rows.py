@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from siltstone.commands import clean as app
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.exchange import Stage
-from siltstone.spark.jobs import SparkWorkers
+from siltstone.spark.jobs import SparkJobRunner
 from siltstone.spark.rows import Row, rows_of
 from tests.spark.test_compaction import live
 from tests.support.cleaning.lives import Life, lives
@@ -65,11 +65,11 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The titles of jobs that were run so; Spark runs none of them."""
     titles: list[str] = []
 
-    def instead(self: SparkWorkers, stages: Sequence[Stage], title: str, *others: object) -> list[Row]:
+    def instead(self: SparkJobRunner, stages: Sequence[Stage], title: str, *others: object) -> list[Row]:
         titles.append(title)
         return again_and_again(list(stages), random.Random(len(titles)))
 
-    monkeypatch.setattr(SparkWorkers, "_run", instead)
+    monkeypatch.setattr(SparkJobRunner, "_run", instead)
     return titles
 
 

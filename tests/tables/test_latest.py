@@ -22,7 +22,7 @@ from siltstone.tables.arrow import schema, to_batches
 from siltstone.tables.latest import find_last_offsets, plan_keys
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.splits import (
-    FilePiece,
+    FileSplit,
     PushedFilters,
     TaskSplit,
     decode_offsets,
@@ -54,7 +54,7 @@ def test_the_last_record_of_each_key_is_found_whatever_the_memory(
         last = {r.key: r.offset for _, e in entries_of(partition) for r in e.records if r.key is not None}
         options = ReadOptions.of({"path": str(partition)})
         logs = open_logs(options)
-        keys = plan_keys(logs, offset_ranges(logs, options), options, workers=3, part_bytes=part)
+        keys = plan_keys(logs, offset_ranges(logs, options), options, parallelism=3, part_bytes=part)
         (found,) = find_last_offsets(keys, options, memory_bytes=memory).values()
         assert found.tolist() == sorted(last.values())
 
@@ -94,7 +94,7 @@ def test_last_records_more_than_32_bits_of_offsets_apart_are_read(tmp_path: Path
     partition = write_segments(tmp_path / "t-0", {0: each}, 100)
     with files.Reader(partition / f"{0:020}.log") as reader:
         mark = files.FileIdentity.of(reader.stat, may_grow=False)
-    piece = FilePiece(
+    file_split = FileSplit(
         topic_partition=TopicPartition("t", 0),
         directory=str(partition),
         base_offset=0,
@@ -107,7 +107,7 @@ def test_last_records_more_than_32_bits_of_offsets_apart_are_read(tmp_path: Path
         retained=encode_offsets(np.array(far)),
     )
     options = ReadOptions.of({"path": str(partition), "view": "latest", "columns": "offset"})
-    found = read_split(TaskSplit(pieces=(piece,)), options)
+    found = read_split(TaskSplit(file_splits=(file_split,)), options)
     assert [at for batch in found for at in batch["offset"].to_pylist()] == far
 
 
@@ -122,7 +122,7 @@ def test_a_missing_last_record_fails_the_query(tmp_path: Path, missing: int) -> 
         options = ReadOptions.of({"path": str(root), "view": "latest", "tombstones": "keep"})
         (split,) = plan(options)
         retained = encode_offsets(np.array([0, missing], np.int64))
-        stale = TaskSplit(pieces=(dataclasses.replace(split.pieces[0], retained=retained),))
+        stale = TaskSplit(file_splits=(dataclasses.replace(split.file_splits[0], retained=retained),))
         with raises_error(SourceChangedError, path=root / name, about="of 2", advice="run the query again"):
             list(read_split(stale, options))
 

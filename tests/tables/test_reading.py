@@ -43,12 +43,12 @@ def plain(directory: Path, **options: str) -> list[dict[str, object]]:
 
 
 @pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_file_splits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Splits are cut at every batch."""
     monkeypatch.setattr(splits, "OPEN_COST_BYTES", 1)
 
 
-@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.usefixtures("small_file_splits")
 @pytest.mark.parametrize(
     ("size", "isolation"),
     few(itertools.product(["900", "128m"], ["read_committed", "read_uncommitted"]), 0, 3),
@@ -121,7 +121,7 @@ def test_a_split_is_small_and_picklable(tmp_path: Path) -> None:
     assert len(pickle.dumps(split)) < 1000
 
 
-@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.usefixtures("small_file_splits")
 def test_arrow_batches_have_a_maximum_of_rows_and_of_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,15 +235,19 @@ def test_splits_by_records_share_only_the_batch_that_they_cut(
     root = log_directory(tmp_path, {"t-0": {0: batches}})
     if not has_index:
         (root / "t-0" / f"{0:020}.index").unlink()
-    pieces = [piece for split in plan(ReadOptions.of({"path": str(root), **limit})) for piece in split.pieces]
-    assert len(pieces) in (10, 11)
-    read_bytes = sum(piece.end_position - piece.position for piece in pieces)
+    file_splits = [
+        file_split
+        for split in plan(ReadOptions.of({"path": str(root), **limit}))
+        for file_split in split.file_splits
+    ]
+    assert len(file_splits) in (10, 11)
+    read_bytes = sum(file_split.end_position - file_split.position for file_split in file_splits)
     # A batch of one record counts as one that may begin below a cut (``splits._is_above``).
     assert read_bytes <= sum(map(len, batches)) + 10 * len(batches[0])
     assert offsets(root, **limit) == list(range(96))
 
 
-@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.usefixtures("small_file_splits")
 def test_a_segment_without_an_offset_index_is_cut_at_batches_too(tmp_path: Path) -> None:
     batches = [
         batch([Rec(offset=first + k, key=b"k", value=bytes(100)) for k in range(4)])
@@ -252,8 +256,14 @@ def test_a_segment_without_an_offset_index_is_cut_at_batches_too(tmp_path: Path)
     root = log_directory(tmp_path, {"t-0": {0: batches}})
     (root / "t-0" / f"{0:020}.index").unlink()
     limit = {"maxPartitionBytes": str(4 * len(batches[0]))}
-    pieces = [piece for split in plan(ReadOptions.of({"path": str(root), **limit})) for piece in split.pieces]
-    assert [piece.end_position - piece.position for piece in pieces] == [4 * len(batches[0])] * 6
+    file_splits = [
+        file_split
+        for split in plan(ReadOptions.of({"path": str(root), **limit}))
+        for file_split in split.file_splits
+    ]
+    assert [file_split.end_position - file_split.position for file_split in file_splits] == [
+        4 * len(batches[0])
+    ] * 6
     assert offsets(root, **limit) == list(range(96))
 
 
@@ -284,4 +294,8 @@ def test_a_split_for_each_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(splits, "OPEN_COST_BYTES", 1)
     root = log_directory(tmp_path, {"t-0": {0: [one(at, "k") for at in range(400)]}})
     options = ReadOptions.of({"path": str(root)})
-    assert [len(plan_stages(options, workers=workers).splits) for workers in (1, 3, 8)] == [1, 3, 8]
+    assert [len(plan_stages(options, parallelism=parallelism).splits) for parallelism in (1, 3, 8)] == [
+        1,
+        3,
+        8,
+    ]

@@ -91,6 +91,22 @@ def test_changed_bytes_are_found(seed: int = 26) -> None:
         assert not check.finish().is_sound, (seed, place)
 
 
+def test_all_problems_are_counted() -> None:
+    """In one window and in several; the first few are listed."""
+    behind = [batch(1, base_offset=0) for _ in range(9)]
+    early = [batch(1, base_offset=n) for n in range(9)]
+    late = [batch(1, base_offset=n, max_timestamp=TIME_MS + 9) for n in range(9)]
+    for kind, parts, start, count in (
+        ("order", [behind], 0, 8),
+        ("order", [behind, behind], 0, 17),
+        ("bounds", [early[:7]], 7, 7),
+        ("batch_times", [late], 0, 9),
+        ("batch_times", [late[:7], late[7:]], 0, 9),
+    ):
+        verdict = checked(*parts, start=start, end=9)
+        assert (verdict.found[kind], len(verdict.problems)) == (count, 5), (kind, verdict.problems)
+
+
 def test_only_the_first_problems_are_listed() -> None:
     verdict = checked([batch(1, base_offset=n, checksum=5) for n in range(9)], end=9)
     assert (len(verdict.problems), verdict.found["unreadable"]) == (5, 9)

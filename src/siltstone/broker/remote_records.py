@@ -192,9 +192,7 @@ def check_partition(broker: AskedRecords, partition: AskedPartition) -> FetchedV
     try:
         start, end = broker.offsets(partition)
     except (BrokerRefusedError, UnknownTopicError) as error:
-        verdict = FetchedVerdict(topic=topic, partition=number)
-        verdict.add("refused", error.reason)
-        return verdict
+        return FetchedVerdict.refused(topic, number, error.reason)
     check = FetchedCheck(topic, number, start, end)
     while True:
         try:
@@ -202,15 +200,15 @@ def check_partition(broker: AskedRecords, partition: AskedPartition) -> FetchedV
                 check.check(window)
         except CorruptRecordError as error:
             reason = f"{error.reason}; what follows was not read"
-            check.verdict.add("unreadable", reason, offset=check.next_offset, position=error.position)
+            check.findings.add("unreadable", reason, offset=check.next_offset, position=error.position)
         except OffsetOutOfRangeError as error:
             start, _ = broker.offsets(partition)
             if start > check.next_offset:
                 check.continue_at(start)  # retention, or DeleteRecords
                 continue
-            check.verdict.add("refused", error.reason, offset=check.next_offset)
+            check.findings.add("refused", error.reason, offset=check.next_offset)
         except (BrokerRefusedError, UnknownTopicError) as error:
-            check.verdict.add("refused", error.reason, offset=check.next_offset)
+            check.findings.add("refused", error.reason, offset=check.next_offset)
         return check.finish()
 
 

@@ -14,7 +14,7 @@ from siltstone.base.errors import UnknownTopicError
 from siltstone.commands import emptying, erasing
 from siltstone.commands.browsing import READ_BYTES, BrowsedTopic
 from siltstone.commands.changes import AuditedChange
-from siltstone.commands.circumstances import Circumstances, circumstances_of
+from siltstone.commands.cleaning_conditions import CleaningConditions, conditions_of
 from siltstone.commands.emptying import Emptying
 from siltstone.commands.erasing import ErasureRequest, Erasures
 from siltstone.commands.explain_page import counted
@@ -24,8 +24,8 @@ from siltstone.commands.previewing import ChangePreview, changed_settings, previ
 from siltstone.commands.savings import SavedBytes, saved_lately
 from siltstone.commands.segments import PartitionSegments, segments_of
 from siltstone.commands.served import Served
-from siltstone.commands.staying import Staying, why_it_stays
 from siltstone.commands.watch import DUE, STATES, WatchedLog
+from siltstone.commands.why_retained import RetainedReason, why_retained
 from siltstone.compaction.report import Cleaning
 from siltstone.compaction.savings import Saving
 from siltstone.log.names import CLEAN_SHUTDOWN, TopicPartition
@@ -59,12 +59,12 @@ def browsed_topic(served: Served, topic: str) -> BrowsedTopic:
     )
 
 
-def circumstances(served: Served, topic: str, partition: int) -> Circumstances:
-    """The circumstances of a partition's cleaning: from the manager, else the catalogue. Raises
+def cleaning_conditions(served: Served, topic: str, partition: int) -> CleaningConditions:
+    """The conditions of a partition's cleaning: from the manager, else the catalogue. Raises
     UnknownTopicError, SiltstoneError, OSError."""
     log, where = served.log(topic, partition), TopicPartition(topic, partition)
     watched = served.catalogue.partition_of(where).watched
-    circumstances = circumstances_of(
+    conditions = conditions_of(
         log,
         watched,
         served.settings_of(topic),
@@ -73,14 +73,14 @@ def circumstances(served: Served, topic: str, partition: int) -> Circumstances:
         place=_place_in_queue(served, watched),
     )
     if served.manager is None:
-        return circumstances
+        return conditions
     checkpoints = (
         directory.cleaner_checkpoint().get(where)
         for directory in served.manager.serving()
         if where in directory.logs
     )
     checkpoint = next(checkpoints, None)
-    return replace(circumstances, checkpoint=checkpoint, uncleanable=served.manager.uncleanable.get(where))
+    return replace(conditions, checkpoint=checkpoint, uncleanable=served.manager.uncleanable.get(where))
 
 
 def _place_in_queue(served: Served, watched: WatchedLog) -> int | None:
@@ -94,12 +94,14 @@ def _place_in_queue(served: Served, watched: WatchedLog) -> int | None:
 
 def partition_segments(served: Served, topic: str, partition: int) -> PartitionSegments:
     """A partition's segments. Raises UnknownTopicError, SiltstoneError, OSError."""
-    facts = circumstances(served, topic, partition)
+    conditions = cleaning_conditions(served, topic, partition)
     watched = served.catalogue.partition_of(TopicPartition(topic, partition)).watched
-    return segments_of(facts.log, watched, facts.config, counter=served.counter, facts=facts)
+    return segments_of(
+        conditions.log, watched, conditions.config, counter=served.counter, conditions=conditions
+    )
 
 
-def why_record_stays(
+def why_record_retained(
     served: Served,
     topic: str,
     partition: int,
@@ -107,11 +109,11 @@ def why_record_stays(
     *,
     search_from: int | None = None,
     superseded_by: int | None = None,
-) -> Staying:
-    """Why a record is still here; see ``why_it_stays``. Raises UnknownTopicError, UsageError, SiltstoneError,
+) -> RetainedReason:
+    """Why a record is still here; see ``why_retained``. Raises UnknownTopicError, UsageError, SiltstoneError,
     OSError."""
-    facts = circumstances(served, topic, partition)
-    return why_it_stays(facts, offset, search_from=search_from, superseded_by=superseded_by)
+    conditions = cleaning_conditions(served, topic, partition)
+    return why_retained(conditions, offset, search_from=search_from, superseded_by=superseded_by)
 
 
 def preview_change(
@@ -120,7 +122,7 @@ def preview_change(
     """A preview of a change of a topic's own settings. Raises UsageError for an unknown setting,
     UnknownTopicError, SiltstoneError, OSError."""
     numbers = served.describe(topic).partitions
-    logs = [circumstances(served, topic, number) for number in numbers]
+    logs = [cleaning_conditions(served, topic, number) for number in numbers]
     after = changed_settings(served.settings_of(topic), set_to, remove)
     namespaces = {} if served.manager is None else served.manager.topics.namespaces
     return preview(topic, logs, after, namespaces=namespaces, counter=served.counter)

@@ -37,7 +37,7 @@ from siltstone.base.clock import Clock, SystemClock, time_text
 from siltstone.base.config import Config
 from siltstone.base.errors import LogError, SiltstoneError, UsageError
 from siltstone.commands.changes import INTERRUPTED, Actor, AuditedChange, ChangeLog
-from siltstone.commands.circumstances import Circumstances
+from siltstone.commands.cleaning_conditions import CleaningConditions
 from siltstone.commands.directories import BrokerDirectories, Snapshot
 from siltstone.commands.explain_page import counted
 from siltstone.commands.forced_cleaning import (
@@ -729,12 +729,12 @@ class _Erasing:
         held = self.here.why_not_removed(log, max(last_value, last_tombstone), self.results.get(log))
         if held is not None:
             return held
-        facts = self.here.circumstances(log)
-        bound, newest_ms = facts.bounds.tombstones_from, self._newest_horizon(facts)
+        conditions = self.here.conditions(log)
+        bound, newest_ms = conditions.bounds.tombstones_from, self._newest_horizon(conditions)
         if not place.values and last_tombstone >= bound:
             reason = f"side-by-side compaction has only reached offset {bound}, and needs the tombstone"
             return NotRemoved(reason=reason, advice=COMPACT_ADVICE)
-        if not place.values and newest_ms is not None and newest_ms > facts.now_ms:
+        if not place.values and newest_ms is not None and newest_ms > conditions.now_ms:
             reason = (
                 f"nothing in the log is dirty, and other tombstones stay until {time_text(newest_ms)}; "
                 "it is cleaned when all of them may go"
@@ -742,10 +742,14 @@ class _Erasing:
             return NotRemoved(reason=reason, advice=f"{RUN_AGAIN} after that time", until_ms=newest_ms)
         return NotRemoved(reason="the cleaning has not removed it")
 
-    def _newest_horizon(self, facts: Circumstances) -> int | None:
-        bases = [segment.base_offset for segment in facts.log.view.segments[:-1]]
-        segments = [find_segment(facts.log.directory, base) for base in bases]
-        return find_horizons(segments, facts.range.clean_end, facts.now_ms).newest_ms if segments else None
+    def _newest_horizon(self, conditions: CleaningConditions) -> int | None:
+        bases = [segment.base_offset for segment in conditions.log.view.segments[:-1]]
+        segments = [find_segment(conditions.log.directory, base) for base in bases]
+        return (
+            find_horizons(segments, conditions.range.clean_end, conditions.now_ms).newest_ms
+            if segments
+            else None
+        )
 
 
 def _last_tombstone(places: Iterable[KeyPlace]) -> int:

@@ -17,7 +17,12 @@ from siltstone.base.clock import time_text
 from siltstone.base.config import Config
 from siltstone.base.errors import PolicyViolationError
 from siltstone.commands.changes import Actor, ChangeInProgress, ChangeLog
-from siltstone.commands.circumstances import HELD_BY_LEDGER, OPEN_TRANSACTION, WITHIN_MIN_LAG, Circumstances
+from siltstone.commands.cleaning_conditions import (
+    HELD_BY_LEDGER,
+    OPEN_TRANSACTION,
+    WITHIN_MIN_LAG,
+    CleaningConditions,
+)
 from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.library import EngineName, cleaner_with
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, LogResult, failures
@@ -76,10 +81,10 @@ class OpenDirectories:
             remaining -= results.keys() | self.cleaner.paused | self.manager.uncleanable.keys()
         return results
 
-    def circumstances(self, log: TopicPartition) -> Circumstances:
+    def conditions(self, log: TopicPartition) -> CleaningConditions:
         """What decides how far a log may be cleaned now. Raises UnknownTopicError, StorageError, OSError."""
         manager = self.manager
-        return Circumstances(
+        return CleaningConditions(
             log=manager.get(log),
             config=manager.topics.settings(log.topic),
             now_ms=manager.clock.now_ms(),
@@ -90,7 +95,7 @@ class OpenDirectories:
         self, log: TopicPartition, offset: int, result: LogResult | None
     ) -> NotRemoved | None:
         """Why a forced cleaning has not removed records up to ``offset``; None if no reason is known.
-        ``result``: of that cleaning, None if the log was not cleaned. Raises as ``circumstances``."""
+        ``result``: of that cleaning, None if the log was not cleaned. Raises as ``conditions``."""
         row = self.manager.uncleanable.get(log)
         if row is not None:
             return NotRemoved(
@@ -101,7 +106,7 @@ class OpenDirectories:
             return NotRemoved(
                 reason="the cleaning of the log is paused", advice=f"resume it, then {RUN_AGAIN}"
             )
-        blocker = self.circumstances(log).blocker_of(offset)
+        blocker = self.conditions(log).blocker_of(offset)
         if blocker is not None:
             advice = _ADVICE.get(blocker.code, RUN_AGAIN)
             return NotRemoved(reason=blocker.sentence, advice=advice, until_ms=blocker.until_ms)

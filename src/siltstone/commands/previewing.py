@@ -24,7 +24,7 @@ from siltstone.base.config import (
 )
 from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.base.records.layout import have_delete_horizons
-from siltstone.commands.circumstances import Circumstances
+from siltstone.commands.cleaning_conditions import CleaningConditions
 from siltstone.commands.counting import SegmentCounter, sum_of
 from siltstone.commands.explain_page import counted
 from siltstone.log.fetch import READ_COMMITTED
@@ -117,7 +117,7 @@ class ChangePreview:
 
 def preview(
     topic: str,
-    logs: Sequence[Circumstances],
+    logs: Sequence[CleaningConditions],
     after: Config,
     *,
     namespaces: Mapping[str, Mapping[str, str]] | None = None,
@@ -139,7 +139,7 @@ def preview(
         if setting.value != after.setting(name).value
     }
     contradiction = _contradiction(after)
-    partitions = [_partition(topic, log, after, namespaces or {}) for log in logs]
+    partitions = [_partition(topic, conditions, after, namespaces or {}) for conditions in logs]
     stamped = _stamped(logs, counter)
     begins = "compact" in after.policies and "compact" not in before.policies
     result = ChangePreview(
@@ -174,29 +174,29 @@ def _contradiction(config: Config) -> str | None:
 
 
 def _partition(
-    topic: str, log: Circumstances, after: Config, namespaces: Mapping[str, Mapping[str, str]]
+    topic: str, conditions: CleaningConditions, after: Config, namespaces: Mapping[str, Mapping[str, str]]
 ) -> PartitionPreview:
     """One partition; a damaged file of it is its ``problem``."""
-    number = log.log.topic_partition.partition
-    new = Circumstances(
-        log=log.log,
+    number = conditions.log.topic_partition.partition
+    new = CleaningConditions(
+        log=conditions.log,
         config=after,
-        now_ms=log.now_ms,
-        checkpoint=log.checkpoint,
-        uncleanable=log.uncleanable,
-        is_paused=log.is_paused,
-        skipped=log.skipped,
+        now_ms=conditions.now_ms,
+        checkpoint=conditions.checkpoint,
+        uncleanable=conditions.uncleanable,
+        is_paused=conditions.is_paused,
+        skipped=conditions.skipped,
     )
     try:
-        expiring, already = _expiring(new), {segment.base_offset for segment in _expiring(log)}
-        over = [_is_over_threshold(topic, part, namespaces) for part in (log, new)]
+        expiring, already = _expiring(new), {segment.base_offset for segment in _expiring(conditions)}
+        over = [_is_over_threshold(topic, part, namespaces) for part in (conditions, new)]
         preview = PartitionPreview(
             partition=number,
             expiring=expiring,
             expires_already=sum(segment.base_offset in already for segment in expiring),
-            was_due=_is_due(log),
+            was_due=_is_due(conditions),
             is_due=_is_due(new),
-            rolled=_rolls(log),
+            rolled=_rolls(conditions),
             rolls=_rolls(new),
             was_over_threshold=over[0],
             is_over_threshold=over[1],
@@ -213,47 +213,53 @@ def _partition(
         return PartitionPreview(partition=number, problem=str(error))
 
 
-def _expiring(log: Circumstances) -> list[ExpiringSegment]:
+def _expiring(conditions: CleaningConditions) -> list[ExpiringSegment]:
     """The segments that retention takes now, by the function that retention itself asks."""
-    view, config = log.log.view, log.log_config
-    retain_from = LedgerStore(log.log.directory).first_needed_offset() if config.deletes else None
+    view, config = conditions.log.view, conditions.log_config
+    retain_from = LedgerStore(conditions.log.directory).first_needed_offset() if config.deletes else None
     sizes = {segment.base_offset: view.size_of(number) for number, segment in enumerate(view.segments)}
     return [
         ExpiringSegment(
             base_offset=deletion.base_offset, bytes=sizes[deletion.base_offset], reason=deletion.reason
         )
-        for deletion in deletions_of(view, config, log.now_ms, retain_from)
+        for deletion in deletions_of(view, config, conditions.now_ms, retain_from)
     ]
 
 
-def _is_due(log: Circumstances) -> bool:
+def _is_due(conditions: CleaningConditions) -> bool:
     """Would the cleaner take the log now, for what is dirty in it?"""
-    is_left_alone = log.uncleanable is not None or log.is_paused or bool(log.skipped)
-    return log.log_config.compacts and not is_left_alone and log.is_eligible
+    is_left_alone = conditions.uncleanable is not None or conditions.is_paused or bool(conditions.skipped)
+    return conditions.log_config.compacts and not is_left_alone and conditions.is_eligible
 
 
-def _rolls(log: Circumstances) -> bool:
+def _rolls(conditions: CleaningConditions) -> bool:
     """Would an append now roll the active segment, even of one byte?"""
-    active, config = log.log.view.segments[-1], log.log_config
-    has_records = log.log.view.active_size > 0
+    active, config = conditions.log.view.segments[-1], conditions.log_config
+    has_records = conditions.log.view.active_size > 0
     return active.is_full_for(1, config) or (
-        has_records and active.is_old_for(log.now_ms, config, log.now_ms)
+        has_records and active.is_old_for(conditions.now_ms, config, conditions.now_ms)
     )
 
 
-def _is_over_threshold(topic: str, log: Circumstances, namespaces: Mapping[str, Mapping[str, str]]) -> bool:
-    threshold = compaction_threshold(topic, log.config, namespaces)
+def _is_over_threshold(
+    topic: str, conditions: CleaningConditions, namespaces: Mapping[str, Mapping[str, str]]
+) -> bool:
+    threshold = compaction_threshold(topic, conditions.config, namespaces)
     if not threshold.size:
         return False
-    cursor = LedgerStore(log.log.directory).cursor()
-    return threshold.is_exceeded_by(backlog_bytes(log.log.view, None if cursor is None else cursor.horizon))
+    cursor = LedgerStore(conditions.log.directory).cursor()
+    return threshold.is_exceeded_by(
+        backlog_bytes(conditions.log.view, None if cursor is None else cursor.horizon)
+    )
 
 
-def _stamped(logs: Sequence[Circumstances], counter: SegmentCounter | None) -> tuple[int, int | None] | None:
+def _stamped(
+    logs: Sequence[CleaningConditions], counter: SegmentCounter | None
+) -> tuple[int, int | None] | None:
     """(Batches with a delete horizon, the newest of these), None if not all segments are counted."""
     if counter is None:
         return None
-    counts = [count for log in logs for count in counter.counts_of(log.log, bytes_max=0)]
+    counts = [count for conditions in logs for count in counter.counts_of(conditions.log, bytes_max=0)]
     known = [count for count in counts if count is not None]
     total = sum_of(known)
     return (total.stamped_batches, total.newest_horizon_ms) if len(known) == len(counts) else None

@@ -68,16 +68,16 @@ class TopicProducer(Closing):
             self._manager.close()
             raise
         self._topic, self._partition, self._numbers = topic, partition, sorted(self._logs)
-        self._count = self._manager.partition_count(topic)
-        self._partitioner = Partitioner(self._next_in_turn)
-        self._turn = 0
+        self._partition_count = self._manager.partition_count(topic)
+        self._partitioner = Partitioner(self._round_robin)
+        self._round_robin_count = 0
         self.produced: dict[int, ProducedRecords] = {}
 
     def append(self, records: Sequence[NewRecord]) -> None:
         """Append records, in their order within each partition. Raises UsageError, LogError."""
         numbers = [self._partition or 0] * len(records)
         if self._partition is None:
-            numbers = self._partitioner.partitions(self._topic, records, self._numbers, self._count)
+            numbers = self._partitioner.partitions(self._topic, records, self._numbers, self._partition_count)
         by_partition: dict[int, list[NewRecord]] = {}
         for number, record in zip(numbers, records, strict=True):
             by_partition.setdefault(number, []).append(record)
@@ -85,9 +85,9 @@ class TopicProducer(Closing):
             for batch in batches_for(self._logs[number].config, records_of_partition):
                 self._append(number, batch)
 
-    def _next_in_turn(self, _: Sequence[int]) -> int:
-        self._turn += 1
-        return self._numbers[(self._turn - 1) % len(self._numbers)]
+    def _round_robin(self, _: Sequence[int]) -> int:
+        self._round_robin_count += 1
+        return self._numbers[(self._round_robin_count - 1) % len(self._numbers)]
 
     def _append(self, number: int, records: Sequence[NewRecord]) -> None:
         log = self._logs[number]

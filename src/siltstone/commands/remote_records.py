@@ -240,7 +240,7 @@ class RemoteProducer(Closing):
         if partition is not None and partition not in numbers:
             raise UnknownTopicError(f"topic {topic!r} has no partition {partition}", advice=LIST_TOPICS)
         self._topic, self._partition, self._numbers = topic, partition, sorted(numbers)
-        self._partitioner, self._turn = Partitioner(self._next_in_turn), 0
+        self._partitioner, self._round_robin_count = Partitioner(self._round_robin), 0
         self._failure: KafkaError | None = None
         self.produced: dict[int, ProducedRecords] = {}
         fixed = {"compression.type": compression or "none", "enable.idempotence": True, "linger.ms": 5}
@@ -267,9 +267,9 @@ class RemoteProducer(Closing):
         assert self._failure is not None
         return error_of(self._failure, self._topic)
 
-    def _next_in_turn(self, _: Sequence[int]) -> int:
-        self._turn += 1
-        return self._numbers[(self._turn - 1) % len(self._numbers)]
+    def _round_robin(self, _: Sequence[int]) -> int:
+        self._round_robin_count += 1
+        return self._numbers[(self._round_robin_count - 1) % len(self._numbers)]
 
     def _send(self, number: int, record: NewRecord) -> None:
         options: dict[str, Any] = {} if record.timestamp is None else {"timestamp": record.timestamp}

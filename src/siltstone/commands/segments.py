@@ -20,7 +20,7 @@ from siltstone.base import files
 from siltstone.base.clock import duration_text
 from siltstone.base.config import Config
 from siltstone.base.errors import SiltstoneError
-from siltstone.commands.circumstances import ACTIVE_SEGMENT, Circumstances, ratio_sentence
+from siltstone.commands.cleaning_conditions import ACTIVE_SEGMENT, CleaningConditions, ratio_sentence
 from siltstone.commands.counting import SegmentCounter, SegmentCounts
 from siltstone.commands.explain_page import counted
 from siltstone.commands.watch import (
@@ -168,12 +168,12 @@ def segments_of(
     times: bool = True,
     counter: SegmentCounter | None = None,
     count_bytes_max: int = COUNT_BYTES,
-    facts: Circumstances | None = None,
+    conditions: CleaningConditions | None = None,
 ) -> PartitionSegments:
     """The segments of a log. ``watched``: its row of the catalogue, which may be a little older; ``config``:
     None if the settings are not known; ``times``: read each segment's times; ``counter``: read the headers of
-    segments that it has not counted yet, at most ``count_bytes_max`` bytes of them; ``facts``: for a sentence
-    that says what holds records back. Raises OSError."""
+    segments that it has not counted yet, at most ``count_bytes_max`` bytes of them; ``conditions``: for a
+    sentence that says what holds records back. Raises OSError."""
     view = log.view
     counts = (
         [None] * len(view.segments) if counter is None else counter.counts_of(log, bytes_max=count_bytes_max)
@@ -188,7 +188,7 @@ def segments_of(
         partition=log.topic_partition.partition,
         directory=str(log.directory),
         state=watched.state,
-        sentence=sentence_of(watched, config, facts),
+        sentence=sentence_of(watched, config, conditions),
         segments=[
             _with_counts(
                 _segment_row(
@@ -277,8 +277,11 @@ def _compacted_horizon(log: ReadableLog) -> int | None:
     return None
 
 
-def sentence_of(watched: WatchedLog, config: Config | None, facts: Circumstances | None = None) -> str:
-    """One sentence: what becomes of the log, or why it is not cleaned. ``facts``: what holds records back."""
+def sentence_of(
+    watched: WatchedLog, config: Config | None, conditions: CleaningConditions | None = None
+) -> str:
+    """One sentence: what becomes of the log, or why it is not cleaned. ``conditions``: what holds records
+    back."""
     snapshot, reason = watched.snapshot, watched.reason
     if watched.state == UNCLEANABLE:
         return f"The cleaner skips it: {reason}."
@@ -290,7 +293,7 @@ def sentence_of(watched: WatchedLog, config: Config | None, facts: Circumstances
         )
     if watched.state == CLEANING:
         return f"It is being cleaned: {reason}." if reason else "It is being cleaned."
-    if facts is not None and facts.is_paused:
+    if conditions is not None and conditions.is_paused:
         return "It is not cleaned: its cleaning is paused."
     if snapshot is None:
         return f"It is not cleaned: {reason}." if reason else "It is not cleaned."
@@ -301,28 +304,28 @@ def sentence_of(watched: WatchedLog, config: Config | None, facts: Circumstances
         waits = (
             f"Nothing is dirty; tombstones (deletions) wait: {reason}. A cleaning after that removes them."
         )
-        return f"{waits}{_active_sentence(facts)}"
+        return f"{waits}{_active_sentence(conditions)}"
     if watched.state == DIRTY:
-        if facts is not None and facts.log_config.compacts:
-            return f"Not cleaned: {ratio_sentence(facts)}."
+        if conditions is not None and conditions.log_config.compacts:
+            return f"Not cleaned: {ratio_sentence(conditions)}."
         return _dirty_sentence(watched, config)
     if bounds.end > bounds.first_dirty:
         return "Nothing to clean."
     # The active segment is always held back, and so last.
-    blocker = facts.blocker_of(bounds.end) if facts is not None else None
+    blocker = conditions.blocker_of(bounds.end) if conditions is not None else None
     if blocker is not None and blocker.code != ACTIVE_SEGMENT:
         return (
             f"Nothing to clean: from offset {blocker.offset} on records are held back ({blocker.sentence})."
         )
-    return f"Nothing to clean: all closed segments are clean, or held back.{_active_sentence(facts)}"
+    return f"Nothing to clean: all closed segments are clean, or held back.{_active_sentence(conditions)}"
 
 
-def _active_sentence(facts: Circumstances | None) -> str:
+def _active_sentence(conditions: CleaningConditions | None) -> str:
     """When the newest records may be cleaned; empty if there are none, or if it is not known."""
-    if facts is None or not facts.log.view.active_size:
+    if conditions is None or not conditions.log.view.active_size:
         return ""
-    held = facts.blockers[0].sentence.replace("it is", "What is newer is", 1)
-    ratio = facts.log_config.min_cleanable_dirty_ratio
+    held = conditions.blockers[0].sentence.replace("it is", "What is newer is", 1)
+    ratio = conditions.log_config.min_cleanable_dirty_ratio
     return f" {held}. Then it is dirty, and cleaned once the dirty ratio is over {ratio:.2f}."
 
 

@@ -62,9 +62,10 @@ HEARTBEAT_SECONDS = 15.0
 POSITIONS_MAX = 256
 """A stream of more partitions has no positions: HTTP's header ``Last-Event-ID`` must stay short."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
-_GATHER_SECONDS = 0.25
-"""How long a stream pauses after it has sent new records: a person needs no more than four events a second.
-Without the pause ten streams of a busy topic would take a whole core from the appends."""
+_LINGER_SECONDS = 0.25
+"""How long a stream waits for more records after it has sent some, as a producer does with ``linger.ms``: a
+person needs no more than four events a second. Without it ten streams of a busy topic would take a whole core
+from the appends."""
 _STEP_SECONDS = 0.1
 """How long a step reads without a matching record before other streams get their turn."""
 _ATTEMPTS = 3
@@ -144,15 +145,15 @@ async def follow_rendered(
 ) -> AsyncIterator[Rendered]:
     """``follow``, but ``render`` makes something of each event, in the thread that has read the records.
 
-    A stream of the view *log*, or of the view *compacted* once it has caught up, reads in ``executor``: one
-    thread for all such streams, since an append could wait for ten threads that wake at once. Others read in
+    A stream of the view *log*, or of the view *compacted* once it has caught up, reads in ``executor``, which
+    has one thread for all such streams: ten threads that wake at once would delay an append. Others read in
     asyncio's threads. ``waits``: wait for new records at the end. ``stopped``: set it to end the stream."""
     check_stream(topic, query, position)
     stopped = stopped or asyncio.Event()
     positions = {} if position is None else parse_position(topic, query, position)
     stream = await asyncio.to_thread(_Stream, topic, query, positions, is_resumed=position is not None)
     run = asyncio.get_running_loop().run_in_executor
-    pause, quiet_since, was_at_end = _SHORTEST_PAUSE, time.monotonic(), False
+    pause, last_event_at, was_at_end = _SHORTEST_PAUSE, time.monotonic(), False
     try:
         while not stopped.is_set():
             is_paced = waits and (query.view == "log" or was_at_end)
@@ -164,11 +165,11 @@ async def follow_rendered(
             if events:
                 yield events[0]
                 if is_paced and step.records:
-                    await _sleep(stopped, _GATHER_SECONDS)
+                    await _sleep(stopped, _LINGER_SECONDS)
             elif step.is_at_end and not waits:
                 yield render(stream.event("end", reason="there is no more"))
                 return
-            elif time.monotonic() - quiet_since >= heartbeat_seconds:
+            elif time.monotonic() - last_event_at >= heartbeat_seconds:
                 yield render(stream.event("heartbeat"))
             else:
                 was_at_end = step.is_at_end
@@ -176,7 +177,7 @@ async def follow_rendered(
                     pause = min(2 * pause, _LONGEST_PAUSE)
                     await _sleep(stopped, min(pause, heartbeat_seconds))
                 continue
-            pause, quiet_since, was_at_end = _SHORTEST_PAUSE, time.monotonic(), False
+            pause, last_event_at, was_at_end = _SHORTEST_PAUSE, time.monotonic(), False
         yield render(stream.event("end", reason="the reader was stopped"))
     finally:
         # In a thread, since ``close`` waits for a read that is still running, and this generator must not.
@@ -261,9 +262,9 @@ class _CurrentLog:
 Reader = LogReader | CompactedReader
 
 
-class _Block(NamedTuple):
-    """Records of one read that match the query: their ``rows`` in ``polled``, and how many of these were
-    sent."""
+class _PendingRecords(NamedTuple):
+    """The records of one read that match the query, and are not all sent yet: their ``rows`` in ``polled``,
+    and how many of these were ``sent``."""
 
     partition: int
     polled: PolledRecords
@@ -296,7 +297,7 @@ class _Stream:
         self._positions = {number: position for number, position in positions.items() if number in self._logs}
         self._readers: dict[int, Reader] = {}
         self._order = deque(self._logs)
-        self._block: _Block | None = None
+        self._pending: _PendingRecords | None = None
         self._is_at_end = self._is_closed = False
         self._lock = threading.Lock()
         if not is_resumed and query.view == "log":
@@ -336,10 +337,10 @@ class _Stream:
             return _Step() if self._is_closed else self._step()
 
     def _step(self) -> _Step:
-        if self._block is None and self._is_at_end:
+        if self._pending is None and self._is_at_end:
             self._refresh_snapshot()
-        budget, quiet = Budget(seconds=_STEP_SECONDS), 0
-        while self._block is None and quiet < len(self._order):
+        budget, empty_polls = Budget(seconds=_STEP_SECONDS), 0
+        while self._pending is None and empty_polls < len(self._order):
             if budget.is_over:
                 return _Step()
             number = self._order[0]
@@ -352,29 +353,29 @@ class _Stream:
             if not (isinstance(reader, CompactedReader) and reader.is_in_ledger):
                 self._order.rotate(-1)
             if polled is None:
-                quiet += 1
+                empty_polls += 1
                 continue
-            quiet = 0
+            empty_polls = 0
             rows = self._filter.rows(polled).tolist() if len(polled) else []
             if rows:
-                self._block = _Block(number, polled, rows, 0)
+                self._pending = _PendingRecords(number, polled, rows, 0)
             else:
                 self._advance_position(number)
-        self._is_at_end = self._block is None
+        self._is_at_end = self._pending is None
         return _Step(records=self._take(), is_at_end=self._is_at_end)
 
     def _take(self) -> tuple[BrowsedRecord, ...]:
-        """The next ``limit`` records of the block."""
-        if self._block is None:
+        """The next ``limit`` records of the last read."""
+        if self._pending is None:
             return ()
-        number, polled, rows, sent = self._block
+        number, polled, rows, sent = self._pending
         chosen = rows[sent : sent + self._query.limit]
         records = tuple(record_in(self._topic, self._query, number, polled, row) for row in chosen)
         if sent + len(chosen) < len(rows):
-            self._block = _Block(number, polled, rows, sent + len(chosen))
+            self._pending = _PendingRecords(number, polled, rows, sent + len(chosen))
             self._positions[number] = self._positions[number]._replace(offset=records[-1].offset + 1)
         else:
-            self._block = None
+            self._pending = None
             self._advance_position(number)
         return records
 
@@ -426,9 +427,9 @@ class _Stream:
         """Open a partition's reader at its position, or at the start of the query."""
         log, query, position = self._logs[number], self._query, self._positions.get(number)
         if query.view == "log":
-            in_log = LogReader(log, 0 if position is None else position.offset, isolation=query.isolation)
-            in_log.control_records = query.control_records
-            return in_log
+            log_reader = LogReader(log, 0 if position is None else position.offset, isolation=query.isolation)
+            log_reader.control_records = query.control_records
+            return log_reader
         if position is not None:
             return CompactedReader(
                 log, position.offset, log_from=position.log_from, isolation=query.isolation
@@ -441,7 +442,7 @@ class _Stream:
         return reader
 
     def _continue_after_gap(self, number: int) -> None:
-        """Go on in a partition whose next records were deleted, or cut off by a truncation."""
+        """Continue in a partition whose next records were deleted, or cut off by a truncation."""
         log, reader = self._logs[number], self._readers.pop(number, None)
         offset = self._positions[number].offset if reader is None else reader.offset
         offset = min(offset, log.view.log_end_offset)
@@ -455,7 +456,7 @@ class _Stream:
         self._advance_position(number)
 
     def close(self) -> None:
-        """Let go of the ledgers, so that their files can be removed."""
+        """Close the readers of ledgers, so that the files of these can be removed."""
         with self._lock:
             self._is_closed = True
             for reader in self._readers.values():

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from siltstone.base.errors import SiltstoneError, UnknownTopicError
 from siltstone.commands.browsing import Budget
-from siltstone.commands.circumstances import open_transactions as first_offsets
+from siltstone.commands.cleaning_conditions import open_transactions as first_offsets
 from siltstone.commands.cluster import all_partitions
 from siltstone.commands.explain_page import counted
 from siltstone.commands.scans import LastScan, Report, no_report

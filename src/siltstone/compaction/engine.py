@@ -107,8 +107,8 @@ class Engine(Protocol):
     that log's report."""
 
     @property
-    def workers(self) -> int:
-        """How many groups are rewritten at the same time."""
+    def parallelism(self) -> int:
+        """How many tasks run at the same time."""
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """Clean small logs, each in one task; yields a report for each log, in any order."""
@@ -153,9 +153,10 @@ def fits_one_task(work: LogWork, byte_limit: int) -> bool:
     return work.size <= byte_limit and bucket_count(work) == 1
 
 
-def with_ranges(work: LogWork, waves: Sequence[Sequence[Group]], workers: int) -> LogWork:
-    """The work with its groups cut into ranges, where that is possible and worth it with so many
-    ``workers``. ``waves``: the groups that are rewritten at one time. (A dry run writes no pieces.)"""
+def with_ranges(work: LogWork, waves: Sequence[Sequence[Group]], parallelism: int) -> LogWork:
+    """The work with its groups cut into ranges, where that is possible and worth it. ``parallelism``: how
+    many tasks run at the same time; ``waves``: the groups that are rewritten at one time. (A dry run writes
+    no pieces.)"""
     has_space = work.has_space_for_pieces or work.staging is None
     if work.chunk_store is not None:  # a piece is on the disk of one executor, which the others do not see
         return work
@@ -164,7 +165,7 @@ def with_ranges(work: LogWork, waves: Sequence[Sequence[Group]], workers: int) -
     ranges: list[GroupRange] = []
     for wave in waves:
         first_task = 1 + max((group_range.task for group_range in ranges), default=-1)
-        ranges += cut_groups(work.segments, wave, workers, first_task)
+        ranges += cut_groups(work.segments, wave, parallelism, first_task)
     is_cut = len(ranges) > len(work.groups)
     return replace(work, cut_ranges=tuple(ranges)) if is_cut else work
 
@@ -292,8 +293,8 @@ class InProcessEngine:
     """Runs all steps in this process, one after another.
 
     ``buckets``: a merge has at least so many. ``min_clean_to_dirty_ratio``: see
-    ``broadcast.MIN_CLEAN_TO_DIRTY_RATIO``. ``workers``: large groups are cut as for so many workers, which
-    only tests need.
+    ``broadcast.MIN_CLEAN_TO_DIRTY_RATIO``. ``parallelism``: large groups are cut as if so many tasks ran at
+    the same time, which only tests need.
     """
 
     def __init__(
@@ -302,12 +303,12 @@ class InProcessEngine:
         *,
         min_clean_to_dirty_ratio: float = broadcast.MIN_CLEAN_TO_DIRTY_RATIO,
         progress: Progress | None = None,
-        workers: int = 1,
+        parallelism: int = 1,
     ) -> None:
         self._buckets = buckets
         self._min_clean_to_dirty_ratio = min_clean_to_dirty_ratio
         self._progress = progress
-        self.workers = workers
+        self.parallelism = parallelism
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """Clean one log after another. Also in another thread than the main one, no log begins after an
@@ -321,7 +322,7 @@ class InProcessEngine:
 
     def clean_distributed(self, work: LogWork) -> LogReport:
         """Clean by the steps of a distributed log: bucket by bucket, range by range."""
-        buffers, work = Buffers(), with_ranges(work, [work.groups], self.workers)
+        buffers, work = Buffers(), with_ranges(work, [work.groups], self.parallelism)
         with report_progress(self._progress, work.name, work.size):
             done = broadcast_join(work, "0", buffers, self._min_clean_to_dirty_ratio)
             if done is None:
@@ -331,7 +332,7 @@ class InProcessEngine:
 
     def write_retained_offsets(self, work: LogWork, waves: Sequence[Sequence[Group]]) -> LogReport:
         """Extract and merge, and write the retained offsets to files."""
-        work = with_ranges(work, waves, self.workers)
+        work = with_ranges(work, waves, self.parallelism)
         with report_progress(self._progress, work.name, work.size):
             merged = self._merged(work)
         if merged.log_report.extracted.failure is None:

@@ -427,18 +427,18 @@ def whole_groups(
 
 
 def cut_groups(
-    segments: Sequence[Segment], groups: Sequence[Group], workers: int, first_task: int = 0
+    segments: Sequence[Segment], groups: Sequence[Group], parallelism: int, first_task: int = 0
 ) -> list[GroupRange]:
     """The ranges of some neighbouring groups, for tasks of about as many bytes each, whose numbers begin at
     ``first_task``; whole groups where that is not worth it."""
     first, end = groups[0].first_segment, groups[-1].end_segment
     sizes = [segment.size for segment in segments]
     largest = max(sum(sizes[group.first_segment : group.end_segment]) for group in groups)
-    if largest < MIN_CUT_BYTES or largest * workers < _MIN_SHARES * sum(sizes[first:end]):
+    if largest < MIN_CUT_BYTES or largest * parallelism < _MIN_SHARES * sum(sizes[first:end]):
         return whole_groups(segments, groups, first_task)
     group_of = [group.index for group in groups for _ in range(group.first_segment, group.end_segment)]
     splits_of_tasks = splits_by_task(
-        segments[first:end], groups[-1].end_offset, _TASKS_PER_WORKER * workers, may_cut=True
+        segments[first:end], groups[-1].end_offset, _TASKS_PER_WORKER * parallelism, may_cut=True
     )
     ranges, last_task = list[GroupRange](), first_task + len(splits_of_tasks) - 1
     for number, splits in enumerate(splits_of_tasks):

@@ -677,7 +677,7 @@ class LogCleaner(LogService[Engine]):
             config, tasks = self._manager.config, 1
             # Only a limit needs the number of workers, for which the engine is started.
             if share_of_io(config.number(IO_LIMIT), 1) != UNLIMITED:
-                tasks = engine.engine.workers * max(config.integer("log.cleaner.threads"), 1)
+                tasks = engine.engine.parallelism * max(config.integer("log.cleaner.threads"), 1)
             options = PlanOptions(now_ms=began_ms, drop_keyless=True, tasks_at_once=tasks, force=force)
             cleaner.run(states, options)
         except EngineError as error:

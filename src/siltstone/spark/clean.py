@@ -91,7 +91,7 @@ from siltstone.spark.jobs import (
     EXCHANGE_STAGE_BYTES,
     SHUFFLES_ONLY,
     Job,
-    SparkWorkers,
+    SparkJobRunner,
     attempt_name,
     run_in_exchange_stage,
     run_jobs_overlapped,
@@ -227,7 +227,7 @@ def put_files_task(
             yield report_row(rows.REPORT, put).batch()
 
 
-def distribute_logs(works: Sequence[LogWork], workers: int) -> list[list[LogWork]]:
+def distribute_logs(works: Sequence[LogWork], parallelism: int) -> list[list[LogWork]]:
     """Distribute logs over tasks, the largest first, so that no core waits long at the end.
 
     Each worker gets a few tasks. It gets more if a task would have over 256 MiB: a task that fails is
@@ -235,13 +235,13 @@ def distribute_logs(works: Sequence[LogWork], workers: int) -> list[list[LogWork
     """
     ordered = sorted(works, key=lambda work: -work.size)
     size = sum(work.size for work in works)
-    tasks = min(len(works), max(_TASKS_PER_WORKER * workers, math.ceil(size / _WHOLE_TASK_BYTES)))
+    tasks = min(len(works), max(_TASKS_PER_WORKER * parallelism, math.ceil(size / _WHOLE_TASK_BYTES)))
     return [ordered[number::tasks] for number in range(tasks)]
 
 
-def job_count(logs: int, tasks: int, workers: int) -> int:
+def job_count(logs: int, tasks: int, parallelism: int) -> int:
     """How many jobs clean ``logs`` small logs in ``tasks`` tasks; each job has a task for each worker."""
-    return max(1, min(_JOBS, logs // _LOGS_PER_JOB, tasks // workers))
+    return max(1, min(_JOBS, logs // _LOGS_PER_JOB, tasks // parallelism))
 
 
 def extract_task(
@@ -402,7 +402,7 @@ def _with_assembly(work: LogWork, stages: Sequence[Stage], kind: str = rows.REPO
     return [*stages, Stage(function=assemble_task, arguments=(work, kind), tasks=tasks)]
 
 
-class SparkEngine(SparkWorkers):
+class SparkEngine(SparkJobRunner):
     """The cleaner's engine (``compaction.engine.Engine``) on the workers of a session.
 
     ``min_clean_to_dirty_ratio``: the least bytes of clean segments for a byte of dirty ones, for a broadcast
@@ -431,7 +431,7 @@ class SparkEngine(SparkWorkers):
         """Put files of a store into a copy in a store, a few in each task (``stored_copy.FilePutter``).
         Raises EngineError."""
         sizes = [file.size for file in to_put]
-        tasks = min(len(to_put), 4 * self.workers)
+        tasks = min(len(to_put), 4 * self.parallelism)
         inputs = [[to_put[index] for index in part] for part in neighbours(sizes, tasks)]
         known = frozenset(known_chunks)
         reports = self._run_numbered(
@@ -452,9 +452,9 @@ class SparkEngine(SparkWorkers):
         Many logs are several jobs: while one runs, the caller swaps the logs of the one before. The logs of a
         failed job are cleaned again in halves. Raises EngineError if there is only one log and its job fails,
         or if Spark is gone."""
-        workers = self.workers
-        inputs = distribute_logs(works, workers)
-        jobs = job_count(len(works), len(inputs), workers)
+        parallelism = self.parallelism
+        inputs = distribute_logs(works, parallelism)
+        jobs = job_count(len(works), len(inputs), parallelism)
         logs_to_repeat: list[LogWork] = []
 
         def clean(number: int) -> list[LogReport]:
@@ -486,7 +486,7 @@ class SparkEngine(SparkWorkers):
             if not half:
                 continue
             try:
-                reports = self._clean_in_one_job(distribute_logs(half, self.workers))
+                reports = self._clean_in_one_job(distribute_logs(half, self.parallelism))
             except EngineError as error:
                 if _concerns_all_logs(error) or not is_alive(self._session):
                     raise
@@ -499,42 +499,42 @@ class SparkEngine(SparkWorkers):
 
     def clean_distributed(self, work: LogWork) -> LogReport:
         """Clean one log on all workers."""
-        workers = self.workers
-        cut = with_ranges(work, [work.groups], workers)
-        report = self._clean_spread(cut, workers)
-        if self._may_be_miscut(cut, report.extracted, workers):
+        parallelism = self.parallelism
+        cut = with_ranges(work, [work.groups], parallelism)
+        report = self._clean_spread(cut, parallelism)
+        if self._may_be_miscut(cut, report.extracted, parallelism):
             for group in report.groups:
                 remove_staged(group)
-            report = self._clean_spread(replace(work, may_cut_segments=False), workers)
+            report = self._clean_spread(replace(work, may_cut_segments=False), parallelism)
         return report
 
-    def _may_be_miscut(self, work: LogWork, extracted: Extracted, workers: int) -> bool:
+    def _may_be_miscut(self, work: LogWork, extracted: Extracted, parallelism: int) -> bool:
         """May a cut inside a segment have caused the failure? A wrong index leads to cuts within a batch."""
         if extracted.failure is None or extracted.failure.status != UNCLEANABLE:
             return False
-        return are_cut(self._splits_of_tasks(work, workers)) or are_cut(dirty_splits(work, workers))
+        return are_cut(self._splits_of_tasks(work, parallelism)) or are_cut(dirty_splits(work, parallelism))
 
-    def _clean_spread(self, work: LogWork, workers: int) -> LogReport:
+    def _clean_spread(self, work: LogWork, parallelism: int) -> LogReport:
         """Clean one log on all workers, by the broadcast join where that is faster and possible, else by the
         shuffle join."""
         # The broadcast join may need a SparkContext, which Spark Connect does not have.
         is_join_possible = not is_connect(self._session)
         try:
             if should_broadcast(work, self._min_clean_to_dirty_ratio) and is_join_possible:
-                joined = self._broadcast_join(work, workers)
+                joined = self._broadcast_join(work, parallelism)
                 if joined is not None:
                     return joined
-            report = _summed_report(work, self._by_range(work, rewrite_task, workers))
+            report = _summed_report(work, self._by_range(work, rewrite_task, parallelism))
         finally:
             remove_pieces(work)
         report.groups.sort(key=lambda group: group.group_index)
         return report
 
-    def _broadcast_join(self, work: LogWork, workers: int) -> LogReport | None:
+    def _broadcast_join(self, work: LogWork, parallelism: int) -> LogReport | None:
         """Clean one log on all workers; None if it has transactions. Raises EngineError."""
-        dirty = dirty_splits(work, workers) or [[]]
+        dirty = dirty_splits(work, parallelism) or [[]]
         sizes = [group_range.size for group_range in work.ranges]
-        inputs = neighbours(sizes, min(len(sizes), workers))
+        inputs = neighbours(sizes, min(len(sizes), parallelism))
         if self._uses_exchange_stage(work.size):
             stages = (
                 Stage(function=dirty_task, arguments=(work, dirty, len(inputs)), tasks=len(dirty)),
@@ -573,12 +573,12 @@ class SparkEngine(SparkWorkers):
     def write_retained_offsets(self, work: LogWork, waves: Sequence[Sequence[Group]]) -> LogReport:
         """Extract and merge the keys of one log on all workers, and write the retained offsets to a file for
         each range."""
-        workers = self.workers
-        cut = with_ranges(work, waves, workers)
-        report = _summed_report(work, self._by_range(cut, gather_task, workers))
-        if self._may_be_miscut(cut, report.extracted, workers):
+        parallelism = self.parallelism
+        cut = with_ranges(work, waves, parallelism)
+        report = _summed_report(work, self._by_range(cut, gather_task, parallelism))
+        if self._may_be_miscut(cut, report.extracted, parallelism):
             uncut = replace(work, may_cut_segments=False)
-            report = _summed_report(work, self._by_range(uncut, gather_task, workers))
+            report = _summed_report(work, self._by_range(uncut, gather_task, parallelism))
         return report
 
     def rewrite(self, work: LogWork, retained: Sequence[RetainedFile]) -> list[GroupReport]:
@@ -586,7 +586,7 @@ class SparkEngine(SparkWorkers):
         ranges = [file.group_range for file in retained]
         if any(not group_range.is_whole(work.groups[group_range.group]) for group_range in ranges):
             work = replace(work, cut_ranges=tuple(ranges))
-        tasks = _rewrite_task_count(work, ranges, self.workers)
+        tasks = _rewrite_task_count(work, ranges, self.parallelism)
         inputs = [
             [file for file in retained if file.group_range.task % tasks == task] for task in range(tasks)
         ]
@@ -609,16 +609,16 @@ class SparkEngine(SparkWorkers):
         return run_with_shuffles(self._session, job, self._progress, is_rewriting=True)
 
     def _by_range(
-        self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]], workers: int
+        self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]], parallelism: int
     ) -> list[Row]:
         """Run the stages extract, merge and ``task``, which gets retained offsets by range; returns
         reports."""
-        min_buckets = bucket_count(work, max(self._min_buckets, workers))
+        min_buckets = bucket_count(work, max(self._min_buckets, parallelism))
         all_entries = offset_span(work) * entry_bytes(work)
-        buckets, tasks = merge_shape(min_buckets, workers, all_entries, work.limits.memory_bytes)
+        buckets, tasks = merge_shape(min_buckets, parallelism, all_entries, work.limits.memory_bytes)
         buckets = smaller_buckets(buckets, tasks, all_entries)
-        inputs, is_rewriting = self._splits_of_tasks(work, workers), task is not gather_task
-        rewrite_tasks = _rewrite_task_count(work, work.ranges, workers, is_rewriting=is_rewriting)
+        inputs, is_rewriting = self._splits_of_tasks(work, parallelism), task is not gather_task
+        rewrite_tasks = _rewrite_task_count(work, work.ranges, parallelism, is_rewriting=is_rewriting)
         stages = [
             Stage(function=extract_task, arguments=(work, inputs, buckets), tasks=len(inputs)),
             Stage(function=merge_task, arguments=(work, buckets), tasks=tasks),
@@ -627,9 +627,9 @@ class SparkEngine(SparkWorkers):
         all_stages = _with_assembly(work, stages) if is_rewriting else stages
         return self._run(all_stages, work.name, work.shared_staging, work.size)
 
-    def _splits_of_tasks(self, work: LogWork, workers: int) -> list[list[InputSplit]]:
+    def _splits_of_tasks(self, work: LogWork, parallelism: int) -> list[list[InputSplit]]:
         """The input splits of each task that extracts entries; no split extends over a cut of a group."""
-        tasks = max(workers, math.ceil(work.size / _EXTRACT_TASK_BYTES))
+        tasks = max(parallelism, math.ceil(work.size / _EXTRACT_TASK_BYTES))
         if work.cut_ranges:
             splits = work.splits
             sizes = [split.end_position - split.start_position for split in splits]
@@ -669,7 +669,7 @@ class SharedEngines:
 
 
 def _rewrite_task_count(
-    work: LogWork, ranges: Sequence[GroupRange], workers: int, *, is_rewriting: bool = True
+    work: LogWork, ranges: Sequence[GroupRange], parallelism: int, *, is_rewriting: bool = True
 ) -> int:
     """How many tasks rewrite the ranges. A task costs Spark some 80 ms, so there are as many as workers, or
     more if the retained offsets of a task would take more than half of its memory, or if groups are cut.
@@ -678,7 +678,7 @@ def _rewrite_task_count(
         return len({group_range.task for group_range in ranges})
     span = sum(group_range.end_offset - group_range.base_offset for group_range in ranges)
     minimum = math.ceil(2 * span * RETAINED_OFFSET_BYTES / work.limits.memory_bytes)
-    return min(len({group_range.task for group_range in ranges}), max(workers, minimum))
+    return min(len({group_range.task for group_range in ranges}), max(parallelism, minimum))
 
 
 def _concerns_all_logs(error: EngineError) -> bool:

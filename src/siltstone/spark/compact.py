@@ -38,7 +38,7 @@ from siltstone.compaction.ledger.work import (
 )
 from siltstone.spark import rows
 from siltstone.spark.exchange import Stage, entries_of, entries_row
-from siltstone.spark.jobs import SparkWorkers, attempt_name
+from siltstone.spark.jobs import SparkJobRunner, attempt_name
 from siltstone.spark.rows import Row, array_row, array_rows, report_of, report_row, rows_of
 from siltstone.spark.tasks import Batches, merge_shape, neighbours, task_numbers
 
@@ -133,7 +133,7 @@ def _report_rows(report: CompactionReport) -> Iterator[pa.RecordBatch]:
     yield report_row(rows.REPORT, without_arrays).batch()
 
 
-class SparkCompactionEngine(SparkWorkers):
+class SparkCompactionEngine(SparkJobRunner):
     """The engine of side-by-side compaction on the workers of a session."""
 
     def compact(self, work: CompactionWork, in_one_task: bool) -> CompactionReport:
@@ -143,13 +143,13 @@ class SparkCompactionEngine(SparkWorkers):
             return _sum_of_reports(
                 self._run_numbered(work.name, 1, compact_whole_task, work, staging=staging)
             )
-        workers = self.workers
-        min_buckets = bucket_count(work, max(self._min_buckets, workers))
+        parallelism = self.parallelism
+        min_buckets = bucket_count(work, max(self._min_buckets, parallelism))
         entry_bytes = _WORD_BYTES * work.words * (work.end_offset - work.first_offset)
-        buckets, tasks = merge_shape(min_buckets, workers, entry_bytes, work.settings.memory_bytes)
+        buckets, tasks = merge_shape(min_buckets, parallelism, entry_bytes, work.settings.memory_bytes)
         buckets = min(buckets, KEY_INDEX_PARTITIONS)  # a bucket is at least one partition of the key index
-        source_lists = _source_lists(work.sources, workers)
-        rewrite_tasks = max(1, min(len(work.groups), workers))
+        source_lists = _source_lists(work.sources, parallelism)
+        rewrite_tasks = max(1, min(len(work.groups), parallelism))
         stages = (
             Stage(function=extract_task, arguments=(work, source_lists, buckets), tasks=len(source_lists)),
             Stage(function=merge_task, arguments=(work, buckets), tasks=min(tasks, buckets)),
@@ -159,21 +159,21 @@ class SparkCompactionEngine(SparkWorkers):
 
     def merge_runs(self, work: CompactionWork) -> CompactionReport:
         """Merge runs of a ledger into one, in one job; small runs in one task."""
-        workers = 1 if work.size <= _SMALL_MERGE_BYTES else self.workers
-        # A power of two, if possible at least ``workers``.
-        buckets = min(1 << (workers - 1).bit_length(), KEY_INDEX_PARTITIONS)
+        parallelism = 1 if work.size <= _SMALL_MERGE_BYTES else self.parallelism
+        # A power of two, if possible at least ``parallelism``.
+        buckets = min(1 << (parallelism - 1).bit_length(), KEY_INDEX_PARTITIONS)
         inputs = buckets + len(work.groups)
-        tasks = 1 if workers == 1 else inputs
+        tasks = 1 if parallelism == 1 else inputs
         reports = self._run_numbered(
             work.name, inputs, merge_runs_task, work, buckets, tasks=tasks, staging=[work.settings.staging]
         )
         return _sum_of_reports(reports)
 
 
-def _source_lists(sources: Sequence[Source], workers: int) -> list[list[int]]:
+def _source_lists(sources: Sequence[Source], parallelism: int) -> list[list[int]]:
     """For each task that extracts entries, the indexes of neighbouring sources of about the same size."""
     sizes = [source.length for source in sources]
-    tasks = min(len(sources), max(workers, math.ceil(sum(sizes) / _EXTRACT_TASK_BYTES)))
+    tasks = min(len(sources), max(parallelism, math.ceil(sum(sizes) / _EXTRACT_TASK_BYTES)))
     return neighbours(sizes, tasks) or [[]]
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from pyspark import daemon
 
-from siltstone.spark.ahead import WORKER
+from siltstone.spark.forked_daemon import WORKER
 
 SINGLE_THREAD_SETTINGS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Settings that keep numpy's and Arrow's libraries from starting threads when they are loaded."""

@@ -21,7 +21,7 @@ from siltstone.base import files
 from siltstone.base.errors import UsageError
 from siltstone.spark.executors import shared_folders
 from siltstone.spark.internals import is_connect
-from siltstone.spark.jobs import SparkWorkers, collect, stage_over
+from siltstone.spark.jobs import SparkJobRunner, collect, stage_over
 from siltstone.spark.read import SplitsOf, by_target, planned
 from siltstone.spark.rows import REPORT, ROWS, Row, report_of, report_row, rows_of
 from siltstone.spark.tasks import Batches
@@ -117,7 +117,7 @@ def _run(spark: SparkSession, lake: LakePlan) -> list[Row]:
         if lake.shape.buckets:
             rows = stage_over(frame, new_rows_task, splits_of, lake)
             tasks = min(
-                lake.targets, max(SparkWorkers(spark).workers, math.ceil(lake.size / _MERGE_TASK_BYTES))
+                lake.targets, max(SparkJobRunner(spark).parallelism, math.ceil(lake.size / _MERGE_TASK_BYTES))
             )
             by_bucket = by_target(rows, max(tasks, 1))
             job = functools.partial(stage_over, by_bucket, merge_rows_task, lake, shared=shared)

@@ -32,7 +32,7 @@ from typing import IO
 from siltstone.base import files, interruption
 from siltstone.base.errors import EngineError
 from siltstone.base.records import kernel
-from siltstone.spark import ahead, class_archive
+from siltstone.spark import class_archive, forked_daemon
 from siltstone.spark.settings import DEFAULT_MASTER, DRIVER_MEMORY, driver_java_options, is_local
 
 OLDEST_JAVA = 17
@@ -126,7 +126,7 @@ class Java:
     @property
     def daemon_socket(self) -> str:
         """The path of the socket of the daemon of Python workers, which is forked before the session needs it
-        (``ahead``)."""
+        (``forked_daemon``)."""
         return str(self.folder / _DAEMON_SOCKET)
 
     def connection(self) -> tuple[int, str]:
@@ -148,11 +148,11 @@ _waiting: list[Java] = []
 
 def prepare(master: str | None, settings: Mapping[str, str], java_options: str | None = None) -> bool:
     """Begin to start a session with these settings of the user, if its Java's command is known: start Java
-    and, if this is a command's process, fork the daemon of its Python workers (``ahead``). Returns whether
-    a Java waits. ``java_options``: in place of those that make Java use the class archive. Raises
+    and, if this is a command's process, fork the daemon of its Python workers (``forked_daemon``). Returns
+    whether a Java waits. ``java_options``: in place of those that make Java use the class archive. Raises
     EngineError, OSError."""
     if can_start(master or DEFAULT_MASTER, settings):
-        ahead.fork(start(java_options).daemon_socket)
+        forked_daemon.fork(start(java_options).daemon_socket)
         kernel.load()  # while Java starts
     elif (other := take()) is not None:  # one that was started for another session
         terminate(other.process)
@@ -218,7 +218,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "SPARK_CONNECT_MODE": "0",
         "PYTHONHASHSEED": "0",
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / _CONNECTION_FILE),
-        ahead.VARIABLE: str(folder / _DAEMON_SOCKET),
+        forked_daemon.VARIABLE: str(folder / _DAEMON_SOCKET),
     }
     return {**os.environ, **settings}
 

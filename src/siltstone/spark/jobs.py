@@ -140,8 +140,8 @@ class Job:
     size: int
 
 
-class SparkWorkers:
-    """A Spark session as the workers of an engine; the base class of the engines.
+class SparkJobRunner:
+    """Runs the jobs of an engine on a Spark session; the base class of the engines.
 
     ``tasks``: how many tasks each job has; by default as many as the session can run at once when the job is
     planned (``default_task_count``). ``buckets``: the least number of buckets of a merge.
@@ -162,8 +162,9 @@ class SparkWorkers:
         self._tasks = tasks
 
     @property
-    def workers(self) -> int:
-        """The number of tasks of a job that is planned now. Raises EngineError if Spark has stopped."""
+    def parallelism(self) -> int:
+        """How many tasks run at the same time in a job that is planned now. Raises EngineError if Spark has
+        stopped."""
         with engine_errors("asking Spark how many tasks it runs"):
             return self._tasks or default_task_count(self._session)
 

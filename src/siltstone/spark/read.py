@@ -3,7 +3,7 @@
 ::
 
     view=log, compacted   spark.range(splits) ─ read ─► records
-    view=latest           spark.range(lists of pieces) ─ extract ─► key entries ─ by bucket ─► merge
+    view=latest           spark.range(lists of file splits) ─ extract ─► key entries ─ by bucket ─► merge
                                                           ─► retained offsets ─ by split ─► read ─► records
 
 The driver plans; a row of ``spark.range`` is the number of a split. The stages of ``view=latest`` are those
@@ -39,7 +39,7 @@ from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob
 from siltstone.log.names import TopicPartition
 from siltstone.spark.exchange import entries_of, entries_row
 from siltstone.spark.internals import is_connect
-from siltstone.spark.jobs import SparkWorkers, stage_over, stage_over_numbers
+from siltstone.spark.jobs import SparkJobRunner, stage_over, stage_over_numbers
 from siltstone.spark.rows import (
     REPORT,
     RETAINED,
@@ -132,14 +132,14 @@ def planned(spark: SparkSession, options: ReadOptions) -> tuple[DataFrame, Split
     """Plan a table. Returns a DataFrame whose rows stand for the splits, with the rows of each split in one
     partition; and a function that turns such rows into splits in a task. Raises as ``read``."""
     _require_siltstone(spark)
-    workers = SparkWorkers(spark).workers
+    parallelism = SparkJobRunner(spark).parallelism
     make_plan = functools.partial(_plan_on_server, spark) if is_connect(spark) else _plan
-    read_plan = make_plan(options, workers, IN_PROCESS_BYTES)
+    read_plan = make_plan(options, parallelism, IN_PROCESS_BYTES)
     splits, keys = read_plan.splits, read_plan.keys
     if keys is None:
         numbers = spark.range(0, len(splits), 1, max(len(splits), 1))
         return numbers, functools.partial(numbered_splits, splits)
-    retained = _retained_offsets(spark, splits, keys, record_options(options), workers)
+    retained = _retained_offsets(spark, splits, keys, record_options(options), parallelism)
     return retained, functools.partial(retained_splits, splits, keys.logs)
 
 
@@ -171,21 +171,21 @@ def read_task(splits_of: SplitsOf, options: ReadOptions, batches: Batches) -> It
 # Planning: by the driver, or by a task on a server of Spark Connect.
 
 
-def _plan(options: ReadOptions, workers: int, in_process_bytes: int) -> ReadPlan:
+def _plan(options: ReadOptions, parallelism: int, in_process_bytes: int) -> ReadPlan:
     """The plan. For ``view=latest`` of small logs, its splits have the offsets of the last records
     already."""
-    read_plan = plan_stages(options, workers=workers)
+    read_plan = plan_stages(options, parallelism=parallelism)
     if read_plan.keys is None or read_plan.keys.size > in_process_bytes:
         return read_plan
     return ReadPlan(splits=find_retained(read_plan.splits, read_plan.keys, record_options(options)))
 
 
 def plan_task(
-    options: ReadOptions, workers: int, in_process_bytes: int, batches: Batches
+    options: ReadOptions, parallelism: int, in_process_bytes: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
     """Plan, on the machine of the server or of an executor; the plan is a report."""
     for _ in task_numbers(batches):
-        yield report_row(REPORT, _plan(options, workers, in_process_bytes)).batch()
+        yield report_row(REPORT, _plan(options, parallelism, in_process_bytes)).batch()
 
 
 def _plan_on_server(spark: SparkSession, options: ReadOptions, *bounds: int) -> ReadPlan:
@@ -223,16 +223,16 @@ def _probe_task(batches: Batches) -> Iterator[pa.RecordBatch]:
 
 
 def _retained_offsets(
-    spark: SparkSession, splits: Sequence[TaskSplit], keys: KeyPlan, options: ReadOptions, workers: int
+    spark: SparkSession, splits: Sequence[TaskSplit], keys: KeyPlan, options: ReadOptions, parallelism: int
 ) -> DataFrame:
     """Rows of retained offsets, those of each split in a partition of their own."""
-    sizes = [piece.size for piece in keys.pieces]
-    extract_tasks = min(len(sizes), max(workers, math.ceil(sum(sizes) / _EXTRACT_TASK_BYTES)))
-    piece_lists = neighbours(sizes, max(extract_tasks, 1)) or [[]]
+    sizes = [file_split.size for file_split in keys.file_splits]
+    extract_tasks = min(len(sizes), max(parallelism, math.ceil(sum(sizes) / _EXTRACT_TASK_BYTES)))
+    file_split_lists = neighbours(sizes, max(extract_tasks, 1)) or [[]]
     entry_bytes = ENTRY_BYTES * sum(sizes) // _RECORD_BYTES_MIN
-    _, merge_tasks = merge_shape(max(keys.buckets, 1), workers, entry_bytes, _MERGE_TASK_BYTES)
+    _, merge_tasks = merge_shape(max(keys.buckets, 1), parallelism, entry_bytes, _MERGE_TASK_BYTES)
     merge_tasks = max(1, min(merge_tasks, keys.buckets))
-    entries = stage_over_numbers(spark, len(piece_lists), extract_task, keys, piece_lists, options)
+    entries = stage_over_numbers(spark, len(file_split_lists), extract_task, keys, file_split_lists, options)
     merged = stage_over(by_target(entries, merge_tasks), merge_task, keys, splits)
     return by_target(merged, max(len(splits), 1))
 
@@ -243,12 +243,12 @@ def by_target(frame: DataFrame, tasks: int) -> DataFrame:
 
 
 def extract_task(
-    keys: KeyPlan, piece_lists: Sequence[Sequence[int]], options: ReadOptions, batches: Batches
+    keys: KeyPlan, file_split_lists: Sequence[Sequence[int]], options: ReadOptions, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Collect the key entries of neighbouring pieces; a row has the number of a list of them."""
+    """Collect the key entries of neighbouring file splits; a row has the number of a list of them."""
     for number in task_numbers(batches):
-        pieces = [keys.pieces[index] for index in piece_lists[number]]
-        for blob in collect_entries(keys, pieces, options):
+        file_splits = [keys.file_splits[index] for index in file_split_lists[number]]
+        for blob in collect_entries(keys, file_splits, options):
             yield entries_row(blob).batch()
 
 

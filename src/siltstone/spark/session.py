@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 
 from siltstone.base import files, interruption
 from siltstone.base.errors import EngineError
-from siltstone.spark import ahead, class_archive, internals, java, shipping
+from siltstone.spark import class_archive, forked_daemon, internals, java, shipping
 from siltstone.spark.internals import java_process
 from siltstone.spark.settings import (
     DEFAULT_MASTER,
@@ -174,7 +174,7 @@ class _Start:
 
     def _ours(self, master: str) -> dict[str, str]:
         """Siltstone's settings on this machine."""
-        module = ahead.__name__ if is_local(master) else shipping.DAEMON
+        module = forked_daemon.__name__ if is_local(master) else shipping.DAEMON
         return local_settings(master, self.spill_folder, self.java_options, module)
 
 

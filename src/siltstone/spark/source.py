@@ -212,7 +212,7 @@ class BatchReader(datasource.DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The splits of the table; an empty split if there is nothing to read, since Spark needs one."""
-        splits = plan(self._options, self.pushed_filters) or [TaskSplit(pieces=())]
+        splits = plan(self._options, self.pushed_filters) or [TaskSplit(file_splits=())]
         return [InputPartition(split) for split in splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -127,7 +127,7 @@ def _numbered_rows(
         yield rows.serialize().to_pybytes()
 
 
-def merge_shape(buckets: int, workers: int, entry_bytes: int, memory_bytes: int) -> tuple[int, int]:
+def merge_shape(buckets: int, parallelism: int, entry_bytes: int, memory_bytes: int) -> tuple[int, int]:
     """(buckets, tasks) of a merge, so that a task takes at most ``memory_bytes``.
 
     ``buckets``: enough for one bucket in a task; ``entry_bytes``: the key entries of all buckets. A task
@@ -135,9 +135,9 @@ def merge_shape(buckets: int, workers: int, entry_bytes: int, memory_bytes: int)
     task for each. Such a task holds the entries of all its buckets. So its entries may take half of the
     memory, and the merge of one bucket the other half: there are twice as many buckets.
     """
-    if buckets <= workers:
+    if buckets <= parallelism:
         return buckets, buckets
-    return 2 * buckets, min(2 * buckets, max(workers, math.ceil(2 * entry_bytes / memory_bytes)))
+    return 2 * buckets, min(2 * buckets, max(parallelism, math.ceil(2 * entry_bytes / memory_bytes)))
 
 
 def smaller_buckets(buckets: int, tasks: int, entry_bytes: int) -> int:
@@ -345,19 +345,19 @@ def run_by_bucket(
     title: str,
     numbers: int,
     tasks: int,
-    workers: int,
+    second_tasks: int,
     first: Task,
     second: Task,
     report_type: type[Report],
 ) -> list[tuple[int, Report]]:
     """Run both stages; returns (log, report) for each report, in any order. Raises EngineError.
 
-    ``numbers``: how many inputs the ``first`` stage has; ``tasks``: its tasks; ``workers``: the tasks of the
+    ``numbers``: how many inputs the ``first`` stage has; ``tasks``: its tasks; ``second_tasks``: those of the
     ``second`` stage; ``report_type``: the type of their reports."""
 
     def job() -> DataFrame:
         frame = session.range(0, numbers, 1, tasks).mapInArrow(worker_task(first), SCHEMA)
-        frame = frame.repartition(workers, "log", "target")
+        frame = frame.repartition(second_tasks, "log", "target")
         return frame.mapInArrow(worker_task(second), SCHEMA)
 
     table = run_job(session, title, job)

@@ -75,11 +75,12 @@ def check_bucket_task(pairs: Sequence[LogPair], batches: Batches) -> Iterator[pa
 
 
 class SparkChecker:
-    """Runs checks on the workers of a session; ``workers``: about how many there are."""
+    """Runs checks on the workers of a session; ``parallelism``: about how many tasks they run at the same
+    time."""
 
-    def __init__(self, session: SparkSession, workers: int) -> None:
+    def __init__(self, session: SparkSession, parallelism: int) -> None:
         self._session = session
-        self._workers = workers
+        self._parallelism = parallelism
 
     def __call__(self, pairs: Sequence[LogPair]) -> CheckedLogs:
         """Check all logs in one job and, if that fails, each log in a job of its own.
@@ -99,13 +100,20 @@ class SparkChecker:
         checked: CheckedLogs = {pair.name: ([], Findings()) for pair in pairs}
         if not spans:
             return checked
-        tasks = min(len(spans), max(self._workers, len(spans) // _SPANS_PER_TASK))
+        tasks = min(len(spans), max(self._parallelism, len(spans) // _SPANS_PER_TASK))
         has_large_log = any(sum(segment.size for segment in pair.before) > _LARGE_LOG_BYTES for pair in pairs)
-        min_buckets = max(self._workers, _BUCKETS_MIN) if has_large_log else 1
+        min_buckets = max(self._parallelism, _BUCKETS_MIN) if has_large_log else 1
         read_spans = functools.partial(span_task, list(pairs), spans, min_buckets)
         check_buckets = functools.partial(check_bucket_task, list(pairs))
         for log, report in run_by_bucket(
-            self._session, "verify", len(spans), tasks, self._workers, read_spans, check_buckets, CheckReport
+            self._session,
+            "verify",
+            len(spans),
+            tasks,
+            self._parallelism,
+            read_spans,
+            check_buckets,
+            CheckReport,
         ):
             reports, key_findings = checked[pairs[log].name]
             if report.keys is not None:

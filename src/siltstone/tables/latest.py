@@ -2,16 +2,15 @@
 
 ::
 
-    pieces of the logs ─ decode, hash, de-duplicate ─► entries by bucket ─ merge ─► offsets, by split
+    file splits of the logs ─ decode, hash, de-duplicate ─► entries by bucket ─ merge ─► offsets, by split
                          threads, or tasks                                 threads, or tasks
 
 ``find_retained`` does it in this process: the kernels release the GIL, so all cores work. ``spark.read`` does
 the same in tasks, so that no process has the entries of all keys. Keys are compared as in the cleaner,
 by 96 bits of a keyed hash. Each partition is treated alone: Kafka sends all records of a key to one.
 
-Every piece is read from the file that was there when the query was planned, or the query fails: a log that
-was cleaned since may have lost records that were the last of their keys.
-"""
+Every file split is read from the file that was there when the query was planned, or the query fails: a log
+that was cleaned since may have lost records that were the last of their keys."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ from siltstone.tables.options import ReadOptions
 from siltstone.tables.reading import decode, has_one_of_keys
 from siltstone.tables.splits import (
     OPEN_COST_BYTES,
-    FilePiece,
+    FileSplit,
     Logs,
     OffsetRange,
     TaskSplit,
@@ -50,26 +49,25 @@ from siltstone.tables.splits import (
 )
 
 PART_BYTES = 64 << 20
-"""The largest piece of a log whose keys one thread collects at a time."""
+"""The largest file split of a log whose keys one thread collects at a time."""
 MEMORY_BYTES = 1 << 30
 """Bytes of key entries that ``find_retained`` has in memory; others go to a temporary file."""
 _BUCKET_BYTES = 128 << 20
 """Bytes of a log for each bucket. With records of 64 bytes, few are smaller, a bucket has 2²¹ entries."""
 _COLLECTOR_ENTRIES_MIN, _COLLECTOR_ENTRIES_MAX = 1 << 12, 1 << 23
-"""The most entries that a collector has, if its pieces are small or large: 128 MiB."""
+"""The most entries that a collector has, if its file splits are small or large: 128 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPlan:
     """The plan of finding the last record of each key.
 
-    ``pieces``: all offsets of the ``logs`` (ascending), log by log, whatever the query reads of them. The
-    buckets of all logs are numbered one after another: log n has those from ``first_buckets[n]`` on, below
-    ``first_buckets[n + 1]``. ``hash_key``: of the keys' hashes, the same in all tasks.
-    """
+    ``file_splits``: all offsets of the ``logs`` (ascending), log by log, whatever the query reads of them.
+    The buckets of all logs are numbered one after another: log n has those from ``first_buckets[n]`` on,
+    below ``first_buckets[n + 1]``. ``hash_key``: of the keys' hashes, the same in all tasks."""
 
     logs: tuple[TopicPartition, ...]
-    pieces: tuple[FilePiece, ...]
+    file_splits: tuple[FileSplit, ...]
     first_buckets: tuple[int, ...]
     hash_key: tuple[int, int]
 
@@ -80,8 +78,8 @@ class KeyPlan:
 
     @property
     def size(self) -> int:
-        """The bytes of the pieces."""
-        return sum(piece.size for piece in self.pieces)
+        """The bytes of the file splits."""
+        return sum(file_split.size for file_split in self.file_splits)
 
     def log_of(self, bucket: int) -> int:
         """The number of the log that a bucket is of."""
@@ -93,45 +91,49 @@ def plan_keys(
     ranges: Mapping[TopicPartition, OffsetRange],
     options: ReadOptions,
     *,
-    workers: int,
+    parallelism: int,
     part_bytes: int = PART_BYTES,
 ) -> KeyPlan:
-    """Cut the ranges of the logs into pieces of ``part_bytes``. ``workers``: how many tasks or threads run at
-    one time."""
-    # The query's own bounds of a split are for the records that it returns, and not for these pieces.
-    piece_options = dataclasses.replace(
+    """Cut the ranges of the logs into file splits of ``part_bytes``. ``parallelism``: how many tasks or
+    threads run at one time."""
+    # The query's own bounds of a split are for the records that it returns, and not for these file splits.
+    file_split_options = dataclasses.replace(
         options, min_partitions=None, max_partition_bytes=part_bytes, max_records_per_partition=None
     )
-    pieces: list[FilePiece] = []
+    file_splits: list[FileSplit] = []
     first_buckets = [0]
     for topic_partition, log in logs.items():
-        splits = split_ranges([snapshot_range(log, ranges[topic_partition])], piece_options)
-        pieces_of_log = [piece for split in splits for piece in split.pieces]
-        size = sum(piece.size for piece in pieces_of_log)
-        buckets = max(1, min(workers, size // OPEN_COST_BYTES), -(-size // _BUCKET_BYTES))
+        splits = split_ranges([snapshot_range(log, ranges[topic_partition])], file_split_options)
+        file_splits_of_log = [file_split for split in splits for file_split in split.file_splits]
+        size = sum(file_split.size for file_split in file_splits_of_log)
+        buckets = max(1, min(parallelism, size // OPEN_COST_BYTES), -(-size // _BUCKET_BYTES))
         first_buckets.append(first_buckets[-1] + buckets)
-        pieces += pieces_of_log
+        file_splits += file_splits_of_log
     return KeyPlan(
         logs=tuple(logs),
-        pieces=tuple(pieces),
+        file_splits=tuple(file_splits),
         first_buckets=tuple(first_buckets),
         hash_key=(secrets.randbits(64), secrets.randbits(64)),
     )
 
 
-def collect_entries(keys: KeyPlan, pieces: Iterable[FilePiece], options: ReadOptions) -> Iterator[EntryBlob]:
-    """The key entries of some of the plan's pieces, which are in its order.
+def collect_entries(
+    keys: KeyPlan, file_splits: Iterable[FileSplit], options: ReadOptions
+) -> Iterator[EntryBlob]:
+    """The key entries of some of the plan's file splits, which are in its order.
 
     The blobs have the plan's numbers of buckets. A blob is valid until the next one is asked for. Tombstones
     count; records without a key, or with none of the keys that the query is for, do not. Raises what reading
     raises.
     """
     wanted_keys = options.row_filter.keys
-    for topic_partition, group in itertools.groupby(pieces, lambda piece: piece.topic_partition):
-        pieces_of_log = list(group)
+    for topic_partition, group in itertools.groupby(
+        file_splits, lambda file_split: file_split.topic_partition
+    ):
+        file_splits_of_log = list(group)
         log = bisect_left(keys.logs, topic_partition)
         first, end = keys.first_buckets[log : log + 2]
-        capacity = sum(piece.size for piece in pieces_of_log) // ENTRY_BYTES
+        capacity = sum(file_split.size for file_split in file_splits_of_log) // ENTRY_BYTES
         collector = KeyCollector(
             hash_key=keys.hash_key,
             first_dirty=0,  # all offsets count as dirty: each may be the last of its key
@@ -139,16 +141,16 @@ def collect_entries(keys: KeyPlan, pieces: Iterable[FilePiece], options: ReadOpt
             capacity=min(max(capacity, _COLLECTOR_ENTRIES_MIN), _COLLECTOR_ENTRIES_MAX),
         )
 
-        def blobs(pieces_of_log: Sequence[FilePiece], collector: KeyCollector) -> Iterator[EntryBlob]:
-            for piece in pieces_of_log:
-                for columns, *_ in decode(piece, options, decode_record_keys):
+        def blobs(file_splits_of_log: Sequence[FileSplit], collector: KeyCollector) -> Iterator[EntryBlob]:
+            for file_split in file_splits_of_log:
+                for columns, *_ in decode(file_split, options, decode_record_keys):
                     wanted = columns.key_size >= 0
                     if wanted_keys is not None:
                         wanted &= has_one_of_keys(columns, wanted_keys)
                     yield from collector.add(columns, wanted)
             yield from collector.finish()
 
-        for blob in blobs(pieces_of_log, collector):
+        for blob in blobs(file_splits_of_log, collector):
             yield dataclasses.replace(blob, bucket=first + blob.bucket)
 
 
@@ -160,31 +162,36 @@ def merge_entries(keys: KeyPlan, bucket: int, blobs: list[EntryBlob]) -> Int64:
 
 
 def splits_by_log(splits: Iterable[TaskSplit]) -> dict[TopicPartition, list[tuple[int, OffsetRange]]]:
-    """By log, the numbers of the splits that read it, and the offsets from their first piece of it to their
-    last."""
+    """By log, the numbers of the splits that read it, and the offsets from their first file split of it to
+    their last."""
     by_log: dict[TopicPartition, list[tuple[int, OffsetRange]]] = {}
     for number, split in enumerate(splits):
-        for topic_partition, group in itertools.groupby(split.pieces, lambda piece: piece.topic_partition):
-            pieces_of_log = list(group)
-            offset_range = OffsetRange(pieces_of_log[0].start, pieces_of_log[-1].end)
+        for topic_partition, group in itertools.groupby(
+            split.file_splits, lambda file_split: file_split.topic_partition
+        ):
+            file_splits_of_log = list(group)
+            offset_range = OffsetRange(file_splits_of_log[0].start, file_splits_of_log[-1].end)
             by_log.setdefault(topic_partition, []).append((number, offset_range))
     return by_log
 
 
 def with_retained(split: TaskSplit, retained: Mapping[TopicPartition, Int64]) -> TaskSplit:
-    """The split with the retained offsets (ascending) of each piece; a piece without any is left out."""
+    """The split with the retained offsets (ascending) of each file split; a file split without any is left
+    out."""
     return TaskSplit(
-        pieces=tuple(
-            dataclasses.replace(piece, retained=encode_offsets(offsets))
-            for piece in split.pieces
-            if piece.topic_partition in retained
-            and len(offsets := offsets_in(retained[piece.topic_partition], piece.start, piece.end))
+        file_splits=tuple(
+            dataclasses.replace(file_split, retained=encode_offsets(offsets))
+            for file_split in split.file_splits
+            if file_split.topic_partition in retained
+            and len(
+                offsets := offsets_in(retained[file_split.topic_partition], file_split.start, file_split.end)
+            )
         )
     )
 
 
-# In this process: threads collect the entries of pieces, and then merge buckets. ``MEMORY_BYTES`` of entries
-# stay in memory, the others go to a temporary file. Each core also needs the memory of a window, of a
+# In this process: threads collect the entries of file splits, and then merge buckets. ``MEMORY_BYTES`` of
+# entries stay in memory, the others go to a temporary file. Each core also needs the memory of a window, of a
 # collector and of a bucket.
 
 
@@ -237,14 +244,14 @@ def find_last_offsets(
     keys: KeyPlan, options: ReadOptions, *, memory_bytes: int = MEMORY_BYTES
 ) -> dict[TopicPartition, Int64]:
     """By log, the ascending offsets of the last record of each key. Raises what reading raises."""
-    threads = min(os.cpu_count() or 1, max(len(keys.pieces), 1))
+    threads = min(os.cpu_count() or 1, max(len(keys.file_splits), 1))
     with contextlib.closing(_KeyEntries(memory_bytes)) as entries, ThreadPoolExecutor(threads) as pool:
 
-        def collect(piece: FilePiece) -> None:
-            for blob in collect_entries(keys, [piece], options):
+        def collect(file_split: FileSplit) -> None:
+            for blob in collect_entries(keys, [file_split], options):
                 entries.add(blob)
 
-        list(pool.map(collect, keys.pieces))
+        list(pool.map(collect, keys.file_splits))
         merged = pool.map(
             lambda bucket: merge_entries(keys, bucket, entries.take(bucket)), range(keys.buckets)
         )
@@ -258,4 +265,4 @@ def find_retained(splits: Iterable[TaskSplit], keys: KeyPlan, options: ReadOptio
     """The splits with the offsets that they are to read; a split without any is left out."""
     last_offsets = find_last_offsets(keys, options)
     with_offsets = [with_retained(split, last_offsets) for split in splits]
-    return [split for split in with_offsets if split.pieces]
+    return [split for split in with_offsets if split.file_splits]

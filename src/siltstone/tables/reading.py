@@ -1,8 +1,9 @@
-"""Reads a split into Arrow batches: the records of its pieces, in order, without a Python object per record.
+"""Reads a split into Arrow batches: the records of its file splits, in order, without a Python object per
+record.
 
 ::
 
-    file ─ windows ─► batches of the piece ─ decode ─► columns ─ rows of the piece ─► Arrow batches
+    file ─ windows ─► batches of the file split ─ decode ─► columns ─ rows of the file split ─► Arrow batches
 
 ``decode`` returns the columns themselves. All windows share one buffer, so columns are valid until the
 next ones are requested; Arrow's buffers are copies. A query decodes only what it needs: for ``offset`` and
@@ -76,7 +77,7 @@ from siltstone.tables.decoding import ColumnDecoding, compiled, decoded_schema
 from siltstone.tables.options import LOG_VIEW, ReadOptions, RowFilter
 from siltstone.tables.splits import (
     READ_WHAT_IS_LEFT,
-    FilePiece,
+    FileSplit,
     OffsetRange,
     TaskSplit,
     decode_offsets,
@@ -129,11 +130,13 @@ def read_records(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBa
     decodings = compiled(options.decoders, out_schema.names)
     if options.row_filter.keys is None and COLUMNS_WITHOUT_RECORD_DATA.issuperset(out_schema.names):
         decoder = decode_record_times
-    for piece in split.pieces:
-        if piece.retained is not None:
-            chunks: Iterator[Chunk[Any]] = _read_retained(piece, decode_offsets(piece.retained), options)
+    for file_split in split.file_splits:
+        if file_split.retained is not None:
+            chunks: Iterator[Chunk[Any]] = _read_retained(
+                file_split, decode_offsets(file_split.retained), options
+            )
         else:
-            chunks = _without_superseded(piece, decode(piece, options, decoder))
+            chunks = _without_superseded(file_split, decode(file_split, options, decoder))
         for chunk in _filtered(chunks, options.row_filter):
             yield from _arrow_batches(chunk, out_schema, decodings)
 
@@ -179,14 +182,16 @@ def _arrow_batches(
     )
 
 
-def decode(piece: FilePiece, options: ReadOptions, decoder: Decoder[Columns]) -> Iterator[Chunk[Columns]]:
-    """The records in a piece's offsets, decoded by ``decoder``, without those of aborted transactions.
+def decode(
+    file_split: FileSplit, options: ReadOptions, decoder: Decoder[Columns]
+) -> Iterator[Chunk[Columns]]:
+    """The records in a file split's offsets, decoded by ``decoder``, without those of aborted transactions.
 
     A chunk has at least one record, and is valid until the next one is requested. The caller applies
-    ``piece.retained`` and ``piece.superseded``.
+    ``file_split.retained`` and ``file_split.superseded``.
     """
     scratch, limit = Scratch(), options.max_decompressed_message_bytes
-    for part, window, source, is_read in _windows_of_piece(piece, options):
+    for part, window, source, is_read in _windows_of_file_split(file_split, options):
         batches_to_read = window.batches[is_read]
         for batch_slice in slices_within(window.data, batches_to_read):
             batches = batches_to_read[batch_slice]
@@ -200,9 +205,11 @@ def decode(piece: FilePiece, options: ReadOptions, decoder: Decoder[Columns]) ->
                 yield columns, batches, source
 
 
-def _without_superseded(piece: FilePiece, chunks: Iterator[Chunk[Columns]]) -> Iterator[Chunk[Columns]]:
-    """The records of the chunks, except those at ``piece.superseded``."""
-    superseded = np.empty(0, np.int64) if piece.superseded is None else decode_offsets(piece.superseded)
+def _without_superseded(file_split: FileSplit, chunks: Iterator[Chunk[Columns]]) -> Iterator[Chunk[Columns]]:
+    """The records of the chunks, except those at ``file_split.superseded``."""
+    superseded = (
+        np.empty(0, np.int64) if file_split.superseded is None else decode_offsets(file_split.superseded)
+    )
     for columns, batches, source in chunks:
         rows = matching_rows(columns.offset, superseded)
         if not len(rows):
@@ -211,13 +218,15 @@ def _without_superseded(piece: FilePiece, chunks: Iterator[Chunk[Columns]]) -> I
             yield select(columns, np.delete(np.arange(len(columns)), rows)), batches, source
 
 
-def _read_retained(piece: FilePiece, retained: Int64, options: ReadOptions) -> Iterator[Chunk[RecordColumns]]:
+def _read_retained(
+    file_split: FileSplit, retained: Int64, options: ReadOptions
+) -> Iterator[Chunk[RecordColumns]]:
     """The records at the retained offsets. No other record of a v2 batch is decoded.
 
     Raises SourceChangedError unless every retained offset has its record."""
     scratch, count = Scratch(), 0
     try:
-        for _, window, source, is_read in _windows_of_piece(piece, options):
+        for _, window, source, is_read in _windows_of_file_split(file_split, options):
             for rows in _rows_of_one_format(window, is_read, retained):
                 columns = _decode_retained(window, rows, retained, scratch, source.path, options)
                 count += len(columns)
@@ -231,7 +240,7 @@ def _read_retained(piece: FilePiece, retained: Int64, options: ReadOptions) -> I
         raise SourceChangedError(
             "the log was cleaned or truncated since the query was planned: "
             f"{count} of {len(retained)} records of the view are left",
-            path=piece.directory,
+            path=file_split.directory,
             advice=_RUN_AGAIN,
         )
 
@@ -282,24 +291,24 @@ def _decode_retained(
     return chosen.columns
 
 
-_PieceWindow = tuple[FilePiece, Window, RecordSource, Flags]
-"""A piece, a window of its bytes, their source, and a flag for each batch: is it read?"""
+_FileSplitWindow = tuple[FileSplit, Window, RecordSource, Flags]
+"""A file split, a window of its bytes, their source, and a flag for each batch: is it read?"""
 
 
-def _windows_of_piece(piece: FilePiece, options: ReadOptions) -> Iterator[_PieceWindow]:
-    """The piece's bytes, window by window; batches of aborted transactions are not read.
+def _windows_of_file_split(file_split: FileSplit, options: ReadOptions) -> Iterator[_FileSplitWindow]:
+    """The file split's bytes, window by window; batches of aborted transactions are not read.
 
-    Raises CorruptFileError if the transaction index and the markers of this piece contradict each other.
+    Raises CorruptFileError if the transaction index and the markers of this file split contradict each other.
     """
-    for part, reader in open_pieces(piece, options):
+    for part, reader in open_file_splits(file_split, options):
         scan = None
         if options.isolation == READ_COMMITTED:
             scan = TransactionScan(AbortedTransactions.from_transactions(part.aborted, reader.path))
         size = part.end_position
         for window in windows(reader, start=part.position, end=size, window_size=WINDOW_BYTES):
             batches, is_read = window.batches, may_have_records(part, window.batches)
-            # ``aborted`` has only the transactions that overlap the piece's offsets, but its bytes may have
-            # batches beyond them, which the scan must not see.
+            # ``aborted`` has only the transactions that overlap the file split's offsets, but its bytes may
+            # have batches beyond them, which the scan must not see.
             rows = np.flatnonzero(
                 (batches["last_offset"] >= part.start) & (batches["base_offset"] < part.end)
             )
@@ -310,58 +319,61 @@ def _windows_of_piece(piece: FilePiece, options: ReadOptions) -> Iterator[_Piece
             yield part, window, RecordSource(part.topic_partition, reader.path, window.origin), is_read
 
 
-def may_have_records(piece: FilePiece, batches: BatchHeaders) -> Flags:
-    """Which batches may have records in the piece's offsets; control batches and empty ones have none."""
+def may_have_records(file_split: FileSplit, batches: BatchHeaders) -> Flags:
+    """Which batches may have records in the file split's offsets; control batches and empty ones have
+    none."""
     is_message_set = batches["magic"] < 2
     may_have = ((batches["attributes"] & CONTROL_BIT) == 0) | is_message_set
-    may_have &= batches["last_offset"] >= piece.start
-    may_have &= (batches["base_offset"] < piece.end) | is_message_set
+    may_have &= batches["last_offset"] >= file_split.start
+    may_have &= (batches["base_offset"] < file_split.end) | is_message_set
     may_have &= batches["count"] != 0
     return np.asarray(may_have)
 
 
-def open_pieces(piece: FilePiece, options: ReadOptions) -> Iterator[tuple[FilePiece, files.Reader]]:
-    """The piece with its open file. If the file was replaced, the new pieces that have the same offsets.
+def open_file_splits(file_split: FileSplit, options: ReadOptions) -> Iterator[tuple[FileSplit, files.Reader]]:
+    """The file split with its open file. If the file was replaced, the new file splits that have the same
+    offsets.
 
     Raises OffsetOutOfRangeError, SourceChangedError.
     """
-    reader = _open_if_same(piece)
+    reader = _open_if_same(file_split)
     if reader is not None:
         with reader:
-            yield piece, reader
+            yield file_split, reader
     else:
-        for part in _replanned(piece, options):
-            yield from open_pieces(part, options)
+        for part in _replanned(file_split, options):
+            yield from open_file_splits(part, options)
 
 
-def _open_if_same(piece: FilePiece) -> files.Reader | None:
+def _open_if_same(file_split: FileSplit) -> files.Reader | None:
     try:
-        reader = files.Reader(Path(piece.directory) / segment_file(piece.base_offset, "log"))
+        reader = files.Reader(Path(file_split.directory) / segment_file(file_split.base_offset, "log"))
     except FileNotFoundError:
         return None
-    if piece.identity.matches(reader.stat) and reader.stat.size >= piece.end_position:
+    if file_split.identity.matches(reader.stat) and reader.stat.size >= file_split.end_position:
         return reader
     reader.close()
     return None
 
 
-def _replanned(piece: FilePiece, options: ReadOptions) -> Iterator[FilePiece]:
-    """New pieces for the same offsets, planned from the log as it is now."""
+def _replanned(file_split: FileSplit, options: ReadOptions) -> Iterator[FileSplit]:
+    """New file splits for the same offsets, planned from the log as it is now."""
     if options.view != LOG_VIEW or options.as_of is not None:
         reason = "the log has changed since the query was planned, and the planned view is lost"
-        raise SourceChangedError(reason, path=piece.directory, advice=_RUN_AGAIN)
-    log = reopen_log(piece.directory, piece.topic_partition)
+        raise SourceChangedError(reason, path=file_split.directory, advice=_RUN_AGAIN)
+    log = reopen_log(file_split.directory, file_split.topic_partition)
     start, end = log.log_start_offset, readable_end(log, options.isolation)
-    if options.fail_on_data_loss and not start <= piece.start <= piece.end <= end:
+    if options.fail_on_data_loss and not start <= file_split.start <= file_split.end <= end:
         raise OffsetOutOfRangeError(
-            f"offsets {piece.start} to {piece.end} were planned, but the log has {start} to {end} now",
-            path=str(piece.topic_partition),
+            f"offsets {file_split.start} to {file_split.end} were planned, but the log has {start} to {end} "
+            "now",
+            path=str(file_split.topic_partition),
             advice=READ_WHAT_IS_LEFT,
         )
-    remaining = OffsetRange(max(piece.start, start), min(piece.end, end))
+    remaining = OffsetRange(max(file_split.start, start), min(file_split.end, end))
     unbounded_options = dataclasses.replace(options, min_partitions=None, max_records_per_partition=None)
     for split in split_ranges([snapshot_range(log, remaining)], unbounded_options):
-        yield from split.pieces
+        yield from split.file_splits
 
 
 # Damage as rows: ``badBatches=quarantine``.
@@ -378,7 +390,7 @@ def _replanned(piece: FilePiece, options: ReadOptions) -> Iterator[FilePiece]:
 # A batch with a wrong checksum, or with records that cannot be decoded, is one bad row. Where no header can
 # be read, the length of the batch is unknown: its row covers all bytes up to the next position at which a
 # whole batch begins, with a matching checksum and a higher offset. Reading continues there. A bad batch is a
-# row of the piece in whose offsets it begins, so each is reported once.
+# row of the file split in whose offsets it begins, so each is reported once.
 
 OUT_OF_ORDER = "its offsets are not between those of the batch before it and the batch after it"
 _SEARCH_BYTES = 4 << 20
@@ -393,29 +405,29 @@ def read_quarantine(split: TaskSplit, options: ReadOptions) -> Iterator[pa.Recor
     Raises as ``read_records``, but no CorruptRecordError.
     """
     out_schema = record_schema(options)
-    for planned in split.pieces:
-        for piece, reader in open_pieces(planned, options):
-            for part in _chunks_and_bad_batches(piece, reader, options.max_decompressed_message_bytes):
+    for planned in split.file_splits:
+        for file_split, reader in open_file_splits(planned, options):
+            for part in _chunks_and_bad_batches(file_split, reader, options.max_decompressed_message_bytes):
                 if not isinstance(part, BadBatch):
                     columns, batches, source = part
-                    rows = _rows_of_piece(piece, columns, batches)
+                    rows = _rows_of_file_split(file_split, columns, batches)
                     if len(rows):
                         yield from _arrow_batches((select(columns, rows), batches, source), out_schema)
-                elif piece.start <= part.offset < piece.end:
+                elif file_split.start <= part.offset < file_split.end:
                     yield _row_of_bad_batch(part, out_schema)
 
 
-def _rows_of_piece(piece: FilePiece, columns: RecordColumns, batches: BatchHeaders) -> Int64:
-    """The rows of the piece's records, without control records and those of aborted transactions.
+def _rows_of_file_split(file_split: FileSplit, columns: RecordColumns, batches: BatchHeaders) -> Int64:
+    """The rows of the file split's records, without control records and those of aborted transactions.
 
     The transaction index alone says which transactions were aborted: a damaged batch may have been a marker,
     so reading the markers is not enough.
     """
-    is_read = may_have_records(piece, batches)
-    if piece.aborted:
+    is_read = may_have_records(file_split, batches)
+    if file_split.aborted:
         first, last = int(batches["base_offset"][0]), int(batches["last_offset"][-1])
-        is_read &= ~in_aborted(batches, overlapping_transactions(piece.aborted, first, last + 1))
-    is_inside = (columns.offset >= piece.start) & (columns.offset < piece.end)
+        is_read &= ~in_aborted(batches, overlapping_transactions(file_split.aborted, first, last + 1))
+    is_inside = (columns.offset >= file_split.start) & (columns.offset < file_split.end)
     return np.flatnonzero(is_read[columns.batch] & is_inside)
 
 
@@ -461,16 +473,16 @@ _Parts = Iterator[Chunk[RecordColumns] | BadBatch]
 """Chunks of sound batches with their records, and bad batches."""
 
 
-def _chunks_and_bad_batches(piece: FilePiece, reader: files.Reader, limit: int) -> _Parts:
-    """The piece's bytes in order: chunks of sound batches with their records, and bad batches.
+def _chunks_and_bad_batches(file_split: FileSplit, reader: files.Reader, limit: int) -> _Parts:
+    """The file split's bytes in order: chunks of sound batches with their records, and bad batches.
 
     ``limit``: the most bytes that one batch may decompress to. Columns are valid until the next are
     requested.
     """
-    source, end = RecordSource(piece.topic_partition, reader.path), piece.end_position
+    source, end = RecordSource(file_split.topic_partition, reader.path), file_split.end_position
     # ``offset`` is the least that the next batch may begin at. ``bad_checksum_at`` is the position of the
     # previous batch if its checksum is wrong, otherwise -1.
-    position, offset, bad_checksum_at = piece.position, piece.start, -1
+    position, offset, bad_checksum_at = file_split.position, file_split.start, -1
     while position < end:
         try:
             for window in windows(reader, start=position, end=end, window_size=_SEARCH_BYTES, verify=False):
@@ -596,7 +608,7 @@ def find_next_batch(reader: files.Reader, start: int, end: int, offset: int) -> 
 def _possible_batches(data: Bytes, bytes_left: int, offset: int) -> Int64:
     """The positions in ``data`` at which the fields of a batch header (v2) have possible values.
 
-    ``data`` has at least a header's size; ``bytes_left``: bytes from its start to the end of the piece.
+    ``data`` has at least a header's size; ``bytes_left``: bytes from its start to the end of the file split.
 
     ::
 

@@ -2,16 +2,17 @@
 
 ::
 
-    logs ─ offset_ranges ─► OffsetRange of each log ─ by segment ─► FilePiece ─ cut, grouped ─► TaskSplit
+    logs ─ offset_ranges ─► OffsetRange of each log ─ by segment ─► FileSplit ─ cut, grouped ─► TaskSplit
 
-A ``FilePiece`` is a range of offsets of one partition in one segment's file, with the identity of the file. A
-``TaskSplit`` is what one task reads: a piece of a large log, or many small ones. Both are plain and
-picklable. A task reads a piece from its file if that is still the same file. If it is not, the task looks the
-offsets up in the log as it is then: a broker may have rolled, cleaned or deleted segments meanwhile.
+A ``FileSplit`` is a range of offsets of one partition in one segment's file, with the identity of the file. A
+``TaskSplit`` is what one task reads: a file split of a large log, or many small ones. Both are plain and
+picklable. A task reads a file split from its file if that is still the same file. If it is not, the task
+looks the offsets up in the log as it is then: a broker may have rolled, cleaned or deleted segments
+meanwhile.
 
-Large segments are cut into pieces of about the same size, at batches that the offset index points to.
-``maxRecordsPerPartition`` counts offsets, and may cut within a batch. Both pieces then have that batch in
-their bytes, and each task keeps only the records in its own offsets.
+Large segments are cut into file splits of about the same size, at batches that the offset index points to.
+``maxRecordsPerPartition`` counts offsets, and may cut within a batch. Both file splits then have that batch
+in their bytes, and each task keeps only the records in its own offsets.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
 from siltstone.log.segment import LiveSegment
 from siltstone.tables.options import LATEST_VIEW, OffsetLimit, ReadOptions, RowFilter
 
-# Many offsets in few bytes, sent to a task with its piece: those to read (``retained``), or those not to read
-# (``superseded``).
+# Many offsets in few bytes, sent to a task with its file split: those to read (``retained``), or those not to
+# read (``superseded``).
 #
 # ::
 #
@@ -250,16 +251,16 @@ def _refuse_unknown_past(log: ReadOnlyLog, end: int, options: ReadOptions) -> No
 
 
 OPEN_COST_BYTES = 4 << 20
-"""The cost of opening a file, as the bytes that a task could have read in that time. Small pieces therefore
-share a task (``spark.sql.files.openCostInBytes``)."""
+"""The cost of opening a file, as the bytes that a task could have read in that time. Small file splits
+therefore share a task (``spark.sql.files.openCostInBytes``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilePiece:
+class FileSplit:
     """Offsets ``[start, end)`` of a partition, in bytes ``[position, end_position)`` of one segment's file.
 
     ``identity`` tells on any machine whether it is still the same file. ``size``: an estimate of the bytes of
-    its own offsets, which balances splits: pieces that share a batch share its bytes. ``aborted``:
+    its own offsets, which balances splits: file splits that share a batch share its bytes. ``aborted``:
     transactions whose records are not read. ``retained``: the only offsets to read, None for all;
     ``superseded``: offsets not to read, None for none (both by ``encode_offsets``).
     """
@@ -291,10 +292,11 @@ class SnapshotRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSplit:
-    """The input of one task: pieces, read one after another. A table of whole files (``tables.file_tables``)
-    has ``paths`` instead, each with its partition (None: a file of the log directory)."""
+    """The input of one task: file splits, read one after another. A table of whole files
+    (``tables.file_tables``) has ``paths`` instead, each with its partition (None: a file of the log
+    directory)."""
 
-    pieces: tuple[FilePiece, ...] = ()
+    file_splits: tuple[FileSplit, ...] = ()
     paths: tuple[tuple[str, TopicPartition | None], ...] = ()
 
 
@@ -306,42 +308,56 @@ def snapshot_range(log: ReadOnlyLog, offsets: OffsetRange) -> SnapshotRange:
 
 
 def split_ranges(
-    ranges: Iterable[SnapshotRange], options: ReadOptions, workers: int | None = None
+    ranges: Iterable[SnapshotRange], options: ReadOptions, parallelism: int | None = None
 ) -> list[TaskSplit]:
     """Cut offset ranges into splits within the bounds of ``options``; no split for an empty range.
 
-    ``workers``: how many tasks run at the same time, by default the cores of this machine."""
+    ``parallelism``: how many tasks run at the same time, by default the cores of this machine."""
     whole = [pair for log_range in ranges for pair in _cut_by_segment(log_range, options.isolation)]
-    split_bytes = _split_bytes([piece for _, piece in whole], options, workers or os.cpu_count() or 1)
-    cut = [(segment, part) for segment, piece in whole for part in _cut_by_bytes(segment, piece, split_bytes)]
+    split_bytes = _split_bytes(
+        [file_split for _, file_split in whole], options, parallelism or os.cpu_count() or 1
+    )
+    cut = [
+        (segment, part)
+        for segment, file_split in whole
+        for part in _cut_by_bytes(segment, file_split, split_bytes)
+    ]
     limit = options.max_records_per_partition
     if limit is not None:
-        cut = [(segment, part) for segment, piece in cut for part in _cut_by_offsets(segment, piece, limit)]
-    groups = _group_neighbours([piece for _, piece in cut], split_bytes, limit)
+        cut = [
+            (segment, part)
+            for segment, file_split in cut
+            for part in _cut_by_offsets(segment, file_split, limit)
+        ]
+    groups = _group_neighbours([file_split for _, file_split in cut], split_bytes, limit)
     minimum_splits = options.min_partitions or 1
     if len(groups) < minimum_splits:
-        groups = [[piece] for piece in _halve_largest(cut, minimum_splits)]
-    return [TaskSplit(pieces=tuple(map(_with_overlapping_transactions, group))) for group in groups]
+        groups = [[file_split] for file_split in _halve_largest(cut, minimum_splits)]
+    return [TaskSplit(file_splits=tuple(map(_with_overlapping_transactions, group))) for group in groups]
 
 
-def _with_overlapping_transactions(piece: FilePiece) -> FilePiece:
-    """The piece with only those aborted transactions that may have records in its own offsets."""
-    overlapping = overlapping_transactions(piece.aborted, piece.start, piece.end)
-    return piece if len(overlapping) == len(piece.aborted) else replace(piece, aborted=overlapping)
+def _with_overlapping_transactions(file_split: FileSplit) -> FileSplit:
+    """The file split with only those aborted transactions that may have records in its own offsets."""
+    overlapping = overlapping_transactions(file_split.aborted, file_split.start, file_split.end)
+    return (
+        file_split
+        if len(overlapping) == len(file_split.aborted)
+        else replace(file_split, aborted=overlapping)
+    )
 
 
-def _split_bytes(pieces: list[FilePiece], options: ReadOptions, workers: int) -> int:
+def _split_bytes(file_splits: list[FileSplit], options: ReadOptions, parallelism: int) -> int:
     """The size of a split in bytes, by Spark's rule for files (``FilePartition.maxSplitBytes``): about one
     split for each worker, or ``minPartitions`` splits if that is set."""
-    total = sum(piece.size for piece in pieces)
+    total = sum(file_split.size for file_split in file_splits)
     if options.min_partitions is not None:
         return max(1, min(options.max_partition_bytes, total // options.min_partitions))
-    bytes_per_worker = (total + OPEN_COST_BYTES * len(pieces)) // workers
+    bytes_per_worker = (total + OPEN_COST_BYTES * len(file_splits)) // parallelism
     return max(1, min(options.max_partition_bytes, max(OPEN_COST_BYTES, bytes_per_worker)))
 
 
-def _cut_by_segment(log_range: SnapshotRange, isolation: str) -> Iterator[tuple[LiveSegment, FilePiece]]:
-    """One piece for each segment that has some of the offsets."""
+def _cut_by_segment(log_range: SnapshotRange, isolation: str) -> Iterator[tuple[LiveSegment, FileSplit]]:
+    """One file split for each segment that has some of the offsets."""
     log_view, offset_range = log_range.log_view, log_range.offsets
     aborted = aborted_transactions(log_view, offset_range) if isolation == READ_COMMITTED else ()
     for index, segment in enumerate(log_view.segments):
@@ -358,7 +374,7 @@ def _cut_by_segment(log_range: SnapshotRange, isolation: str) -> Iterator[tuple[
             continue
         is_last = index == len(log_view.segments) - 1
         superseded = log_range.superseded
-        piece = FilePiece(
+        file_split = FileSplit(
             topic_partition=log_range.topic_partition,
             directory=log_range.directory,
             base_offset=segment.base_offset,
@@ -371,7 +387,7 @@ def _cut_by_segment(log_range: SnapshotRange, isolation: str) -> Iterator[tuple[
             aborted=aborted,
             superseded=None if superseded is None else encode_offsets(offsets_in(superseded, start, end)),
         )
-        yield segment, piece
+        yield segment, file_split
 
 
 def _next_base_offset(view: LogView, index: int) -> int:
@@ -418,13 +434,13 @@ def overlapping_transactions(
     return tuple(entry for entry in aborted if entry.last_offset >= start and entry.first_offset < end)
 
 
-def _cut_by_bytes(segment: LiveSegment, piece: FilePiece, split_bytes: int) -> Iterator[FilePiece]:
-    """A segment's piece in parts of about ``split_bytes`` bytes.
+def _cut_by_bytes(segment: LiveSegment, file_split: FileSplit, split_bytes: int) -> Iterator[FileSplit]:
+    """A segment's file split in parts of about ``split_bytes`` bytes.
 
     The offset index gives an offset near a position. Without an index, the parts have the same number of
     offsets.
     """
-    whole, count = piece, -(-piece.size // split_bytes)
+    whole, count = file_split, -(-file_split.size // split_bytes)
     for index in range(1, count):
         if len(segment.offset_index):
             # An entry is (relative offset, position): the last offset of the append at that position.
@@ -432,74 +448,77 @@ def _cut_by_bytes(segment: LiveSegment, piece: FilePiece, split_bytes: int) -> I
             offset = whole.end if entry is None else segment.base_offset + entry[0] + 1
         else:
             offset = whole.start + (whole.end - whole.start) * index // count
-        if piece.start < offset < piece.end:
-            head, tail = _cut_at(segment, piece, offset)
-            if tail.position > piece.position:
+        if file_split.start < offset < file_split.end:
+            head, tail = _cut_at(segment, file_split, offset)
+            if tail.position > file_split.position:
                 yield head
-                piece = tail
-    yield piece
+                file_split = tail
+    yield file_split
 
 
-def _cut_by_offsets(segment: LiveSegment, piece: FilePiece, offsets_max: int) -> Iterator[FilePiece]:
-    """A piece in parts of at most ``offsets_max`` offsets."""
-    while piece.end - piece.start > offsets_max:
-        size = piece.size * offsets_max // (piece.end - piece.start)
-        head, tail = _cut_at(segment, piece, piece.start + offsets_max)
+def _cut_by_offsets(segment: LiveSegment, file_split: FileSplit, offsets_max: int) -> Iterator[FileSplit]:
+    """A file split in parts of at most ``offsets_max`` offsets."""
+    while file_split.end - file_split.start > offsets_max:
+        size = file_split.size * offsets_max // (file_split.end - file_split.start)
+        head, tail = _cut_at(segment, file_split, file_split.start + offsets_max)
         yield replace(head, size=size)
-        piece = replace(tail, size=piece.size - size)
-    yield piece
+        file_split = replace(tail, size=file_split.size - size)
+    yield file_split
 
 
-def _cut_at(segment: LiveSegment, piece: FilePiece, offset: int) -> tuple[FilePiece, FilePiece]:
-    """Two pieces: offsets below ``offset``, and from it on. A batch with both is in the bytes of both pieces.
+def _cut_at(segment: LiveSegment, file_split: FileSplit, offset: int) -> tuple[FileSplit, FileSplit]:
+    """Two file splits: offsets below ``offset``, and from it on. A batch with both is in the bytes of both
+    file splits.
 
-    If the search for ``offset`` meets a damaged batch, both pieces keep all bytes: the task that reads the
-    batch reports the damage.
+    If the search for ``offset`` meets a damaged batch, both file splits keep all bytes: the task that reads
+    the batch reports the damage.
     """
-    end_position, position = piece.end_position, piece.position
+    end_position, position = file_split.end_position, file_split.position
     try:
         if len(segment.offset_index):
-            batch = segment.find_batch(offset, piece.end_position)
-        else:  # The search begins at the piece, so that cuts one after another read each header once.
+            batch = segment.find_batch(offset, file_split.end_position)
+        else:  # The search begins at the file split, so that cuts one after another read each header once.
             batch = position_of_offset(segment.reader, offset, start=position, end=end_position)
-        end_position = _end_position(batch, offset, piece.end_position)
-        position = piece.end_position if batch is None else max(position, batch.position)
+        end_position = _end_position(batch, offset, file_split.end_position)
+        position = file_split.end_position if batch is None else max(position, batch.position)
     except CorruptRecordError:
         pass
-    head = replace(piece, end=offset, end_position=end_position, size=end_position - piece.position)
-    tail = replace(piece, start=offset, position=position, size=piece.end_position - position)
+    head = replace(file_split, end=offset, end_position=end_position, size=end_position - file_split.position)
+    tail = replace(file_split, start=offset, position=position, size=file_split.end_position - position)
     return head, tail
 
 
 def _group_neighbours(
-    pieces: Iterable[FilePiece], split_bytes: int, limit: int | None
-) -> list[list[FilePiece]]:
-    """Neighbouring pieces in groups of at most ``split_bytes`` bytes and ``limit`` offsets; a group is a
+    file_splits: Iterable[FileSplit], split_bytes: int, limit: int | None
+) -> list[list[FileSplit]]:
+    """Neighbouring file splits in groups of at most ``split_bytes`` bytes and ``limit`` offsets; a group is a
     split."""
-    groups: list[list[FilePiece]] = []
+    groups: list[list[FileSplit]] = []
     size = offsets = 0
-    for piece in pieces:
-        span = piece.end - piece.start
-        if groups and size + piece.size <= split_bytes and (limit is None or offsets + span <= limit):
-            groups[-1].append(piece)
+    for file_split in file_splits:
+        span = file_split.end - file_split.start
+        if groups and size + file_split.size <= split_bytes and (limit is None or offsets + span <= limit):
+            groups[-1].append(file_split)
         else:
-            groups.append([piece])
+            groups.append([file_split])
             size = offsets = 0
-        size, offsets = size + piece.size + OPEN_COST_BYTES, offsets + span
+        size, offsets = size + file_split.size + OPEN_COST_BYTES, offsets + span
     return groups
 
 
-def _halve_largest(cut: list[tuple[LiveSegment, FilePiece]], minimum_splits: int) -> list[FilePiece]:
-    """Halve the piece with the most offsets until there are ``minimum_splits``, or each piece has one offset;
-    returns all pieces."""
+def _halve_largest(cut: list[tuple[LiveSegment, FileSplit]], minimum_splits: int) -> list[FileSplit]:
+    """Halve the file split with the most offsets until there are ``minimum_splits``, or each file split has
+    one offset; returns all file splits."""
     cut = list(cut)
     while cut and len(cut) < minimum_splits:
-        index, (segment, piece) = max(enumerate(cut), key=lambda item: item[1][1].end - item[1][1].start)
-        span = piece.end - piece.start
+        index, (segment, file_split) = max(enumerate(cut), key=lambda item: item[1][1].end - item[1][1].start)
+        span = file_split.end - file_split.start
         if span < 2:
             break
-        cut[index : index + 1] = [(segment, part) for part in _cut_by_offsets(segment, piece, -(-span // 2))]
-    return [piece for _, piece in cut]
+        cut[index : index + 1] = [
+            (segment, part) for part in _cut_by_offsets(segment, file_split, -(-span // 2))
+        ]
+    return [file_split for _, file_split in cut]
 
 
 # The filters of a query that restrict which offsets are read. Spark applies all filters to the rows again.

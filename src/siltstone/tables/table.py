@@ -43,7 +43,7 @@ from siltstone.tables.options import COMPACTED_VIEW, LATEST_VIEW, LOG_VIEW, RECO
 from siltstone.tables.reading import read_quarantine, read_records, record_schema
 from siltstone.tables.splits import (
     NO_FILTERS,
-    FilePiece,
+    FileSplit,
     Logs,
     OffsetRange,
     PushedFilters,
@@ -91,15 +91,15 @@ def plan(options: ReadOptions, filters: PushedFilters = NO_FILTERS) -> list[Task
 
 
 def plan_stages(
-    options: ReadOptions, filters: PushedFilters = NO_FILTERS, workers: int | None = None
+    options: ReadOptions, filters: PushedFilters = NO_FILTERS, parallelism: int | None = None
 ) -> ReadPlan:
     """As ``plan``, but for ``view=latest`` the log is not read: the caller has to find the last record of
-    each key first, by the plan's ``keys``. ``workers``: how many tasks run at the same time, by default the
-    cores of this machine."""
+    each key first, by the plan's ``keys``. ``parallelism``: how many tasks run at the same time, by default
+    the cores of this machine."""
     if options.table in file_tables.FILE_TABLES:
         return ReadPlan(splits=file_tables.plan_files(options))
     if options.table in file_tables.DECODED_TABLES:
-        return plan_stages(file_tables.decoded_source(options), filters, workers)
+        return plan_stages(file_tables.decoded_source(options), filters, parallelism)
     if options.quarantine_bad_batches:
         return ReadPlan(splits=_plan_quarantine(options))
     filters &= PushedFilters.of(options.row_filter)
@@ -116,12 +116,13 @@ def plan_stages(
             for topic_partition, log in selected.items()
             for range_to_read in _ranges_to_read(log, filters.restrict(ranges[topic_partition], log))
         ]
-        splits = split_ranges(ranges_to_read, options, workers)
+        splits = split_ranges(ranges_to_read, options, parallelism)
     if options.view != LATEST_VIEW:
         return ReadPlan(splits=splits)
     # The last record of a key is that of the whole range: a filter must not make an older one the last.
     return ReadPlan(
-        splits=splits, keys=plan_keys(selected, ranges, options, workers=workers or os.cpu_count() or 1)
+        splits=splits,
+        keys=plan_keys(selected, ranges, options, parallelism=parallelism or os.cpu_count() or 1),
     )
 
 
@@ -202,7 +203,7 @@ def _plan_quarantine(options: ReadOptions) -> list[TaskSplit]:
             next_base = LONG_MAX if following is None else following.base_offset
             start, end = max(offset_range.start, segment.base_offset), min(offset_range.end, next_base)
             if start < end and segment.size:
-                piece = FilePiece(
+                file_split = FileSplit(
                     topic_partition=topic_partition,
                     directory=str(directory),
                     base_offset=segment.base_offset,
@@ -216,7 +217,7 @@ def _plan_quarantine(options: ReadOptions) -> list[TaskSplit]:
                     size=segment.size,
                     aborted=aborted,
                 )
-                splits.append(TaskSplit(pieces=(piece,)))
+                splits.append(TaskSplit(file_splits=(file_split,)))
     return splits
 
 

@@ -10,7 +10,7 @@ Segments, indexes, checkpoints and snapshots are not seen, nor whether the last 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -22,10 +22,10 @@ from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.decompression import slices_within
-from siltstone.base.records.layout import BatchHeaders, Int64
+from siltstone.base.records.layout import BatchHeaders, Flags, Int64
 from siltstone.log.names import HasTopicPartition
 from siltstone.log.segments import Window
-from siltstone.verify.findings import EXAMPLES, Problem
+from siltstone.verify.findings import EXAMPLES, Findings, Problem
 
 FETCHED_PROBLEM_KINDS = {
     "unreadable": "a batch cannot be read: checksum, size, magic or records, whose offsets must ascend",
@@ -39,6 +39,14 @@ NOT_SEEN = (
     "a broker does not show segments, indexes, checkpoints and snapshots, nor what a cleaning removed: "
     "siltstone verify BEFORE AFTER checks these in directories"
 )
+
+
+class FetchedFindings(Findings):
+    """The findings of a check of fetched batches: a position is in bytes from the first batch that was
+    read."""
+
+    __slots__ = ()
+    KINDS = FETCHED_PROBLEM_KINDS
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +64,7 @@ class FetchedVerdict(HasTopicPartition):
     bytes: int = 0
     largest_timestamp: int | None = None
     problems: list[Problem] = field(default_factory=list)
-    found: Counter[str] = field(default_factory=Counter)
+    found: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -64,16 +72,15 @@ class FetchedVerdict(HasTopicPartition):
         """The check found no problem."""
         return not self.found
 
-    def add(self, kind: str, detail: str, *, offset: int | None = None, position: int | None = None) -> None:
-        """Add a problem; ``position``: in bytes from the first batch that was read."""
-        assert kind in FETCHED_PROBLEM_KINDS, kind
-        if self.found[kind] < EXAMPLES:
-            self.problems.append(Problem(kind=kind, detail=detail, offset=offset, position=position))
-        self.found[kind] += 1
+    @classmethod
+    def refused(cls, topic: str, partition: int, reason: str) -> FetchedVerdict:
+        """The verdict on a log of which the broker sends nothing."""
+        problem = Problem(kind="refused", detail=reason)
+        return cls(topic=topic, partition=partition, problems=[problem], found={"refused": 1})
 
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary for ``json``."""
-        return {"status": "ok" if self.is_sound else "problems", **asdict(self), "found": dict(self.found)}
+        return {"status": "ok" if self.is_sound else "problems", **asdict(self)}
 
 
 class FetchedCheck:
@@ -83,6 +90,7 @@ class FetchedCheck:
         self.verdict = FetchedVerdict(
             topic=topic, partition=partition, log_start_offset=start, high_watermark=end
         )
+        self.findings = FetchedFindings()
         self._start, self._end = start, end
         self._last_offset = -1
         self._scratch = Scratch()
@@ -96,7 +104,7 @@ class FetchedCheck:
         """Check the next batches."""
         self.verdict.batches += len(window.batches)
         self.verdict.bytes += int(window.batches["size"].sum(dtype=np.int64))
-        self._check_places(window.batches)
+        self._check_offsets(window.batches)
         is_valid = checksums_hold(window.data, window.batches)
         for batch in window.batches[~is_valid]:
             self._add_unreadable(window, batch, BAD_CHECKSUM)
@@ -106,26 +114,39 @@ class FetchedCheck:
 
     def continue_at(self, start: int) -> None:
         """The log starts there now, beyond the batches that were checked."""
-        self.verdict.notes.append(f"the log start moved to offset {start} while the log was read")
+        self.findings.notes.append(f"the log start moved to offset {start} while the log was read")
         self._start = start
 
     def finish(self) -> FetchedVerdict:
         """The verdict, after the last window."""
-        if self.verdict.is_sound and self._start < self._end and self.next_offset < self._end:
+        findings, verdict = self.findings, self.verdict
+        if not findings.problem_counts and self._start < self._end and self.next_offset < self._end:
             detail = f"the batches end at offset {self._last_offset}, below the high watermark {self._end}"
-            self.verdict.add("bounds", detail, offset=self._last_offset)
-        return self.verdict
+            findings.add("bounds", detail, offset=self._last_offset)
+        verdict.problems, verdict.notes = findings.problems, findings.notes
+        verdict.found = dict(findings.problem_counts)
+        return verdict
 
-    def _check_places(self, batches: BatchHeaders) -> None:
+    def _add_batches(
+        self, kind: str, batches: BatchHeaders, is_wrong: Flags, detail_of: Callable[[int], str]
+    ) -> None:
+        """Add a problem of each wrong batch. ``detail_of``: says what is wrong with the batch in a row."""
+        rows = np.flatnonzero(is_wrong)
+        for row in rows[:EXAMPLES].tolist():
+            self.findings.add(kind, detail_of(row), offset=int(batches["base_offset"][row]))
+        if len(rows) > EXAMPLES:
+            self.findings.problem_counts[kind] += len(rows) - EXAMPLES
+
+    def _check_offsets(self, batches: BatchHeaders) -> None:
         last = batches["last_offset"]
         before = np.append(self._last_offset, last[:-1])
-        for row in np.flatnonzero(batches["base_offset"] <= before)[:EXAMPLES].tolist():
-            detail = f"it follows offset {before[row]}"
-            self.verdict.add("order", detail, offset=int(batches["base_offset"][row]))
+        is_out_of_order = batches["base_offset"] <= before
         is_outside = (last < self._start) | (last >= self._end)
-        for row in np.flatnonzero(is_outside)[:EXAMPLES].tolist():
-            detail = f"a batch up to offset {last[row]} is not within {self._start} to {self._end}"
-            self.verdict.add("bounds", detail, offset=int(batches["base_offset"][row]))
+        self._add_batches("order", batches, is_out_of_order, lambda row: f"it follows offset {before[row]}")
+        bounds = f"is not within {self._start} to {self._end}"
+        self._add_batches(
+            "bounds", batches, is_outside, lambda row: f"a batch up to offset {last[row]} {bounds}"
+        )
         self._last_offset = max(self._last_offset, int(last.max(initial=-1)))
 
     def _check_records(self, window: Window, batches: BatchHeaders) -> None:
@@ -150,13 +171,16 @@ class FetchedCheck:
         stored, counts = batches["max_timestamp"], np.bincount(columns.batch, minlength=len(batches))
         # Kafka sets a batch's largest timestamp; of message sets it only has to be as large.
         is_wrong = (counts > 0) & ((stored < largest) | ((stored != largest) & (batches["magic"] == 2)))
-        for row in np.flatnonzero(is_wrong)[:EXAMPLES].tolist():
-            detail = f"its header has {stored[row]}, its records {largest[row]}"
-            self.verdict.add("batch_times", detail, offset=int(batches["base_offset"][row]))
+        self._add_batches(
+            "batch_times",
+            batches,
+            is_wrong,
+            lambda row: f"its header has {stored[row]}, its records {largest[row]}",
+        )
         newest = int(largest.max())
         if newest >= 0:
             self.verdict.largest_timestamp = max(newest, self.verdict.largest_timestamp or 0)
 
     def _add_unreadable(self, window: Window, batch: Any, reason: str) -> None:
         position = window.origin + int(batch["position"])
-        self.verdict.add("unreadable", reason, offset=int(batch["base_offset"]), position=position)
+        self.findings.add("unreadable", reason, offset=int(batch["base_offset"]), position=position)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -142,9 +142,10 @@ class Findings:
 
     ``problem_counts``: kind → how many problems. ``counts``: records "before", "after", discarded by each of
     ``REASONS``; and "keys": how many distinct keys there are. ``is_complete``: all batches could be read.
-    ``notes``: remarks that are no problems.
+    ``notes``: remarks that are no problems. ``KINDS``: the kinds that there may be, with what they mean.
     """
 
+    KINDS: ClassVar[Mapping[str, str]] = PROBLEM_KINDS
     problems: list[Problem] = field(default_factory=list)
     problem_counts: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
@@ -162,7 +163,7 @@ class Findings:
         times: int = 1,
     ) -> None:
         """Add a problem; ``times``: how many there are of its kind, of which this is the first."""
-        assert kind in PROBLEM_KINDS, kind
+        assert kind in self.KINDS, kind
         if times and self.problem_counts[kind] < EXAMPLES:
             problem = Problem(kind=kind, detail=detail, offset=offset, path=path, position=position)
             self.problems.append(problem)

@@ -116,7 +116,7 @@ def test_waves_hold_a_group_for_each_worker(log: Path) -> None:
     class Two(Counting):
         sizes: list[int]
 
-    engine = Two(workers=2)
+    engine = Two(parallelism=2)
     engine.sizes = []
     before = engine.rewrite
     engine.rewrite = lambda work, retained: (  # type: ignore[method-assign]

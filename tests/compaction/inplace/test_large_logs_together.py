@@ -38,8 +38,8 @@ def directory(tmp_path: Path) -> Path:
 class Meeting(InProcessEngine):
     """The first steps of ``logs_met`` logs wait for each other, so they must run at the same time."""
 
-    def __init__(self, logs_met: int = LOGS, *, workers: int = 1) -> None:
-        super().__init__(3, workers=workers)
+    def __init__(self, logs_met: int = LOGS, *, parallelism: int = 1) -> None:
+        super().__init__(3, parallelism=parallelism)
         self.meeting = threading.Barrier(logs_met)
         self.running, self.most = 0, 0
         self.lock = threading.Lock()
@@ -62,8 +62,8 @@ class Meeting(InProcessEngine):
 class Alone(Meeting):
     """Notes the threads in which logs are cleaned."""
 
-    def __init__(self, *, workers: int = 1) -> None:
-        super().__init__(workers=workers)
+    def __init__(self, *, parallelism: int = 1) -> None:
+        super().__init__(parallelism=parallelism)
         self.threads = set[int]()
 
     def meet(self) -> None:
@@ -108,13 +108,13 @@ def test_a_dry_run_and_a_copy_clean_them_together_too(directory: Path, tmp_path:
     assert everything(tmp_path / "copy") == everything(directory)
 
 
-@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("parallelism", [1, 4])
 def test_a_log_that_keeps_all_workers_busy_is_cleaned_alone(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+    directory: Path, monkeypatch: pytest.MonkeyPatch, parallelism: int
 ) -> None:
     size = sum(path.stat().st_size for path in (directory / "topic-0").glob("*.log"))
-    monkeypatch.setattr(cleaner, "LARGE_LOG_BYTES_PER_WORKER", size // (2 * workers))
-    engine = Alone(workers=workers)
+    monkeypatch.setattr(cleaner, "LARGE_LOG_BYTES_PER_WORKER", size // (2 * parallelism))
+    engine = Alone(parallelism=parallelism)
     assert [result.status for result in waves.run_all(directory, engine)] == [CLEANED] * LOGS
     assert engine.threads == {threading.get_ident()}
 

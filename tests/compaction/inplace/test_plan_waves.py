@@ -39,7 +39,7 @@ def work_of(tmp_path: Path, groups: int) -> LogWork:
 
 
 @pytest.mark.parametrize(
-    ("groups", "space", "workers", "expected", "may_cut"),
+    ("groups", "space", "parallelism", "expected", "may_cut"),
     [
         # With space for everything, groups may always be cut; only ``cut_groups`` decides.
         (3, PLENTY, 8, [3], True),
@@ -54,9 +54,9 @@ def work_of(tmp_path: Path, groups: int) -> LogWork:
     ],
 )
 def test_waves(
-    tmp_path: Path, groups: int, space: int, workers: int, expected: list[int], may_cut: bool
+    tmp_path: Path, groups: int, space: int, parallelism: int, expected: list[int], may_cut: bool
 ) -> None:
-    waves, found = plan_waves(work_of(tmp_path, groups), space, SIZE, workers)
+    waves, found = plan_waves(work_of(tmp_path, groups), space, SIZE, parallelism)
     assert ([len(wave) for wave in waves], found) == (expected, may_cut)
     assert [group.index for wave in waves for group in wave] == list(range(groups))
 

@@ -76,13 +76,13 @@ def test_what_was_committed_is_current(store: LedgerStore) -> None:
     assert store.cursor() == Cursor(horizon=20, ledger_id=0)
     assert store.first_needed_offset() == 20
     assert store.next_ids() == (1, 1)
-    held = store.open()
-    assert held is not None
-    with contextlib.closing(held):
-        views = [part.view for part in held.segments]
+    ledger = store.open()
+    assert ledger is not None
+    with contextlib.closing(ledger):
+        views = [part.view for part in ledger.segments]
         assert [view.segments[0].base_offset for view in views] == [0, 12]
         assert [(view.log_start_offset, view.high_watermark) for view in views] == [(0, 12), (12, 20)]
-        assert [part.view.log_end_offset for part in held.segments] == [12, 20]
+        assert [part.view.log_end_offset for part in ledger.segments] == [12, 20]
 
 
 def test_hidden_offsets_belong_to_their_ledger(store: LedgerStore) -> None:
@@ -95,16 +95,16 @@ def test_hidden_offsets_belong_to_their_ledger(store: LedgerStore) -> None:
 
 def test_an_old_ledger_continuesce_no_reader_has_it(store: LedgerStore) -> None:
     committed(store)
-    held = store.open()
-    assert held is not None
+    ledger = store.open()
+    assert ledger is not None
     staging = store.make_staging("bb")
     new, staged = plainly.stage(staging, 1, (0, 30), recs(1, 25))
     store.commit(plainly.ledger_of(1, [new]), {}, {1: staged})
     assert store.first_needed_offset() == 20
     assert sorted(store.delete_unused()) == ["run-aa", "run-bb"]
     assert {"ledger-0.json", "generation-0"} <= set(names(store))
-    held.close()
-    held.close()
+    ledger.close()
+    ledger.close()
     assert store.first_needed_offset() == 30
     assert store.delete_unused() == ["ledger-0.json", "generation-0"]
     assert names(store) == ["cursor.json", "generation-1", "ledger-1.json"]
@@ -121,8 +121,8 @@ def test_a_process_that_ends_lets_go(store: LedgerStore) -> None:
     committed(store)
     child = os.fork()
     if child == 0:
-        held = store.open()
-        os._exit(0 if held is not None else 1)
+        ledger = store.open()
+        os._exit(0 if ledger is not None else 1)
     assert os.waitpid(child, 0)[1] == 0
     hiding(store, 2)
     assert "ledger-0.json" in store.delete_unused()
@@ -155,8 +155,8 @@ def test_what_is_not_the_stores_is_left_alone(store: LedgerStore) -> None:
 
 def test_a_damaged_ledger_that_is_read_keeps_all_generations(store: LedgerStore) -> None:
     committed(store)
-    held = store.open()
-    assert held is not None
+    ledger = store.open()
+    assert ledger is not None
     staging = store.make_staging("bb")
     new, staged = plainly.stage(staging, 1, (0, 30), recs(1, 25))
     store.commit(plainly.ledger_of(1, [new]), {}, {1: staged})
@@ -179,15 +179,15 @@ def test_two_runs_of_one_name_are_refused(store: LedgerStore) -> None:
 
 def test_a_forgotten_ledger_is_gone_for_new_readers_only(store: LedgerStore) -> None:
     committed(store)
-    held = store.open()
-    assert held is not None
+    ledger = store.open()
+    assert ledger is not None
     store.delete_cursor()
     store.delete_cursor()
     assert (store.cursor(), store.current(), store.open()) == (None, None, None)
     assert store.first_needed_offset() == 20
     store.delete_unused()
     assert "generation-0" in names(store)
-    held.close()
+    ledger.close()
     store.delete_unused()
     assert (names(store), store.first_needed_offset()) == ([], None)
 
@@ -394,13 +394,13 @@ def test_empty_generations_and_ledgers_can_be_read(store: LedgerStore) -> None:
     staging = store.make_staging("aa")
     new, staged = plainly.stage(staging, 0, (0, 10), [])
     store.commit(plainly.ledger_of(0, [new]), {}, {0: staged})
-    held = store.open()
-    assert held is not None
-    assert held.segments == ()
-    held.close()
+    ledger = store.open()
+    assert ledger is not None
+    assert ledger.segments == ()
+    ledger.close()
     store.commit(plainly.ledger_of(1, [], horizon=10), {}, {})
     assert store.delete_unused() == ["ledger-0.json", "generation-0", "run-aa"]
-    held = store.open()
-    assert held is not None
-    assert (held.segments, held.ledger.horizon) == ((), 10)
-    held.close()
+    ledger = store.open()
+    assert ledger is not None
+    assert (ledger.segments, ledger.ledger.horizon) == ((), 10)
+    ledger.close()

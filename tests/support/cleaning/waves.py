@@ -54,8 +54,8 @@ def write(path: Path, *, checkpoint: int | None = None, single: bool = False) ->
 class Counting(InProcessEngine):
     """Counts extractions and rewritten groups; ``stop`` is raised when that many groups were rewritten."""
 
-    def __init__(self, after: int = 1 << 30, stop: BaseException | None = None, workers: int = 1) -> None:
-        super().__init__(3, workers=workers)
+    def __init__(self, after: int = 1 << 30, stop: BaseException | None = None, parallelism: int = 1) -> None:
+        super().__init__(3, parallelism=parallelism)
         self.after, self.stop = after, stop
         self.gathered, self.rewritten = 0, 0
 

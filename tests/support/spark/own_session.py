@@ -101,7 +101,7 @@ def main(before: str, folder: str, settings: str) -> None:
     pysparks = signal.getsignal(signal.SIGINT)
     app.RunLimits = functools.partial(app.RunLimits, whole_log_bytes=0)  # type: ignore[assignment, misc]
     engine = SparkEngine(session)
-    found: dict[str, object] = {"slots": jobs.task_slots(session), "parallelism": engine.workers}
+    found: dict[str, object] = {"slots": jobs.task_slots(session), "parallelism": engine.parallelism}
     found["first"] = cleaned(engine, Path(before), Path(folder, "first"))
     found["by PySpark's handler"] = interrupted(session, engine, Path(before), Path(folder, "second"))
     found["same handler"] = signal.getsignal(signal.SIGINT) is pysparks

@@ -364,7 +364,7 @@ class Cleaner:
         if len(large) < 2 or self._destination.swap_threads == 1:
             return 1
         mean_size = sum(log.work.size for log in large) // len(large)
-        at_once = self._engine().workers * LARGE_LOG_BYTES_PER_WORKER // max(mean_size, 1)
+        at_once = self._engine().parallelism * LARGE_LOG_BYTES_PER_WORKER // max(mean_size, 1)
         return max(1, min(at_once, len(large), LARGE_LOGS_MAX))
 
     def _fits_share(self, planned: PlannedLog, shares: int) -> bool:
@@ -396,12 +396,12 @@ class Cleaner:
         raised_limit = _MANY_LARGE_LOGS_FACTOR * base_limit
         many_workers_limit = _MANY_WORKERS_FACTOR * base_limit
         sizes = [log.work.size for log in planned if base_limit < log.work.size <= many_workers_limit]
-        workers = self._engine().workers if sizes else 0
-        if workers >= _MANY_WORKERS and max(sizes) > raised_limit and len(sizes) >= workers:
-            self._job_bytes = _LOGS_PER_WORKER * workers * many_workers_limit
+        parallelism = self._engine().parallelism if sizes else 0
+        if parallelism >= _MANY_WORKERS and max(sizes) > raised_limit and len(sizes) >= parallelism:
+            self._job_bytes = _LOGS_PER_WORKER * parallelism * many_workers_limit
             return many_workers_limit
         larger = sum(size <= raised_limit for size in sizes)
-        return raised_limit if larger and larger >= workers else base_limit
+        return raised_limit if larger and larger >= parallelism else base_limit
 
     def _execution(self, planned: PlannedLog, shares: int) -> tuple[ExecutionPlan, SpaceBudget]:
         """How to execute the log's cleaning with one of ``shares`` equal shares of the space that is free
@@ -536,7 +536,9 @@ class Cleaner:
         # 1. Merge the keys of the whole log: which offsets a group retains depends on all dirty records. They
         #    are written to a file for each range: after that, the old segments of a wave can be replaced
         #    before the next wave is read.
-        waves, has_space = plan_waves(planned.work, new_bytes_max, self._limits.wave_bytes, engine.workers)
+        waves, has_space = plan_waves(
+            planned.work, new_bytes_max, self._limits.wave_bytes, engine.parallelism
+        )
         work = replace(planned.work, has_space_for_pieces=has_space)
         merged = engine.write_retained_offsets(work, waves)
         if merged.failure is not None:

@@ -91,7 +91,7 @@ def execution_plan(work: LogWork, space: SpaceBudget, whole_log_bytes: int, wave
     )
 
 
-def waves(work: LogWork, new_bytes_max: int, wave_bytes: int, workers: int) -> Iterator[list[Group]]:
+def waves(work: LogWork, new_bytes_max: int, wave_bytes: int, parallelism: int) -> Iterator[list[Group]]:
     """Divide a log's groups into waves of neighbours, each of at least one group.
 
     The new files of a wave fit ``new_bytes_max``. A wave ends at ``wave_bytes`` of old segments for each
@@ -102,7 +102,7 @@ def waves(work: LogWork, new_bytes_max: int, wave_bytes: int, workers: int) -> I
     for group in work.groups:
         source_bytes += sum(segment.size for segment in work.sources(group))
         new_bytes += new_file_bytes(work, group)
-        is_large = source_bytes > wave_bytes * workers and len(wave) >= workers
+        is_large = source_bytes > wave_bytes * parallelism and len(wave) >= parallelism
         if wave and (is_large or new_bytes > new_bytes_max):
             yield wave
             wave = []
@@ -114,20 +114,20 @@ def waves(work: LogWork, new_bytes_max: int, wave_bytes: int, workers: int) -> I
 
 
 def plan_waves(
-    work: LogWork, new_bytes_max: int, wave_bytes: int, workers: int
+    work: LogWork, new_bytes_max: int, wave_bytes: int, parallelism: int
 ) -> tuple[list[list[Group]], bool]:
     """(The waves of a log, whether there is space to cut their groups into ranges.)
 
     The pieces of a cut group need as much space as its new segment. So waves are smaller where a wave would
     not have a group for every other worker; elsewhere groups are not cut.
     """
-    whole = list(waves(work, new_bytes_max, wave_bytes, workers))
-    with_pieces = list(waves(work, new_bytes_max // PIECES_FACTOR, wave_bytes, workers))
+    whole = list(waves(work, new_bytes_max, wave_bytes, parallelism))
+    with_pieces = list(waves(work, new_bytes_max // PIECES_FACTOR, wave_bytes, parallelism))
     fits = all(
         PIECES_FACTOR * sum(new_file_bytes(work, group) for group in wave) <= new_bytes_max
         for wave in with_pieces
     )
-    is_worth_it = with_pieces == whole or PIECES_FACTOR * max(map(len, whole)) <= workers
+    is_worth_it = with_pieces == whole or PIECES_FACTOR * max(map(len, whole)) <= parallelism
     return (with_pieces, True) if fits and is_worth_it else (whole, False)
 
 

@@ -86,7 +86,7 @@ class CompactionEngine(Protocol):
     """Distributes the work of a compaction over tasks. Calls raise EngineError if the engine is lost."""
 
     @property
-    def workers(self) -> int:
+    def parallelism(self) -> int:
         """How many tasks run at the same time."""
 
     def compact(self, work: CompactionWork, in_one_task: bool) -> CompactionReport:
@@ -130,7 +130,7 @@ class InProcessCompactionEngine:
     """The engine without Spark: carries out one step after another. ``buckets``: keys are divided into at
     least so many, where a compaction is not done in one task."""
 
-    workers = 1
+    parallelism = 1
 
     def __init__(self, buckets: int = 1) -> None:
         self._buckets = buckets
@@ -362,7 +362,7 @@ class LedgerDraft:
         work = replace(
             self.work,
             sources=sources,
-            groups=group_sources(sources, end_offset, engine.workers),
+            groups=group_sources(sources, end_offset, engine.parallelism),
             superseded={run.id: self.superseded[run.id] for run in old_runs if run.id in self.superseded},
             key_indexes={run.id: str(self._key_index_of(run)) for run in old_runs},
         )
@@ -489,7 +489,7 @@ class TwoPhaseCompactor:
         commit_guard: Callable[[], AbstractContextManager[None]],
     ) -> CompactionResult:
         # 1. Hard links keep the segments readable while cleaning or retention removes them from the log.
-        work = link_sources(log, draft.work, horizon, self._engine.workers)
+        work = link_sources(log, draft.work, horizon, self._engine.parallelism)
         # 2. Phases one and two, in tasks. Their counts must add up.
         in_one_task = work.size <= self._one_task_bytes and bucket_count(work) == 1
         report = self._engine.compact(work, in_one_task)

@@ -362,9 +362,9 @@ def compactable_end(view: LogView) -> int:
     return max(min(view.high_watermark, view.last_stable_offset), view.log_start_offset)
 
 
-def link_sources(log: HasView, work: CompactionWork, horizon: int, workers: int) -> CompactionWork:
+def link_sources(log: HasView, work: CompactionWork, horizon: int, parallelism: int) -> CompactionWork:
     """Link the segments with offsets at or above ``horizon`` into the staging folder. Returns ``work`` with
-    the links as its sources, in groups for this number of ``workers``.
+    the links as its sources, in groups for ``parallelism`` tasks at the same time.
 
     Raises SourceChangedError if segments were replaced at every try, OSError.
     """
@@ -379,7 +379,7 @@ def link_sources(log: HasView, work: CompactionWork, horizon: int, workers: int)
             transactions = [transaction for segment in view.segments for transaction in segment.aborted()]
         except FileNotFoundError:
             continue
-        groups = group_sources(sources, end, workers)
+        groups = group_sources(sources, end, parallelism)
         # The transactions that end at or above the horizon.
         entries = encode_aborted(
             transaction for transaction in transactions if transaction.last_offset >= first
@@ -434,11 +434,11 @@ def _link(segment: LiveSegment, folder: Path) -> Path:
     return path
 
 
-def group_sources(sources: Sequence[Source], end: int, workers: int) -> tuple[Group, ...]:
+def group_sources(sources: Sequence[Source], end: int, parallelism: int) -> tuple[Group, ...]:
     """Groups of neighbouring sources of about the same size, a few for each worker. ``end``: the end offset
     of the last group."""
     total = sum(source.length for source in sources)
-    target = min(max(total // (4 * workers), MIN_GROUP_BYTES), MAX_GROUP_BYTES)  # four groups a worker
+    target = min(max(total // (4 * parallelism), MIN_GROUP_BYTES), MAX_GROUP_BYTES)  # four groups a worker
     group_starts, size = [0] if sources else [], 0
     for number, source in enumerate(sources):
         if size and size + source.length // 2 > target:

@@ -37,7 +37,7 @@ from siltstone.base.records.layout import Int64
 from siltstone.log import fetch
 from siltstone.log.fetch import READ_UNCOMMITTED, LogView
 from siltstone.log.ledger.manifest import manifest_name
-from siltstone.log.ledger.store import HeldLedger, LedgerSegment, LedgerStore
+from siltstone.log.ledger.store import LedgerSegment, LedgerStore, OpenLedger
 from siltstone.log.reading import (
     EARLIEST,
     AtTime,
@@ -156,7 +156,7 @@ class CompactedReader(RecordReader, Closing):
         LogReader(log, 0, **options)  # raises for wrong options
         without_reset: ReaderSettings = {**options, "reset": "none"}
         self._log_reader = LogReader(log, 0, **without_reset)
-        self._held: HeldLedger | None = None
+        self._ledger: OpenLedger | None = None
         self._current: tuple[LedgerSegment, LogReader] | None = None
         self.log_from = 0
         self._is_closed = False
@@ -172,7 +172,7 @@ class CompactedReader(RecordReader, Closing):
     @property
     def is_in_ledger(self) -> bool:
         """Does the reader still read its ledger? Then it keeps the ledger open."""
-        return self._held is not None
+        return self._ledger is not None
 
     def seek(self, start: Start) -> None:
         """Continue at another offset, in the ledger that is current now. Raises as the constructor does."""
@@ -186,22 +186,22 @@ class CompactedReader(RecordReader, Closing):
         self.offset = max(self.offset, offset)
         if self.offset >= self.log_from:
             self._release()
-        if self._held is None:
+        if self._ledger is None:
             self.offset = max(self.offset, self._log.view.log_start_offset)
 
     def _seek(self, start: Start, log_from: int | None) -> None:
         self._release()
         self._is_closed = False
         store = LedgerStore(self._log.directory)
-        held = store.open()
+        opened = store.open()
         # The view must not be older than the ledger: the log may grow and be compacted between the two, and
         # the ledger would then cover offsets beyond the view's end.
         view = self._log.view
-        if held is None:
+        if opened is None:
             self.offset = self._resolve_start(view, start)
             self.log_from = view.log_start_offset if log_from is None else log_from
             return
-        self._held, ledger = held, held.ledger
+        self._ledger, ledger = opened, opened.ledger
         self.log_from = max(ledger.horizon, view.log_start_offset)
         if log_from is not None:
             self.log_from = min(self.log_from, log_from)
@@ -233,12 +233,12 @@ class CompactedReader(RecordReader, Closing):
 
     def _start_offset(self, start: Start, view: LogView) -> int:
         """The offset in the compacted view that ``start`` stands for; ``view``: of the log."""
-        assert self._held is not None
+        assert self._ledger is not None
         if start == EARLIEST:
-            return self._held.ledger.base_offset
+            return self._ledger.ledger.base_offset
         if not isinstance(start, AtTime):
             return self._resolve_start(view, start)
-        for segment in self._held.segments:
+        for segment in self._ledger.segments:
             offset = self._first_offset_since(segment, start.timestamp_ms)
             if offset is not None:
                 return offset
@@ -280,14 +280,14 @@ class CompactedReader(RecordReader, Closing):
                 self.seek(self._reset)
 
     def _poll(self, max_bytes: int | None) -> PolledRecords | None:
-        if self._held is not None and self.offset < self._held.ledger.base_offset:
-            raise OffsetOutOfRangeError(f"its first offset is {self._held.ledger.base_offset}")
-        while self._held is not None and self.offset < self.log_from:
+        if self._ledger is not None and self.offset < self._ledger.ledger.base_offset:
+            raise OffsetOutOfRangeError(f"its first offset is {self._ledger.ledger.base_offset}")
+        while self._ledger is not None and self.offset < self.log_from:
             if self._end is not None and self.offset >= self._end:
                 self._release()
                 return None
             segment = next(
-                (segment for segment in self._held.segments if segment.view.log_end_offset > self.offset),
+                (segment for segment in self._ledger.segments if segment.view.log_end_offset > self.offset),
                 None,
             )
             if segment is None:
@@ -321,15 +321,15 @@ class CompactedReader(RecordReader, Closing):
 
     def _open_segment(self, segment: LedgerSegment) -> LogReader:
         """A reader of the segment, whose checksum is verified first, unless the options say otherwise."""
-        assert self._held is not None
+        assert self._ledger is not None
         if self._options.get("verify", True):
-            self._held.verify_segment(segment)
+            self._ledger.verify_segment(segment)
             base = segment.entry.base_offset
             next_segment = next(
-                (later for later in self._held.segments if later.entry.base_offset > base), None
+                (later for later in self._ledger.segments if later.entry.base_offset > base), None
             )
             if next_segment is not None:
-                self._held.start_verification(next_segment)
+                self._ledger.start_verification(next_segment)
         self.offset = max(self.offset, segment.view.log_start_offset)
         options: ReaderSettings = {
             **self._options,
@@ -346,7 +346,7 @@ class CompactedReader(RecordReader, Closing):
         """The next records of the log itself. Releases the ledger, so that retention may delete the log's
         records."""
         try:
-            if self._held is not None:
+            if self._ledger is not None:
                 self.offset = max(self.offset, self.log_from)
             self._log_reader.offset = self.offset
             polled = self._log_reader.poll(max_bytes)
@@ -362,6 +362,6 @@ class CompactedReader(RecordReader, Closing):
 
     def _release(self) -> None:
         self._current = None
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None

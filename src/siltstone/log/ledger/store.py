@@ -84,7 +84,7 @@ class LedgerSegment:
     entry: SegmentEntry
 
 
-class HeldLedger:
+class OpenLedger:
     """A ledger whose manifest this process holds a shared lock on. ``segments``: those of all runs, in order.
 
     Their logs are open, so a reader can read them even after the partition was deleted. An index is opened at
@@ -325,7 +325,7 @@ class LedgerStore:
             raise LedgerError(str(path), "the number of superseded offsets is not that of the manifest")
         return superseded
 
-    def open(self) -> HeldLedger | None:
+    def open(self) -> OpenLedger | None:
         """Open the current ledger for reading; None without one. ``delete_unused`` keeps its files until it
         is closed. Raises LedgerError, OSError.
         """
@@ -343,9 +343,9 @@ class LedgerStore:
                 stack.callback(lock.release)
                 if self.cursor() == cursor:
                     ledger = self._ledger_of(cursor)
-                    held = HeldLedger(self.folder, ledger, self.superseded(ledger), lock)
+                    opened = OpenLedger(self.folder, ledger, self.superseded(ledger), lock)
                     stack.pop_all()
-                    return held
+                    return opened
         reason = f"the ledger was replaced {_OPEN_ATTEMPTS} times while it was opened"
         raise LedgerError(str(self.folder / CURSOR), reason, advice="try again")
 

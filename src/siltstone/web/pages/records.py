@@ -120,7 +120,7 @@ def why(
     superseded_by: Annotated[int | None, Query(ge=0)] = None,
 ) -> Response:
     """Why a record is still here."""
-    staying = console.why_record_stays(
+    reason = console.why_record_retained(
         served, topic, partition, offset, search_from=search_from, superseded_by=superseded_by
     )
     return topic_page(
@@ -129,7 +129,7 @@ def why(
         "why.html",
         topic,
         "records",
-        staying=staying,
+        reason=reason,
         partition=partition,
         offset=offset,
     )

@@ -195,7 +195,7 @@ def why(
 ) -> Document:
     """Why a record is still here, and what changes that. For a response ``searching`` ask again, with its
     ``next_offset`` as ``search_from`` and its ``superseded_by``."""
-    return console.why_record_stays(
+    return console.why_record_retained(
         served, topic, partition, offset, search_from=search_from, superseded_by=superseded_by
     ).to_json()
 

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.spark import ahead
+from siltstone.spark import forked_daemon
 
 TIMEOUT_S = 60
 COMMAND = """
 import os, sys, threading
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 from siltstone.base import interruption
-from siltstone.spark import ahead
+from siltstone.spark import forked_daemon
 {before}
 with open(sys.argv[2], "w") as kept:
-    ahead.fork(sys.argv[1])
-    print("forked" if ahead._kept_open else "not forked", flush=True)
+    forked_daemon.fork(sys.argv[1])
+    print("forked" if forked_daemon._kept_open else "not forked", flush=True)
     sys.stdin.read()
 """
 INSTALL = "interruption.InterruptHandler().install()"
@@ -53,14 +53,14 @@ class Command:
         self.process.communicate(timeout=TIMEOUT_S)
 
 
-def stand_in(command: Command, tmp_path: Path, worker: str = ahead.WORKER) -> subprocess.Popen[bytes]:
+def stand_in(command: Command, tmp_path: Path, worker: str = forked_daemon.WORKER) -> subprocess.Popen[bytes]:
     """Start what Java starts."""
     return subprocess.Popen(
-        [sys.executable, "-m", ahead.__name__, worker],
+        [sys.executable, "-m", forked_daemon.__name__, worker],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=tmp_path,
-        env={**os.environ, ahead.VARIABLE: str(command.socket), "OF_JAVA": "1"},
+        env={**os.environ, forked_daemon.VARIABLE: str(command.socket), "OF_JAVA": "1"},
     )
 
 
@@ -122,7 +122,7 @@ def test_the_fork_ends_with_its_command(tmp_path: Path) -> None:
 )
 def test_javas_process_takes_its_place(tmp_path: Path, lost: str) -> None:
     command = Command(tmp_path, INSTALL if lost != "never there" else "")
-    worker = "pyspark.sql.worker.plan_data_source_read" if lost == "other worker" else ahead.WORKER
+    worker = "pyspark.sql.worker.plan_data_source_read" if lost == "other worker" else forked_daemon.WORKER
     if lost == "before":
         (fork,) = command.forks()
         os.kill(fork, signal.SIGKILL)

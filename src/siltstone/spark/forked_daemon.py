@@ -2,9 +2,9 @@
 
 ::
 
-    command ─ imports what tasks need ─┬───────────────────► session ─► job
+    command ─ imports what tasks need ─┬────────────────────► session ─► job
                                        └─ fork: warms up, waits ──┐
-    Java, for the first job ─► python -m siltstone.spark.ahead ───┴─► it gets the pipes and the environment
+    Java, first job ─► python -m siltstone.spark.forked_daemon ───┴─► the fork gets pipes and environment
 
 A daemon that Java starts imports everything again, and the first job waits for that longer than for a
 gigabyte to be cleaned. The process that Java starts in its place connects to the socket that ``VARIABLE``

@@ -27,11 +27,11 @@ from siltstone.base.errors import UnknownRecordError
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, have_delete_horizons
 from siltstone.commands.browsing import Budget
-from siltstone.commands.circumstances import (
+from siltstone.commands.cleaning_conditions import (
     ABOVE_WATERMARK,
     HELD_BY_LEDGER,
     Blocker,
-    Circumstances,
+    CleaningConditions,
     ratio_sentence,
 )
 from siltstone.commands.explain_page import counted
@@ -57,8 +57,8 @@ _WHAT = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staying:
-    """Why the record at ``offset`` is still there: a ``code`` of this module or of ``circumstances``, and a
+class RetainedReason:
+    """Why the record at ``offset`` is still there: a ``code`` of this module or of ``conditions``, and a
     sentence.
 
     ``kind``: of the record, None if it cannot be read; ``superseded_by``: the offset of the next record of
@@ -77,7 +77,7 @@ class Staying:
 
     def to_json(self) -> dict[str, object]:
         """One object; unknown values are null."""
-        return {name: getattr(self, name) for name in Staying.__slots__}
+        return {name: getattr(self, name) for name in RetainedReason.__slots__}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,71 +95,73 @@ class _Record:
         return int(self.batch["base_timestamp"][0]) if have_delete_horizons(self.batch)[0] else None
 
 
-def why_it_stays(
-    log: Circumstances,
+def why_retained(
+    conditions: CleaningConditions,
     offset: int,
     *,
     search_from: int | None = None,
     superseded_by: int | None = None,
     budget: Budget | None = None,
-) -> Staying:
+) -> RetainedReason:
     """Why the record at ``offset`` is still there.
 
     ``search_from`` and ``superseded_by``: ``next_offset`` and ``superseded_by`` of an answer ``searching``.
     Raises UnknownRecordError, CorruptRecordError, OSError.
     """
-    view = log.log.view
+    view = conditions.log.view
     if view.high_watermark <= offset < view.log_end_offset:
         sentence = f"It is not replicated: the high watermark is {view.high_watermark}."
-        return Staying(offset=offset, code=ABOVE_WATERMARK, sentence=sentence)
-    record = _read(log, offset)
-    if "compact" not in log.config.policies:
-        return _policy_delete(log, record)
+        return RetainedReason(offset=offset, code=ABOVE_WATERMARK, sentence=sentence)
+    record = _read(conditions, offset)
+    if "compact" not in conditions.config.policies:
+        return _policy_delete(conditions, record)
     next_offset, superseder = None, None
     if record.kind in (VALUE, TOMBSTONE) and record.key is not None:
         start = max(offset + 1, search_from or 0)
-        superseder, next_offset = _next_of_key(log, record.key, start, budget or Budget())
+        superseder, next_offset = _next_of_key(conditions, record.key, start, budget or Budget())
         superseder = superseder if superseder is not None else superseded_by
-    answer = Staying(offset=offset, code=SEARCHING, sentence="", kind=record.kind, superseded_by=superseder)
+    answer = RetainedReason(
+        offset=offset, code=SEARCHING, sentence="", kind=record.kind, superseded_by=superseder
+    )
     if next_offset is not None:
         sentence = f"No later record of its key was found below offset {next_offset} yet; continue."
         return replace(answer, sentence=sentence, next_offset=next_offset)
     if superseder is None and record.kind == VALUE:
-        return _newest(log, answer)
-    return _of_removable(log, record, answer)
+        return _newest(conditions, answer)
+    return _of_removable(conditions, record, answer)
 
 
-def _read(log: Circumstances, offset: int) -> _Record:
+def _read(conditions: CleaningConditions, offset: int) -> _Record:
     """The record at an offset. Raises UnknownRecordError."""
-    if not log.log.log_start_offset <= offset < log.log.log_end_offset:
-        raise _unknown(log, offset)
-    reader = LogReader(log.log, offset, isolation=READ_UNCOMMITTED, end=offset + 1)
+    if not conditions.log.log_start_offset <= offset < conditions.log.log_end_offset:
+        raise _unknown(conditions, offset)
+    reader = LogReader(conditions.log, offset, isolation=READ_UNCOMMITTED, end=offset + 1)
     reader.control_records = True
     polled = reader.poll()
     if polled is None:
-        raise _unknown(log, offset)
+        raise _unknown(conditions, offset)
     columns, batch = polled.columns, polled.batches[polled.columns.batch[:1]]
     key = columns.key(0)
-    return _Record(offset=offset, kind=_kind(log, offset, columns, batch), key=key, batch=batch)
+    return _Record(offset=offset, kind=_kind(conditions, offset, columns, batch), key=key, batch=batch)
 
 
-def _unknown(log: Circumstances, offset: int) -> UnknownRecordError:
-    start, end = log.log.log_start_offset, log.log.log_end_offset
+def _unknown(conditions: CleaningConditions, offset: int) -> UnknownRecordError:
+    start, end = conditions.log.log_start_offset, conditions.log.log_end_offset
     if offset >= end:
         why = f"the next record that is written gets the offset {end}"
     elif offset >= start:
         why = "a cleaning has removed the one that was there; the topic's history lists cleanings"
     else:
         why = f"retention or delete-records has removed all below the log start, {start}"
-    where = str(log.log.topic_partition)
+    where = str(conditions.log.topic_partition)
     return UnknownRecordError(f"there is no record at offset {offset}", path=where, advice=why)
 
 
-def _kind(log: Circumstances, offset: int, columns: RecordColumns, batch: BatchHeaders) -> str:
+def _kind(conditions: CleaningConditions, offset: int, columns: RecordColumns, batch: BatchHeaders) -> str:
     if batch["magic"][0] == 2 and batch["attributes"][0] & CONTROL_BIT:
         return MARKER
-    if offset < log.log.view.last_stable_offset:
-        committed = LogReader(log.log, offset, isolation=READ_COMMITTED, end=offset + 1)
+    if offset < conditions.log.view.last_stable_offset:
+        committed = LogReader(conditions.log, offset, isolation=READ_COMMITTED, end=offset + 1)
         if committed.poll() is None:
             return ABORTED
     if columns.key_size[0] < 0:
@@ -167,20 +169,22 @@ def _kind(log: Circumstances, offset: int, columns: RecordColumns, batch: BatchH
     return TOMBSTONE if columns.value_size[0] < 0 else VALUE
 
 
-def _next_of_key(log: Circumstances, key: bytes, start: int, budget: Budget) -> tuple[int | None, int | None]:
+def _next_of_key(
+    conditions: CleaningConditions, key: bytes, start: int, budget: Budget
+) -> tuple[int | None, int | None]:
     """(The offset of a later record of ``key``, where to continue the search or None if it has ended.)
 
     A record in the dirty section is preferred, since only such a one supersedes others in a cleaning.
     Aborted records supersede none.
     """
-    view, below = log.log.view, None
+    view, below = conditions.log.view, None
     for isolation, first, end in (
         (READ_COMMITTED, start, view.last_stable_offset),
         (READ_UNCOMMITTED, max(start, view.last_stable_offset), view.high_watermark),
     ):
         if first >= end:
             continue
-        reader = LogReader(log.log, first, isolation=isolation, end=end)
+        reader = LogReader(conditions.log, first, isolation=isolation, end=end)
         while True:
             before = reader.bytes_read
             polled = reader.poll_once()
@@ -188,7 +192,7 @@ def _next_of_key(log: Circumstances, key: bytes, start: int, budget: Budget) -> 
                 break
             budget.spent += reader.bytes_read - before
             for offset in _offsets_of_key(polled.columns, key):
-                if offset >= log.range.first_dirty:
+                if offset >= conditions.range.first_dirty:
                     return offset, None
                 below = offset
             if budget.is_over and reader.offset < view.high_watermark:
@@ -205,9 +209,9 @@ def _offsets_of_key(columns: RecordColumns, key: bytes) -> list[int]:
     return [int(offset) for offset in columns.offset[rows]]
 
 
-def _policy_delete(log: Circumstances, record: _Record) -> Staying:
+def _policy_delete(conditions: CleaningConditions, record: _Record) -> RetainedReason:
     """Retention alone removes it, with its whole segment."""
-    config, view = log.log_config, log.log.view
+    config, view = conditions.log_config, conditions.log.view
     number = max(
         number for number, segment in enumerate(view.segments) if segment.base_offset <= record.offset
     )
@@ -221,9 +225,9 @@ def _policy_delete(log: Circumstances, record: _Record) -> Staying:
         ways.append(
             f"when {counted(missing, 'byte more has', 'bytes more have')} followed it (retention.bytes)"
         )
-    policy = ",".join(log.config.policies) or "none"
+    policy = ",".join(conditions.config.policies) or "none"
     goes = f"it goes with its segment {', or '.join(ways)}" if ways else "nothing limits how long it stays"
-    return Staying(
+    return RetainedReason(
         offset=record.offset,
         code=POLICY_DELETE,
         sentence=f"The topic does not compact (cleanup.policy={policy}): {goes}.",
@@ -232,61 +236,63 @@ def _policy_delete(log: Circumstances, record: _Record) -> Staying:
     )
 
 
-def _newest(log: Circumstances, answer: Staying) -> Staying:
+def _newest(conditions: CleaningConditions, answer: RetainedReason) -> RetainedReason:
     sentence = "It is the last record of its key: compaction never removes it"
-    if log.log_config.deletes:
+    if conditions.log_config.deletes:
         sentence += "; retention does, with its segment (cleanup.policy has delete)"
     return replace(answer, code=NEWEST, sentence=f"{sentence}.")
 
 
-def _of_removable(log: Circumstances, record: _Record, answer: Staying) -> Staying:
+def _of_removable(conditions: CleaningConditions, record: _Record, answer: RetainedReason) -> RetainedReason:
     """Of a record that a cleaning removes, sooner or later."""
     superseder = answer.superseded_by
-    if superseder is not None and record.kind == TOMBSTONE and not _supersedes(log, superseder):
+    if superseder is not None and record.kind == TOMBSTONE and not _supersedes(conditions, superseder):
         superseder = None  # until a cleaning reaches the newer record, the tombstone's own horizon counts
     what = (
         _WHAT[record.kind] if superseder is None else f"a newer record, at offset {superseder}, has its key"
     )
-    blocker = _blocker(log, record.offset, superseder)
+    blocker = _blocker(conditions, record.offset, superseder)
     if blocker is not None:
         sentence = f"{_capital(what)}; but {blocker.sentence}."
         return replace(answer, code=blocker.code, sentence=sentence, until_ms=blocker.until_ms)
-    if log.uncleanable is not None:
-        since = time_text(log.uncleanable.since_ms)
-        sentence = f"The cleaner has skipped the log since {since}: {log.uncleanable.reason}."
+    if conditions.uncleanable is not None:
+        since = time_text(conditions.uncleanable.since_ms)
+        sentence = f"The cleaner has skipped the log since {since}: {conditions.uncleanable.reason}."
         return replace(answer, code=UNCLEANABLE, sentence=sentence)
-    if log.is_paused:
+    if conditions.is_paused:
         return replace(answer, code=PAUSED, sentence="The cleaning of the log is paused.")
-    if log.skipped:
-        return replace(answer, code=SKIPPED, sentence=f"The log is not cleaned: {log.skipped}.")
-    if superseder is not None and superseder < log.range.first_dirty:
+    if conditions.skipped:
+        return replace(answer, code=SKIPPED, sentence=f"The log is not cleaned: {conditions.skipped}.")
+    if superseder is not None and superseder < conditions.range.first_dirty:
         sentence = (
-            f"{_capital(what)}, but both lie below the cleaner checkpoint {log.range.first_dirty}: it goes "
-            "with the next record of the key, or when the checkpoint is reset."
+            f"{_capital(what)}, but both lie below the cleaner checkpoint {conditions.range.first_dirty}: it "
+            "goes with the next record of the key, or when the checkpoint is reset."
         )
         return replace(answer, code=BOTH_CLEAN, sentence=sentence)
     if superseder is None and record.kind in (TOMBSTONE, MARKER):
-        waits = _waits_for_horizon(log, record, answer)
+        waits = _waits_for_horizon(conditions, record, answer)
         if waits is not None:
             return waits
-    return _due_or_not(log, answer, what)
+    return _due_or_not(conditions, answer, what)
 
 
-def _supersedes(log: Circumstances, offset: int) -> bool:
+def _supersedes(conditions: CleaningConditions, offset: int) -> bool:
     """Is a record in the dirty section, so that a cleaning now removes older ones of its key?"""
-    return log.range.first_dirty <= offset < log.range.end
+    return conditions.range.first_dirty <= offset < conditions.range.end
 
 
-def _blocker(log: Circumstances, offset: int, superseder: int | None) -> Blocker | None:
+def _blocker(conditions: CleaningConditions, offset: int, superseder: int | None) -> Blocker | None:
     """The cause that holds a record back, or the one that supersedes it."""
-    blocker = log.blocker_of(max(offset, superseder or 0))
+    blocker = conditions.blocker_of(max(offset, superseder or 0))
     if blocker is not None and superseder is not None and offset < blocker.offset:
         sentence = blocker.sentence.replace("it is ", f"offset {superseder} is ", 1)
         return replace(blocker, sentence=sentence)
     return blocker
 
 
-def _waits_for_horizon(log: Circumstances, record: _Record, answer: Staying) -> Staying | None:
+def _waits_for_horizon(
+    conditions: CleaningConditions, record: _Record, answer: RetainedReason
+) -> RetainedReason | None:
     """Of a tombstone or a marker that no cleaning removes before its delete horizon; None if that has
     passed."""
     horizon_ms, is_marker = record.horizon_ms, record.kind == MARKER
@@ -297,19 +303,19 @@ def _waits_for_horizon(log: Circumstances, record: _Record, answer: Staying) -> 
         )
         return replace(answer, code=MARKER_NEEDED, sentence=sentence)
     if record.batch["magic"][0] < 2:
-        return _waits_in_old_format(log, record, answer)
+        return _waits_in_old_format(conditions, record, answer)
     if horizon_ms is None:
-        retention = log.log_config.delete_retention_ms
+        retention = conditions.log_config.delete_retention_ms
         sentence = (
             "It is a tombstone. The next cleaning gives it a delete horizon, "
             f"{retention:,} ms later (delete.retention.ms); a cleaning after that removes it."
         )
         return replace(answer, code=TOMBSTONE_UNSTAMPED, sentence=sentence)
-    if horizon_ms > log.now_ms:
+    if horizon_ms > conditions.now_ms:
         what = "the end of a transaction without records" if is_marker else "a tombstone"
         sentence = f"It is {what}; a cleaning after {time_text(horizon_ms)}, its delete horizon, removes it."
         return replace(answer, code=TOMBSTONE_WAITING, sentence=sentence, until_ms=horizon_ms)
-    tombstones_from = log.bounds.tombstones_from
+    tombstones_from = conditions.bounds.tombstones_from
     if not is_marker and int(record.batch["last_offset"][0]) >= tombstones_from:
         sentence = (
             "Its delete horizon has passed, but side-by-side compaction, which may have a record with its "
@@ -319,15 +325,17 @@ def _waits_for_horizon(log: Circumstances, record: _Record, answer: Staying) -> 
     return None
 
 
-def _waits_in_old_format(log: Circumstances, record: _Record, answer: Staying) -> Staying | None:
+def _waits_in_old_format(
+    conditions: CleaningConditions, record: _Record, answer: RetainedReason
+) -> RetainedReason | None:
     """Of a tombstone of record format v0 or v1, which has no delete horizon: it stays while its segment is
     not older than the last clean one by ``delete.retention.ms``."""
-    retention, segments = log.log_config.delete_retention_ms, log.log.view.segments
+    retention, segments = conditions.log_config.delete_retention_ms, conditions.log.view.segments
     facts = [
         ranges.PlanSegment(base_offset=segment.base_offset, size=0, modified_ms=segment.modified_ms)
         for segment in segments
     ]
-    horizon_ms = ranges.legacy_delete_horizon(facts, log.range.first_dirty, retention)
+    horizon_ms = ranges.legacy_delete_horizon(facts, conditions.range.first_dirty, retention)
     modified_ms = [fact.modified_ms for fact in facts if fact.base_offset <= record.offset][-1]
     if modified_ms <= horizon_ms:
         return None
@@ -338,28 +346,30 @@ def _waits_in_old_format(log: Circumstances, record: _Record, answer: Staying) -
     return replace(answer, code=TOMBSTONE_UNSTAMPED, sentence=sentence)
 
 
-def _due_or_not(log: Circumstances, answer: Staying, what: str) -> Staying:
+def _due_or_not(conditions: CleaningConditions, answer: RetainedReason, what: str) -> RetainedReason:
     what = _capital(what)
-    if log.is_being_cleaned:
+    if conditions.is_being_cleaned:
         return replace(answer, code=DUE, sentence=f"{what}. The log is being cleaned now.")
-    if log.is_eligible or _is_due_for_its_tombstones(log):
-        place = "" if log.place is None else f", in place {log.place} of the queue"
+    if conditions.is_eligible or _is_due_for_its_tombstones(conditions):
+        place = "" if conditions.place is None else f", in place {conditions.place} of the queue"
         sentence = f"{what}. The log is due{place}: the next cleaning removes the record."
-        return replace(answer, code=DUE, sentence=sentence, place=log.place)
-    if not log.range.cleanable_bytes:
+        return replace(answer, code=DUE, sentence=sentence, place=conditions.place)
+    if not conditions.range.cleanable_bytes:
         sentence = f"{what}. The log is not due: nothing in it is dirty"
     else:
-        sentence = f"{what}. The log is not due: {ratio_sentence(log)}"
-    return replace(answer, code=NOT_DIRTY_ENOUGH, sentence=f"{sentence}.", until_ms=log.forced_ms)
+        sentence = f"{what}. The log is not due: {ratio_sentence(conditions)}"
+    return replace(answer, code=NOT_DIRTY_ENOUGH, sentence=f"{sentence}.", until_ms=conditions.forced_ms)
 
 
-def _is_due_for_its_tombstones(log: Circumstances) -> bool:
+def _is_due_for_its_tombstones(conditions: CleaningConditions) -> bool:
     """Is an idle log cleaned now since the delete horizons of all its tombstones have passed?"""
-    end = log.range.clean_end
-    bases = [segment.base_offset for segment in log.log.view.segments[:-1] if segment.base_offset < end]
-    segments = [find_segment(log.log.directory, base) for base in bases]
-    limit = log.log_config.max_decompressed_message_bytes
-    return bool(segments) and find_horizons(segments, end, log.now_ms, limit).is_due
+    end = conditions.range.clean_end
+    bases = [
+        segment.base_offset for segment in conditions.log.view.segments[:-1] if segment.base_offset < end
+    ]
+    segments = [find_segment(conditions.log.directory, base) for base in bases]
+    limit = conditions.log_config.max_decompressed_message_bytes
+    return bool(segments) and find_horizons(segments, end, conditions.now_ms, limit).is_due
 
 
 def _capital(text: str) -> str:

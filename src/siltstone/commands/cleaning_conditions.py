@@ -1,4 +1,4 @@
-"""The circumstances that decide whether a log is cleaned now: its cleanable range, and what holds records
+"""The conditions that decide whether a log is cleaned now: its cleanable range, and what holds records
 back from it.
 
 ::
@@ -47,7 +47,7 @@ class Blocker:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Circumstances:
+class CleaningConditions:
     """A log, and what bears on its cleaning at ``now_ms``.
 
     ``checkpoint``: its entry in the cleaner checkpoint, None without one; ``uncleanable``: why the cleaner
@@ -189,7 +189,7 @@ class Circumstances:
         return blockers
 
 
-def circumstances_of(
+def conditions_of(
     log: ReadableLog,
     watched: WatchedLog,
     config: Config,
@@ -197,10 +197,10 @@ def circumstances_of(
     *,
     is_paused: bool = False,
     place: int | None = None,
-) -> Circumstances:
-    """The circumstances of a log, with what ``watched``, its row of the catalogue, says of it."""
+) -> CleaningConditions:
+    """The conditions of a log, with what ``watched``, its row of the catalogue, says of it."""
     is_skipped = watched.snapshot is None and watched.state not in (CLEANING,)
-    return Circumstances(
+    return CleaningConditions(
         log=log,
         config=config,
         now_ms=now_ms,
@@ -230,13 +230,13 @@ def open_transactions(log: ReadableLog) -> Mapping[int, int]:
     }
 
 
-def ratio_sentence(circumstances: Circumstances) -> str:
+def ratio_sentence(conditions: CleaningConditions) -> str:
     """Why a log with something dirty is not due: what is missing, and the date from which it is all the
     same."""
-    cleanable, ratio = circumstances.range, circumstances.log_config.min_cleanable_dirty_ratio
+    cleanable, ratio = conditions.range, conditions.log_config.min_cleanable_dirty_ratio
     text = f"{cleanable.dirty_ratio:.2f} of the bytes are dirty, more than {ratio:.2f} are needed"
     missing = ranges.missing_bytes(cleanable, ratio)
     ways = [] if missing is None else [f"{counted(missing, 'byte')} more"]
-    if circumstances.forced_ms is not None:
-        ways.append(f"{time_text(circumstances.forced_ms)}, when max.compaction.lag.ms has passed")
+    if conditions.forced_ms is not None:
+        ways.append(f"{time_text(conditions.forced_ms)}, when max.compaction.lag.ms has passed")
     return f"{text}: {', or '.join(ways)}" if ways else text

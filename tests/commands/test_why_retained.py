@@ -13,16 +13,16 @@ from siltstone.base.clock import ManualClock
 from siltstone.base.config import Config
 from siltstone.base.errors import UsageError
 from siltstone.commands.browsing import Budget
-from siltstone.commands.circumstances import (
+from siltstone.commands.cleaning_conditions import (
     ABOVE_WATERMARK,
     ACTIVE_SEGMENT,
     HELD_BY_LEDGER,
     NOT_FLUSHED,
     OPEN_TRANSACTION,
     WITHIN_MIN_LAG,
-    Circumstances,
+    CleaningConditions,
 )
-from siltstone.commands.staying import (
+from siltstone.commands.why_retained import (
     DUE,
     MARKER_NEEDED,
     NEWEST,
@@ -34,8 +34,8 @@ from siltstone.commands.staying import (
     TOMBSTONE_UNSTAMPED,
     TOMBSTONE_WAITING,
     UNCLEANABLE,
-    Staying,
-    why_it_stays,
+    RetainedReason,
+    why_retained,
 )
 from siltstone.compaction.inplace import ranges
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
@@ -81,14 +81,15 @@ def check_round(case: golden_sets.Case, round_: golden_sets.Round, root: Path) -
     where, now_ms = TopicPartition(case.topic, case.partition), round_.now_ms
     assert now_ms is not None
     log = ReadOnlyLogs([root], clock=ManualClock(now_ms))[where]
-    facts = Circumstances(
+    conditions = CleaningConditions(
         log=log,
         config=config_of(round_.command_config),
         now_ms=now_ms,
         checkpoint=round_.checkpoints_before["cleaner-offset-checkpoint"],
     )
     answers = {
-        offset: why_it_stays(facts, offset) for offset in asked(offsets_of(log), f"{case.name}{root.name}")
+        offset: why_retained(conditions, offset)
+        for offset in asked(offsets_of(log), f"{case.name}{root.name}")
     }
     assert clean_round(root, round_.command_config, now_ms, "whole").status == IS_CLEANED
     left = set(offsets_of(ReadOnlyLogs([root], clock=ManualClock(now_ms))[where]))
@@ -127,7 +128,7 @@ def test_what_is_due_goes_in_old_formats(cleaned: Path, tmp_path: Path, name: st
 
 def test_a_topic_that_only_deletes_says_when_the_segment_goes(stopped_broker: tuple[Path, Path]) -> None:
     log = ReadOnlyLogs(stopped_broker)[TopicPartition("audit", 0)]
-    answer = why_it_stays(Circumstances(log=log, config=Config(), now_ms=NOW), log.log_start_offset)
+    answer = why_retained(CleaningConditions(log=log, config=Config(), now_ms=NOW), log.log_start_offset)
     assert answer.code == POLICY_DELETE
     assert answer.until_ms == log.view.segments[0].largest_timestamp + Config().integer("retention.ms")
     assert "retention.ms" in answer.sentence and "retention.bytes" not in answer.sentence
@@ -136,10 +137,10 @@ def test_a_topic_that_only_deletes_says_when_the_segment_goes(stopped_broker: tu
 # An open log, through the life of a record.
 
 
-def circumstances(manager: LogManager, now_ms: int = NOW, **more: Any) -> Circumstances:
+def conditions_in(manager: LogManager, now_ms: int = NOW, **more: Any) -> CleaningConditions:
     """Of ``users-0`` as it is."""
     (served,) = manager.serving()
-    return Circumstances(
+    return CleaningConditions(
         log=manager[USERS],
         config=manager.topics.settings("users"),
         now_ms=now_ms,
@@ -149,7 +150,7 @@ def circumstances(manager: LogManager, now_ms: int = NOW, **more: Any) -> Circum
 
 
 def code_of(manager: LogManager, offset: int, **more: Any) -> str:
-    return why_it_stays(circumstances(manager, **more), offset).code
+    return why_retained(conditions_in(manager, **more), offset).code
 
 
 def roll(manager: LogManager) -> None:
@@ -163,7 +164,7 @@ def test_a_value_from_its_append_to_its_end(tmp_path: Path) -> None:
         write(log, 5)
         assert code_of(manager, 0) == NEWEST
         write(log, 1)
-        answer = why_it_stays(circumstances(manager), 0)
+        answer = why_retained(conditions_in(manager), 0)
         assert (answer.code, answer.superseded_by) == (ACTIVE_SEGMENT, 5)
         assert "1,000 bytes" in answer.sentence and answer.until_ms == NOW + 7 * 86_400_000
         log.roll()
@@ -171,29 +172,29 @@ def test_a_value_from_its_append_to_its_end(tmp_path: Path) -> None:
         assert code_of(manager, 0) == NOT_FLUSHED
         log.recovery_point = flushed
         assert code_of(manager, 0) == DUE, "all is dirty"
-        answer = why_it_stays(circumstances(manager, place=3), 0)
+        answer = why_retained(conditions_in(manager, place=3), 0)
         assert answer.place == 3 and "place 3" in answer.sentence
         uncleanable = Uncleanable(topic="users", partition=0, since_ms=NOW, reason="a bad batch")
-        answer = why_it_stays(circumstances(manager, uncleanable=uncleanable), 0)
+        answer = why_retained(conditions_in(manager, uncleanable=uncleanable), 0)
         assert answer.code == UNCLEANABLE and "a bad batch" in answer.sentence
         assert code_of(manager, 0, is_paused=True) == PAUSED
         assert code_of(manager, 0, skipped="tiered storage") == SKIPPED
         assert code_of(manager, 5, is_paused=True) == NEWEST
         cleaner.clean_once()
         with pytest.raises(UsageError, match="no record at offset 0") as removed:
-            why_it_stays(circumstances(manager), 0)
+            why_retained(conditions_in(manager), 0)
         assert "a cleaning has removed the one that was there" in str(removed.value.advice)
         with pytest.raises(UsageError, match="no record at offset 99") as unwritten:
-            why_it_stays(circumstances(manager), 99)
+            why_retained(conditions_in(manager), 99)
         end = log.log_end_offset
         assert f"the next record that is written gets the offset {end}" in str(unwritten.value.advice)
         with pytest.raises(UsageError, match="no record at offset -1") as below:
-            why_it_stays(circumstances(manager), -1)
+            why_retained(conditions_in(manager), -1)
         assert "below the log start, 0" in str(below.value.advice)
         # A clean section that is large beside one new record.
         write(log, 1)
         roll(manager)
-        answer = why_it_stays(circumstances(manager), 1)
+        answer = why_retained(conditions_in(manager), 1)
         assert (answer.code, answer.superseded_by) == (NOT_DIRTY_ENOUGH, 6)
         assert "bytes more" in answer.sentence and answer.until_ms is None
 
@@ -208,14 +209,14 @@ def test_not_dirty_enough_has_the_bytes_and_the_date_that_make_it_due(tmp_path: 
         cleaner.clean_once()
         write(log, 1, timestamp=NOW + 10)
         roll(manager)
-        facts = circumstances(manager)
-        answer = why_it_stays(facts, 0)
+        conditions = conditions_in(manager)
+        answer = why_retained(conditions, 0)
         assert (answer.code, answer.until_ms) == (NOT_DIRTY_ENOUGH, NOW + 10 + 5000)
-        missing = ranges.missing_bytes(facts.range, 0.6)
+        missing = ranges.missing_bytes(conditions.range, 0.6)
         assert missing is not None and f"{missing:,} bytes more" in answer.sentence
-        total = facts.range.clean_bytes + facts.range.cleanable_bytes
-        assert (facts.range.cleanable_bytes + missing) / (total + missing) > 0.6
-        assert (facts.range.cleanable_bytes + missing - 1) / (total + missing - 1) <= 0.6
+        total = conditions.range.clean_bytes + conditions.range.cleanable_bytes
+        assert (conditions.range.cleanable_bytes + missing) / (total + missing) > 0.6
+        assert (conditions.range.cleanable_bytes + missing - 1) / (total + missing - 1) <= 0.6
         assert code_of(manager, 0, now_ms=NOW + 5010) == NOT_DIRTY_ENOUGH
         assert code_of(manager, 0, now_ms=NOW + 5011) == DUE
         clock.advance(5011)
@@ -229,7 +230,7 @@ def test_a_lag_holds_a_record_until_its_segments_time(tmp_path: Path) -> None:
         roll(manager)
         write(manager[USERS], 6, timestamp=NOW - 500)
         roll(manager)
-        first, second = (why_it_stays(circumstances(manager), offset) for offset in (0, 2))
+        first, second = (why_retained(conditions_in(manager), offset) for offset in (0, 2))
         assert (first.code, first.until_ms, first.superseded_by) == (WITHIN_MIN_LAG, NOW + 2000, 5)
         assert (second.code, second.until_ms, second.superseded_by) == (WITHIN_MIN_LAG, NOW + 2500, 7)
         assert code_of(manager, 0, now_ms=NOW + 1999) == WITHIN_MIN_LAG
@@ -247,7 +248,7 @@ def test_what_is_not_replicated_stays(tmp_path: Path) -> None:
         log.set_high_watermark(14)
         assert code_of(manager, 14) == ABOVE_WATERMARK, "it cannot be read, either"
         assert code_of(manager, 16) == ABOVE_WATERMARK
-        answer = why_it_stays(circumstances(manager), 8)
+        answer = why_retained(conditions_in(manager), 8)
         assert (answer.code, answer.superseded_by) == (ABOVE_WATERMARK, 13)
         assert "the high watermark" in answer.sentence and code_of(manager, 0) == DUE
 
@@ -259,18 +260,18 @@ def test_an_open_transaction_holds_and_is_named(tmp_path: Path) -> None:
         log.roll()
         writer.put("k0", "new")
         roll(manager)
-        answer = why_it_stays(circumstances(manager), 0)
+        answer = why_retained(conditions_in(manager), 0)
         assert answer.code == OPEN_TRANSACTION and answer.superseded_by == 3
         assert "producer 77" in answer.sentence and "offset 3" in answer.sentence
         writer.end(commit=False)
         roll(manager)
         assert code_of(manager, 0) == NEWEST, "an aborted record supersedes none"
-        aborted = why_it_stays(circumstances(manager), 3)
+        aborted = why_retained(conditions_in(manager), 3)
         assert (aborted.code, aborted.kind) == (DUE, "aborted") and "aborted" in aborted.sentence
         assert code_of(manager, 4) == MARKER_NEEDED
         cleaner.clean_once()
         assert set(offsets_of(log)) == {0, 1, 2, 4}
-        assert why_it_stays(circumstances(manager), 4).kind == "marker"
+        assert why_retained(conditions_in(manager), 4).kind == "marker"
 
 
 def test_a_tombstone_gets_a_horizon_waits_and_goes(tmp_path: Path) -> None:
@@ -281,10 +282,10 @@ def test_a_tombstone_gets_a_horizon_waits_and_goes(tmp_path: Path) -> None:
         write(log, 1)
         write(log, 1, keys=1, value=None)
         roll(manager)
-        answer = why_it_stays(circumstances(manager), 1)
+        answer = why_retained(conditions_in(manager), 1)
         assert answer.code == TOMBSTONE_UNSTAMPED and "1,000 ms" in answer.sentence
         cleaner.clean_once()
-        answer = why_it_stays(circumstances(manager), 1)
+        answer = why_retained(conditions_in(manager), 1)
         assert (answer.code, answer.until_ms) == (TOMBSTONE_WAITING, NOW + 1000)
         assert code_of(manager, 1, now_ms=NOW + 999) == TOMBSTONE_WAITING
         assert code_of(manager, 1, now_ms=NOW + 1000) == DUE, "an idle log is cleaned for its tombstones"
@@ -303,7 +304,7 @@ def test_side_by_side_compaction_holds_tombstones(tmp_path: Path) -> None:
         write(log, 1, keys=1, value=None)
         roll(manager)
         cleaner.clean_once()
-        answer = why_it_stays(circumstances(manager, now_ms=NOW + 1), 2)
+        answer = why_retained(conditions_in(manager, now_ms=NOW + 1), 2)
         assert answer.code == HELD_BY_LEDGER and "offset 2" in answer.sentence
         clock.advance(1)
         cleaner.clean_once()
@@ -321,16 +322,16 @@ def test_a_search_that_was_cut_off_continues(tmp_path: Path) -> None:
             log.roll()
         write(log, 1, keys=1)
         roll(manager)
-        facts, steps, answer = circumstances(manager), 0, why(manager, None)
+        conditions, steps, answer = conditions_in(manager), 0, why(manager, None)
         while answer.code == SEARCHING:
             steps, answer = steps + 1, why(manager, answer)
-        assert steps > 10 and answer == why_it_stays(facts, 0) and answer.superseded_by == 31
+        assert steps > 10 and answer == why_retained(conditions, 0) and answer.superseded_by == 31
 
 
-def why(manager: LogManager, before: Staying | None) -> Staying:
+def why(manager: LogManager, before: RetainedReason | None) -> RetainedReason:
     """One step of a search in which each has a budget of one byte."""
-    return why_it_stays(
-        circumstances(manager),
+    return why_retained(
+        conditions_in(manager),
         0,
         search_from=None if before is None else before.next_offset,
         superseded_by=None if before is None else before.superseded_by,
@@ -345,8 +346,8 @@ def test_an_open_log_and_the_same_log_in_look_mode_say_the_same(tmp_path: Path) 
         cleaner.clean_once()
         write(manager[USERS], 33)
         manager.flush()
-        opened = circumstances(manager)
+        opened = conditions_in(manager)
         looked = replace(opened, log=ReadOnlyLogs([tmp_path], clock=ManualClock(NOW))[USERS])
         for offset in offsets_of(manager[USERS]):
-            here, there = why_it_stays(opened, offset), why_it_stays(looked, offset)
+            here, there = why_retained(opened, offset), why_retained(looked, offset)
             assert here.to_json() == there.to_json()
