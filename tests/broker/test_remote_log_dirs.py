@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from siltstone.base.errors import BrokerRefusedError, BrokerUnreachableError, SiltstoneError, UsageError
-from siltstone.broker import asking
-from siltstone.broker.asking import Address
+from siltstone.broker import plain_client
 from siltstone.broker.listeners import BrokerListener
+from siltstone.broker.plain_client import Address
 from siltstone.broker.remote_log_dirs import describe_log_dirs
 from siltstone.broker.server import BrokerServer
 from siltstone.broker.wire import codec
@@ -32,7 +32,7 @@ from siltstone.broker.wire.messages.metadata import MetadataResponse, MetadataRe
 from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.offsets import describe_log_dirs as of_directories
 from siltstone.commands.served import Served, ServeOptions
-from tests.support.asked_cluster import peer
+from tests.support.fake_cluster import peer
 
 
 class Cluster:
@@ -137,7 +137,7 @@ def test_all_brokers_of_a_cluster_are_asked_or_some() -> None:
 def test_a_broker_that_is_too_old_or_too_new(versions: dict[int, tuple[int, int]]) -> None:
     with (
         cluster(versions=versions) as (address, _),
-        pytest.raises(BrokerRefusedError, match="the broker has no"),
+        pytest.raises(BrokerRefusedError, match="the broker supports no version of"),
     ):
         describe_log_dirs(address, {})
 
@@ -184,7 +184,7 @@ def test_a_listed_broker_that_is_not_there() -> None:
 
 
 def test_a_peer_that_is_silent_or_sends_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "SECONDS", 0.2)
+    monkeypatch.setattr(plain_client, "SECONDS", 0.2)
     with peer(lambda frame: b"") as address, pytest.raises(BrokerUnreachableError, match="does not answer"):
         describe_log_dirs(address, {})
     with (

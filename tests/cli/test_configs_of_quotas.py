@@ -15,8 +15,8 @@ import pytest
 from siltstone.base.config import format_value
 from siltstone.base.errors import BrokerRefusedError, BrokerUnreachableError, UsageError
 from siltstone.broker import remote_quotas
-from siltstone.broker.asking import ANSWER_BYTES_MAX, Address, AskedBroker, plain_addresses
 from siltstone.broker.listeners import BrokerListener
+from siltstone.broker.plain_client import RESPONSE_BYTES_MAX, Address, PlainClient, plain_addresses
 from siltstone.broker.server import BrokerServer
 from siltstone.commands.quotas import entity_text
 from siltstone.commands.served import Served, ServeOptions
@@ -169,7 +169,7 @@ class Answering:
         b"",
         b"\0\0",
         struct.pack(">i", -1),
-        struct.pack(">i", ANSWER_BYTES_MAX + 1),
+        struct.pack(">i", RESPONSE_BYTES_MAX + 1),
         struct.pack(">i", 1 << 20) + b"x" * 100,
         struct.pack(">i", 8) + b"\xff" * 8,
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
@@ -178,7 +178,7 @@ class Answering:
 def test_a_broker_that_answers_something_else(data: bytes) -> None:
     there = Answering(data)
     with (
-        AskedBroker(Address.parse(there.address)) as broker,
+        PlainClient(Address.parse(there.address)) as broker,
         pytest.raises((BrokerRefusedError, BrokerUnreachableError)),
     ):
         remote_quotas.describe(broker, [])
@@ -189,7 +189,7 @@ def test_a_broker_that_cannot_be_asked() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(BrokerUnreachableError):
-        AskedBroker.first_of(plain_addresses(f"127.0.0.1:{port}", {}, "quotas"))
+        PlainClient.first_of(plain_addresses(f"127.0.0.1:{port}", {}, "quotas"))
     for address, config in ((f"127.0.0.1:{port}", {"security.protocol": "ssl"}), ("127.0.0.1:port", {})):
         with pytest.raises(UsageError):
             plain_addresses(address, config, "quotas")

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.broker import asking
+from siltstone.broker import plain_client
 from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.server import BrokerServer
 from siltstone.cli.main import USAGE
 from siltstone.commands.served import Served, ServeOptions
 from siltstone.log.names import TopicPartition
-from tests.support.asked_cluster import partition_of, peer
 from tests.support.broker_twin.batches import batch
 from tests.support.command_line import Command
+from tests.support.fake_cluster import partition_of, peer
 from tests.support.records.arrays import array
 
 LOG = "t-0/00000000000000000000.log"
@@ -125,7 +125,7 @@ def test_a_broker_that_fails_in_the_middle(
     siltstone: Command, second: bytes | int | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if second == b"":
-        monkeypatch.setattr(asking, "SECONDS", 0.3)
+        monkeypatch.setattr(plain_client, "SECONDS", 0.3)
     with partition_of(at(0), second, end=2) as address:
         done = siltstone("dump", "--bootstrap-server", address, "-t", "t")
     assert (done.status, said in done.err, done.err.count("\n")) == (1, True, 1), done.err

@@ -14,8 +14,8 @@ from siltstone.commands import remote, remote_emptying
 from siltstone.commands.forced_cleaning import RUN_AGAIN
 from siltstone.commands.served import Served, ServeOptions
 from siltstone.log.names import TopicPartition
-from tests.support.asked_cluster import partition_of
 from tests.support.command_line import Command
+from tests.support.fake_cluster import partition_of
 
 LINES = b"a:1\nb:2\nc:3\na:4\n"
 

@@ -12,10 +12,10 @@ import pytest
 
 from siltstone.cli import watch
 from tests.support import coordinator_records as encoded
-from tests.support.asked_cluster import partition_of
 from tests.support.broker_twin.batches import numbered
 from tests.support.cleaning.logs import Rec, batch
 from tests.support.command_line import Command
+from tests.support.fake_cluster import partition_of
 from tests.support.operator.staged import Staged, stage
 from tests.support.pages import named_in_rows, sections
 from tests.support.tables.tables import log_directory

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.broker import asking
+from siltstone.broker import plain_client
 from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.server import BrokerServer
 from siltstone.cli.main import USAGE
 from siltstone.commands.served import Served, ServeOptions
 from siltstone.log.names import TopicPartition
-from tests.support.asked_cluster import partition_of
 from tests.support.broker_twin.batches import TIME_MS, batch
 from tests.support.command_line import Command
+from tests.support.fake_cluster import partition_of
 from tests.support.records.arrays import array
 
 
@@ -126,7 +126,7 @@ def test_a_broker_that_is_gone_in_the_middle(
     siltstone: Command, second: bytes | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if second == b"":
-        monkeypatch.setattr(asking, "SECONDS", 0.3)
+        monkeypatch.setattr(plain_client, "SECONDS", 0.3)
     with partition_of(batch(1), second, end=2) as address:
         done = siltstone("verify", "--bootstrap-server", address)
     assert (done.status, done.out, said in done.err, done.err.count("\n")) == (1, b"", True, 1), done.err

@@ -78,6 +78,6 @@ def test_every_route_is_on_the_page_with_its_role(served: Served) -> None:
 
 
 def test_the_numbers_of_errors_are_on_the_page() -> None:
-    known = {str(number) for _, _, number in errors._ANSWERS} | set(map(str, errors._NUMBERS.values()))
+    known = {str(number) for _, _, number in errors._STATUSES} | set(map(str, errors._CODES.values()))
     shown = set(re.findall(r"\b\d{3,5}\b", "".join(re.findall(r"^\| \d{3}.*$", page(), flags=re.MULTILINE))))
     assert known <= shown

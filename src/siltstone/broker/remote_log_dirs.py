@@ -1,6 +1,6 @@
 """Asks running brokers for their log directories: ``siltstone log-dirs --bootstrap-server``.
 
-Siltstone's own client asks (``asking``)::
+By Siltstone's own client (``plain_client``)::
 
     the first of --bootstrap-server that answers ─ Metadata ─► brokers
     each broker ─ DescribeLogDirs ─► JSON
@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from siltstone.base.errors import BrokerRefusedError, BrokerUnreachableError, UsageError
-from siltstone.broker.asking import Address, AskedBroker, code_text, plain_addresses
 from siltstone.broker.errors import Code
+from siltstone.broker.plain_client import Address, PlainClient, code_text, plain_addresses
 from siltstone.broker.wire.apis import DESCRIBE_LOG_DIRS, METADATA
 from siltstone.broker.wire.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResult
 from siltstone.broker.wire.messages.metadata import MetadataRequest
@@ -45,7 +45,7 @@ def describe_log_dirs(
         )
     described = []
     for number in sorted(broker_ids or brokers):
-        with AskedBroker(brokers[number]) as broker:
+        with PlainClient(brokers[number]) as broker:
             results = _log_dirs_of(broker)
         log_dirs = [_log_dir(result, topics) for result in sorted(results, key=lambda result: result.log_dir)]
         described.append({"broker": number, "logDirs": log_dirs})
@@ -56,9 +56,9 @@ def _brokers(addresses: Sequence[Address]) -> dict[int, Address]:
     """The addresses of a cluster's brokers by number, from the first of ``addresses`` that answers. Raises
     BrokerUnreachableError, BrokerRefusedError."""
     for address in addresses[:-1]:
-        with contextlib.suppress(BrokerUnreachableError), AskedBroker(address) as broker:
+        with contextlib.suppress(BrokerUnreachableError), PlainClient(address) as broker:
             return _brokers_of(broker)
-    with AskedBroker(addresses[-1]) as broker:
+    with PlainClient(addresses[-1]) as broker:
         return _brokers_of(broker)
 
 
@@ -90,13 +90,13 @@ def _error(code: int) -> str | None:
     return None if code == Code.NONE else code_text(code)
 
 
-def _brokers_of(broker: AskedBroker) -> dict[int, Address]:
+def _brokers_of(broker: PlainClient) -> dict[int, Address]:
     """The cluster's brokers by their numbers. Raises BrokerUnreachableError, BrokerRefusedError."""
     response = broker.ask(METADATA, MetadataRequest(allow_auto_topic_creation=False), min_version=1)
     return {node.node_id: Address(node.host, node.port) for node in response.brokers}
 
 
-def _log_dirs_of(broker: AskedBroker) -> Sequence[DescribeLogDirsResult]:
+def _log_dirs_of(broker: PlainClient) -> Sequence[DescribeLogDirsResult]:
     """The broker's log directories. Raises BrokerUnreachableError, BrokerRefusedError."""
     response = broker.ask(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=None))
     if response.error_code:

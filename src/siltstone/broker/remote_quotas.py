@@ -1,5 +1,5 @@
-"""The quotas of a running broker, asked for and altered by Kafka's protocol: what ``commands.quotas`` does on
-directories."""
+"""Describes and alters the quotas of a running broker, by Kafka's protocol. (``commands.quotas`` does the
+same in directories.)"""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from siltstone.base.errors import BrokerRefusedError, InvalidQuotaError, LogError, PolicyViolationError
 from siltstone.base.records.metadata import QuotaEntity, quota_entity
-from siltstone.broker.asking import AskedBroker
 from siltstone.broker.errors import Code
+from siltstone.broker.plain_client import PlainClient
 from siltstone.broker.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
 from siltstone.broker.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -29,9 +29,9 @@ _BY_CODE: Mapping[int, type[LogError]] = {
 }
 
 
-def describe(broker: AskedBroker, matches: Sequence[EntityMatch]) -> Quotas:
-    """The quotas of the entities that have these parts and no others. Raises BrokerUnreachableError,
-    BrokerRefusedError."""
+def describe(broker: PlainClient, matches: Sequence[EntityMatch]) -> Quotas:
+    """The quotas of the entities that have exactly the kinds of ``matches``, and match each of them. Raises
+    BrokerUnreachableError, BrokerRefusedError."""
     components = tuple(
         ComponentData(
             entity_type=match.kind,
@@ -56,7 +56,7 @@ def describe(broker: AskedBroker, matches: Sequence[EntityMatch]) -> Quotas:
 
 
 def alter(
-    broker: AskedBroker,
+    broker: PlainClient,
     entity: QuotaEntity,
     set_to: Mapping[str, float],
     remove: Sequence[str],

@@ -1,15 +1,16 @@
-"""Asks running brokers for the batches of partitions, as they are in the log: ``siltstone dump``
-and ``verify`` with ``--bootstrap-server``.
+"""Fetches batches of partitions from running brokers, as they are in the log: ``siltstone dump`` and
+``verify`` with ``--bootstrap-server``.
 
-Siltstone's own client asks (``asking``), since others decode batches, and hide what is wrong with them::
+It uses Siltstone's own client (``plain_client``), since others decode batches, and hide what is wrong with
+them::
 
     the first of --bootstrap-server that answers ─ Metadata ─► topics, the leader of each partition
     the leader ─ ListOffsets ─► log start offset, high watermark
                ─ Fetch, read_uncommitted ─► bytes ─ scan ─► windows of whole batches
 
-A response is not trusted: it is bounded (``asking``), only sound headers become a window, and each response
-must go on in the log. Positions count from the first batch that was read: where a batch is in a segment, no
-broker tells.
+A response is not trusted: it is bounded (``plain_client``), only sound headers become a window, and each
+response must continue where the one before it ended. Positions count from the first batch that was read,
+since no broker tells at which position of a segment a batch is.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from siltstone.base.errors import (
     UnknownTopicError,
 )
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
-from siltstone.broker import asking
-from siltstone.broker.asking import Address, AskedBroker, code_text, plain_addresses
+from siltstone.broker import plain_client
 from siltstone.broker.errors import Code
+from siltstone.broker.plain_client import Address, PlainClient, code_text, plain_addresses
 from siltstone.broker.wire.apis import FETCH, LIST_OFFSETS, METADATA
 from siltstone.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from siltstone.broker.wire.messages.list_offsets import (
@@ -63,7 +64,7 @@ class LogBounds(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedPartition:
+class ClusterPartition:
     """A partition of a running cluster, with its topic's id, and where its leader listens (None: it has no
     leader)."""
 
@@ -72,20 +73,22 @@ class AskedPartition:
     leader: Address | None
 
 
-class AskedRecords(Closing):
+class PartitionFetcher(Closing):
     """Connections to the leaders of partitions. ``config``: the client's properties, of which only
     ``security.protocol`` is read. Raises UsageError, BrokerUnreachableError."""
 
     def __init__(self, bootstrap_server: str, config: Mapping[str, str]) -> None:
-        self._first = AskedBroker.first_of(plain_addresses(bootstrap_server, config, "batches"))
-        self._leaders: dict[Address, AskedBroker] = {}
+        self._first = PlainClient.first_of(plain_addresses(bootstrap_server, config, "batches"))
+        self._leaders: dict[Address, PlainClient] = {}
 
     def close(self) -> None:
         """Close all connections."""
         for broker in (self._first, *self._leaders.values()):
             broker.close()
 
-    def partitions(self, topics: Collection[str] = (), numbers: Collection[int] = ()) -> list[AskedPartition]:
+    def partitions(
+        self, topics: Collection[str] = (), numbers: Collection[int] = ()
+    ) -> list[ClusterPartition]:
         """The partitions of topics (of all without one), sorted; ``numbers``: only these. Raises
         UnknownTopicError, BrokerUnreachableError, BrokerRefusedError."""
         names = tuple(MetadataRequestTopic(name=name) for name in topics) if topics else None
@@ -97,7 +100,7 @@ class AskedRecords(Closing):
             _refuse(topic.error_code, str(topic.name))
             for row in topic.partitions:
                 where = TopicPartition(str(topic.name), row.partition_index)
-                found[where] = AskedPartition(
+                found[where] = ClusterPartition(
                     where=where, topic_id=topic.topic_id, leader=addresses.get(row.leader_id)
                 )
         for name in topics:
@@ -106,11 +109,11 @@ class AskedRecords(Closing):
                 raise UnknownTopicError(f"topic {name!r} has no partition {missing[0]}", advice=LIST_TOPICS)
         return [found[where] for where in sorted(found) if not numbers or where.partition in numbers]
 
-    def offsets(self, partition: AskedPartition) -> LogBounds:
+    def offsets(self, partition: ClusterPartition) -> LogBounds:
         """The offsets that a partition has. Raises BrokerUnreachableError, BrokerRefusedError."""
         return LogBounds(*(self._offset(partition, at) for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)))
 
-    def windows(self, partition: AskedPartition, offset: int, end: int) -> Iterator[Window]:
+    def windows(self, partition: ClusterPartition, offset: int, end: int) -> Iterator[Window]:
         """The batches from the one that has ``offset``, or the next after it, to those below ``end``, both
         sound offsets of the log.
 
@@ -134,16 +137,16 @@ class AskedRecords(Closing):
                 raise CorruptRecordError(path, origin, reason)
             origin, offset = origin + scan.end, reached
 
-    def _leader(self, partition: AskedPartition) -> AskedBroker:
+    def _leader(self, partition: ClusterPartition) -> PlainClient:
         if partition.leader is None:
             raise BrokerRefusedError("the partition has no leader", path=str(partition.where), advice=_AGAIN)
         if partition.leader == self._first.address:
             return self._first
         if partition.leader not in self._leaders:
-            self._leaders[partition.leader] = AskedBroker(partition.leader)
+            self._leaders[partition.leader] = PlainClient(partition.leader)
         return self._leaders[partition.leader]
 
-    def _offset(self, partition: AskedPartition, timestamp: int) -> int:
+    def _offset(self, partition: ClusterPartition, timestamp: int) -> int:
         where = partition.where
         wanted = ListOffsetsPartition(partition_index=where.partition, timestamp=timestamp)
         request = ListOffsetsRequest(topics=(ListOffsetsTopic(name=where.topic, partitions=(wanted,)),))
@@ -155,9 +158,9 @@ class AskedRecords(Closing):
                     return int(row.offset)
         raise BrokerRefusedError("the broker does not answer for the partition", path=str(where))
 
-    def _fetched(self, partition: AskedPartition, offset: int) -> bytes:
+    def _fetched(self, partition: ClusterPartition, offset: int) -> bytes:
         """The bytes of batches that a response has; it waits for them. Raises as ``windows``."""
-        deadline = time.monotonic() + asking.SECONDS
+        deadline = time.monotonic() + plain_client.SECONDS
         while True:
             row = self._fetch(partition, offset)
             if row.error_code == Code.OFFSET_OUT_OF_RANGE:
@@ -170,7 +173,7 @@ class AskedRecords(Closing):
                 reason = f"the broker sends no batch for offset {offset}"
                 raise BrokerUnreachableError(reason, path=str(partition.where))
 
-    def _fetch(self, partition: AskedPartition, offset: int) -> PartitionData:
+    def _fetch(self, partition: ClusterPartition, offset: int) -> PartitionData:
         where = partition.where
         wanted = FetchPartition(
             partition=where.partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
@@ -186,7 +189,7 @@ class AskedRecords(Closing):
         raise BrokerRefusedError("the broker does not answer for the partition", path=str(where))
 
 
-def check_partition(broker: AskedRecords, partition: AskedPartition) -> FetchedVerdict:
+def check_partition(broker: PartitionFetcher, partition: ClusterPartition) -> FetchedVerdict:
     """The verdict on all batches that a partition has when it is called. Raises BrokerUnreachableError."""
     topic, number = partition.where.topic, partition.where.partition
     try:
@@ -213,8 +216,8 @@ def check_partition(broker: AskedRecords, partition: AskedPartition) -> FetchedV
 
 
 def dump_rows(
-    broker: AskedRecords,
-    partition: AskedPartition,
+    broker: PartitionFetcher,
+    partition: ClusterPartition,
     options: DumpOptions,
     *,
     offset: int | None = None,

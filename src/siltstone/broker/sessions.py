@@ -158,7 +158,8 @@ class FetchSession:
             self.partitions[key] = self.partitions.pop(key)
 
     def is_after(self, epoch: int) -> bool:
-        """Is the request with ``epoch`` the last one that the session has seen?"""
+        """Was a request with ``epoch`` the last one of this session, so that a request with the next epoch
+        follows?"""
         return self.epoch == _next_epoch(epoch)
 
 
@@ -235,8 +236,12 @@ class FetchSessionCache:
         if self.partitions + size > PARTITIONS_MAX:
             return False
         if len(self._sessions) >= slots:
-            older = (one for one in self._sessions.values() if one.last_used - one.created > IDLE_SECONDS)
-            smallest = min(older, key=lambda one: len(one.partitions), default=None)
+            older = (
+                session
+                for session in self._sessions.values()
+                if session.last_used - session.created > IDLE_SECONDS
+            )
+            smallest = min(older, key=lambda session: len(session.partitions), default=None)
             if smallest is not None and len(smallest.partitions) < size:
                 self.end(smallest.number)
         return len(self._sessions) < slots

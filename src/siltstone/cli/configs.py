@@ -17,7 +17,7 @@ from siltstone.commands.directories import BrokerDirectories, Snapshot
 from siltstone.commands.quotas import ENTITY_TYPES
 
 if TYPE_CHECKING:
-    from siltstone.broker.asking import AskedBroker
+    from siltstone.broker.plain_client import PlainClient
     from siltstone.commands.remote import RemoteBroker
 
 _TYPES = ("topics", "brokers", "namespaces")
@@ -125,9 +125,9 @@ class ConfigsFlags(output.DirFlags, output.ServerFlags):
             "pass --add-config, --add-config-file or --delete-config",
         )
 
-    def asked(self) -> AskedBroker:
+    def quota_client(self) -> PlainClient:
         """The running broker, for quotas. Raises UsageError, BrokerUnreachableError."""
-        from siltstone.broker.asking import AskedBroker, plain_addresses
+        from siltstone.broker.plain_client import PlainClient, plain_addresses
         from siltstone.log.checkpoints import read_properties
 
         assert self.bootstrap_server is not None
@@ -135,7 +135,7 @@ class ConfigsFlags(output.DirFlags, output.ServerFlags):
         self.refuse_at_a_broker("server_properties")
         config = read_properties(self.command_config) if self.command_config else {}
         addresses = plain_addresses(self.bootstrap_server, config, "quotas", port=_DEFAULT_PORT)
-        return AskedBroker.first_of(addresses)
+        return PlainClient.first_of(addresses)
 
 
 def configs(

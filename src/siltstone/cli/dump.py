@@ -195,10 +195,10 @@ def _dump_asked(
     output.refuse_if(is_wrong, f"--max-batches {asked.max_batches}: is below 1", "pass 1 or more")
     if asked.topic is None:
         raise UsageError("no topic", advice="pass --topic TOPIC")
-    from siltstone.broker.remote_records import AskedRecords, dump_rows
+    from siltstone.broker.remote_records import PartitionFetcher, dump_rows
 
     findings = 0
-    with AskedRecords(server, config) as broker:
+    with PartitionFetcher(server, config) as broker:
         for partition in broker.partitions([asked.topic], asked.partition):
             rows = dump_rows(broker, partition, options, offset=asked.offset, max_batches=asked.max_batches)
             findings += sum(_show(row, as_json) for row in rows)

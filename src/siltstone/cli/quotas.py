@@ -76,7 +76,7 @@ def _described(flags: ConfigsFlags, matches: list[EntityMatch]) -> Quotas:
         return commands.describe(flags.broker_directories(flags.server_properties), matches)
     from siltstone.broker import remote_quotas
 
-    with flags.asked() as broker:
+    with flags.quota_client() as broker:
         return remote_quotas.describe(broker, matches)
 
 
@@ -90,7 +90,7 @@ def _alter(flags: ConfigsFlags, entity: QuotaEntity, *, as_json: bool) -> None:
     else:
         from siltstone.broker import remote_quotas
 
-        with flags.asked() as broker:
+        with flags.quota_client() as broker:
             change = remote_quotas.alter(broker, entity, set_to, remove, **options)
     _show_change(change, dry_run=flags.dry_run, as_json=as_json)
 

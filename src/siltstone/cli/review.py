@@ -286,9 +286,9 @@ def _verify_at_a_broker(
     bootstrap_server: str, config: Mapping[str, str], topics: Sequence[str], *, as_json: bool
 ) -> int:
     """Check the batches that a running broker has; the exit status."""
-    from siltstone.broker.remote_records import AskedRecords, check_partition
+    from siltstone.broker.remote_records import PartitionFetcher, check_partition
 
-    with AskedRecords(bootstrap_server, config) as broker:
+    with PartitionFetcher(bootstrap_server, config) as broker:
         logs = [check_partition(broker, partition) for partition in broker.partitions(topics)]
     is_sound = all(log.is_sound for log in logs)
     if as_json:

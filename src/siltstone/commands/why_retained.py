@@ -105,7 +105,7 @@ def why_retained(
 ) -> RetainedReason:
     """Why the record at ``offset`` is still there.
 
-    ``search_from`` and ``superseded_by``: ``next_offset`` and ``superseded_by`` of an answer ``searching``.
+    ``search_from`` and ``superseded_by``: ``next_offset`` and ``superseded_by`` of a response ``searching``.
     Raises UnknownRecordError, CorruptRecordError, OSError.
     """
     view = conditions.log.view

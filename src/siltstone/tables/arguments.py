@@ -107,7 +107,7 @@ def _key_bytes(keys: bytes | str | Iterable[bytes | str] | None) -> tuple[bytes,
     try:
         return tuple(sorted({key.encode() if isinstance(key, str) else key for key in key_list}))
     except UnicodeEncodeError as error:
-        raise UsageError(f"keys: {error.object!r} is not UTF-8", advice="pass bytes") from None
+        raise UsageError(f"keys: {error.object!r} cannot be encoded as UTF-8", advice="pass bytes") from None
 
 
 def _camel_case(name: str) -> str:

@@ -1,4 +1,7 @@
-"""``view=latest``: the last record of each new key, by key bucket, and merged with the bucket's old rows.
+"""Exports of ``view=latest``: brings the rows of a table up to date, one key bucket after another.
+
+A first stage distributes the new rows, the last record of each key that has new ones, to the key buckets; a
+second one merges the new rows of a bucket with its old ones.
 
 ::
 
@@ -148,7 +151,8 @@ def _by_bucket(plan: LakePlan, batches: list[pa.RecordBatch]) -> Iterator[tuple[
 
 
 def encode_rows(rows: pa.RecordBatch) -> pa.Buffer:
-    """Rows of one bucket, for a temporary file or another task; only these rows, of a slice, too."""
+    """Rows of one bucket as bytes, for a temporary file or another task. (Of a slice only its own rows are
+    written, not the whole batch.)"""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_batch(rows)
@@ -214,7 +218,8 @@ class Spill:
 @known
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenBucket:
-    """A bucket that had new rows. ``is_changed``: its old files go, and ``file``, if it has rows, comes."""
+    """What became of a bucket with new rows. ``is_changed``: its old files are removed from the table, and
+    ``file`` takes their place; None if no row is left."""
 
     partition: int
     bucket: int
@@ -223,9 +228,9 @@ class WrittenBucket:
 
 
 def merge_bucket(plan: LakePlan, target: int, batches: list[pa.RecordBatch]) -> WrittenBucket:
-    """Write the rows that a bucket has from now on, if they are others than before.
+    """Write the new file of a bucket, unless its rows do not change.
 
-    ``batches``: the last record of each of the bucket's keys that is new, tombstones too. Raises
+    ``batches``: the bucket's new rows, with tombstones. Raises
     UndecodableValueError, OSError."""
     partition, bucket = plan.bucket_at(target)
     # Each batch is of one split, and splits have different ranges of offsets.
@@ -245,8 +250,8 @@ def merge_bucket(plan: LakePlan, target: int, batches: list[pa.RecordBatch]) -> 
         file = None
         if first is not None:
             path = Path(plan.root) / DATA / part_name(target, plan.run)
-            every = (batch for part in ((first,), merged) for batch in part)
-            file = write_parquet(path, plan.file_schema, plan.compression, every)
+            batches_to_write = (batch for part in ((first,), merged) for batch in part)
+            file = write_parquet(path, plan.file_schema, plan.compression, batches_to_write)
     return WrittenBucket(partition=partition, bucket=bucket, is_changed=True, file=file)
 
 
@@ -258,7 +263,7 @@ def _opened(plan: LakePlan, path: str) -> pq.ParquetFile:
 def _is_same(
     plan: LakePlan, partition: int, old: list[pq.ParquetFile], rows: pa.Table, live: pa.Table
 ) -> bool:
-    """Has the bucket the rows already that it is to have?"""
+    """Does the bucket already have the rows that a merge would write?"""
     if partition in plan.compared:
         offsets = [file.read(["offset"])["offset"].to_numpy() for file in old]
         old_offsets = np.sort(np.concatenate([np.empty(0, np.int64), *offsets]))

@@ -1,4 +1,4 @@
-"""The broker's clients: who is connected, and what was parameters, by API."""
+"""The broker's clients: who is connected, and the requests so far, by API."""
 
 from __future__ import annotations
 

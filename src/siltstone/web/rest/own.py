@@ -71,8 +71,8 @@ class SettingsToPreview(Body):
 
 @router.get("/overview", dependencies=[VIEWER])
 def overview(served: Here) -> Document:
-    """Sums over all logs, the ten dirtiest ones, the last ten cleanings, how the cleaner does, directories
-    that are out of service, notes."""
+    """Sums over all logs, the ten dirtiest ones, the last ten cleanings, the state of the cleaner,
+    directories that are offline, notes."""
     catalogue, saved = served.catalogue, console.saved(served)
     health = console.cleaner_health(served)
     return {
@@ -193,8 +193,8 @@ def why(
     search_from: Annotated[int | None, Query(ge=0), DIGITS] = None,
     superseded_by: Annotated[int | None, Query(ge=0), DIGITS] = None,
 ) -> Document:
-    """Why a record is still here, and what changes that. For a response ``searching`` ask again, with its
-    ``next_offset`` as ``search_from`` and its ``superseded_by``."""
+    """Why a record is still here, and what changes that. If ``code`` is ``searching``, repeat the request
+    with the response's ``next_offset`` as ``search_from``, and its ``superseded_by``."""
     return console.why_record_retained(
         served, topic, partition, offset, search_from=search_from, superseded_by=superseded_by
     ).to_json()

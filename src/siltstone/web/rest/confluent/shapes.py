@@ -1,5 +1,5 @@
-"""What all of Confluent's resources have: ``kind``, ``metadata`` with ``self`` and ``resource_name``,
-``related`` links, and pages.
+"""The members that all resources of Confluent's REST API have: ``kind``, ``metadata`` with ``self`` and
+``resource_name``, ``related`` links, and pages.
 
 A page's token is the base64 of the key of the last resource on it: topics that come and go between two pages
 neither repeat nor hide others.
@@ -38,7 +38,7 @@ class Related(BaseModel):
 
 
 class Metadata(BaseModel):
-    """``self``: where the resource is; ``resource_name``: its name of Confluent's."""
+    """``self``: where the resource is; ``resource_name``: its Confluent resource name (``crn:///…``)."""
 
     model_config = ConfigDict(extra="allow")
     resource_name: str
@@ -83,7 +83,7 @@ class Paging:
         except (ValueError, binascii.Error, RecursionError):
             key = None
         if not isinstance(key, str | int | list):
-            raise HTTPException(400, "page_token: it is none of this server")
+            raise HTTPException(400, "page_token: this server has not made it")
         return key
 
 
@@ -111,7 +111,7 @@ class Cluster:
         return "/".join((self.root, "clusters", *(quote(str(part), "") for part in (self.id, *parts))))
 
     def link(self, *parts: object) -> Document:
-        """A link to it."""
+        """A link to a resource of the cluster, as ``related`` members have it."""
         return {"related": self.url(*parts)}
 
     def resource(self, kind: str, *parts: object, **members: object) -> Document:

@@ -1,12 +1,12 @@
-"""Asks brokers by Kafka's protocol, over plain sockets, for what the client library of the other commands has
-no functions for: log directories and quotas.
+"""A client of Kafka's protocol over a plain socket, for requests that the client library of the other
+commands does not have or hides something of: log directories, quotas, and batches as they are stored.
 
 ::
 
     HOST:PORT ─ ApiVersions 0 ─► versions ─ a request in the newest version that both have ─► its response
 
 One request at a time, on one connection. A broker is not trusted: a response takes memory only as its bytes
-arrive, up to ``ANSWER_BYTES_MAX``, and must be complete within ``SECONDS``.
+arrive, up to ``RESPONSE_BYTES_MAX``, and must be complete within ``SECONDS``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from siltstone.broker.wire.messages.api_versions import ApiVersionsRequest, ApiV
 
 SECONDS = 30.0
 """How long a connection and each response may take."""
-ANSWER_BYTES_MAX = 64 << 20
+RESPONSE_BYTES_MAX = 64 << 20
 _PART_BYTES = 1 << 16
 _CLIENT_ID = b"siltstone"
 _PROTOCOL = "security.protocol"
@@ -79,8 +79,8 @@ def code_text(code: int) -> str:
     return f"{Code(code).name} ({code})" if code in set(Code) else f"error {code}"
 
 
-class AskedBroker(Closing):
-    """A connection to a broker. Raises BrokerUnreachableError."""
+class PlainClient(Closing):
+    """A client with a connection to one broker. Raises BrokerUnreachableError."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -91,7 +91,7 @@ class AskedBroker(Closing):
             self._socket = socket.create_connection(address, timeout=SECONDS)
 
     @classmethod
-    def first_of(cls, addresses: list[Address]) -> AskedBroker:
+    def first_of(cls, addresses: list[Address]) -> PlainClient:
         """A connection to the first broker that accepts one. Raises BrokerUnreachableError."""
         for address in addresses[:-1]:
             with contextlib.suppress(BrokerUnreachableError):
@@ -108,13 +108,13 @@ class AskedBroker(Closing):
         if self._versions is None:
             self._versions = self._ask(API_VERSIONS, 0, ApiVersionsRequest())
         api = APIS[key]
-        theirs = next((one for one in self._versions.api_keys if one.api_key == key), None)
+        theirs = next((known for known in self._versions.api_keys if known.api_key == key), None)
         version = -1 if theirs is None else min(theirs.max_version, api.max_version)
         if theirs is None or version < max(theirs.min_version, api.min_version, min_version):
             raise BrokerRefusedError(
-                f"the broker has no {api.name} that is known here",
+                f"the broker supports no version of {api.name} that Siltstone supports",
                 path=str(self.address),
-                advice="ask a newer broker",
+                advice="connect to a newer broker",
             )
         return self._ask(key, version, request)
 
@@ -139,7 +139,7 @@ class AskedBroker(Closing):
 
     def _answer_size(self) -> int:
         (size,) = struct.unpack(">i", self._receive(4))
-        if not 4 <= size <= ANSWER_BYTES_MAX:
+        if not 4 <= size <= RESPONSE_BYTES_MAX:
             raise self._unreadable(f"has {size} bytes")
         return int(size)
 

@@ -1,4 +1,4 @@
-"""What answers as brokers in tests of ``broker.asking``: any bytes, or a partition with any batches."""
+"""What answers as brokers in tests of ``broker.plain_client``: any bytes, or a partition with any batches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from siltstone.broker.asking import Address
+from siltstone.broker.plain_client import Address
 from siltstone.broker.wire import codec
 from siltstone.broker.wire.apis import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA
 from siltstone.broker.wire.fields import Message
