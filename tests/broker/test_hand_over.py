@@ -383,8 +383,8 @@ def test_a_kafka_that_continues_with_the_old_metadata_log_after_a_crash_counts(o
         number += 1
     registry = load_registry(own.paths)[0]
     cluster = read_broker_settings(open_directories(own.paths, lock=False))
-    assert cluster is not None and registry.beside(cluster) is registry
+    assert cluster is not None and registry.without_handed_over(cluster) is registry
     later = dataclasses.replace(cluster, image=dataclasses.replace(cluster.image, end_offset=178))
-    assert registry.beside(later).topics == {} == registry.beside(later).brokers
+    assert registry.without_handed_over(later).topics == {} == registry.without_handed_over(later).brokers
     changed = registry.with_broker("1", {"log.retention.ms": "9"})
-    assert changed.beside(later).brokers == {"1": {"log.retention.ms": "9"}}
+    assert changed.without_handed_over(later).brokers == {"1": {"log.retention.ms": "9"}}

@@ -48,8 +48,8 @@ def looked(served: Served) -> Served:
 def counts(served: Served) -> dict[str, int | None]:
     """Stored records by topic, after all were counted."""
     served.cataloguer.refresh()
-    while not served.catalogue.facts.is_complete:
-        served.cataloguer.learn()
+    while not served.catalogue.figures.is_complete:
+        served.cataloguer.refresh_figures()
     return {row.name: row.records for row in list_topics(served.catalogue, Listing()).rows}
 
 
@@ -71,16 +71,16 @@ def test_records_are_counted_exactly_also_after_a_cleaning_and_in_look_mode(serv
 def test_a_log_is_unknown_until_it_was_counted_and_then_counted_once(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("siltstone.commands.served.FACTS_SECONDS", 0.0)
+    monkeypatch.setattr("siltstone.commands.served.FIGURES_SECONDS", 0.0)
     served.cataloguer.refresh()  # one segment
     found = [row.records for row in list_topics(served.catalogue, Listing()).rows]
-    assert found[0] == 0 and None in found and not served.catalogue.facts.is_complete
+    assert found[0] == 0 and None in found and not served.catalogue.figures.is_complete
     columns = served.catalogue.topic_columns
-    while not served.catalogue.facts.is_complete:
-        served.cataloguer.learn()
+    while not served.catalogue.figures.is_complete:
+        served.cataloguer.refresh_figures()
     assert served.catalogue.topic_columns["bytes"] is columns["bytes"], "only the facts are made again"
     before = files.bytes_read()
-    served.cataloguer.learn()
+    served.cataloguer.refresh_figures()
     assert files.bytes_read() == before
     assert counts(served) == {"empty": 0, "plain": 10, "users": 6}
 
@@ -134,7 +134,7 @@ def test_savings_are_in_the_lists(served: Served) -> None:
     row = served.catalogue.topic("users")
     assert row.saved_bytes_7d == result.bytes_before - result.bytes_after > 0
     assert served.catalogue.topic("plain").saved_bytes_7d == 0
-    unknown = served.catalogue.with_other(facts=module.Facts())
+    unknown = served.catalogue.with_changes(figures=module.SlowFigures())
     assert unknown.topic("users").saved_bytes_7d is None and unknown.topic("users").records is None
 
 

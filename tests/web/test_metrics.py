@@ -75,8 +75,8 @@ def test_logs_have_a_series_a_partition_and_above_the_bound_a_sum_a_topic(
         served.opened()["users", number].roll()
     served.opened().flush()
     served.cataloguer.refresh()
-    while not served.catalogue.facts.is_complete:
-        served.cataloguer.learn()
+    while not served.catalogue.figures.is_complete:
+        served.cataloguer.refresh_figures()
     client = client_of(served)
     by_partition = values_of(client.get("/metrics").text)
     size = [by_partition["kafka_log_log_size", "users", str(number)] for number in range(2)]

@@ -125,7 +125,7 @@ def test_before_the_first_reading_each_page_says_that_rows_may_be_missing(
 
 def test_what_could_not_be_read_again_is_shown_as_older(served: Served) -> None:
     client = client_of(served)
-    served.cataloguer.current = served.catalogue.with_other(error="disk: <b>Input/output error</b>")
+    served.cataloguer.current = served.catalogue.with_changes(error="disk: <b>Input/output error</b>")
     for path, _ in pages(client):
         answer = client.get(path)
         assert answer.status_code == 200, (path, answer.text)

@@ -47,8 +47,8 @@ def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     paths = unpack_broker(tmp_path_factory.mktemp("broker"))
     with Served(ServeOptions(paths=paths, is_look=True)) as served:
         served.cataloguer.refresh()
-        while not served.cataloguer.current.facts.is_complete:  # counts take more than one time limit
-            served.cataloguer.learn()
+        while not served.cataloguer.current.figures.is_complete:  # counts take more than one time limit
+            served.cataloguer.refresh_figures()
         yield served
 
 

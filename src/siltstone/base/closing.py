@@ -6,7 +6,8 @@ from typing import Self
 
 
 class Closing:
-    """Base of classes with a ``close``. ``with`` gives the object itself, and closes it in any case."""
+    """Base of classes with a ``close`` method, which the end of a ``with`` block calls, also after an
+    error."""
 
     def close(self) -> None:
         """Release what the object holds; a second call does nothing."""

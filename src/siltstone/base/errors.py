@@ -27,7 +27,7 @@
     ├── CompactionFailedError    a side-by-side compaction failed: the ledger is unchanged
     ├── CompactionInProgressError  a second side-by-side compaction while one runs
     ├── BusyError                a server does as much as it may at one time
-    ├── UnknownJobError          there is no such job, or no longer
+    ├── UnknownJobError          no job has this id, or it was forgotten
     ├── JobCancelledError        the job was cancelled
     ├── ChangedMeanwhileError    what was to be changed is no longer what the caller has seen
     ├── NotAllowedError          the user's role does not allow it, or the server changes nothing
@@ -75,8 +75,8 @@ _translations: list[Callable[[str], str]] = []
 
 
 def show_paths_with(translation: Callable[[str], str]) -> None:
-    """Let ``shown_path`` show other paths, which are only used within the program, as this says, also within
-    a text."""
+    """Let ``shown_path`` translate paths that are only used within the program, also where a text contains
+    them."""
     _translations.append(translation)
 
 
@@ -270,7 +270,7 @@ class UndecodableValueError(SiltstoneError, code="UNDECODABLE_VALUE"):
 
 
 class TableChangedError(
-    SiltstoneError, code="TABLE_CHANGED", advice="export again: it begins with what the table has now"
+    SiltstoneError, code="TABLE_CHANGED", advice="export again, onto the table as it is now"
 ):
     """Another export or writer has committed to the Delta or Iceberg table since this export began."""
 
@@ -299,7 +299,7 @@ class BusyError(SiltstoneError, code="BUSY", advice="try again when some of the 
 
 
 class UnknownJobError(SiltstoneError, code="UNKNOWN_JOB", advice="list the jobs"):
-    """There is no such job, or no longer."""
+    """No job has this id, or it is so old that it was forgotten."""
 
 
 class JobCancelledError(SiltstoneError, code="JOB_CANCELLED"):
@@ -375,7 +375,7 @@ class UnknownConfigError(InvalidConfigError):
 
 
 class InvalidQuotaError(LogError, code="INVALID_REQUEST", error_code=42):
-    """A quota that cannot be: of an unknown kind, for an entity that cannot have it, or with a bad value."""
+    """An invalid quota: of an unknown kind, for an entity that cannot have it, or with a bad value."""
 
 
 class PolicyViolationError(LogError, code="POLICY_VIOLATION", error_code=44):

@@ -179,7 +179,7 @@ class _DeclinedError(Exception):
 def _confirm(states: Sequence[LogState], options: PlanOptions, *, rolls: bool) -> None:
     """Ask on a terminal whether all compacted logs are to be cleaned in place. There is no question if only
     partition directories were named, or, on a terminal, if no log would change. ``rolls``: all of them are
-    rolled first. Raises _DeclinedError for no, and UsageError off a terminal."""
+    rolled first. Raises _DeclinedError for no, and UsageError without a terminal."""
     selected = [state for state in states if state.may_be_cleaned]
     if not selected or all(state.directory.is_partition_subset for state in selected):
         return
@@ -291,7 +291,7 @@ def _show(
 
 
 def _copy_text(outcome: cleaning.CleanOutcome) -> str:
-    """Where the cleaned copy is, and whether it is one; empty without a copy."""
+    """Where the copy is, and whether a log of it was cleaned; empty without a copy."""
     if outcome.out is None:
         return ""
     is_cleaned = any(result.status == CLEANED for result in outcome.results)

@@ -174,7 +174,7 @@ def configs(
 
 
 def _at_broker(broker: RemoteBroker, flags: ConfigsFlags, *, as_json: bool) -> None:
-    """The same by the protocol."""
+    """Show or change the settings of a running broker, by Kafka's protocol."""
     is_of_topics = flags.entity_type == "topics"
     reason = "--entity-type namespaces: a running broker does not know Pulsar's namespaces"
     output.refuse_if(flags.entity_type == "namespaces", reason, "pass the directories with --dir")

@@ -127,7 +127,7 @@ def erase(
                 where, command_actor(), request, dry_run=dry_run, engine=engine, progress=progress
             )
 
-    _refuse_unasked(flags.yes or flags.dry_run, "the key's records would be erased")
+    _require_answer(flags.yes or flags.dry_run, "the key's records would be erased")
     if flags.yes:
         return _show_erasures(run(dry_run=False), as_json=json_)
     search = run(dry_run=True)
@@ -241,16 +241,16 @@ def empty(
     flags = flags.at(directories)
     topic, mode = flags.required_topic(), flags.required_mode()
     run = _run_of_emptying(flags, topic, mode, quiet=json_)
-    _refuse_unasked(flags.yes or flags.dry_run, f"topic {topic} would be emptied")
+    _require_answer(flags.yes or flags.dry_run, f"topic {topic} would be emptied")
     if flags.yes:
         return _show_emptying(run(dry_run=False), as_json=json_)
-    counted = run(dry_run=True)
+    result = run(dry_run=True)
     if not flags.dry_run:
-        _show_emptying(counted, as_json=False, write=_on_standard_error)
+        _show_emptying(result, as_json=False, write=_on_standard_error)
         if not _agreed(f"empty topic {topic} by {mode}?"):
             return 1
-        counted = run(dry_run=False)
-    return _show_emptying(counted, as_json=json_)
+        result = run(dry_run=False)
+    return _show_emptying(result, as_json=json_)
 
 
 def _run_of_emptying(
@@ -313,8 +313,8 @@ def _on_standard_error(line: str) -> None:
     output.note(line)
 
 
-def _refuse_unasked(is_answered: bool, what: str) -> None:
-    """Raises UsageError off a terminal, where no question can be asked."""
+def _require_answer(is_answered: bool, what: str) -> None:
+    """Raises UsageError without a terminal on which the user can be asked, unless ``is_answered``."""
     output.refuse_if(
         not is_answered and not (sys.stdin.isatty() and sys.stderr.isatty()),
         f"{what}, and there is no terminal to ask on",

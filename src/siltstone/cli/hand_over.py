@@ -1,4 +1,5 @@
-"""``siltstone hand-over``: gives log directories to a real Kafka."""
+"""``siltstone hand-over``: writes what a real Kafka needs to start on log directories that Siltstone has
+served."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ class HandOverFlags(output.DirFlags):
     Parameters
     ----------
     release
-        The Kafka that is to start: 4.0, 4.1, 4.2 or 4.3; later ones start with any of them.
+        The release of the Kafka that is to start: 4.0, 4.1, 4.2 or 4.3; for a later release pass any of them.
     broker_config
         The broker's server.properties.
     move_metadata_to

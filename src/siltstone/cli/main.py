@@ -25,7 +25,8 @@ PROBLEM, USAGE = 1, 2
 """Exit statuses."""
 _EXTRAS = dict.fromkeys("jinja2 markupsafe fastapi starlette uvicorn".split(), "web")
 _EXTRAS |= {"confluent_kafka": "live"}
-"""The extra that installs a library that may be missing; all others come with ``spark``."""
+"""For a library that may be missing, the extra that installs it; libraries that are not named come with
+``spark``."""
 
 COMMANDS = {
     "backup": "Back up log directories to an object store; only what is new is put.",

@@ -24,7 +24,8 @@ class RecoverFlags:
     config
         A setting of the logs, key=value, such as index.interval.bytes; repeat it for more.
     broker_config
-        The broker's server.properties: settings that no topic has, and where the metadata log is.
+        The broker's server.properties: for settings that a topic does not have, and for the path of the
+        metadata log.
     check
         Also check what was flushed, and report damage in it; default: after an unclean shutdown.
     threads

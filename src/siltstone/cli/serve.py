@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 CLOSE_SECONDS = 60.0
-"""How long the logs may take to be closed after a signal; the next start recovers those that took longer."""
+"""How long closing the logs may take after a signal; the next start recovers those that are not closed
+then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +116,8 @@ def _refuse_flags(flags: ServeFlags) -> None:
 
 
 def _refuse_before_opening(options: ServeOptions, flags: ServeFlags) -> None:
-    """Raises UsageError for a listener that cannot be, before a directory is locked, or made where it is
-    missing."""
+    """Raises UsageError for a listener that is malformed, unsafe or taken, before a directory is locked or
+    created."""
     from siltstone.broker.listeners import listeners_of, refuse_taken
     from siltstone.commands.served import settings_to_serve
     from siltstone.web.running import checked_listeners

@@ -50,7 +50,7 @@ from siltstone.commands.watch import (
 from siltstone.log.names import INTERNAL_TOPICS, TopicPartition
 
 PAGE_ROWS, PAGE_MAX = 50, 500
-FACTS_SECONDS = 0.25
+FIGURES_SECONDS = 0.25
 """How long a catalogue's thread counts records at a time."""
 UNKNOWN = -1
 """In a column of numbers: not known."""
@@ -132,8 +132,9 @@ class CatalogueTotals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """Figures of logs that take longer than their states. In the order of the catalogue's ``watched``.
+class SlowFigures:
+    """Figures of logs that take longer to find than their states. In the order of the catalogue's
+    ``watched``.
 
     ``records``: a column, the records that each log stores, ``UNKNOWN`` until they were counted; None: no log
     was counted yet. ``damage``: why a log cannot be counted: a file of it is damaged, or cannot be read.
@@ -160,7 +161,7 @@ class Catalogue:
     at_ms: int
     watched: Sequence[WatchedLog] = ()
     topics: Mapping[str, WatchedTopic] = field(default_factory=dict)
-    facts: Facts = field(default_factory=Facts)
+    figures: SlowFigures = field(default_factory=SlowFigures)
     notes: tuple[str, ...] = ()
     directories: Mapping[str, bool] = field(default_factory=dict)
     error: str | None = None
@@ -176,20 +177,20 @@ class Catalogue:
     def _row_of_topic(self) -> dict[str, int]:
         return {name: row for row, name in enumerate(self.names)}
 
-    def with_other(self, **values: Any) -> Catalogue:
-        """A copy with another ``facts``, ``error`` or ``seconds``. The logs are the same, so the columns that
-        were made of them are kept."""
+    def with_changes(self, **values: Any) -> Catalogue:
+        """A copy with other ``figures``, ``error`` or ``seconds``. The logs are the same, so the columns
+        that were made of them are kept."""
         changed = replace(self, **values)
-        taken = {name: value for name, value in vars(self).items() if name in _MADE_OF_LOGS}
+        taken = {name: value for name, value in vars(self).items() if name in _DERIVED_FROM_LOGS}
         vars(changed).update(taken)
         return changed
 
     @cached_property
     def partition_columns(self) -> Mapping[str, npt.NDArray[Any]]:
-        """By name a column with a row a partition: ``topic`` is the topic's row, ``state`` the state's place
+        """By name a column with a row a partition: ``topic`` is the topic's row, ``state`` the state's index
         in ``STATES``, ``reason`` that in ``reasons``; unknown numbers are ``UNKNOWN``. ``is_read``: is the
         log compacted, and was it read?"""
-        records = self.facts.records
+        records = self.figures.records
         unknown = np.full(len(self.watched), UNKNOWN, np.int64)
         return {**self._log_columns, "records": unknown if records is None else records}
 
@@ -198,7 +199,7 @@ class Catalogue:
         """The columns of partitions that are made of the logs."""
         logs, count = self.watched, len(self.watched)
         row_of = self._row_of_topic
-        place_of_reason = {reason: place for place, reason in enumerate(self.reasons)}
+        code_of_reason = {reason: code for code, reason in enumerate(self.reasons)}
 
         def column(values: Iterable[int], kind: Any = np.int64) -> npt.NDArray[Any]:
             return np.fromiter(values, kind, count)
@@ -210,7 +211,7 @@ class Catalogue:
             "topic": column(row_of[log.topic_partition.topic] for log in logs),
             "partition": column(log.topic_partition.partition for log in logs),
             "state": column((_CODE[log.state] for log in logs), np.int8),
-            "reason": column((place_of_reason[log.reason] for log in logs), np.int32),
+            "reason": column((code_of_reason[log.reason] for log in logs), np.int32),
             "is_read": column((bounds is not None for bounds in ranges), np.bool_),
             "is_uncleanable": column((log.uncleanable is not None for log in logs), np.bool_),
             "bytes": column(log.size for log in logs),
@@ -227,7 +228,7 @@ class Catalogue:
     @cached_property
     def topic_columns(self) -> Mapping[str, npt.NDArray[Any]]:
         """By name a column with a row a topic, in the order of ``names``."""
-        saved = self.facts.saved_bytes_7d
+        saved = self.figures.saved_bytes_7d
         known_saved = (UNKNOWN if saved is None else saved.get(name, 0) for name in self.names)
         return {
             **self._topic_columns,
@@ -300,7 +301,8 @@ class Catalogue:
 
     @cached_property
     def reasons(self) -> list[str]:
-        """The distinct reasons of the logs' states, sorted: the column ``reason`` has places in this list."""
+        """The distinct reasons of the logs' states, sorted: the column ``reason`` has indexes into this
+        list."""
         return sorted({log.reason for log in self.watched})
 
     @cached_property
@@ -314,7 +316,7 @@ class Catalogue:
         of name."""
         columns = self._log_columns
         is_damaged = columns["is_uncleanable"] | (columns["state"] == _CODE[UNREADABLE])
-        for topic_partition in self.facts.damage:
+        for topic_partition in self.figures.damage:
             with contextlib.suppress(UnknownTopicError):
                 is_damaged[self.row_of(topic_partition)] = True
         return np.flatnonzero(is_damaged).astype(np.int64)
@@ -331,8 +333,8 @@ class Catalogue:
 
     @cached_property
     def policies(self) -> list[str]:
-        """The distinct policies of topics, sorted: the column ``policy`` has places in this list. "" stands
-        for one that is not known."""
+        """The distinct policies of topics, sorted: the column ``policy`` has indexes into this list. ""
+        stands for one that is not known."""
         return sorted({policy for policy, *_ in self._setting_rows})
 
     @cached_property
@@ -358,9 +360,9 @@ class Catalogue:
 
     def _setting_columns(self) -> dict[str, npt.NDArray[Any]]:
         """The settings that lists show."""
-        rows, place = self._setting_rows, {policy: code for code, policy in enumerate(self.policies)}
+        rows, code_of = self._setting_rows, {policy: code for code, policy in enumerate(self.policies)}
         return {
-            "policy": np.array([place[row[0]] for row in rows], np.int64),
+            "policy": np.array([code_of[row[0]] for row in rows], np.int64),
             "retention_ms": np.array([row[1] for row in rows], np.int64),
             "retention_bytes": np.array([row[2] for row in rows], np.int64),
             "min_dirty_ratio": np.array([row[3] for row in rows], np.float64),
@@ -396,7 +398,9 @@ class Catalogue:
             bytes=log.size,
             segments=log.segment_count,
             records=None if records == UNKNOWN else records,
-            damage=log.reason if log.state == UNREADABLE else self.facts.damage.get(log.topic_partition, ""),
+            damage=log.reason
+            if log.state == UNREADABLE
+            else self.figures.damage.get(log.topic_partition, ""),
         )
 
     def partitions_of(self, topic: str) -> list[PartitionRow]:
@@ -406,7 +410,7 @@ class Catalogue:
 
     def damage_of(self, topic: str) -> str:
         """Why a file of a topic cannot be read, "" if none was met. Raises UnknownTopicError."""
-        if not self.facts.damage and not self.totals.states.get(UNREADABLE):
+        if not self.figures.damage and not self.totals.states.get(UNREADABLE):
             return ""
         return next((row.damage for row in self.partitions_of(topic) if row.damage), "")
 
@@ -467,12 +471,12 @@ class Catalogue:
         )
 
 
-_MADE_OF_LOGS = frozenset(
+_DERIVED_FROM_LOGS = frozenset(
     "names _row_of_topic _log_columns _topic_columns policies _first_rows totals by_dirty_ratio "
     "uncleanable_rows sums_by_directory queue_texts name_texts reasons "
     "not_cleanable_yet_bytes".split()
 )
-"""The cached properties of a catalogue that do not depend on its facts."""
+"""The cached properties of a catalogue that do not depend on its slow figures."""
 
 
 def is_internal(topic: str) -> bool:
@@ -573,9 +577,9 @@ class Cataloguer(Closing):
     """Refreshes the catalogue in a thread, again and again.
 
     A refresh follows ``every_seconds`` after the last one, or ten times as long as that took, if this is
-    longer. A change by the server asks for one at once (``refresh_soon``). ``facts``: returns the facts of
-    the logs. It is called at each refresh, and between two while the facts are not complete, and works for
-    ``FACTS_SECONDS`` at most.
+    longer. A change by the server asks for one at once (``refresh_soon``). ``figures``: returns the slow
+    figures of the logs. It is called at each refresh, and between two while they are not complete, and works
+    for ``FIGURES_SECONDS`` at most.
     """
 
     def __init__(
@@ -584,9 +588,9 @@ class Cataloguer(Closing):
         clock: Clock,
         *,
         every_seconds: float = 5.0,
-        facts: Callable[[Sequence[WatchedLog]], Facts] = lambda _: Facts(),
+        figures: Callable[[Sequence[WatchedLog]], SlowFigures] = lambda _: SlowFigures(),
     ) -> None:
-        self._watch, self._clock, self._every, self._facts = watch, clock, every_seconds, facts
+        self._watch, self._clock, self._every, self._figures = watch, clock, every_seconds, figures
         self._lock = threading.Lock()
         self._wake, self._is_closed = threading.Event(), False
         self._thread: threading.Thread | None = None
@@ -602,10 +606,10 @@ class Cataloguer(Closing):
         while not self._is_closed:
             until = time.monotonic() + max(self._every, 10 * self.current.seconds)
             # A third of one core at most, so that a large log is counted without being felt.
-            while not self.current.facts.is_complete and time.monotonic() < until:
-                if self._wake.wait(2 * FACTS_SECONDS):
+            while not self.current.figures.is_complete and time.monotonic() < until:
+                if self._wake.wait(2 * FIGURES_SECONDS):
                     break
-                self.learn()
+                self.refresh_figures()
             self._wake.wait(max(until - time.monotonic(), 0))
             if not self._is_closed:
                 self._wake.clear()
@@ -629,43 +633,43 @@ class Cataloguer(Closing):
             except Exception as error:
                 if not isinstance(error, (SiltstoneError, OSError)):
                     _logger.exception("The catalogue could not be refreshed")
-                built = self.current.with_other(error=str(error), seconds=time.monotonic() - began)
+                built = self.current.with_changes(error=str(error), seconds=time.monotonic() - began)
             self.current = built
             return built
 
-    def learn(self) -> Catalogue:
-        """Ask for more facts of the same logs."""
+    def refresh_figures(self) -> Catalogue:
+        """Find more of the slow figures of the same logs."""
         with self._lock:
             try:
-                self.current = self.current.with_other(facts=self._facts(self.current.watched))
+                self.current = self.current.with_changes(figures=self._figures(self.current.watched))
             except OSError as error:
-                self.current = self.current.with_other(error=str(error))
+                self.current = self.current.with_changes(error=str(error))
             return self.current
 
     def outline(self) -> Catalogue:
         """The names alone, which are there long before all files are read. Raises SiltstoneError, OSError."""
         with self._lock:
-            self.current = self._of(self._watch.outline(), time.monotonic(), facts=Facts())
+            self.current = self._catalogue_of(self._watch.outline(), time.monotonic(), figures=SlowFigures())
             return self.current
 
     def _build(self, began: float) -> Catalogue:
         snapshot = self._watch.snapshot()
         if snapshot.error is not None:
             raise UsageError(snapshot.error, advice="look at the directories")
-        built = self._of(snapshot, began, facts=self._facts(snapshot.logs), is_complete=True)
+        built = self._catalogue_of(snapshot, began, figures=self._figures(snapshot.logs), is_complete=True)
         # The columns are made here, in this thread, and not by the first request.
         _ = built.totals, built.topic_columns, built._first_rows, built.by_dirty_ratio
         _ = built.sums_by_directory, built.queue_texts, built.name_texts
         return built
 
-    def _of(
-        self, snapshot: WatchSnapshot, began: float, *, facts: Facts, is_complete: bool = False
+    def _catalogue_of(
+        self, snapshot: WatchSnapshot, began: float, *, figures: SlowFigures, is_complete: bool = False
     ) -> Catalogue:
         return Catalogue(
             at_ms=snapshot.at_ms,
             watched=snapshot.logs,
             topics=self._watch.topics,
-            facts=facts,
+            figures=figures,
             notes=snapshot.notes,
             directories=snapshot.directories,
             is_complete=is_complete,

@@ -318,8 +318,8 @@ def clean(
         make_engine = engine or _engine_for(request, states)
         engine_of_run = functools.cache(lambda: make_engine(request, progress))
         if isinstance(destination, StoredCopy):
-            destination.workers = lambda: engine_of_run() if engine_of_run.cache_info().currsize else None
-            destination.start_workers = engine_of_run
+            destination.engine = lambda: engine_of_run() if engine_of_run.cache_info().currsize else None
+            destination.start_engine = engine_of_run
         cleaner = _cleaner(request, destination, engine_of_run, progress)
         results, excluded = _run_cleaner(cleaner, destination, audit, request.plan_options(now_ms))
         # The first call starts the engine; there was none if there was nothing to clean.
@@ -390,7 +390,7 @@ def refuse_all_topics(states: Sequence[LogState], _options: PlanOptions) -> None
 
 def _roll(states: Sequence[LogState], clock: Clock) -> None:
     """Roll the active segments of the logs that may be cleaned, so that the records in them can be cleaned.
-    An error of a log is not raised: planning meets it again, and reports it."""
+    An error of a log is not raised: the planning of the log reports it."""
     for state in states:
         if state.config is None or not state.may_be_cleaned:
             continue
@@ -545,7 +545,7 @@ def _refuse_other_objects(out: Path) -> None:
 def _refuse_directories(request: CleanRequest, directories: list[LogDirectory]) -> None:
     """Raises UsageError for outputs inside the directories, DirectoryRefusedError for directories that this
     request may not clean."""
-    refuse_outputs_inside(request, {directory.place: directory.path for directory in directories})
+    refuse_outputs_inside(request, {directory.device_and_inode: directory.path for directory in directories})
     for directory in directories:
         refuse_unclean(directory)
         if request.in_place:
@@ -565,9 +565,9 @@ def refuse_outputs_inside(request: CleanRequest, directories: Mapping[tuple[int,
                 raise UsageError(reason, path=path, advice="pass another path")
             continue
         above = [] if path is None else [parent for parent in path.resolve().parents if files.exists(parent)]
-        for place in [files.stat(parent).device_and_inode for parent in above]:
-            if place in directories:
-                reason = f"{flag}: the path is inside {directories[place]}, and no broker would start with it"
+        for key in [files.stat(parent).device_and_inode for parent in above]:
+            if key in directories:
+                reason = f"{flag}: the path is inside {directories[key]}, and no broker would start with it"
                 raise UsageError(reason, path=path, advice="pass another path")
 
 
@@ -654,7 +654,7 @@ def undo(folder: Path, topics: Sequence[str] = (), *, dry_run: bool = False) -> 
     kept = [(path, log) for path, log in kept if not topics or log.topic_partition.topic in topics]
     roots = [Path(log.path).resolve().parent for _, log in kept]
     with locked_directories(roots, dry_run=dry_run) as opened:
-        by_inode = {directory.place: directory for directory in opened}
+        by_inode = {directory.device_and_inode: directory for directory in opened}
         parents = {Path(log.path).parent for _, log in kept}
         directories = {path: by_inode[files.stat(path.resolve()).device_and_inode] for path in parents}
         return undo_logs(kept, directories, interruption.current().critical, dry_run=dry_run)

@@ -3,13 +3,14 @@ back from it.
 
 ::
 
-    log start     first dirty        first uncleanable             high watermark      end
-        │  clean  │      dirty       │  held back by the least of … │  …               │
-                                     └ active segment · watermark · open transaction · min lag · ledger
+    log start     first dirty        first uncleanable         high watermark       end
+        │  clean  │      dirty       │  held back              │         …          │
+                                     └ the lowest of: active segment · high watermark ·
+                                       open transaction · min lag · ledger
 
-``Blocker`` says why a record is not in the range yet, and until when; ``why_not_cleaned`` says the same of a
-log in one sentence. The rules are those of ``compaction.inplace.ranges``, for an open log with the bounds of
-the embedded cleaner, for one that is only read with those of its checkpoints.
+``Blocker`` says why a record is not in the range yet, and until when; ``ratio_sentence`` says why a log with
+dirty records is not due. The rules are those of ``compaction.inplace.ranges``, for an open log with the
+bounds of the embedded cleaner, for one that is only read with those of its checkpoints.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ class Blocker:
 
 @dataclass(frozen=True, kw_only=True)
 class CleaningConditions:
-    """A log, and what bears on its cleaning at ``now_ms``.
+    """A log, and what decides whether it is cleaned at ``now_ms``.
 
     ``checkpoint``: its entry in the cleaner checkpoint, None without one; ``uncleanable``: why the cleaner
-    skips it; ``is_paused``: the cleaner leaves it alone until it is resumed; ``is_being_cleaned``;
-    ``place``: in the queue of logs that are due, from 1 on, None if it is not known; ``skipped``: another
+    skips it; ``is_paused``: the cleaner leaves it alone until it is resumed; ``is_being_cleaned``; ``place``:
+    its number in the queue of logs that are due, from 1 on, None if it is not known; ``skipped``: another
     reason why it is not cleaned, such as tiered storage, "" without one.
     """
 
@@ -110,7 +111,7 @@ class CleaningConditions:
     def blockers(self) -> list[Blocker]:
         """Why records cannot be cleaned yet, each reason from a segment's base on. Reasons that usually last
         longer come first."""
-        return [*self._active(), *self._unreplicated(), *self._young(), *self._other_bounds()]
+        return [*self._active(), *self._unreplicated(), *self._within_min_lag(), *self._other_bounds()]
 
     def blocker_of(self, offset: int) -> Blocker | None:
         """Why the record at ``offset`` cannot be cleaned yet; None if it is in the cleanable range."""
@@ -151,7 +152,7 @@ class CleaningConditions:
             blockers.append(Blocker(code=OPEN_TRANSACTION, offset=self._base_of(first), sentence=sentence))
         return blockers
 
-    def _young(self) -> list[Blocker]:
+    def _within_min_lag(self) -> list[Blocker]:
         """A blocker for each segment that is younger than ``min.compaction.lag.ms``, or follows one: the last
         first, since it waits for all before it."""
         lag_ms, blockers, until_ms = self.log_config.min_compaction_lag_ms, list[Blocker](), None
@@ -198,7 +199,7 @@ def conditions_of(
     is_paused: bool = False,
     place: int | None = None,
 ) -> CleaningConditions:
-    """The conditions of a log, with what ``watched``, its row of the catalogue, says of it."""
+    """The conditions of a log, whose row in the catalogue is ``watched``."""
     is_skipped = watched.snapshot is None and watched.state not in (CLEANING,)
     return CleaningConditions(
         log=log,
@@ -214,7 +215,7 @@ def conditions_of(
 
 
 def _checkpoint_of(log: ReadableLog) -> int | None:
-    """Of a log that is only read, the checkpoint it was opened with; 0 stands for none there."""
+    """The checkpoint with which a read-only log was opened; None for 0, which stands for none."""
     return (log.first_dirty_offset or None) if isinstance(log, ReadOnlyLog) else None
 
 
@@ -231,8 +232,8 @@ def open_transactions(log: ReadableLog) -> Mapping[int, int]:
 
 
 def ratio_sentence(conditions: CleaningConditions) -> str:
-    """Why a log with something dirty is not due: what is missing, and the date from which it is all the
-    same."""
+    """Why a log with dirty records is not due: how many dirty bytes are missing, and the time at which
+    ``max.compaction.lag.ms`` makes it due."""
     cleanable, ratio = conditions.range, conditions.log_config.min_cleanable_dirty_ratio
     text = f"{cleanable.dirty_ratio:.2f} of the bytes are dirty, more than {ratio:.2f} are needed"
     missing = ranges.missing_bytes(cleanable, ratio)

@@ -56,7 +56,7 @@ def partitions_of(served: Served, topic: str) -> tuple[int, ...]:
 
 
 def partition_named(served: Served, topic: str, partition: int) -> TopicPartition:
-    """A partition that is here. Raises UnknownTopicError."""
+    """A partition of these directories. Raises UnknownTopicError if they do not have it."""
     if partition not in partitions_of(served, topic):
         raise UnknownTopicError(f"topic {topic[:256]!r} has no partition {partition}")
     return TopicPartition(topic, partition)
@@ -73,7 +73,7 @@ class PartitionReplicas:
 
 def replicas_of(served: Served, broker_id: int, topic: str, partition: int) -> PartitionReplicas:
     """The replicas: in look mode from the broker's metadata, if it is there; else this broker alone, whose
-    id is ``broker_id``. The partition is here. Raises SiltstoneError, OSError."""
+    id is ``broker_id``. The directories have the partition. Raises SiltstoneError, OSError."""
     if served.manager is None:
         snapshot = served.snapshot()
         known = snapshot.replicas_of(snapshot.topic(topic), partition)

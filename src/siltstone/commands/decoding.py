@@ -1,5 +1,5 @@
-"""Keys, values and headers as people read them: ``decode`` gives the text, what kind it is, and its full
-size.
+"""Keys, values and headers as text for display: ``decode`` returns the text, its kind, and the size of all
+bytes.
 
 ``auto`` takes the first that fits: a decoder of Kafka's internal topics, JSON, UTF-8 without control
 characters, an integer of 4 or 8 bytes, the header of Confluent's serializers (a zero byte and a schema id),

@@ -125,30 +125,30 @@ class Snapshot:
         self,
         paths: Sequence[Path],
         broker: Config,
-        before: Snapshot | None = None,
+        metadata_from: Snapshot | None = None,
         directories: list[LogDirectory] | None = None,
-        earlier: Snapshot | None = None,
+        registry_from: Snapshot | None = None,
     ) -> None:
-        """``before``: an earlier snapshot, whose broker's metadata is used again; ``directories``: those of
-        ``paths`` if they were listed just now; ``earlier``: a snapshot whose registry of topics is used again
-        if its files are the same.
+        """``metadata_from``: an earlier snapshot, whose broker's metadata is used again; ``directories``:
+        those of ``paths`` if they were listed just now; ``registry_from``: a snapshot whose registry of
+        topics is used again if its files are the same.
 
         Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError.
         """
-        if before is not None:
-            self._metadata = before._metadata
+        if metadata_from is not None:
+            self._metadata = metadata_from._metadata
         self.paths = tuple(paths)
         self.broker = broker
         self.directories = open_directories(paths, lock=False) if directories is None else directories
         roots = sorted({directory.path for directory in self.directories})
         self.registry_files = registry_files(roots)
-        if earlier is not None and earlier.registry_files == self.registry_files:
-            self.registry: TopicRegistry = earlier.registry
+        if registry_from is not None and registry_from.registry_files == self.registry_files:
+            self.registry: TopicRegistry = registry_from.registry
         else:
             self.registry = load_registry(roots)[0] if roots else NO_TOPICS
             if self.registry.is_handed_over and isinstance(self._metadata, ClusterSettings):
-                self.registry = self.registry.beside(self._metadata)
-        self.broker = self.registry.over(broker)
+                self.registry = self.registry.without_handed_over(self._metadata)
+        self.broker = self.registry.with_dynamic_settings(broker)
         self.partitions = {
             topic_partition: path
             for directory in self.directories

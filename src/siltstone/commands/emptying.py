@@ -7,7 +7,7 @@ do not.
                  after delete.retention.ms. Consumers that keep a table of the topic learn of each deletion.
     truncate     log start := end, segments removed. No consumer learns of it: one that is behind continues at
                  the end, and a table keeps what it has. Kafka refuses this for cleanup.policy=compact
-                 (POLICY_VIOLATION), so that it is not done unknowingly; here it is a mode to choose.
+                 (POLICY_VIOLATION), so that users do not do it by mistake; here it is a mode of its own.
 
 ``tombstones`` is for compacted topics. Either can be interrupted, and run again.
 """
@@ -159,8 +159,8 @@ def preview_emptying(
     counter: SegmentCounter | None = None,
     counts_keys: bool = True,
 ) -> Emptying:
-    """A dry run: the records, keys and bytes that would go. Raises TooManyKeysError, CorruptRecordError,
-    OSError."""
+    """A dry run: the records, keys and bytes that would be removed. Raises TooManyKeysError,
+    CorruptRecordError, OSError."""
     counter = counter or SegmentCounter()
     partitions = []
     for log in logs:

@@ -17,7 +17,7 @@ from siltstone.compaction.inplace.planning import LogState
 
 ENGINES = ("auto", "spark", "process")
 SPARK_BYTES = 256 << 20
-"""``auto`` takes Spark if the logs have so many bytes together, or more.
+"""``auto`` uses Spark if the logs have so many bytes together, or more.
 
 On two cores Spark, with its start, is slower up to about a gigabyte. With more cores it is faster from a
 smaller size on: the number is a compromise for machines of all sizes."""
@@ -62,8 +62,8 @@ def use_stores(options: Mapping[str, str] | None = None) -> None:
 
 
 def start_java(master: str | None, settings: Mapping[str, str]) -> None:
-    """Start Java ahead of a session on ``master``, so that Java and Python load what they need beside each
-    other. Not if PySpark is imported already, or if Spark's own launcher must start Java
+    """Start Java before a session on ``master`` needs it, so that Java and Python load at the same time. Not
+    if PySpark is imported already, or if Spark's own launcher must start Java
     (``java.can_start``). Errors are ignored: the session's start reports them."""
     if "pyspark" in sys.modules:
         return

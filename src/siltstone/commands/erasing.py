@@ -84,7 +84,7 @@ KEY_FORMATS = ("utf8", "hex", "base64")
 KEYS_MAX = 1000
 """Keys of one run: each is compared with each record."""
 NOT_COMPACTED_ADVICE = (
-    "its records go with their segments: lower retention.ms, or siltstone delete-records; "
+    "retention deletes its records with their segments: lower retention.ms, or siltstone delete-records; "
     "cleanup.policy=compact would keep the last record of each key"
 )
 _SENTENCES = {
@@ -131,20 +131,20 @@ class KeyFingerprint:
 
     @classmethod
     def of(cls, key: bytes, salt: bytes | None = None) -> KeyFingerprint:
-        """A new one, with a random salt unless one is passed."""
+        """The fingerprint of ``key``, with a random salt unless one is passed."""
         salt = secrets.token_bytes(16) if salt is None else salt
         return cls(salt=salt.hex(), sha256=hashlib.sha256(salt + key).hexdigest())
 
     @classmethod
     def parse(cls, document: object) -> KeyFingerprint | None:
-        """That of a line of the audit log; None if it has none."""
+        """The fingerprint in a line of the audit log; None if it has none."""
         if not isinstance(document, Mapping):
             return None
         salt, digest = document.get("salt"), document.get("sha256")
         return cls(salt=salt, sha256=digest) if isinstance(salt, str) and isinstance(digest, str) else None
 
     def is_of(self, key: bytes) -> bool:
-        """Is it that of ``key``?"""
+        """Is it the fingerprint of ``key``?"""
         try:
             return hashlib.sha256(bytes.fromhex(self.salt) + key).hexdigest() == self.sha256
         except ValueError:
@@ -382,11 +382,11 @@ def find_keys(
     """A dry run: where the keys are. Raises OSError."""
     keys, notes = list(earlier), _notes(topic)
     searches = search_keys(topic, keys, lambda done, total: progress(topic.name, "searching", done, total))
-    looked = {
+    erasures = {
         key: _found_erasure(topic.name, of_key, earlier[key], notes)
         for key, of_key in zip(keys, searches, strict=True)
     }
-    return Erasures(topic=topic.name, dry_run=True, keys=[looked[key] for key in request.keys])
+    return Erasures(topic=topic.name, dry_run=True, keys=[erasures[key] for key in request.keys])
 
 
 def _found_erasure(topic: str, search: KeySearch, earlier: EarlierRuns, notes: Sequence[str]) -> Erasure:

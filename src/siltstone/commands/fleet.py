@@ -67,10 +67,10 @@ it swaps them, the jobs of the others keep the workers busy."""
 STOPPED_BEFORE_BROKER = "stopped by --stop-after before its turn; run again to go on"
 COPIED_BEFORE = "its copy is there already; remove it to have the broker copied again"
 NO_TOPIC = "it has no partition of the chosen topics"
-_NAMED = 4
+_PATHS_IN_ERROR = 4
 """How many paths an error names."""
 _WILDCARDS = re.compile(r"[*?[]")
-_NO_BROKERS = ("lost+found",)
+_NOT_BROKERS = ("lost+found",)
 """Directories that a pattern may match although they are no broker's: a file system has them at its root."""
 _logger = logging.getLogger("siltstone.cleaner")
 
@@ -116,16 +116,16 @@ def find_brokers(patterns: Sequence[str], topics: Sequence[str] = ()) -> list[Fl
     brokers = [_broker(name, path, topics) for name, path in _matches(patterns)]
     others = [str(broker.path) for broker in brokers if not broker.directories and broker.error is None]
     if others:
-        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        more = f" and {len(others) - _PATHS_IN_ERROR} more" if len(others) > _PATHS_IN_ERROR else ""
         raise NotALogDirectoryError(
-            "it is no broker's: neither a Kafka log directory, nor is one directly in it",
-            path=f"{', '.join(others[:_NAMED])}{more}",
+            "it belongs to no broker: it is not a Kafka log directory, and has none directly in it",
+            path=f"{', '.join(others[:_PATHS_IN_ERROR])}{more}",
             advice="let the pattern match only the directories of brokers",
         )
     holders: dict[tuple[int, int], FleetBroker] = {}
     for broker in brokers:
-        for place, path in broker.directories.items():
-            other = holders.setdefault(place, broker)
+        for device_and_inode, path in broker.directories.items():
+            other = holders.setdefault(device_and_inode, broker)
             if other is not broker:
                 reason = f"--fleet: the log directory is matched twice, as {other.name} and {broker.name}"
                 raise UsageError(reason, path=path, advice="let the patterns match each broker once")
@@ -161,7 +161,7 @@ def _matches(patterns: Sequence[str]) -> list[tuple[str, Path]]:
                 f"--fleet {pattern}: '**' is not allowed", advice="pass a pattern for each depth"
             )
         matched = [path for path in map(Path, files.matching(pattern)) if files.is_directory(path)]
-        matched = [path for path in matched if path.name not in _NO_BROKERS]
+        matched = [path for path in matched if path.name not in _NOT_BROKERS]
         if not matched:
             advice = "pass a pattern in quotes, such as 'ROOT/*/'"
             raise UsageError(f"--fleet {pattern}: there is no such directory", advice=advice)
@@ -258,7 +258,7 @@ class BrokerResult:
     has_changed: bool = False
 
     def fill(self, outcome: CleanOutcome) -> None:
-        """Set what a cleaning has brought."""
+        """Set the fields from the outcome of the broker's cleaning."""
         results = outcome.results
         self.totals, self.notes = Totals.of(results), outcome.notes
         self.failed = [replace(result, settings={}) for result in failures(results)]
@@ -271,7 +271,7 @@ class BrokerResult:
         elif self.totals.cleaned:
             self.status = CLEANED
         elif results:
-            # Of a topic that is not compacted is nothing to say, unless there are no others.
+            # Logs of topics that are not compacted count only if there are no others.
             others = [log for log in results if log.status != SKIPPED] or results
             ((self.status, self.reason), _), *_ = Counter(
                 (log.status, log.reason) for log in others
@@ -283,7 +283,7 @@ class BrokerResult:
 
 
 OnBroker = Callable[[BrokerResult, CleanOutcome], None]
-"""Called with a broker's result, and with all that its cleaning brought."""
+"""Called with a broker's result, and with the outcome of its cleaning."""
 OnProgress = Callable[[int, int], None]
 """Called with the brokers and the logs that are done so far."""
 
@@ -310,7 +310,7 @@ class Fleet:
         resolve_now_ms(request.now_ms, self._clock)
         _refuse_settings(request)
         self.brokers = find_brokers(options.fleet, request.topics)
-        self._refuse_places()
+        self._refuse_outputs()
         uses_spark = request.uses_spark(lambda: _log_bytes(self.brokers, request.topics))
         default = BROKERS_AT_ONCE if uses_spark else min(BROKERS_AT_ONCE, os.cpu_count() or 1)
         at_once = default if options.brokers_at_once is None else options.brokers_at_once
@@ -341,9 +341,9 @@ class Fleet:
         """The engine that cleaned; None if there was nothing to clean."""
         return next((result.engine for result in self.results if result.engine is not None), None)
 
-    def _refuse_places(self) -> None:
+    def _refuse_outputs(self) -> None:
         """Raises UsageError for outputs that are there already, or inside a broker's log directory."""
-        directories = {place: path for broker in self.brokers for place, path in broker.directories.items()}
+        directories = {key: path for broker in self.brokers for key, path in broker.directories.items()}
         cleaning.refuse_outputs_inside(self._request, directories)
         report = self._request.report
         if report is not None and files.exists(report):

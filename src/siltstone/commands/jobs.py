@@ -6,8 +6,8 @@
        │               ├─► failed      ``error`` says why
        └─► cancelled ◄─┘               the work notices ``Progress.check``
 
-``AT_ONCE`` jobs run at the same time; the others wait in order. The last ``KEPT`` jobs are kept in memory
-while the process runs.
+``CONCURRENT_JOBS`` jobs run at the same time; the others wait in order. The last ``REMEMBERED_JOBS`` jobs are
+kept in memory while the process runs.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from siltstone.base.closing import Closing
 from siltstone.base.errors import BusyError, JobCancelledError, SiltstoneError, UnknownJobError
 from siltstone.commands.explain_page import counted
 
-AT_ONCE = 2
-QUEUED_MAX = 100
-KEPT = 200
+CONCURRENT_JOBS = 2
+UNFINISHED_MAX = 100
+REMEMBERED_JOBS = 200
 QUEUED, RUNNING, DONE, FAILED, CANCELLED = "queued", "running", "done", "failed", "cancelled"
 _logger = logging.getLogger("siltstone")
 
@@ -81,7 +81,7 @@ Work = Callable[[Progress], object]
 
 
 class Jobs(Closing):
-    """Runs jobs in ``AT_ONCE`` threads. Safe in several threads."""
+    """Runs jobs in ``CONCURRENT_JOBS`` threads. Safe in several threads."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -89,10 +89,10 @@ class Jobs(Closing):
         self._jobs: dict[str, BackgroundJob] = {}
         self._futures: dict[str, Future[None]] = {}
         self._cancelled: set[str] = set()
-        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="siltstone-job")
+        self._pool = ThreadPoolExecutor(CONCURRENT_JOBS, thread_name_prefix="siltstone-job")
 
     def submit(self, kind: str, target: str, user: str, work: Work) -> BackgroundJob:
-        """Queue a job. Raises BusyError if too many wait, or if the same job waits or runs."""
+        """Queue a job. Raises BusyError if too many wait or run, or if the same job waits or runs."""
         job = BackgroundJob(
             id=secrets.token_hex(8),
             kind=kind,
@@ -102,12 +102,12 @@ class Jobs(Closing):
             created_ms=self._clock.now_ms(),
         )
         with self._lock:
-            waiting = [other for other in self._jobs.values() if not other.has_ended]
-            if any((other.kind, other.target) == (kind, target) for other in waiting):
+            unfinished = [other for other in self._jobs.values() if not other.has_ended]
+            if any((other.kind, other.target) == (kind, target) for other in unfinished):
                 raise BusyError(f"a job {kind} {target} waits or runs already", advice="wait for its end")
-            if len(waiting) >= QUEUED_MAX:
+            if len(unfinished) >= UNFINISHED_MAX:
                 raise BusyError(
-                    f"{counted(len(waiting), 'job waits', 'jobs wait')} already",
+                    f"{counted(len(unfinished), 'job waits or runs', 'jobs wait or run')} already",
                     advice="wait for some of them",
                 )
             self._jobs[job.id] = job
@@ -117,7 +117,7 @@ class Jobs(Closing):
 
     def _forget_old(self) -> None:
         ended = [job.id for job in self._jobs.values() if job.has_ended]
-        for job_id in ended[: max(len(self._jobs) - KEPT, 0)]:
+        for job_id in ended[: max(len(self._jobs) - REMEMBERED_JOBS, 0)]:
             del self._jobs[job_id]
             self._futures.pop(job_id, None)
 
@@ -162,7 +162,7 @@ class Jobs(Closing):
         return self.get(job_id)
 
     def all(self) -> list[BackgroundJob]:
-        """All jobs that are remembered, the newest first."""
+        """All jobs in memory, the newest first."""
         with self._lock:
             return list(reversed(self._jobs.values()))
 

@@ -1,12 +1,12 @@
-"""The last offset of each key above the cleaner checkpoint: what a page of the view *latest* asks.
+"""The last offset of each key above the cleaner checkpoint, for pages of the view *latest*.
 
-Below the checkpoint a key stands once, so a record there is the last of its key unless the key occurs above.
-Of a key a 64-bit half of its keyed hash is kept, and the offset: 16 bytes, sorted by hash. With 16 million
+Below the checkpoint each key has one record, which is the last of its key unless the key occurs above. For
+each key, 16 bytes are kept: half of its keyed hash (64 bits) and the offset, sorted by hash. With 16 million
 keys, the most that fit, two keys of a log share a hash with a probability of 1 in 100,000; one of them would
 then be missing from the view.
 
-``LatestViews`` keeps them for the logs that were asked about, within a bound for all of them: the one that
-was not used for the longest time is dropped. They are built in the background and then brought up to date by
+``LatestViews`` keeps them for the logs that were requested, within a bound for all of them: the least
+recently used ones are dropped. They are built in the background and then brought up to date by
 requests.
 """
 
@@ -31,7 +31,7 @@ from siltstone.log.reading import LogReader
 KEPT_BYTES = 256 << 20
 """Bytes of all key entries that are kept."""
 ENTRY_BYTES = 16
-_BUILT_AT_ONCE = 2
+_CONCURRENT_BUILDS = 2
 """Logs whose keys are built in the background at one time."""
 _MERGED_AT = 1 << 18
 """Entries that are collected before they are merged, at least."""
@@ -44,7 +44,7 @@ class WorkBudget(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Must the request come to its end?"""
+        """Is the budget used up, so that the request must end?"""
         ...
 
 
@@ -83,7 +83,7 @@ class LatestKeys:
         return 1.0 if span <= 0 else min((self.end - self.base) / span, 1.0)
 
     def goal(self) -> int:
-        """The offset up to which the log can be covered now."""
+        """The end of the records that can be covered now: last stable offset or high watermark."""
         view = self._log.view
         return view.last_stable_offset if self._isolation == READ_COMMITTED else view.high_watermark
 
@@ -150,9 +150,9 @@ class LatestKeys:
         if not len(words):
             return rows
         hashes, _ = hashes_of(columns, rows, self._hash_key)
-        places = np.minimum(np.searchsorted(words, hashes), len(words) - 1)
-        is_known = words[places] == hashes
-        return np.asarray(rows[~is_known | (offsets[places] == columns.offset[rows])])
+        entries = np.minimum(np.searchsorted(words, hashes), len(words) - 1)
+        is_known = words[entries] == hashes
+        return np.asarray(rows[~is_known | (offsets[entries] == columns.offset[rows])])
 
 
 def _last_of_each(words: Words, offsets: Int64) -> tuple[Words, Int64]:
@@ -175,11 +175,12 @@ class LatestViews:
         self, kept_bytes: int = KEPT_BYTES, start: Callable[[Callable[[], None]], None] = _start_thread
     ) -> None:
         self._kept_bytes, self._start = kept_bytes, start
-        self._lock, self._slots = threading.Lock(), threading.BoundedSemaphore(_BUILT_AT_ONCE)
+        self._lock, self._slots = threading.Lock(), threading.BoundedSemaphore(_CONCURRENT_BUILDS)
         self._kept: OrderedDict[tuple[str, str], tuple[ReadableLog, LatestKeys]] = OrderedDict()
 
     def of(self, log: ReadableLog, checkpoint: int, isolation: str) -> LatestKeys:
-        """The keys of a log, perhaps not built yet. A log that was opened again is begun anew.
+        """The keys of a log, perhaps not built yet. For a log that was opened again since, a new one is
+        begun.
 
         Raises TooManyKeysError.
         """
@@ -194,7 +195,8 @@ class LatestViews:
             return known[1]
 
     def _drop_others(self, topic: str) -> None:
-        """Drop the keys of other topics, the oldest first, until those that are left fit the bound.
+        """Drop the keys of other topics, the least recently used first, until those that are left fit the
+        bound.
 
         Raises TooManyKeysError if those of the topic alone do not.
         """

@@ -94,11 +94,11 @@ _PATHS = ("config_file", "broker_config", "spill_dir", "out", "keep_originals", 
 
 
 def _request(
-    kind: type[Any], known: Sequence[str], keywords: Mapping[str, Any], **places: Sequence[Path]
+    kind: type[Any], known: Sequence[str], keywords: Mapping[str, Any], **directories: Sequence[Path]
 ) -> Any:
     """Make a command's request, of class ``kind``, from a function's keywords. ``known``: the names of all
-    keywords; ``places``: the request's directories, of which those before a cleaning have the remote part.
-    Raises UsageError, OSError."""
+    keywords; ``directories``: the request's directories by field; those before a cleaning get the segments of
+    the remote storage, too. Raises UsageError, OSError."""
     options: dict[str, Any] = {}
     use_stores()
     for name, value in keywords.items():
@@ -116,9 +116,9 @@ def _request(
             options[name] = checked_ms(value, name)
         else:
             options[name] = Path(value) if name in _PATHS else value
-    local = "before" if "before" in places else "directories"
-    joined = with_remotes(places[local], keywords.get("remote"))
-    return kind(**options, **places | {local: joined})
+    local = "before" if "before" in directories else "directories"
+    joined = with_remotes(directories[local], keywords.get("remote"))
+    return kind(**options, **directories | {local: joined})
 
 
 def _unknown_keyword(name: str, known: Sequence[str]) -> UnknownKeywordError:
@@ -172,8 +172,8 @@ def verify(before: OnePathOrMany, after: OnePathOrMany, **keywords: Unpack[LogKe
     """
     from siltstone.commands import review
 
-    known, places = tuple(LogKeywords.__annotations__), {"before": paths_of(before), "after": paths_of(after)}
-    return review.verify(_request(review.VerifyRequest, known, keywords, **places))
+    known, sides = tuple(LogKeywords.__annotations__), {"before": paths_of(before), "after": paths_of(after)}
+    return review.verify(_request(review.VerifyRequest, known, keywords, **sides))
 
 
 class ReadableLogs(ReadOnlyLogs):
@@ -291,7 +291,7 @@ def cleaner_with(
     ``start_cleaner``; ``topic``: the only one that it will clean. Raises UsageError, EngineError."""
     if engine not in ENGINES:
         raise UsageError(f"there is no engine {engine!r}", advice="pass auto, spark or process")
-    if engine != "spark" and not (engine == "auto" and _takes_spark(manager, topic)):
+    if engine != "spark" and not (engine == "auto" and _auto_uses_spark(manager, topic)):
         return cleaner_in_process(manager)
     if importlib.util.find_spec("pyspark") is None:
         advice = "pip install 'siltstone[spark]', or pass engine='process'"
@@ -318,8 +318,8 @@ def cleaner_in_process(manager: LogManager) -> LogCleaner:
     return LogCleaner(manager, InProcessEngine)
 
 
-def _takes_spark(manager: LogManager, topic: str | None = None) -> bool:
-    """Does ``engine="auto"`` take Spark for these logs (``start_cleaner``), or for those of ``topic``?"""
+def _auto_uses_spark(manager: LogManager, topic: str | None = None) -> bool:
+    """Does ``engine="auto"`` use Spark for these logs (``start_cleaner``), or for those of ``topic``?"""
     if has_session():
         return True
     size = sum(

@@ -39,8 +39,8 @@ _TIMES = {
     "earliest-local": EARLIEST_TIMESTAMP,
     "-4": EARLIEST_TIMESTAMP,
 }
-"""Words of ``--time``, and a number that stands for one. Nothing is in remote storage here, so the earliest
-local offset is the earliest one."""
+"""Words of ``--time``, and a number that stands for one. The log directories have local segments only, so the
+earliest local offset is the earliest one."""
 _PARTITIONS = re.compile(r"(\d*)(-)?(\d*)", re.ASCII)
 _PARTITION_MAX = (1 << 31) - 1
 

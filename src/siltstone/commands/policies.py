@@ -76,7 +76,8 @@ class LogOptions:
     no_policy_from_metadata
         Ignore the settings in __cluster_metadata-0 and in Siltstone's topic registry.
     broker_config
-        The broker's server.properties: settings that no topic has, and none that was set at run time.
+        The broker's server.properties: for settings that neither a topic nor the broker's dynamic settings
+        have.
     now_ms
         The clock for lags, horizons and producer expiry, in ms; default: the wall clock.
     high_watermark
@@ -102,7 +103,7 @@ class RunOptions(LogOptions):
     ----------
     engine
         What does the work: spark; process, which is this process, one log after another, without Java; or
-        auto, which takes Spark if the logs have 256 MiB or more, if --master is passed, if the program has
+        auto, which uses Spark if the logs have 256 MiB or more, if --master is passed, if the program has
         a Spark session, or in spark-submit, and else this process.
     no_spark
         The same as --engine process.
@@ -246,10 +247,10 @@ def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) ->
     if not options.no_policy_from_metadata:
         registry = load_registry(directory.path for directory in directories)[0]
         cluster = _cluster_settings(directories, registry.topics, options, static)
-        registry = registry.beside(cluster)
+        registry = registry.without_handed_over(cluster)
         settings = replace(settings, registered=registry.topics, cluster=cluster)
         broker = settings.broker if cluster is None else cluster.broker
-        settings = replace(settings, broker=registry.over(broker))
+        settings = replace(settings, broker=registry.with_dynamic_settings(broker))
         if cluster is not None:
             notes = [f"settings of topics: {cluster.path} up to offset {cluster.image.end_offset}"]
             notes += [] if has_broker_config else [NO_BROKER_CONFIG]

@@ -40,7 +40,7 @@ ROLL_SETTINGS = ("segment.bytes", "segment.ms", "segment.index.bytes", "max.comp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiringSegment:
-    """A segment that retention takes at its next check, and why."""
+    """A segment that retention deletes at its next check, and why."""
 
     base_offset: int
     bytes: int
@@ -51,11 +51,13 @@ class ExpiringSegment:
 class PartitionPreview:
     """One partition before and after the change.
 
-    ``expiring``: the segments that retention takes with the new settings, ``expires_already`` of them with
-    the old ones, too. ``was_due``, ``is_due``: would the cleaner take the log now? ``first_dirty_offset`` and
+    ``expiring``: the segments that retention deletes with the new settings, ``expires_already`` of them with
+    the present ones, too. ``is_due``: would the cleaner clean the log now, with the new settings?
+    ``was_due``: with the present ones? ``first_dirty_offset`` and
     ``first_uncleanable_offset``: the range that may be cleaned with the new settings, None if they do not
-    compact. ``rolls``, ``rolled``: would the next append roll the active segment? ``is_over_threshold``,
-    ``was_over_threshold``: is the backlog over ``compactionThreshold``? ``problem``: why some of this could
+    compact. ``rolls``: would the next append roll the active segment, with the new settings?
+    ``rolled``: with the present ones? ``is_over_threshold``, ``was_over_threshold``: likewise, is the backlog
+    over ``compactionThreshold``? ``problem``: why some of this could
     not be found out.
     """
 
@@ -80,8 +82,8 @@ class ChangePreview:
     not; ``check_ms``: retention checks the logs within so many ms. ``sentences``: for display.
 
     ``stamped_batches``: with a delete horizon, which they keep, and its newest; None if they were not all
-    counted. ``deletes_data``: segments go, or the topic begins to compact and records without a key or older
-    ones of a key would go.
+    counted. ``deletes_data``: segments are deleted, or the topic begins to compact, which discards records
+    without a key and older ones of a key.
     """
 
     topic: str
@@ -96,7 +98,7 @@ class ChangePreview:
 
     @property
     def expiring_bytes(self) -> int:
-        """Bytes of all segments that go."""
+        """Bytes of all segments that are deleted."""
         return sum(segment.bytes for partition in self.partitions for segment in partition.expiring)
 
     def to_json(self) -> dict[str, object]:
@@ -214,7 +216,7 @@ def _partition(
 
 
 def _expiring(conditions: CleaningConditions) -> list[ExpiringSegment]:
-    """The segments that retention takes now, by the function that retention itself asks."""
+    """The segments that retention deletes now, by the function that retention itself calls."""
     view, config = conditions.log.view, conditions.log_config
     retain_from = LedgerStore(conditions.log.directory).first_needed_offset() if config.deletes else None
     sizes = {segment.base_offset: view.size_of(number) for number, segment in enumerate(view.segments)}
@@ -227,7 +229,7 @@ def _expiring(conditions: CleaningConditions) -> list[ExpiringSegment]:
 
 
 def _is_due(conditions: CleaningConditions) -> bool:
-    """Would the cleaner take the log now, for what is dirty in it?"""
+    """Would the cleaner clean the log now, for what is dirty in it?"""
     is_left_alone = conditions.uncleanable is not None or conditions.is_paused or bool(conditions.skipped)
     return conditions.log_config.compacts and not is_left_alone and conditions.is_eligible
 

@@ -1,4 +1,4 @@
-"""Compaction beside the log, as Pulsar's administration asks for it: status, thresholds, statistics of a
+"""Side-by-side compaction as Pulsar's admin API shows it: status, thresholds, statistics of a
 topic. Works on open directories and in look mode, except for changes."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from siltstone.runtime.topic_names import find_partitions, persistent_name, refu
 
 
 def named_logs(served: Served, name: str) -> list[PartitionLog | ReadOnlyLog]:
-    """The logs that a name of Pulsar's stands for: of a topic, or of one partition. Raises UsageError,
+    """The logs that a Pulsar name stands for: those of a topic, or of one partition. Raises UsageError,
     UnknownTopicError, SiltstoneError, OSError."""
     existing: Iterable[TopicPartition]
     existing = served.snapshot().partitions if served.manager is None else served.manager
@@ -38,7 +38,7 @@ def named_logs(served: Served, name: str) -> list[PartitionLog | ReadOnlyLog]:
 
 
 def topic_of(served: Served, name: str) -> str:
-    """The topic that a name of Pulsar's is of. Raises as ``named_logs``."""
+    """The topic that a Pulsar name stands for, or whose partition it names. Raises as ``named_logs``."""
     return named_logs(served, name)[0].topic_partition.topic
 
 

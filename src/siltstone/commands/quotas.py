@@ -92,7 +92,7 @@ def new_values(
 
 
 def describe(directories: BrokerDirectories, matches: Sequence[EntityMatch]) -> Quotas:
-    """The quotas of the entities that ``matches`` describe, and that have no other parts (``strict`` in
+    """The quotas of the entities that have exactly the parts in ``matches`` (``strict`` in
     DescribeClientQuotas). Takes no lock. Raises SiltstoneError, OSError."""
     snapshot = directories.snapshot()
     quotas = snapshot.registry.effective_quotas(snapshot.settings.cluster)

@@ -32,7 +32,7 @@ from siltstone.log.reading import EARLIEST, Record
 from siltstone.runtime.producing import NewRecord, Partitioner
 
 _MESSAGES = 10_000
-"""Messages that are taken from the client at a time."""
+"""The most messages that are taken from the client library at a time."""
 _POLL_SECONDS = 0.25
 _FETCH_WAIT_MS = 50
 
@@ -73,7 +73,8 @@ class RemoteConsumer(Closing):
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
             "isolation.level": isolation,
-            "fetch.wait.max.ms": _FETCH_WAIT_MS,  # so long it takes to learn that an end is one
+            # How long the broker waits at the end of a partition before it answers.
+            "fetch.wait.max.ms": _FETCH_WAIT_MS,
         }
         with refusals():
             self._consumer = Consumer({**broker.config, **fixed})
@@ -115,7 +116,7 @@ class RemoteConsumer(Closing):
         return starts
 
     def _last_offsets(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, int | None]:
-        """The end of each partition that ``until_ms`` sets; None: it has none."""
+        """The offset at which ``until_ms`` ends each partition; None without ``until_ms``."""
         if self._range.until_ms is None:
             return dict.fromkeys(wanted)
         return self._offsets(wanted, self._range.until_ms)
@@ -163,7 +164,7 @@ class RemoteConsumer(Closing):
         """(records that have arrived, the partitions whose end was reached)."""
         with refusals():
             messages = self._consumer.consume(1, timeout=_POLL_SECONDS)
-            if messages:  # more would be waited for, too
+            if messages:  # with a larger number, ``consume`` would wait until so many have come
                 messages += self._consumer.consume(_MESSAGES, timeout=0)
             records, ends = [], set[TopicPartition]()
             for message in messages:
@@ -304,5 +305,5 @@ class RemoteProducer(Closing):
         produced.records += 1
 
     def close(self) -> None:
-        """Wait for what is on its way."""
+        """Wait until the broker has acknowledged all records."""
         self._producer.flush(SECONDS)

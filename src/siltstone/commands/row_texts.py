@@ -38,10 +38,10 @@ class RowTexts:
             return np.arange(len(self))
         # ``split`` does not see an occurrence that overlaps the one before it. Both are in the same row,
         # since a needle has no line break.
-        pieces = self._text.split(wanted)
-        lengths = np.fromiter(map(len, pieces[:-1]), np.int64, len(pieces) - 1)
-        places = np.cumsum(lengths + len(wanted)) - len(wanted)
-        rows: npt.NDArray[np.int64] = np.unique(np.searchsorted(self._starts, places, side="right") - 1)
+        parts = self._text.split(wanted)
+        lengths = np.fromiter(map(len, parts[:-1]), np.int64, len(parts) - 1)
+        positions = np.cumsum(lengths + len(wanted)) - len(wanted)
+        rows: npt.NDArray[np.int64] = np.unique(np.searchsorted(self._starts, positions, side="right") - 1)
         return rows
 
 

@@ -19,8 +19,7 @@ Row = TypeVar("Row")
 class Histories:
     """The histories and the savings of log directories, parsed again only when a file has changed.
 
-    Kept is what the files had last: they are bounded (1 MiB and 4 MiB a directory), and so is this. Safe in
-    several threads.
+    Memory is bounded, since the files are (1 MiB and 4 MiB a directory). Safe in several threads.
     """
 
     def __init__(self) -> None:
@@ -42,8 +41,8 @@ class Histories:
         return self._merged("cleanings", parts, merged)
 
     def savings(self, directories: Iterable[Path]) -> Sequence[Saving]:
-        """The savings in log directories, the newest day first, on a day the largest first. Raises
-        OSError."""
+        """The savings in log directories, the newest day first; those of a day by size, the largest first.
+        Raises OSError."""
         parts = [self._savings_of(directory) for directory in directories]
 
         def merged() -> list[Saving]:
@@ -67,13 +66,13 @@ class Histories:
             state: object = name, files.stat(directory / name).identity
         except FileNotFoundError:
             state = None
-        place = directory, kept_as or name
+        file_key = directory, kept_as or name
         with self._lock:
-            kept = self._files.get(place)
+            kept = self._files.get(file_key)
         if kept is None or kept[0] != state:
             kept = state, tuple(read(directory))
             with self._lock:
-                self._files[place] = kept
+                self._files[file_key] = kept
         return kept[1]  # type: ignore[return-value]
 
     def _merged(

@@ -29,7 +29,7 @@ from siltstone.base.config import (
     parse_broker_config,
 )
 from siltstone.base.errors import NotAllowedError, NotALogDirectoryError, UnknownTopicError
-from siltstone.commands.catalogue import FACTS_SECONDS, Catalogue, Cataloguer, Facts
+from siltstone.commands.catalogue import FIGURES_SECONDS, Catalogue, Cataloguer, SlowFigures
 from siltstone.commands.changes import DONE, RESTART, ChangeLog
 from siltstone.commands.counting import RecordTotals, SegmentCounter
 from siltstone.commands.directories import Snapshot
@@ -157,7 +157,7 @@ class Served(Closing):
                 )
             if not options.is_look:
                 self._watch.list_again()
-            self.cataloguer = stack.enter_context(Cataloguer(self._watch, self.clock, facts=self.facts))
+            self.cataloguer = stack.enter_context(Cataloguer(self._watch, self.clock, figures=self.figures))
             self.jobs = stack.enter_context(Jobs(self.clock))
             self.scans = stack.enter_context(Scans(self.clock))
             self._stack = stack.pop_all()
@@ -205,10 +205,10 @@ class Served(Closing):
             return "no log directory is in service"
         return None
 
-    def facts(self, logs: Sequence[WatchedLog]) -> Facts:
-        """Counts of records, and savings, for the catalogue. Counts for ``FACTS_SECONDS``, and at least one
+    def figures(self, logs: Sequence[WatchedLog]) -> SlowFigures:
+        """Counts of records, and savings, for the catalogue. Counts for ``FIGURES_SECONDS``, and at least one
         segment. Raises OSError."""
-        until, has_read = time.monotonic() + FACTS_SECONDS, False
+        until, has_read = time.monotonic() + FIGURES_SECONDS, False
 
         def may_read(size: int) -> bool:
             nonlocal has_read
@@ -218,7 +218,7 @@ class Served(Closing):
         records, is_complete = self._totals.count(logs, may_read)
         saved = saved_by_topic(self.histories.savings(self.roots), self.clock.now_ms())
         damage = self._totals.damage
-        return Facts(records=records, damage=damage, saved_bytes_7d=saved, is_complete=is_complete)
+        return SlowFigures(records=records, damage=damage, saved_bytes_7d=saved, is_complete=is_complete)
 
     @property
     def roots(self) -> list[Path]:

@@ -436,7 +436,7 @@ class Watch:
         ):
             earlier = None  # the registry was just being changed when it was read
         broker = self._policies.settings.broker
-        snapshot = Snapshot(self._paths, broker, before, listed, earlier=earlier)
+        snapshot = Snapshot(self._paths, broker, before, listed, registry_from=earlier)
         self._opened = now_ms, snapshot
         if before is None and snapshot.has_brokers_metadata:
             self._metadata = (now_ms, snapshot)

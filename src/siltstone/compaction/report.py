@@ -57,7 +57,8 @@ class Summable:
 SUPERSEDED, TOMBSTONES, ABORTED, KEYLESS, MARKERS, EXPIRED = range(6)
 """The reasons' numbers, in the order of the fields of ``Discarded``."""
 CLEANING_REASON_COUNT = EXPIRED
-"""Reasons below this number are a cleaning's. The others are retention's, which removes whole segments."""
+"""Reasons below this number are those of a cleaning; the others are those of retention, which removes whole
+segments."""
 
 
 @dataclass(slots=True, kw_only=True)

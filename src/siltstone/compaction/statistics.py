@@ -1,11 +1,12 @@
-"""Statistics of a log's records and keys, which ``explain`` has counted on the way of a dry run.
+"""Statistics of a log's records and keys, which a dry run counts for ``explain``.
 
 The pass that finds the last record of each key reads all records, so it counts them as well::
 
     extract    each record     ─► ``count_records``: records and bytes by kind, by reason and by time
                each key        ─► a counted entry: the sum of some records of one key
-    merge      one bucket      ─► ``merge_counted_bucket``: retained offsets, as in a cleaning, and what all
-                                  records of a key tell: how many keys, hot keys, superseded bytes by time
+    merge      one bucket      ─► ``merge_counted_bucket``: retained offsets, as in a cleaning, and what
+                                  depends on all records of a key: how many keys, hot keys, superseded
+                                  bytes by time
 
 A *counted entry* has four uint64 words; the first two are those of a packed entry (``keys``)::
 
@@ -106,19 +107,18 @@ class KeyCount:
 @dataclass(slots=True, kw_only=True)
 class LogStatistics(Summable):
     """The counts of a log below the first uncleanable offset. Parts add up: ``count_records`` counts
-    what single records tell, ``merge_counted_bucket`` what all records of a key tell. Bytes are of
-    uncompressed records.
+    what depends on single records, ``merge_counted_bucket`` what depends on all records of a key. Bytes are
+    of uncompressed records.
 
     ``counts``: by ``RECORD_KINDS`` and ``KEY_COUNTS``; ``sizes``: bytes by ``RECORD_KINDS``. ``discarded``,
     ``discarded_sizes``: records and bytes that a cleaning would remove now, by reason, without markers: only
-    the rewrite knows these. ``waiting``,
-    ``waiting_sizes``: tombstones and their bytes by the delete horizon (ms) that they wait for, or by
-    ``NOT_STAMPED`` or ``KEPT_BY_LEDGER``.
+    the rewrite knows these. ``waiting``, ``waiting_sizes``: tombstones and their bytes by the delete horizon
+    (ms) that they wait for, or by ``NOT_STAMPED`` or ``KEPT_BY_LEDGER``.
 
-    Bytes by bin of time: ``written``, all, by the records' timestamps; ``discarded_written``, those that go
-    whatever their key; ``superseded``, those that go since a later record has their key, by that record's
-    timestamp. ``frequencies``: how many keys have up to 2ⁿ records, and more than 2ⁿ⁻¹, by n below
-    ``FREQUENCY_STEPS``. ``hottest``: of each part the keys with the most records.
+    Bytes by bin of time: ``written``, all, by the records' timestamps; ``discarded_written``, those of
+    aborted records and of records without a key; ``superseded``, those of superseded records, by the
+    timestamp of the record that supersedes them. ``frequencies``: how many keys have up to 2ⁿ records, and
+    more than 2ⁿ⁻¹, by n below ``FREQUENCY_STEPS``. ``hottest``: of each part the keys with the most records.
     """
 
     counts: Sums[str] = field(default_factory=lambda: dict.fromkeys(RECORD_KINDS + KEY_COUNTS, 0))
@@ -198,7 +198,8 @@ class RecordSums(NamedTuple):
 def _sum_up(
     columns: ColumnArrays, kinds: Bytes, is_past_horizon: Flags, bins: Bins, sums: RecordSums, marks: Words
 ) -> None:
-    """Sum up records, and fill ``marks`` with word 2 of the entries of those whose key decides about them.
+    """Sum up records, and fill ``marks`` with word 2 of the entries of the records with a key that are not
+    aborted.
 
     ``kinds`` (uint8) and ``is_past_horizon`` (bool) are of batches. The division for a record's bin is left
     out as long as times stay in the bin of the record before.
@@ -208,19 +209,19 @@ def _sum_up(
         time_ms, size, batch = columns.timestamp[i], columns.size[i], np.uint64(columns.batch[i])
         if time_ms < first_ms or time_ms > last_ms:
             number, first_ms, last_ms = bin_of(time_ms, bins)
-        place, kind = np.uint64(number), np.uint64(kinds[batch])
-        sums.written[place] += size
+        bin_number, kind = np.uint64(number), np.uint64(kinds[batch])
+        sums.written[bin_number] += size
         sums.records[kind] += 1
         sums.sizes[kind] += size
         if kind == CONTROL:
             continue
         if kind == ABORTED or columns.key_size[i] < 0:
-            sums.discarded_written[place] += size
+            sums.discarded_written[bin_number] += size
             if kind == DATA:
                 sums.keyless[0] += 1
                 sums.keyless[1] += size
             continue
-        mark = (np.uint64(size) << COUNTED_SIZE_SHIFT) | place
+        mark = (np.uint64(size) << COUNTED_SIZE_SHIFT) | bin_number
         if columns.value_size[i] < 0:
             sums.tombstones[0] += 1
             sums.tombstones[1] += size
@@ -249,15 +250,15 @@ def count_records(
     aborted: Flags | None,
     rules: TombstoneRules,
 ) -> Words:
-    """Count the records of some batches; returns word 2 of the counted entry of each record whose key decides
-    about it. ``aborted``: bool, one a batch; None for none."""
+    """Count the records of some batches; returns word 2 of the counted entry of each record with a key that
+    is not aborted. ``aborted``: bool, one a batch; None for none."""
     # 1. Delete horizons, as in ``Rewriter.rewrite``: of the batch (KIP-534), or of a v0 or v1 segment.
     is_v2, has_horizon = batches["magic"] == 2, have_delete_horizons(batches)
     horizon = np.where(has_horizon, batches["base_timestamp"], NOT_STAMPED)
     is_past_horizon = np.where(is_v2, has_horizon & (horizon <= rules.now_ms), not rules.keeps_legacy)
     is_kept_by_ledger = is_past_horizon & (batches["last_offset"] >= rules.tombstones_from)
     horizon = np.where(is_kept_by_ledger, KEPT_BY_LEDGER, horizon)
-    # 2. Whole batches that no key decides about.
+    # 2. Whole batches whose records have no entry: aborted and control batches.
     kinds = np.full(len(batches), DATA, np.uint8)
     if aborted is not None:
         kinds[aborted] = ABORTED
@@ -423,8 +424,8 @@ def merge_counted_bucket(
     sums, next_rows = np.empty((int(bounds[-1]), SUM_WORDS), np.uint64), bounds[:-1].copy()
     dirty, clean = [blob for blob in blobs if blob.is_dirty], [blob for blob in blobs if not blob.is_dirty]
     for blob in [*dirty, *reversed(clean)]:
-        place = (shards * buckets, first_shard, next_rows, sums)
-        _append_sums(blob.entries, blob.base_offset, blob.is_dirty, *place)
+        target = (shards * buckets, first_shard, next_rows, sums)
+        _append_sums(blob.entries, blob.base_offset, blob.is_dirty, *target)
     superseded, tombstones = np.zeros(options.bins.bin_count, np.int64), np.zeros(2, np.int64)
     retained = np.empty(len(sums), np.int64)
     table = hash_table_of_shards(bounds)

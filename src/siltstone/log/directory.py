@@ -167,7 +167,7 @@ class LogDirectory(Closing):
 
     def add_partitions_of(self, other: LogDirectory) -> None:
         """Add the partitions of ``other``, the same directory by another path. Neither is locked yet."""
-        assert self._lock is None and other._lock is None and self.place == other.place
+        assert self._lock is None and other._lock is None and self.device_and_inode == other.device_and_inode
         if self.is_partition_subset and not other.is_partition_subset:
             self.is_partition_subset = False
             self._list()
@@ -230,7 +230,7 @@ class LogDirectory(Closing):
             raise DirectoryLockedError(f"{holder_text} holds {names.LOCK}", path=self.path) from None
 
     @property
-    def place(self) -> tuple[int, int]:
+    def device_and_inode(self) -> tuple[int, int]:
         """(device, inode), which identify the directory whatever path leads to it. Raises OSError."""
         return files.stat(self.path).device_and_inode
 
@@ -362,16 +362,16 @@ def open_directories(
     passed twice, or a partition of a directory that is passed too, adds nothing. So this process has one lock
     and one cache of checkpoints for each directory. ``dry_run``: create no lock file; lock only those that
     exist. ``on_error``: called with each path for which the file system returns an error; without it the
-    error is raised. ``before``: the directories of an earlier look. Raises NotALogDirectoryError,
+    error is raised. ``before``: the directories as they were listed earlier. Raises NotALogDirectoryError,
     DirectoryLockedError, OSError; no directory is locked then.
     """
-    by_place: dict[tuple[int, int], LogDirectory] = {}
+    by_identity: dict[tuple[int, int], LogDirectory] = {}
     earlier = {directory.path: directory for directory in before}
     with contextlib.ExitStack() as stack:
         for path in paths:
             try:
                 directory = LogDirectory.open(path, lock=False, before=earlier.get(files.resolved(path)))
-                opened = by_place.setdefault(directory.place, directory)
+                opened = by_identity.setdefault(directory.device_and_inode, directory)
             except OSError as error:
                 if on_error is None:
                     raise
@@ -380,7 +380,7 @@ def open_directories(
             if opened is not directory:
                 opened.add_partitions_of(directory)
         directories = []
-        for directory in by_place.values():
+        for directory in by_identity.values():
             try:
                 if lock and directory.may_be_locked(dry_run=dry_run):
                     directory._lock_and_list()
@@ -466,9 +466,9 @@ def require_one_broker(directories: list[LogDirectory], *, only_reads: bool = Fa
                 advice="pass the log directories of one broker only",
             )
     if only_reads and len(directories) < 2:
-        return  # asking for the place of each partition takes seconds where there are many
+        return  # reading device and inode of each partition takes seconds where there are many
     paths: dict[TopicPartition, Path] = {}
-    places: dict[tuple[int, int], Path] = {}
+    by_identity: dict[tuple[int, int], Path] = {}
     for directory in directories:
         for topic_partition, path in directory.partitions.items():
             if topic_partition in paths:
@@ -479,7 +479,7 @@ def require_one_broker(directories: list[LogDirectory], *, only_reads: bool = Fa
                 )
             paths[topic_partition] = path
             with contextlib.suppress(FileNotFoundError):
-                other = places.setdefault(files.stat(path).device_and_inode, path)
+                other = by_identity.setdefault(files.stat(path).device_and_inode, path)
                 if other != path:
                     raise DirectoryRefusedError(
                         f"it is the same directory as {other}", path=path, advice="pass it once"

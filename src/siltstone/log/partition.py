@@ -8,8 +8,8 @@
 Readers take no lock. They use a ``LogView``, an immutable picture of the log; every change puts a new view in
 its place. A failed append truncates the bytes that it wrote. A failed fsync takes the log offline.
 
-A thread that must not wait, such as a server's event loop, calls ``try_append``; ``when_moved`` tells it that
-the offsets of the log are others, so that it need not ask.
+A thread that must not wait, such as a server's event loop, calls ``try_append``; the log calls
+``when_moved`` when one of its offsets has changed, so that such a thread need not poll.
 
 There are two locks. ``_lock`` guards the state in memory and the active segment; every append takes it.
 ``_segments_lock`` guards the files of closed segments. A change that renames, truncates or removes them takes
@@ -251,8 +251,8 @@ class PartitionLog(ReadableLog):
     ``view``: the log as readers see it now. ``recovery_point``: all records below this offset are durable.
     ``flushed_ms``: the time of the last flush. ``offline``: the error that took the log offline, after which
     it refuses every change; None as long as there was none. ``when_moved``: is called with the log whenever
-    one of the offsets in ``view`` has moved, and when the log was closed or has gone offline. It is called in
-    the thread that made the change, which holds the log's locks: it may only take note.
+    one of the offsets in ``view`` has changed, and when the log was closed or has gone offline. It is called
+    in the thread that made the change, which holds the log's locks: it must not wait, nor use the log.
     """
 
     def __init__(
@@ -267,7 +267,7 @@ class PartitionLog(ReadableLog):
         """The log of a directory after its recovery. Raises OSError."""
         self.topic_partition = topic_partition
         self.directory = recovered.directory
-        self.config, self._quick_config = config, _quick(config)
+        self.config, self._no_wait_config = config, _no_wait(config)
         self._clock = clock
         self._background = background
         self._lock = threading.RLock()
@@ -449,7 +449,7 @@ class PartitionLog(ReadableLog):
     ) -> AppendResult:
         validated = validate_and_assign(
             buffer,
-            config=self.config if may_wait else self._quick_config,
+            config=self.config if may_wait else self._no_wait_config,
             next_offset=self._log_end_offset,
             now_ms=now_ms,
             leader_epoch=(self._epochs.latest_epoch or 0) if leader_epoch is None else leader_epoch,
@@ -681,7 +681,7 @@ class PartitionLog(ReadableLog):
         """Replace the settings. Sizes of files apply from the next roll on, all others at once."""
         with self._lock:
             self.config = self._segment_list.config = config
-            self._quick_config = _quick(config)
+            self._no_wait_config = _no_wait(config)
             self._publish()
 
     def expire_producers(self) -> None:
@@ -709,7 +709,7 @@ _logger = logging.getLogger("siltstone")
 
 
 @lru_cache(maxsize=64)
-def _quick(config: LogConfig) -> LogConfig:
+def _no_wait(config: LogConfig) -> LogConfig:
     """The settings by which ``try_append`` checks a batch: it may not decompress to much. One object for all
     logs with the same settings."""
     limit = min(config.max_decompressed_message_bytes, TRY_APPEND_BYTES_MAX)

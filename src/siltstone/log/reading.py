@@ -150,8 +150,8 @@ class LogReader(RecordReader):
     "earliest" or "latest" one, or ("none") raise OffsetOutOfRangeError. ``end``: stop below this offset.
     ``buffer_bytes``: how much of the log one poll reads. It grows up to ``largest_batch_bytes``; a larger
     batch raises MessageTooLargeError. ``limit``: the bytes that one batch may decompress to, by default the
-    log's setting. ``verify``: check each batch's checksum. Set ``control_records`` to be returned
-    these, too. ``bytes_read``: of the log's files, by all polls together.
+    log's setting. ``verify``: check each batch's checksum. Set ``control_records`` to get control
+    records, too. ``bytes_read``: of the log's files, by all polls together.
     """
 
     def __init__(
@@ -218,8 +218,9 @@ class LogReader(RecordReader):
         return None
 
     def poll_once(self, max_bytes: int | None = None) -> PolledRecords | None:
-        """``poll`` by one read: the result is empty if none of the records read is for the caller. So whoever
-        bounds its work comes back although a long part of the log has only aborted records."""
+        """``poll`` by one read: the result is empty if none of the records read is for the caller. So a
+        caller that bounds its work gets control back, even where a long part of the log has only aborted
+        records."""
         retries = 0
         while self._end is None or self.offset < self._end:
             resume_at, self._resume_at = self._resume_at, None

@@ -96,7 +96,7 @@ class CleanerMetrics:
             self._max_delay_ms = max(delays_ms, default=0)
 
     def cleaned(self, cleanings: Iterable[Cleaning], *, is_engine_up: bool) -> None:
-        """A round has ended: the results of its logs. ``is_engine_up``: the engine was there to its end."""
+        """A round has ended: the results of its logs. ``is_engine_up``: the engine did not fail."""
         with self._lock:
             self._is_engine_up = is_engine_up
             for cleaning in cleanings:

@@ -269,9 +269,6 @@ class IntoOpenLogs(InPlace):
             self._upkeep.delete_old_segments_of(claimed.served, claimed.log)
 
 
-"""Prefixes of the gauges of Kafka's ``LogCleaner`` and ``LogCleanerManager``."""
-
-
 def summary_line(result: LogResult) -> str:
     """A log line about a cleaning, in the words of Kafka's ``Cleaner``."""
     megabytes, counts = result.bytes_before / (1 << 20), result.discarded.counts
@@ -626,8 +623,8 @@ class LogCleaner(LogService[Engine]):
         self._cleanings.extend(cleanings)
         self._metrics.cleaned(cleanings, is_engine_up=not has_engine_failed)
         self._append_history(cleanings, engine_failed=has_engine_failed)
-        # A cleaned log is checked again when the delete horizons that this cleaning has set are over. A log
-        # whose cleaning was aborted or failed is checked after the backoff: if it was chosen for its
+        # A cleaned log is checked again when the delete horizons that this cleaning has set have passed. A
+        # log whose cleaning was aborted or failed is checked after the backoff: if it was chosen for its
         # tombstones, only another check can choose it again.
         backoff_ms = self._manager.config.integer("log.cleaner.backoff.ms")
         statuses = {result.topic_partition: result.status for result in results}

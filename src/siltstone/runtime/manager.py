@@ -109,7 +109,7 @@ def log_figures(log: PartitionLog) -> tuple[int, int, int, int]:
 
 
 def _space_samples(served: ServedDirectory) -> list[Sample]:
-    """The space of a directory; none of what cannot be asked now."""
+    """The gauges of a directory's space; without the free space if the file system does not tell it."""
     values = {USED_BYTES: sum(log.size for log in list(served.logs.values()))}
     with contextlib.suppress(OSError):
         values[FREE_BYTES] = files.free_space(served.path).free_bytes
@@ -138,9 +138,9 @@ def claim_all(
         for path in paths:
             try:
                 # Device and inode: two paths may lead to one directory.
-                place = files.stat(path).device_and_inode if files.is_directory(path) else None
+                identity = files.stat(path).device_and_inode if files.is_directory(path) else None
                 for served in claimed:
-                    if served.directory.place == place:
+                    if served.directory.device_and_inode == identity:
                         raise DirectoryRefusedError(
                             f"{served.path} is the same log directory", path=path, advice="pass it once"
                         )
@@ -592,7 +592,7 @@ class LogManager(Closing):
         with self.creation_or_deletion_lock:
             topic_id, config = self.topics.id_of(topic), self.topics.log_config(topic)
             wanted = [TopicPartition(topic, number) for number in numbers]
-            for served, partitions in self._places(wanted).items():
+            for served, partitions in self._directories_for(wanted).items():
                 existing = served.all_partitions
                 with served.offline_on_error():
                     served.create_partitions(partitions, topic_id)
@@ -612,7 +612,9 @@ class LogManager(Closing):
                             self._apply_settings(served.logs[topic_partition])
                 self.topics.forget_partitions()
 
-    def _places(self, wanted: Iterable[TopicPartition]) -> dict[ServedDirectory, list[TopicPartition]]:
+    def _directories_for(
+        self, wanted: Iterable[TopicPartition]
+    ) -> dict[ServedDirectory, list[TopicPartition]]:
         """The directory that each partition is in, or is to be created in. Raises StorageError."""
         serving = self.serving()
         if not serving:
@@ -621,12 +623,12 @@ class LogManager(Closing):
             topic_partition: served for served in serving for topic_partition in served.all_partitions
         }
         counts = {served: len(served.directory.partitions) for served in serving}
-        places = dict[ServedDirectory, list[TopicPartition]]()
+        chosen = dict[ServedDirectory, list[TopicPartition]]()
         for topic_partition in wanted:
             served = existing.get(topic_partition) or min(serving, key=counts.__getitem__)
             counts[served] += 1
-            places.setdefault(served, []).append(topic_partition)
-        return places
+            chosen.setdefault(served, []).append(topic_partition)
+        return chosen
 
     def _apply_settings(self, log: PartitionLog) -> None:
         """Apply a log's settings to its cleaning state and to the upkeep."""
@@ -681,7 +683,7 @@ class LogManager(Closing):
         """Raise the log start offset to the high watermark and remove the segments below it, whatever the
         policy; Kafka refuses this for ``cleanup.policy=compact``. Returns the new log start offset.
 
-        Readers that have not come so far never learn of it: there are no tombstones. Raises StorageError,
+        Readers that are behind do not learn of the deletion: there are no tombstones. Raises StorageError,
         UnknownTopicError.
         """
         served, log = self.directory_of(topic_partition), self.get(topic_partition)

@@ -120,13 +120,13 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
 
     ``deleted``: topic name → ids of deleted topics of that name, of which directories may be left.
     ``namespaces``: ``tenant/namespace`` → policies of Pulsar's namespace (name → text). ``brokers``: a
-    broker's id, or "" for all of a cluster → settings that were set at run time (name → text).
+    broker's id, or "" for all of a cluster → its dynamic settings (name → text).
     ``quotas``: None as long as Siltstone has changed none: then those of the metadata log count.
     ``handed_over``, ``handed_over_brokers``: ids of topics, and broker's ids, that a Kafka was given
     (``siltstone hand-over``): where the directories have a metadata log, it has their settings, or has
     deleted them. ``quotas_are_handed_over``: the same of quotas. ``replaced_log``: the state of the metadata
-    log that the directories had before: as long as it is not moved away, since the command was interrupted,
-    it has nothing of what was handed over.
+    log that the directories had before. It has nothing of what was handed over; if the command was
+    interrupted, it is still there.
     """
 
     generation: int
@@ -141,7 +141,7 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
     replaced_log: str = ""
 
     def with_topic(self, name: str, entry: TopicEntry) -> TopicRegistry:
-        """Add a topic, or replace its entry: its settings are here from now on."""
+        """Add a topic, or replace its entry: the registry has its settings from now on."""
         topics, handed_over = {**self.topics, name: entry}, self.handed_over - {entry.topic_id}
         return replace(self, generation=self.generation + 1, topics=topics, handed_over=handed_over)
 
@@ -152,8 +152,8 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         quotas: Quotas,
         replaced: ClusterSettings | None,
     ) -> TopicRegistry:
-        """These topics, settings of brokers and quotas, as handed over to a Kafka; ``replaced``: the metadata
-        log that is to be moved away."""
+        """A registry with these topics, dynamic settings of brokers and quotas, all marked as handed over to
+        a Kafka; ``replaced``: the metadata log that is to be moved away."""
         has_quotas = bool(quotas) or self.quotas is not None
         return replace(
             self,
@@ -169,12 +169,12 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
 
     @property
     def is_handed_over(self) -> bool:
-        """Was something of it handed over to a Kafka?"""
+        """Was a part of the registry handed over to a Kafka?"""
         return bool(self.handed_over or self.handed_over_brokers or self.quotas_are_handed_over)
 
-    def beside(self, cluster: ClusterSettings | None) -> TopicRegistry:
-        """The registry beside the broker's metadata log, None without one: without what was handed over,
-        since the metadata log has it."""
+    def without_handed_over(self, cluster: ClusterSettings | None) -> TopicRegistry:
+        """The registry without what was handed over to a Kafka, if that has a metadata log (``cluster``): the
+        metadata log has it."""
         if cluster is None or not self.is_handed_over or cluster.state == self.replaced_log:
             return self
         quotas = None if self.quotas_are_handed_over else self.quotas
@@ -212,16 +212,16 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         return replace(self, generation=self.generation + 1, namespaces=listed)
 
     def with_broker(self, broker_id: str, settings: Mapping[str, str]) -> TopicRegistry:
-        """Replace what was set at run time for a broker, or for all: it is here from now on. One without
-        settings is not listed."""
+        """Replace the dynamic settings of a broker, or of all: the registry has them from now on. A broker
+        without any is not listed."""
         listed = {**self.brokers, broker_id: dict(settings)}
         listed = {name: overrides for name, overrides in listed.items() if overrides}
         handed_over = self.handed_over_brokers - {broker_id}
         return replace(self, generation=self.generation + 1, brokers=listed, handed_over_brokers=handed_over)
 
-    def over(self, config: Config) -> Config:
-        """A broker's ``config`` with what was set at run time, before what it has of that. Raises UsageError
-        for a bad value of a setting that Siltstone uses."""
+    def with_dynamic_settings(self, config: Config) -> Config:
+        """A broker's ``config`` with the registry's dynamic settings, which replace those that it has. Raises
+        UsageError for a bad value of a setting that Siltstone uses."""
         for broker_id, settings in self.brokers.items():
             source = dynamic_source(of_all=not broker_id)
             own = parse_stored_config(settings, TOPICS_FILE, source)
@@ -265,7 +265,7 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
 
 
 def dynamic_source(*, of_all: bool) -> ConfigSource:
-    """The layer of settings that were set at run time for one broker, or for all of a cluster."""
+    """The layer of the dynamic settings of one broker, or of all of a cluster."""
     if of_all:
         return ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     return ConfigSource.DYNAMIC_BROKER_CONFIG
@@ -349,7 +349,7 @@ class TopicSettings:
     """Ids and settings of topics, from Siltstone's registry, or else from the broker's metadata log.
 
     ``registered``: the topics of the registry. ``cluster``: what the metadata log says, None without one.
-    ``broker``: the broker's settings, with those that were set at run time.
+    ``broker``: the broker's settings, with its dynamic ones.
     """
 
     registered: Mapping[str, TopicEntry] = field(default_factory=dict)
@@ -419,10 +419,10 @@ def read_broker_settings(directories: Sequence[LogDirectory]) -> ClusterSettings
     in two directories.
     """
     try:
-        holder = metadata_directory(directories)
-        if holder is None:
+        directory = metadata_directory(directories)
+        if directory is None:
             return None
-        cluster = read_cluster_settings(holder, node_id=node_id_of(directories))
+        cluster = read_cluster_settings(directory, node_id=node_id_of(directories))
     except (CorruptFileError, UsageError, OSError) as error:
         raise DirectoryRefusedError(
             "the topics' settings cannot be read from the broker's metadata log, so the records that must be "
@@ -495,7 +495,7 @@ def altered_settings(
 
 
 def altered_broker(config: Config, settings: Mapping[str, str], *, of_all: bool) -> Config:
-    """A broker's ``config`` with ``settings`` in place of what was set at run time for this broker, or for
+    """A broker's ``config`` with ``settings`` in place of the dynamic settings of this broker, or of
     all. Raises InvalidConfigError."""
     source = dynamic_source(of_all=of_all)
     with bad_settings_are_invalid_config("broker"):
@@ -570,8 +570,8 @@ class Topics:
             directory.properties() for directory in directories
         )
         registry, self._outdated = load_registry(directory.path for directory in directories)
-        self._registry = registry.beside(self._cluster)
-        self._manager.config = self._registry.over(self._manager.config)
+        self._registry = registry.without_handed_over(self._cluster)
+        self._manager.config = self._registry.with_dynamic_settings(self._manager.config)
 
     def exclude_partitions(self, served: ServedDirectory) -> None:
         """Delete the partitions of deleted topics, and exclude those with another topic id than their

@@ -256,8 +256,8 @@ def _targets(directory: LogDirectory, options: WriteOptions, topic: str | None) 
             advice="set the option partitions to create it, or run siltstone topics --create",
         )
     cluster = read_broker_settings([directory])
-    registry = load_registry([directory.path])[0].beside(cluster)
-    broker = registry.over(Config())
+    registry = load_registry([directory.path])[0].without_handed_over(cluster)
+    broker = registry.with_dynamic_settings(Config())
     broker = broker if cluster is None else cluster.effective_broker_config(broker)
     settings = TopicSettings(registered=registry.topics, cluster=cluster, broker=broker)
     return tuple(

@@ -3,8 +3,8 @@
 ::
 
     KEY     hdfs://NAMENODE:PORT/KEY; a directory is a prefix, and one without files is not seen
-    ETag    modification time and length, which another file of that name has otherwise
-    put     to .siltstone-put-HEX-KEY, then a rename that fails where there is a KEY: whole, or not at all
+    ETag    modification time and length, in which a new file of that name differs
+    put     to .siltstone-put-HEX-KEY, then a rename that fails where there is a KEY: so a KEY is always whole
 
 A rename that does not overwrite is one step of the NameNode's: it is the condition (``If-None-Match``) that
 other stores have. ``base.files.objects`` alone may call this.
@@ -21,21 +21,23 @@ from typing import IO, Any
 
 _HIDDEN = ".siltstone-put-"
 """In the names of files that are not whole yet; no list has them."""
-_PIECE_BYTES = 4 << 20
+_WRITE_BYTES = 4 << 20
 RETRIES = {"dfs.client.failover.max.attempts": "10", "dfs.client.failover.sleep.max.millis": "6000"}
-"""A NameNode that does not answer is asked for about a minute, as other stores are; Hadoop asks for three."""
+"""A NameNode that does not answer is tried for about a minute, as other stores are; Hadoop tries for
+three."""
 
 
 class PreconditionError(Exception):
-    """The file is not the one that was opened; of the name that obstore's has."""
+    """The file is not the one that was opened. It has the name of obstore's error, by which the caller knows
+    it."""
 
 
-class _Answer:
+class _GetResult:
     def __init__(self, meta: Mapping[str, Any], data: bytes) -> None:
         self.meta, self._data = meta, data
 
     def bytes(self) -> bytes:
-        """What was asked for."""
+        """The bytes of the range."""
         return self._data
 
 
@@ -57,7 +59,7 @@ class HdfsStore:
             raise FileNotFoundError(key)
         return _meta(status)
 
-    def get(self, key: str, options: Mapping[str, Any] | None = None) -> _Answer:
+    def get(self, key: str, options: Mapping[str, Any] | None = None) -> _GetResult:
         """Bytes of one file, which is the same before and after they are read."""
         options = options or {}
         meta = self.head(key)
@@ -69,19 +71,19 @@ class HdfsStore:
         data = reader.read_range(start, length) if length > 0 else b""
         if self.head(key)["e_tag"] != meta["e_tag"]:
             raise PreconditionError(key)
-        return _Answer(meta, data)
+        return _GetResult(meta, data)
 
     def put(self, key: str, data: bytes | IO[bytes], *, mode: str = "overwrite", **_: Any) -> dict[str, Any]:
         """A file as a whole; ``mode="create"`` raises FileExistsError if there is one."""
         above, slash, name = f"/{key}".rpartition("/")
         staged = f"{above}{slash}{_HIDDEN}{secrets.token_hex(8)}-{name}"
-        how = self._native.WriteOptions(create_parent=True, overwrite=False)
+        options = self._native.WriteOptions(create_parent=True, overwrite=False)
         try:
-            with self._client.create(staged, how) as writer:
-                for piece in (
-                    [data] if isinstance(data, bytes) else iter(lambda: data.read(_PIECE_BYTES), b"")
+            with self._client.create(staged, options) as writer:
+                for chunk in (
+                    [data] if isinstance(data, bytes) else iter(lambda: data.read(_WRITE_BYTES), b"")
                 ):
-                    writer.write(piece)
+                    writer.write(chunk)
             self._client.rename(staged, f"/{key}", mode != "create")
         except BaseException:
             self._client.delete(staged, False)
@@ -89,11 +91,11 @@ class HdfsStore:
         return {"e_tag": None}
 
     def copy(self, source: str, target: str) -> None:
-        """A copy, which passes through this machine: HDFS copies nothing itself."""
+        """Copy a file through this machine: HDFS has no copy of its own."""
         self.put(target, self.get(source).bytes())
 
     def delete(self, keys: Sequence[str] | str) -> None:
-        """Delete files; those that are not there are none."""
+        """Delete files; a missing one is no error."""
         for name in [keys] if isinstance(keys, str) else keys:
             self._client.delete(f"/{name}", False)
 

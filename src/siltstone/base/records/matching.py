@@ -14,7 +14,7 @@ def _equal_spans(data: Bytes, start: Int32, size: Int32, wanted: Bytes, out: Int
     """Fill ``out`` with the rows whose span is ``wanted``; returns how many they are."""
     count, length = 0, len(wanted)
     for row in range(len(start)):
-        # Most keys of another size, or with another last byte, are told apart without a loop.
+        # The last byte is compared first: most different keys differ in their size or in that byte.
         if size[row] != length:
             continue
         at = start[row]

@@ -41,8 +41,9 @@ from siltstone.log.names import SEGMENT_KINDS, segment_file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTarget:
-    """A prefix of a store that takes a copy, while no other run writes there. ``point``: the name that the
-    copy gets; ``folder``: of this machine, for what is being cleaned."""
+    """A prefix of a store that takes a copy, while no other run writes there. ``backup_id``: the name of the
+    new restore point; ``folder``: of this machine, for the logs that are being cleaned; ``known_chunks``: the
+    chunks that the store has."""
 
     path: Path
     backup_id: str
@@ -80,8 +81,8 @@ class FilePutter(Protocol):
 def stored_target(
     path: Path, now_ms: int, *, parent: Path | None = None, takes_over: bool = False
 ) -> Iterator[StoredTarget]:
-    """Be the only writer of a copy. ``parent``: where the folder is made, by default that of temporary files.
-    Raises BusyError while another run writes there, CorruptFileError, OSError."""
+    """Lock a prefix, so that this run is its only writer. ``parent``: where the folder is made, by default
+    that of temporary files. Raises BusyError while another run writes there, CorruptFileError, OSError."""
     with (
         files.temporary_directory("siltstone-out-", None if parent is None else str(parent)) as folder,
         backups.locked_for_writing(path, now_ms, takes_over=takes_over),
@@ -99,13 +100,13 @@ def stored_target(
 class StoredCopy(CleanedCopy):
     """A cleaned copy of ``source`` as a restore point of a store.
 
-    ``workers``: returns the run's engine, None if there is none yet; its workers put what is in a store and
-    stays as it is. ``start_workers``: starts the engine, and returns it. If its tasks may run on other
-    machines, each puts the new segments that it writes; else this process does.
+    ``engine``: returns the run's engine, None if there is none yet; its workers put the files of the source
+    that are in a store and stay as they are. ``start_engine``: starts the engine, and returns it. If its
+    tasks may run on other machines, each puts the new segments that it writes; else this process does.
     """
 
-    workers: Callable[[], object] = staticmethod(lambda: None)
-    start_workers: Callable[[], object] = staticmethod(lambda: None)
+    engine: Callable[[], object] = staticmethod(lambda: None)
+    start_engine: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(self, run: str, source: LogDirectory, target: StoredTarget) -> None:
         super().__init__(run, source, target.folder / "copy")
@@ -131,7 +132,7 @@ class StoredCopy(CleanedCopy):
 
     def _tasks_put(self) -> bool:
         """Do the tasks put the new segments?"""
-        engine = self.start_workers()
+        engine = self.start_engine()
         return isinstance(engine, FilePutter) and engine.has_executors
 
     def setup_log(self, planned: PlannedLog) -> None:
@@ -193,7 +194,7 @@ class StoredCopy(CleanedCopy):
             self._folders[str(target.relative_to(self._partial_copy))] = None
 
     def _copy_file(self, source: Path, target: Path) -> None:
-        if not files.is_read_only(source) or not isinstance(self.workers(), FilePutter):
+        if not files.is_read_only(source) or not isinstance(self.engine(), FilePutter):
             self._put(source, target)
             return
         name = str(target.relative_to(self._partial_copy))
@@ -201,7 +202,7 @@ class StoredCopy(CleanedCopy):
 
     def _put_unchanged(self) -> dict[str, BackedUpFile]:
         """Let the workers put what the cleaning left as it is in a store."""
-        putter = self.workers()
+        putter = self.engine()
         if not self._unchanged or not isinstance(putter, FilePutter):
             return {}
         to_put = list(self._unchanged.values())

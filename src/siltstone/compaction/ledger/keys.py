@@ -99,8 +99,8 @@ def _look_up_older_kernel(
             row = slots[slot_of(slots, mask, entries, older[i, 0], older[i, 1], _ALL_BITS)]
             if row < 0:
                 continue
-            # By time the larger timestamp wins; of two equal ones the larger offset, which is the new
-            # entry's.
+            # By time the record with the larger timestamp is retained; of two equal ones that with the
+            # larger offset, which is the new one.
             if by_time and older[i, 3] > entries[row, 3]:
                 late[row] = True
             elif older[i, 2] & np.uint64(1) == 0:  # a deleted key has no record to supersede
@@ -117,7 +117,7 @@ def look_up_older_entries(
     Both are in order of partition, with the ``bounds`` of each partition. The older ones begin at partition
     ``first`` of the new ones. Returns the offsets of the older records that are superseded (int64, in any
     order). Sets ``late`` (bool, one for each new entry) where the older entry has the larger
-    timestamp: the new record loses and is not written.
+    timestamp: the new record is superseded and is not written.
     """
     superseded, table = np.empty(len(older), np.int64), new_hash_table(int(np.diff(bounds).max(initial=1)))
     count = _look_up_older_kernel(entries, bounds, table, older, older_bounds, first, late, superseded)
@@ -370,7 +370,7 @@ def _read_header(
     if magic != MAGIC or version != VERSION or partitions != KEY_INDEX_PARTITIONS:
         raise CorruptFileError(path, 0, f"the file is not a key index of version {VERSION}")
     if words != expected_words:
-        reason = f"entries have {words} words, not {expected_words}, so the index is of another order"
+        reason = f"entries have {words} words, not {expected_words}: it is of a compaction in another order"
         raise CorruptFileError(path, _WORDS_POSITION, reason)
     if check != hash_key_check(hash_key):
         raise CorruptFileError(
