@@ -218,7 +218,14 @@ def _spawned(channel: int, program: int) -> subprocess.Popen[bytes]:
     )
 
 
-_PROGRAM = "import sys; from siltstone.broker.keeper import keep; keep(int(sys.argv[1]), int(sys.argv[2]))"
+_PROGRAM = """
+import gc, sys
+gc.disable()  # imports make many objects, and hardly any garbage
+from siltstone.broker.keeper import keep
+gc.freeze()
+gc.enable()
+keep(int(sys.argv[1]), int(sys.argv[2]))
+"""
 
 # The keeper's side
 
