@@ -272,7 +272,7 @@ class CleanerHealth:
 
 
 def cleaner_health(served: Served) -> CleanerHealth | None:
-    """How the log cleaner does; None where nothing is cleaned."""
+    """The health of the log cleaner; None where nothing is cleaned."""
     if served.manager is None or served.cleaner is None:
         return None
     metrics = served.cleaner.metrics()

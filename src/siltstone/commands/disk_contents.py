@@ -41,10 +41,10 @@ _FOLDERS = {names.STAGING: LEFT_OVERS, names.STAGED_WRITES: LEFT_OVERS, names.CO
 _WHY = {
     ".swap": "a swap that has not ended: the next start completes it",
     ".cleaned": "a cleaning that was interrupted: the next start removes it",
-    ".deleted": "replaced or expired: goes when file.delete.delay.ms has passed",
+    ".deleted": "replaced or expired: it is removed when file.delete.delay.ms has passed",
     names.STAGING: "staged by a cleaning that runs, or was interrupted",
     names.STAGED_WRITES: "a table's write that waits for its commit",
-    "-delete": "a deleted topic: goes when file.delete.delay.ms has passed",
+    "-delete": "a deleted topic: it is removed when file.delete.delay.ms has passed",
     "-future": "a replica that moves to this directory",
     "-stray": "a replica that no longer belongs to the broker",
 }
@@ -77,8 +77,8 @@ class LeftOver:
 @dataclass(slots=True, kw_only=True)
 class DirectoryContents:
     """One directory. ``shares``: bytes by kind; ``free_bytes``, ``total_bytes``: of its file system, None if
-    unknown; ``offline``: why it is out of service; ``keys``: by column of ``logs`` what sorts them;
-    ``names``: of their topics."""
+    unknown; ``offline``: why it is out of service; ``keys``: the sort
+    keys of ``logs``, by column; ``names``: the names of their topics, for filters."""
 
     path: str
     in_use: bool
@@ -126,8 +126,8 @@ def path_of(served: Served, number: int) -> Path:
 
 
 def last_scan(served: Served, number: int) -> LastScan[DirectoryContents]:
-    """A directory as the last scan has found it; see ``scans``. Raises UsageError for a number that there is
-    not."""
+    """A directory as the last scan has found it; see ``scans``. Raises UsageError if no directory has this
+    number."""
     path = path_of(served, number)
     return served.scans.of(f"directory {path}", lambda report: contents_of(served, path, report))
 
@@ -154,10 +154,10 @@ def contents_of(served: Served, path: Path, report: Report = no_report) -> Direc
 
 def _keys_of(logs: Sequence[LogOnDisk]) -> Mapping[str, npt.NDArray[np.int64]]:
     """The sort keys of the logs, by column."""
-    place = {topic: number for number, topic in enumerate(sorted({log.topic for log in logs}))}
+    number_of = {topic: number for number, topic in enumerate(sorted({log.topic for log in logs}))}
     names = ("partition", "bytes", "segments", "indexes", "left_overs", "ledgers")
     columns = {name: [getattr(log, name) for log in logs] for name in names}
-    columns["topic"] = [place[log.topic] for log in logs]
+    columns["topic"] = [number_of[log.topic] for log in logs]
     return {name: np.array(values, np.int64) for name, values in columns.items()}
 
 

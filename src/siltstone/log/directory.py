@@ -499,8 +499,8 @@ def _has_segments(directory: Path) -> bool:
 def _find_partitions(
     directory: Path, known: Mapping[TopicPartition, Path] = NO_PARTITIONS
 ) -> tuple[dict[TopicPartition, Path], list[PassedOver]]:
-    """The partitions in a log directory, and what is passed over. ``known``: those of an earlier look; the
-    objects for a name stay the same, since to make them takes most of the time where there are many."""
+    """The partitions in a log directory, and what is passed over. ``known``: those that were listed earlier;
+    the objects for a name stay the same, since to make them takes most of the time where there are many."""
     partitions, passed_over = dict[TopicPartition, Path](), list[PassedOver]()
     by_name = {path.name: topic_partition for topic_partition, path in known.items()}
     paths = {} if known else files.children(directory)

@@ -281,7 +281,7 @@ class ReadOnlyLog(ReadableLog):
         return _file_state(self.directory) == self._state
 
     def refresh(self) -> None:
-        """Look at the files again if they have changed. Raises what opening raises."""
+        """Read the files again if they have changed. Raises what opening raises."""
         ask_again(self.directory)
         state = _file_state(self.directory)
         if state != self._state:

@@ -1,4 +1,4 @@
-"""``st.Log``: one partition that a program opens by itself.
+"""``st.Log``: one partition that a program opens without its topic's other partitions.
 
 ::
 
@@ -33,7 +33,7 @@ from siltstone.runtime.producing import Headers, NewRecord, append, new_record
 
 
 class Log(ReadableLog, Closing):
-    """One partition directory, open for appending and reading, by itself.
+    """One partition directory, open for appending and reading without its topic's other partitions.
 
     Its parent is the log directory, which is locked and gets the checkpoints; other partitions in it are not
     changed. ``config``: settings by Kafka's names for a topic. ``log`` is the ``PartitionLog``. The methods

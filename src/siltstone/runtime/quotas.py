@@ -8,7 +8,7 @@
     client-id (default)                               controller_mutation_rate=…
     ip=192.0.2.7                                      connection_creation_rate=10.0
 
-What is set is kept in the registry of topics (``runtime.topics``), or comes from the metadata log of a
+The quotas are kept in the registry of topics (``runtime.topics``), or comes from the metadata log of a
 Kafka's directory; ``broker.quotas`` enforces it. Everything here is pure. Corresponds to Kafka's
 ``ClientQuotaControlManager`` and ``ClientQuotasImage``.
 """
@@ -38,7 +38,7 @@ NAME_MAX = 1_024
 """The longest name of an entity."""
 _NO_LIMIT = "remove the quota for no limit"
 _EPSILON = 1e-6
-"""A number that is so near a whole one is taken for it, as in Kafka."""
+"""A number that differs from a whole one by at most this counts as whole, as in Kafka."""
 Quotas: TypeAlias = Mapping[QuotaEntity, Mapping[str, float]]
 """The values of each entity that has some."""
 
@@ -91,10 +91,10 @@ def from_entries(entries: Iterable[QuotaEntry]) -> Quotas:
 
 
 def ordered(quotas: Quotas) -> Quotas:
-    """The same in order of entity, a default before names; values in Kafka's order."""
-    places = {name: place for place, name in enumerate(QUOTA_KEYS)}
+    """The same quotas, sorted by entity, a default before names; the values in Kafka's order."""
+    orders = {name: order for order, name in enumerate(QUOTA_KEYS)}
     return {
-        entity: dict(sorted(values.items(), key=lambda item: (places.get(item[0], len(places)), item[0])))
+        entity: dict(sorted(values.items(), key=lambda item: (orders.get(item[0], len(orders)), item[0])))
         for entity, values in sorted(
             quotas.items(), key=lambda item: [(kind, name is not None, name or "") for kind, name in item[0]]
         )

@@ -18,10 +18,10 @@ from siltstone.web.guards import SAFE_METHODS, VIEWER
 from siltstone.web.rest.confluent.records import ProduceRequest
 
 router = APIRouter()
-Document = dict[str, Any]
+JsonObject = dict[str, Any]
 FAMILIES = ("/v3/", PULSAR, "/api/v1/")
 _TEMPLATE = "#/components/schemas/{model}"
-_ERRORS: Document = {
+_ERRORS: JsonObject = {
     "Error": {
         "type": "object",
         "properties": {"error_code": {"type": "integer"}, "message": {"type": "string"}},
@@ -33,26 +33,26 @@ _ERRORS: Document = {
         "required": ["reason"],
     },
 }
-_SECURITY: Document = {
+_SECURITY: JsonObject = {
     "basic": {"type": "http", "scheme": "basic"},
     "token": {"type": "http", "scheme": "bearer"},
 }
 
 
 @router.get("/openapi.json", dependencies=[VIEWER], include_in_schema=False)
-def openapi(request: Request) -> Document:
+def openapi(request: Request) -> JsonObject:
     """The description of the REST APIs."""
     return description_of(request.app)
 
 
-def description_of(app: FastAPI) -> Document:
+def description_of(app: FastAPI) -> JsonObject:
     """The description, kept for the next request."""
     if app.openapi_schema is None:
         app.openapi_schema = _described(app)
     return app.openapi_schema
 
 
-def _described(app: FastAPI) -> Document:
+def _described(app: FastAPI) -> JsonObject:
     document = get_openapi(
         title="Siltstone",
         version=version("siltstone"),
@@ -79,7 +79,7 @@ def _is_rest(path: str) -> bool:
     return path == "/v3/clusters" or path.startswith(FAMILIES)
 
 
-def _describe_errors(path: str, method: str, operation: Document) -> None:
+def _describe_errors(path: str, method: str, operation: JsonObject) -> None:
     """The family's error for every status but success."""
     schema = "PulsarError" if path.startswith(PULSAR) else "Error"
     content = {"application/json": {"schema": {"$ref": _TEMPLATE.format(model=schema)}}}

@@ -118,7 +118,7 @@ def rules_of(config: Config, listeners: Sequence[Listener], *, is_look: bool = F
     }
     reason = READ_ONLY if config.flag("siltstone.http.read.only") else None
     if is_look:
-        reason = f"the server is in look mode; {LOOK_ADVICE}"
+        reason = f"look mode changes nothing: {LOOK_ADVICE}"
     return Rules(
         hosts=frozenset(name.lower() for name in names),
         identity=identity_of(config),

@@ -23,7 +23,7 @@ from starlette.responses import HTMLResponse, Response
 import siltstone
 from siltstone.base.clock import duration_text
 from siltstone.commands.explain_page import counted, size_text
-from siltstone.commands.served import LOOK_ADVICE, Served
+from siltstone.commands.served import Served
 from siltstone.web import limits
 from siltstone.web.guards import user_of
 from siltstone.web.here import served_by
@@ -173,12 +173,10 @@ def _role_refusal(request: Request, role: Role) -> str:
     return "" if user_of(request).role >= role else f"this needs the role {role.name.lower()}"
 
 
-def _refusal(request: Request, served: Served, role: Role) -> str:
+def _refusal(request: Request, role: Role) -> str:
     """Why the user may not do what needs ``role`` here; empty if they may."""
     if role <= Role.READER:  # what a reader may do changes nothing: look mode and read-only servers allow it
         return _role_refusal(request, role)
-    if served.is_look:
-        return f"look mode changes nothing: {LOOK_ADVICE}"
     reason = request.app.state.rules.read_only_reason
     return _role_refusal(request, role) if reason is None else str(reason)
 
@@ -206,9 +204,7 @@ def render_page(
             read_at=_time(served.catalogue.at_ms, " UTC"),
             user=user_of(request),
             problem=problem,
-            refusals={
-                role: _refusal(request, served, role) for role in (Role.READER, Role.EDITOR, Role.ADMIN)
-            },
+            refusals={role: _refusal(request, role) for role in (Role.READER, Role.EDITOR, Role.ADMIN)},
             READER=Role.READER,
             EDITOR=Role.EDITOR,
             ADMIN=Role.ADMIN,

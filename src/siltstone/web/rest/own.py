@@ -32,7 +32,7 @@ from siltstone.web.queries import (
 from siltstone.web.rest.bodies import JSON_ONLY, Body
 
 router = APIRouter(prefix="/api/v1", tags=["Siltstone"])
-Document = dict[str, Any]
+JsonObject = dict[str, Any]
 Count = Annotated[int, Query(ge=1, le=PAGE_MAX), DIGITS]
 Start = Annotated[int, Query(ge=0), DIGITS]
 
@@ -44,7 +44,7 @@ class Listed(Protocol):
         """One object."""
 
 
-def _page(name: str, rows: Iterable[Listed], total: int, start: int) -> Document:
+def _page(name: str, rows: Iterable[Listed], total: int, start: int) -> JsonObject:
     """The rows as far as a page has room, how many there are in all, and where the next page begins."""
     shown, size = list[Mapping[str, object]](), 0
     for row in rows:
@@ -57,7 +57,7 @@ def _page(name: str, rows: Iterable[Listed], total: int, start: int) -> Document
     return {name: shown, "total": total, "next_start": end if shown and end < total else None}
 
 
-def _page_of(name: str, rows: Sequence[Listed], start: int, count: int) -> Document:
+def _page_of(name: str, rows: Sequence[Listed], start: int, count: int) -> JsonObject:
     """A page of rows that are all known."""
     return _page(name, rows[start : start + count], len(rows), start)
 
@@ -70,7 +70,7 @@ class SettingsToPreview(Body):
 
 
 @router.get("/overview", dependencies=[VIEWER])
-def overview(served: Here) -> Document:
+def overview(served: Here) -> JsonObject:
     """Sums over all logs, the ten dirtiest ones, the last ten cleanings, the state of the cleaner,
     directories that are offline, notes."""
     catalogue, saved = served.catalogue, console.saved(served)
@@ -90,7 +90,7 @@ def overview(served: Here) -> Document:
 
 
 @router.get("/topics", dependencies=[VIEWER])
-def topics(served: Here, parameters: Annotated[TopicParameters, Query()]) -> Document:
+def topics(served: Here, parameters: Annotated[TopicParameters, Query()]) -> JsonObject:
     """A page of topics."""
     page = list_topics(served.catalogue, parameters.listing())
     return {"at_ms": served.catalogue.at_ms, **_page("topics", page.rows, page.total, parameters.start)}
@@ -99,7 +99,7 @@ def topics(served: Here, parameters: Annotated[TopicParameters, Query()]) -> Doc
 @router.get("/topics/{topic}", dependencies=[VIEWER])
 def topic(
     served: Here, topic: str, response: Response, start: Start = 0, count: Count = PAGE_ROWS
-) -> Document:
+) -> JsonObject:
     """One topic, a page of its partitions, and its settings, with its ETag."""
     catalogue = served.catalogue
     response.headers["ETag"] = topic_etag(served, topic)
@@ -112,14 +112,14 @@ def topic(
 
 
 @router.get("/topics/{topic}/configs", dependencies=[VIEWER])
-def topic_configs(served: Here, topic: str, response: Response) -> Document:
+def topic_configs(served: Here, topic: str, response: Response) -> JsonObject:
     """A topic's effective settings with their sources, and the topic's ETag."""
     response.headers["ETag"] = topic_etag(served, topic)
     settings = settings_of_topic(served.settings_of(topic), everything=True)
     return {"topic": topic, "settings": [_setting(setting) for setting in settings]}
 
 
-def _setting(setting: Any) -> Document:
+def _setting(setting: Any) -> JsonObject:
     synonyms = [{"source": source, "name": name, "value": value} for source, name, value in setting.synonyms]
     return {"name": setting.name, "value": setting.value, "source": setting.source, "synonyms": synonyms}
 
@@ -127,7 +127,7 @@ def _setting(setting: Any) -> Document:
 @router.get("/topics/{topic}/partitions/{partition}/segments", dependencies=[VIEWER, READING])
 def segments(
     served: Here, topic: str, partition: IntText, start: Start = 0, count: Count = PAGE_ROWS
-) -> Document:
+) -> JsonObject:
     """A page of the segments of a partition, its marks, and why it is not cleaned."""
     segments = console.partition_segments(served, topic, partition)
     return {**segments.to_json(), **_page_of("segments", segments.segments, start, count)}
@@ -136,20 +136,20 @@ def segments(
 @router.get("/topics/{topic}/records", dependencies=[READER, READING])
 def records(
     served: Here, latest: Latest, topic: str, parameters: Annotated[RecordParameters, Query()]
-) -> Document:
+) -> JsonObject:
     """A page of records: at most 64 MiB or a second of reading; ``cursor`` is for the next one."""
     browsed = console.browsed_topic(served, topic)
     return browse(browsed, parameters.query(), cursor=parameters.cursor, latest=latest).to_json()
 
 
 @router.get("/topics/{topic}/cleanings", dependencies=[VIEWER])
-def topic_cleanings(served: Here, topic: str, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
+def topic_cleanings(served: Here, topic: str, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """The last cleanings of a topic, the newest first."""
     return _page_of("cleanings", console.cleanings(served, topic), start, count)
 
 
 @router.post("/topics/{topic}/configs:preview", dependencies=[VIEWER, JSON_ONLY, READING])
-def preview_configs(served: Here, topic: str, change: SettingsToPreview) -> Document:
+def preview_configs(served: Here, topic: str, change: SettingsToPreview) -> JsonObject:
     """What a change of a topic's own settings would do, from the facts of its segments. Changes nothing."""
     return console.preview_change(served, topic, change.set, change.remove).to_json()
 
@@ -161,7 +161,7 @@ def record(
     partition: IntText,
     offset: IntText,
     parameters: Annotated[DecodingParameters, Query()],
-) -> Document:
+) -> JsonObject:
     """One record."""
     of_keys, of_values = parameters.decodings()
     browsed = console.browsed_topic(served, topic)
@@ -192,7 +192,7 @@ def why(
     offset: IntText,
     search_from: Annotated[int | None, Query(ge=0), DIGITS] = None,
     superseded_by: Annotated[int | None, Query(ge=0), DIGITS] = None,
-) -> Document:
+) -> JsonObject:
     """Why a record is still here, and what changes that. If ``code`` is ``searching``, repeat the request
     with the response's ``next_offset`` as ``search_from``, and its ``superseded_by``."""
     return console.why_record_retained(
@@ -201,7 +201,7 @@ def why(
 
 
 @router.get("/cleaner/queue", dependencies=[VIEWER])
-def queue(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
+def queue(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """The compacted logs, the dirtiest first."""
     catalogue = served.catalogue
     rows = dirtiest(catalogue, count, start)
@@ -209,13 +209,13 @@ def queue(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
 
 
 @router.get("/cleaner/runs", dependencies=[VIEWER])
-def runs(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
+def runs(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """The last cleanings, the newest first."""
     return _page_of("cleanings", console.cleanings(served), start, count)
 
 
 @router.get("/cleaner/uncleanable", dependencies=[VIEWER])
-def uncleanable(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
+def uncleanable(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """The logs that the cleaner skips, since when, and why."""
     catalogue = served.catalogue
     rows = uncleanable_logs(catalogue, count, start)
@@ -223,20 +223,20 @@ def uncleanable(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Doc
 
 
 @router.get("/cleaner/savings", dependencies=[VIEWER])
-def savings(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
+def savings(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """What cleanings have saved, by day and topic, the newest day first."""
     return _page_of("savings", console.savings(served), start, count)
 
 
 @router.get("/configs", dependencies=[VIEWER])
-def broker_configs(served: Here, everything: BoolText = False) -> Document:
+def broker_configs(served: Here, everything: BoolText = False) -> JsonObject:
     """The broker's settings with their sources."""
     settings = settings_of_broker(served.broker_settings(), everything=everything)
     return {"settings": [_setting(setting) for setting in settings]}
 
 
 @router.get("/broker/connections", dependencies=[VIEWER])
-def broker_connections(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
+def broker_connections(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """The broker's open connections, the oldest first."""
     connections = clients.connections(served)
     end = start + count
@@ -248,20 +248,20 @@ def broker_connections(served: Here, start: Start = 0, count: Count = PAGE_ROWS)
 
 
 @router.get("/broker/requests", dependencies=[VIEWER])
-def broker_requests(served: Here) -> Document:
+def broker_requests(served: Here) -> JsonObject:
     """The requests that the broker has received since its start, by API."""
     return {"requests": [row.to_json() for row in clients.requests(served)]}
 
 
 @router.get("/groups", dependencies=[VIEWER, READING])
-def groups(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
+def groups(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """Consumer groups with their offsets and lags, from ``__consumer_offsets``."""
     groups, notes = console.groups(served)
     return {**_page_of("groups", groups, start, count), "notes": notes}
 
 
 @router.get("/transactions", dependencies=[VIEWER])
-def transactions(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
+def transactions(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """The open transactions as the last scan of all logs has found them: it began ``at_ms``, null before
     the first has ended; ``scanning``: how far one is that runs now (``looking``: its earlier name)."""
     scan = last_scan(served)
@@ -274,25 +274,25 @@ def transactions(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Do
 
 
 @router.get("/directories", dependencies=[VIEWER])
-def directories(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
+def directories(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """The log directories, and whether a process uses them."""
     return _page_of("directories", console.directories(served), start, count)
 
 
 @router.get("/changes", dependencies=[VIEWER])
-def changes(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
+def changes(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """The audit log, the newest change first, as far back as the console shows it."""
     changes = console.changes(served)
     return _page("changes", changes[start : start + count], len(changes), start)
 
 
 @router.get("/jobs", dependencies=[VIEWER])
-def jobs(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Document:
+def jobs(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """The background jobs, the newest first."""
     return _page_of("jobs", served.jobs.all(), start, count)
 
 
 @router.get("/jobs/{job_id}", dependencies=[VIEWER])
-def job(served: Here, job_id: str) -> Document:
+def job(served: Here, job_id: str) -> JsonObject:
     """One job."""
     return served.jobs.get(job_id).to_json()

@@ -24,7 +24,7 @@ from siltstone.web.queries import IntText
 from siltstone.web.rest.bodies import JSON_ONLY, Body, Flag, WholeNumber
 
 router = APIRouter(prefix="/api/v1", tags=["Siltstone"], dependencies=[JSON_ONLY])
-Document = dict[str, Any]
+JsonObject = dict[str, Any]
 IfMatch = Annotated[str | None, Header(description="The ETag of what was read; * for anything")]
 TOPICS_MAX = 1000
 
@@ -69,7 +69,9 @@ class KeyErasure(Body):
 
 
 @router.post("/topics:alter", dependencies=[EDITOR])
-def alter_topics(served: Here, by: CurrentActor, new: TopicAlterations, if_match: IfMatch = None) -> Document:
+def alter_topics(
+    served: Here, by: CurrentActor, new: TopicAlterations, if_match: IfMatch = None
+) -> JsonObject:
     """Set and remove settings of several topics, as they were read; the outcome of each."""
     if any((change.if_match or if_match) is None for change in new.topics):
         raise HTTPException(428, "say what was read: if_match of each topic, or the header If-Match")
@@ -78,7 +80,7 @@ def alter_topics(served: Here, by: CurrentActor, new: TopicAlterations, if_match
 
 def _altered(
     served: Here, by: CurrentActor, change: TopicAlteration, if_match: str | None, validate_only: bool
-) -> Document:
+) -> JsonObject:
     try:
         done = administration.alter_settings(
             *(served, by, change.topic, change.set, change.remove),
@@ -92,7 +94,7 @@ def _altered(
 
 
 @router.post("/topics/{topic}:clean", dependencies=[EDITOR], status_code=202)
-def clean(served: Here, by: CurrentActor, topic: str, request: CleaningOrder | None = None) -> Document:
+def clean(served: Here, by: CurrentActor, topic: str, request: CleaningOrder | None = None) -> JsonObject:
     """Clean a topic as a job."""
     request = request or CleaningOrder()
     job = administration.clean_now(served, by, topic, request.partitions, force=request.force)
@@ -106,20 +108,20 @@ class ExplainOrder(Body):
 
 
 @router.post("/topics/{topic}:explain", dependencies=[READER], status_code=202)
-def explain(served: Here, by: CurrentActor, topic: str, request: ExplainOrder | None = None) -> Document:
+def explain(served: Here, by: CurrentActor, topic: str, request: ExplainOrder | None = None) -> JsonObject:
     """What a cleaning of a topic would do, as a job; nothing is changed. Keys are masked."""
     partitions = () if request is None else request.partitions
     return explain_topic(served, by.user, topic, partitions).to_json()
 
 
 @router.post("/topics/{topic}:empty", dependencies=[ADMIN], status_code=202)
-def empty(served: Here, by: CurrentActor, topic: str, order: EmptyingOrder) -> Document:
+def empty(served: Here, by: CurrentActor, topic: str, order: EmptyingOrder) -> JsonObject:
     """Empty a topic as a job, or count what would go."""
     return administration.empty_topic(served, by, topic, order.mode, dry_run=order.dry_run).to_json()
 
 
 @router.post("/topics/{topic}:erase-key", dependencies=[ADMIN], status_code=202)
-def erase_key(served: Here, by: CurrentActor, topic: str, order: KeyErasure) -> Document:
+def erase_key(served: Here, by: CurrentActor, topic: str, order: KeyErasure) -> JsonObject:
     """Erase keys as a job: the steps that are possible now. What is kept of the job contains no key."""
     named = order.keys if order.key is None else (order.key, *order.keys)
     request = ErasureRequest(topic=topic, keys=tuple(parse_key(key, order.key_format) for key in named))
@@ -151,6 +153,6 @@ def restart(served: Here, by: CurrentActor) -> None:
 
 
 @router.delete("/jobs/{job_id}", dependencies=[EDITOR])
-def cancel_job(served: Here, by: CurrentActor, job_id: str) -> Document:
+def cancel_job(served: Here, by: CurrentActor, job_id: str) -> JsonObject:
     """Cancel a job: one that runs ends at its next check."""
     return administration.cancel_job(served, by, job_id).to_json()

@@ -22,7 +22,7 @@ from siltstone.web.rest.bodies import JSON_ONLY, NUMBERS_ONLY
 router = APIRouter(prefix="/admin/v2", tags=["Pulsar"], dependencies=[JSON_ONLY])
 TOPIC = "/persistent/{tenant}/{namespace}/{topic}"
 NAMESPACE = "/namespaces/{tenant}/{namespace}/compactionThreshold"
-Document = dict[str, Any]
+JsonObject = dict[str, Any]
 Bytes = Annotated[int, Body(le=(1 << 63) - 1), NUMBERS_ONLY]
 
 
@@ -62,7 +62,7 @@ def compact(served: Here, by: CurrentActor, name: Topic) -> None:
 
 
 @router.get(f"{TOPIC}/compaction", dependencies=[VIEWER])
-def compaction_status(served: Here, name: Topic) -> Document:
+def compaction_status(served: Here, name: Topic) -> JsonObject:
     """NOT_RUN, RUNNING, SUCCESS or ERROR, and the last error."""
     status = pulsar.compaction_status(served, name)
     return {"status": status.status, "lastError": status.last_error}
@@ -87,19 +87,19 @@ def remove_threshold(served: Here, by: CurrentActor, name: Topic) -> None:
 
 
 @router.get(f"{TOPIC}/internalStats", dependencies=[VIEWER])
-def internal_stats(served: Here, name: Topic) -> Document:
+def internal_stats(served: Here, name: Topic) -> JsonObject:
     """The compacted ledger and the cursor of compaction, of each partition."""
     return pulsar.internal_stats(served, name)
 
 
 @router.get(f"{TOPIC}/stats", dependencies=[VIEWER])
-def stats(served: Here, name: Topic) -> Document:
+def stats(served: Here, name: Topic) -> JsonObject:
     """Sizes, and the last compaction."""
     return pulsar.topic_stats(served, name)
 
 
 @router.get(f"{TOPIC}/partitions", dependencies=[VIEWER])
-def partitions(served: Here, name: Topic) -> Document:
+def partitions(served: Here, name: Topic) -> JsonObject:
     """How many partitions a topic has."""
     return {"partitions": len(partitions_of(served, pulsar.topic_of(served, name))), "deleted": False}
 

@@ -11,7 +11,7 @@ from siltstone.web.queries import IntText
 from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
     Cluster,
-    Document,
+    JsonObject,
     NamedCluster,
     OnlyCluster,
     Page,
@@ -26,7 +26,7 @@ router = APIRouter(tags=["Confluent v3"])
 
 
 @router.get("/clusters", dependencies=[VIEWER], response_model=ResourceList)
-def list_clusters(here: OnlyCluster, page: Page) -> Document:
+def list_clusters(here: OnlyCluster, page: Page) -> JsonObject:
     """The cluster of this server."""
     return listing(
         "KafkaClusterList", f"{here.root}/clusters", [here.id], lambda _: cluster_document(here), page
@@ -34,12 +34,12 @@ def list_clusters(here: OnlyCluster, page: Page) -> Document:
 
 
 @router.get(CLUSTER_PATH, dependencies=[VIEWER], response_model=Resource)
-def get_cluster(cluster: NamedCluster) -> Document:
+def get_cluster(cluster: NamedCluster) -> JsonObject:
     """The cluster."""
     return cluster_document(cluster)
 
 
-def cluster_document(cluster: Cluster) -> Document:
+def cluster_document(cluster: Cluster) -> JsonObject:
     """A ``KafkaCluster``."""
     names = ("acls", "brokers", "consumer-groups", "topics")
     links = {name.replace("-", "_"): cluster.link(name) for name in names}
@@ -52,7 +52,7 @@ def cluster_document(cluster: Cluster) -> Document:
     )
 
 
-def _broker_document(cluster: Cluster) -> Document:
+def _broker_document(cluster: Cluster) -> JsonObject:
     number = cluster.broker_id
     return cluster.resource(
         "KafkaBroker",
@@ -68,14 +68,14 @@ def _broker_document(cluster: Cluster) -> Document:
 
 
 @router.get(f"{CLUSTER_PATH}/brokers", dependencies=[VIEWER], response_model=ResourceList)
-def list_brokers(cluster: NamedCluster, page: Page) -> Document:
+def list_brokers(cluster: NamedCluster, page: Page) -> JsonObject:
     """This broker. The others of a cluster are not known here."""
     keys = [cluster.broker_id]
     return cluster.listing("KafkaBrokerList", ["brokers"], keys, lambda _: _broker_document(cluster), page)
 
 
 @router.get(f"{CLUSTER_PATH}/brokers/{{broker_id}}", dependencies=[VIEWER], response_model=Resource)
-def get_broker(cluster: NamedCluster, broker_id: IntText) -> Document:
+def get_broker(cluster: NamedCluster, broker_id: IntText) -> JsonObject:
     """This broker."""
     refuse_other_broker(cluster, broker_id)
     return _broker_document(cluster)
@@ -86,14 +86,14 @@ def get_broker(cluster: NamedCluster, broker_id: IntText) -> Document:
     dependencies=[VIEWER],
     response_model=ResourceList,
 )
-def list_partition_replicas(cluster: NamedCluster, broker_id: IntText, page: Page) -> Document:
+def list_partition_replicas(cluster: NamedCluster, broker_id: IntText, page: Page) -> JsonObject:
     """The partitions that this broker has."""
     refuse_other_broker(cluster, broker_id)
     partitions = all_partitions(cluster.served)
     keys = ((topic, number) for topic in sorted(partitions) for number in sorted(partitions[topic]))
     parts = ["brokers", broker_id, "partition-replicas"]
 
-    def document(key: tuple[str, int]) -> Document:
+    def document(key: tuple[str, int]) -> JsonObject:
         topic, number = key
         return replica_document(cluster, topic, number, broker_id)
 

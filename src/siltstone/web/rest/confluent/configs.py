@@ -26,8 +26,8 @@ from siltstone.web.rest.bodies import Body, Flag
 from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
     Cluster,
-    Document,
     IfMatch,
+    JsonObject,
     NamedCluster,
     Page,
     Paging,
@@ -82,7 +82,9 @@ class Alterations(Body):
         return set_to, [each.name for each in self.data if each.operation == "DELETE"]
 
 
-def _document(cluster: Cluster, kind: str, parts: Sequence[object], entry: clusters.ConfigEntry) -> Document:
+def _document(
+    cluster: Cluster, kind: str, parts: Sequence[object], entry: clusters.ConfigEntry
+) -> JsonObject:
     setting = entry.setting
     members: dict[str, Any] = {
         "name": setting.name,
@@ -105,9 +107,9 @@ def _listing(
     kind: str,
     parts: Sequence[object],
     entries: Sequence[clusters.ConfigEntry],
-    make: Callable[[clusters.ConfigEntry], Document],
+    make: Callable[[clusters.ConfigEntry], JsonObject],
     page: Paging,
-) -> Document:
+) -> JsonObject:
     """A list of settings, by name."""
     by_name = {entry.setting.name: entry for entry in entries}
     return cluster.listing(kind, parts, sorted(by_name), lambda name: make(by_name[name]), page)
@@ -124,17 +126,17 @@ def _refuse_unknown(find: Callable[[str], object], name: str) -> None:
 # Topics.
 
 
-def _topic_document(cluster: Cluster, topic: str, entry: clusters.ConfigEntry) -> Document:
+def _topic_document(cluster: Cluster, topic: str, entry: clusters.ConfigEntry) -> JsonObject:
     document = _document(cluster, "KafkaTopicConfig", ("topics", topic, "configs"), entry)
     return {**document, "topic_name": topic}
 
 
 @router.get(f"{TOPICS}/-/configs", dependencies=[VIEWER], response_model=ResourceList)
-def list_all_topic_configs(cluster: NamedCluster, page: Page) -> Document:
+def list_all_topic_configs(cluster: NamedCluster, page: Page) -> JsonObject:
     """The settings of all topics."""
     entries = lru_cache(maxsize=1)(partial(clusters.topic_entries, cluster.served))
 
-    def document(key: tuple[str, str]) -> Document:
+    def document(key: tuple[str, str]) -> JsonObject:
         topic, name = key
         return _topic_document(cluster, topic, entries(topic)[clusters.TOPIC_SETTINGS.index(name)])
 
@@ -204,18 +206,18 @@ def reset_topic_config(
 # The broker, and the cluster of this one broker.
 
 
-def _broker_document(cluster: Cluster, entry: clusters.ConfigEntry) -> Document:
+def _broker_document(cluster: Cluster, entry: clusters.ConfigEntry) -> JsonObject:
     parts = ("brokers", cluster.broker_id, "configs")
     document = _document(cluster, "KafkaBrokerConfig", parts, entry)
     return {**document, "broker_id": cluster.broker_id}
 
 
-def _cluster_document(cluster: Cluster, entry: clusters.ConfigEntry) -> Document:
+def _cluster_document(cluster: Cluster, entry: clusters.ConfigEntry) -> JsonObject:
     document = _document(cluster, "KafkaClusterConfig", ("broker-configs",), entry)
     return {**document, "config_type": "BROKER"}
 
 
-def _tagged(cluster: Cluster, document: Document) -> Response:
+def _tagged(cluster: Cluster, document: JsonObject) -> Response:
     tag = clusters.broker_tag(cluster.served)
     return JSONResponse(document, headers={} if tag is None else {"ETag": tag})
 

@@ -13,7 +13,7 @@ from siltstone.web.queries import IntText
 from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
     Cluster,
-    Document,
+    JsonObject,
     NamedCluster,
     Page,
     Resource,
@@ -35,7 +35,7 @@ def _group(cluster: Cluster, name: str) -> ConsumerGroup:
     raise UnknownGroupError(f"there is no consumer group {name[:256]!r}")
 
 
-def _group_document(cluster: Cluster, group: ConsumerGroup) -> Document:
+def _group_document(cluster: Cluster, group: ConsumerGroup) -> JsonObject:
     at = ("consumer-groups", group.name)
     return cluster.resource(
         "KafkaConsumerGroup",
@@ -53,23 +53,23 @@ def _group_document(cluster: Cluster, group: ConsumerGroup) -> Document:
 
 
 @router.get(GROUPS, dependencies=[VIEWER, READING], response_model=ResourceList)
-def list_groups(cluster: NamedCluster, page: Page) -> Document:
+def list_groups(cluster: NamedCluster, page: Page) -> JsonObject:
     """All consumer groups."""
     groups = {group.name: group for group in console.groups(cluster.served)[0]}
 
-    def document(name: str) -> Document:
+    def document(name: str) -> JsonObject:
         return _group_document(cluster, groups[name])
 
     return cluster.listing("KafkaConsumerGroupList", ["consumer-groups"], sorted(groups), document, page)
 
 
 @router.get(GROUP, dependencies=[VIEWER, READING], response_model=Resource)
-def get_group(cluster: NamedCluster, consumer_group_id: str) -> Document:
+def get_group(cluster: NamedCluster, consumer_group_id: str) -> JsonObject:
     """One consumer group."""
     return _group_document(cluster, _group(cluster, consumer_group_id))
 
 
-def _consumer_document(cluster: Cluster, group: str, member: Member) -> Document:
+def _consumer_document(cluster: Cluster, group: str, member: Member) -> JsonObject:
     at = ("consumer-groups", group, "consumers", member.member_id)
     return cluster.resource(
         "KafkaConsumer",
@@ -90,11 +90,11 @@ def _member(cluster: Cluster, group_id: str, consumer_id: str) -> Member:
 
 
 @router.get(f"{GROUP}/consumers", dependencies=[VIEWER, READING], response_model=ResourceList)
-def list_consumers(cluster: NamedCluster, consumer_group_id: str, page: Page) -> Document:
+def list_consumers(cluster: NamedCluster, consumer_group_id: str, page: Page) -> JsonObject:
     """The members of a group."""
     members = {member.member_id: member for member in _group(cluster, consumer_group_id).members}
 
-    def document(member_id: str) -> Document:
+    def document(member_id: str) -> JsonObject:
         return _consumer_document(cluster, consumer_group_id, members[member_id])
 
     parts = ["consumer-groups", consumer_group_id, "consumers"]
@@ -102,13 +102,13 @@ def list_consumers(cluster: NamedCluster, consumer_group_id: str, page: Page) ->
 
 
 @router.get(CONSUMER, dependencies=[VIEWER, READING], response_model=Resource)
-def get_consumer(cluster: NamedCluster, consumer_group_id: str, consumer_id: str) -> Document:
+def get_consumer(cluster: NamedCluster, consumer_group_id: str, consumer_id: str) -> JsonObject:
     """One member of a group."""
     member = _member(cluster, consumer_group_id, consumer_id)
     return _consumer_document(cluster, consumer_group_id, member)
 
 
-def _assignment_document(cluster: Cluster, group: str, consumer: str, topic: str, number: int) -> Document:
+def _assignment_document(cluster: Cluster, group: str, consumer: str, topic: str, number: int) -> JsonObject:
     partition = (topic, "partitions", number)
     return cluster.resource(
         "KafkaConsumerAssignment",
@@ -123,13 +123,15 @@ def _assignment_document(cluster: Cluster, group: str, consumer: str, topic: str
 
 
 @router.get(f"{CONSUMER}/assignments", dependencies=[VIEWER, READING], response_model=ResourceList)
-def list_assignments(cluster: NamedCluster, consumer_group_id: str, consumer_id: str, page: Page) -> Document:
+def list_assignments(
+    cluster: NamedCluster, consumer_group_id: str, consumer_id: str, page: Page
+) -> JsonObject:
     """The partitions that are assigned to a member."""
     assigned = _member(cluster, consumer_group_id, consumer_id).assigned
     named = ("consumer-groups", consumer_group_id, "consumers", consumer_id, "assignments")
     keys = sorted((each.topic, each.partition) for each in assigned)
 
-    def document(key: tuple[str, int]) -> Document:
+    def document(key: tuple[str, int]) -> JsonObject:
         return _assignment_document(cluster, consumer_group_id, consumer_id, *key)
 
     return cluster.listing("KafkaConsumerAssignmentList", named, keys, document, page)
@@ -142,7 +144,7 @@ def list_assignments(cluster: NamedCluster, consumer_group_id: str, consumer_id:
 )
 def get_assignment(
     cluster: NamedCluster, consumer_group_id: str, consumer_id: str, topic_name: str, partition_id: IntText
-) -> Document:
+) -> JsonObject:
     """One partition that is assigned to a member."""
     assigned = _member(cluster, consumer_group_id, consumer_id).assigned
     if (topic_name, partition_id) not in {(each.topic, each.partition) for each in assigned}:
@@ -152,7 +154,7 @@ def get_assignment(
     return _assignment_document(cluster, consumer_group_id, consumer_id, topic_name, partition_id)
 
 
-def _lag_document(cluster: Cluster, group: ConsumerGroup, offset: GroupOffset) -> Document:
+def _lag_document(cluster: Cluster, group: ConsumerGroup, offset: GroupOffset) -> JsonObject:
     topic, number = offset.topic_partition.topic, offset.topic_partition.partition
     member = _member_of(group, offset)
     return cluster.resource(
@@ -175,14 +177,14 @@ def _member_of(group: ConsumerGroup, offset: GroupOffset) -> Member | None:
 
 
 @router.get(f"{GROUP}/lags", dependencies=[VIEWER, READING], response_model=ResourceList)
-def list_lags(cluster: NamedCluster, consumer_group_id: str, page: Page) -> Document:
+def list_lags(cluster: NamedCluster, consumer_group_id: str, page: Page) -> JsonObject:
     """The lag of a group in each partition."""
     group = _group(cluster, consumer_group_id)
     offsets = {
         (offset.topic_partition.topic, offset.topic_partition.partition): offset for offset in group.offsets
     }
 
-    def document(key: tuple[str, int]) -> Document:
+    def document(key: tuple[str, int]) -> JsonObject:
         return _lag_document(cluster, group, offsets[key])
 
     parts = ["consumer-groups", group.name, "lags"]
@@ -192,7 +194,7 @@ def list_lags(cluster: NamedCluster, consumer_group_id: str, page: Page) -> Docu
 @router.get(LAG, dependencies=[VIEWER, READING], response_model=Resource)
 def get_lag(
     cluster: NamedCluster, consumer_group_id: str, topic_name: str, partition_id: IntText
-) -> Document:
+) -> JsonObject:
     """The lag of a group in one partition."""
     group = _group(cluster, consumer_group_id)
     for offset in group.offsets:
@@ -202,7 +204,7 @@ def get_lag(
 
 
 @router.get(f"{GROUP}/lag-summary", dependencies=[VIEWER, READING], response_model=Resource)
-def get_lag_summary(cluster: NamedCluster, consumer_group_id: str) -> Document:
+def get_lag_summary(cluster: NamedCluster, consumer_group_id: str) -> JsonObject:
     """The largest lag of a group, and the sum. 404 where no lag is known, as Confluent's."""
     group = _group(cluster, consumer_group_id)
     known = [offset for offset in group.offsets if offset.lag is not None]
@@ -212,7 +214,7 @@ def get_lag_summary(cluster: NamedCluster, consumer_group_id: str) -> Document:
     return _summary_document(cluster, group, max(known, key=lambda offset: offset.lag or 0), total)
 
 
-def _summary_document(cluster: Cluster, group: ConsumerGroup, largest: GroupOffset, total: int) -> Document:
+def _summary_document(cluster: Cluster, group: ConsumerGroup, largest: GroupOffset, total: int) -> JsonObject:
     topic, number = largest.topic_partition.topic, largest.topic_partition.partition
     member = _member_of(group, largest)
     at = ("consumer-groups", group.name)

@@ -26,7 +26,7 @@ from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN
 from siltstone.web.here import CurrentActor
 from siltstone.web.rest.bodies import DATE_AND_TIME, NUMBERS_ONLY, Body, WholeNumber
-from siltstone.web.rest.confluent.shapes import Cluster, Document, NamedCluster
+from siltstone.web.rest.confluent.shapes import Cluster, JsonObject, NamedCluster
 from siltstone.web.rest.confluent.topics import TOPIC
 
 router = APIRouter(tags=["Confluent v3"])
@@ -37,7 +37,7 @@ _MILLISECOND = datetime.timedelta(milliseconds=1)
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
-class Data(Body):
+class ProduceRequestData(Body):
     """A key or a value: ``BINARY`` is base64, ``JSON`` any JSON, ``STRING`` a string; null data is a null
     key, or a tombstone."""
 
@@ -59,8 +59,8 @@ class ProduceRequest(Body):
 
     partition_id: Annotated[int, Field(ge=0), NUMBERS_ONLY] | None = None
     headers: tuple[RecordHeader, ...] = ()
-    key: Data | None = None
-    value: Data | None = None
+    key: ProduceRequestData | None = None
+    value: ProduceRequestData | None = None
     timestamp: Annotated[AwareDatetime, DATE_AND_TIME] | None = None
     original_size: WholeNumber | None = None
 
@@ -86,7 +86,7 @@ class _RefusedError(Exception):
         self.number, self.message = number, message
 
 
-def _bytes_of(part: Data | None, what: str) -> bytes | None:
+def _bytes_of(part: ProduceRequestData | None, what: str) -> bytes | None:
     """The bytes of a key or a value; ``what``: which of both, for errors. Raises _RefusedError."""
     if part is None:
         return None
@@ -157,21 +157,21 @@ def _parsed(text: str) -> Iterator[ProduceRequest | _RefusedError]:
 
 def _reports(
     cluster: Cluster, by: Actor, topic: str, requests: Sequence[ProduceRequest | _RefusedError]
-) -> list[Document]:
+) -> list[JsonObject]:
     """The outcome of each request. Raises UnknownTopicError, NotAllowedError, StorageError."""
     sent: dict[int, ProducerRecord] = {}
-    reports: dict[int, Document] = {}
-    for place, request in enumerate(requests):
+    reports: dict[int, JsonObject] = {}
+    for index, request in enumerate(requests):
         try:
             if isinstance(request, _RefusedError):
                 raise request
-            sent[place] = _sent(request)
+            sent[index] = _sent(request)
         except _RefusedError as error:
-            reports[place] = {"error_code": error.number, "message": error.message}
+            reports[index] = {"error_code": error.number, "message": error.message}
     outcomes = send_records(cluster.served, by, topic, list(sent.values())) if sent else []
-    for (place, record), outcome in zip(sent.items(), outcomes, strict=True):
-        reports[place] = _report(cluster, topic, requests[place], record, outcome)
-    return [reports[place] for place in range(len(requests))]
+    for (index, record), outcome in zip(sent.items(), outcomes, strict=True):
+        reports[index] = _report(cluster, topic, requests[index], record, outcome)
+    return [reports[index] for index in range(len(requests))]
 
 
 def _report(
@@ -180,11 +180,11 @@ def _report(
     request: Any,
     record: ProducerRecord,
     outcome: AppendedRecord | SiltstoneError,
-) -> Document:
+) -> JsonObject:
     if isinstance(outcome, SiltstoneError):
         return {"error_code": status_of(outcome)[1], "message": str(outcome)}
     time = _EPOCH + outcome.timestamp_ms * _MILLISECOND
-    report: Document = {
+    report: JsonObject = {
         "error_code": 200,
         "cluster_id": cluster.id,
         "topic_name": topic,
@@ -229,7 +229,9 @@ def produce(
 
 
 @router.post(f"{TOPIC}/records:batch", dependencies=[ADMIN])
-def produce_batch(cluster: NamedCluster, by: CurrentActor, topic_name: str, batch: BatchRequest) -> Document:
+def produce_batch(
+    cluster: NamedCluster, by: CurrentActor, topic_name: str, batch: BatchRequest
+) -> JsonObject:
     """Append a batch of records with ids; the response lists those that were appended and those refused."""
     reports = _reports(cluster, by, topic_name, batch.entries)
     named = [{"id": entry.id, **report} for entry, report in zip(batch.entries, reports, strict=True)]

@@ -24,7 +24,7 @@ from siltstone.commands.served import Served
 from siltstone.web.here import Here
 from siltstone.web.queries import DIGITS
 
-Document = dict[str, Any]
+JsonObject = dict[str, Any]
 Key = str | int | list[str | int]
 IfMatch = Annotated[str | None, Header(description="Change only what has this ETag, else 412")]
 PAGE_SIZE_MAX = 10_000
@@ -110,11 +110,11 @@ class Cluster:
         """The URL of a resource of the cluster."""
         return "/".join((self.root, "clusters", *(quote(str(part), "") for part in (self.id, *parts))))
 
-    def link(self, *parts: object) -> Document:
+    def link(self, *parts: object) -> JsonObject:
         """A link to a resource of the cluster, as ``related`` members have it."""
         return {"related": self.url(*parts)}
 
-    def resource(self, kind: str, *parts: object, **members: object) -> Document:
+    def resource(self, kind: str, *parts: object, **members: object) -> JsonObject:
         """A resource at the path of ``parts``: collection, name, collection, name … ."""
         pairs = list(zip(map(str, parts[::2]), parts[1::2], strict=False))
         named = [f"{collection.removesuffix('s')}={name}" for collection, name in pairs]
@@ -127,17 +127,17 @@ class Cluster:
         kind: str,
         parts: Iterable[object],
         keys: Iterable[Any],
-        make: Callable[[Any], Document],
+        make: Callable[[Any], JsonObject],
         page: Paging,
-    ) -> Document:
+    ) -> JsonObject:
         """A list of resources: their keys, ascending, and what makes the resource of one. No more keys are
         asked for than the page needs."""
         return listing(kind, self.url(*parts), keys, make, page)
 
 
 def listing(
-    kind: str, url: str, keys: Iterable[Any], make: Callable[[Any], Document], page: Paging
-) -> Document:
+    kind: str, url: str, keys: Iterable[Any], make: Callable[[Any], JsonObject], page: Paging
+) -> JsonObject:
     """A list at ``url``; see ``Cluster.listing``."""
     after, rest = page.after(), iter(keys)
     if after is not None:

@@ -20,8 +20,8 @@ from siltstone.web.rest.bodies import NUMBERS_ONLY, Body, Flag, WholeNumber
 from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
     Cluster,
-    Document,
     IfMatch,
+    JsonObject,
     NamedCluster,
     Page,
     Resource,
@@ -62,7 +62,7 @@ class NewCount(Body):
     partitions_count: Annotated[int, Field(ge=1, le=_KAFKA_INT), NUMBERS_ONLY]
 
 
-def topic_document(cluster: Cluster, topic: str, count: int) -> Document:
+def topic_document(cluster: Cluster, topic: str, count: int) -> JsonObject:
     """A ``KafkaTopic``."""
     return cluster.resource(
         "KafkaTopic",
@@ -87,11 +87,11 @@ def _tagged(cluster: Cluster, topic: str, status: int = 200, **headers: str) -> 
 
 
 @router.get(TOPICS, dependencies=[VIEWER], response_model=ResourceList)
-def list_topics(cluster: NamedCluster, page: Page) -> Document:
+def list_topics(cluster: NamedCluster, page: Page) -> JsonObject:
     """All topics."""
     partitions = clusters.all_partitions(cluster.served)
 
-    def document(name: str) -> Document:
+    def document(name: str) -> JsonObject:
         return topic_document(cluster, name, len(partitions[name]))
 
     return cluster.listing("KafkaTopicList", ["topics"], sorted(partitions), document, page)
@@ -143,7 +143,7 @@ def delete_topic(cluster: NamedCluster, by: CurrentActor, topic_name: str, if_ma
 # Partitions.
 
 
-def _partition_document(cluster: Cluster, topic: str, number: int) -> Document:
+def _partition_document(cluster: Cluster, topic: str, number: int) -> JsonObject:
     at = ("topics", topic, "partitions", number)
     leader = clusters.replicas_of(cluster.served, cluster.broker_id, topic, number).leader
     return cluster.resource(
@@ -157,7 +157,7 @@ def _partition_document(cluster: Cluster, topic: str, number: int) -> Document:
     )
 
 
-def replica_document(cluster: Cluster, topic: str, number: int, broker_id: int) -> Document:
+def replica_document(cluster: Cluster, topic: str, number: int, broker_id: int) -> JsonObject:
     """A ``KafkaReplica``."""
     replicas = clusters.replicas_of(cluster.served, cluster.broker_id, topic, number)
     return cluster.resource(
@@ -173,7 +173,7 @@ def replica_document(cluster: Cluster, topic: str, number: int, broker_id: int) 
 
 
 @router.get(f"{TOPIC}/partitions", dependencies=[VIEWER], response_model=ResourceList)
-def list_partitions(cluster: NamedCluster, topic_name: str, page: Page) -> Document:
+def list_partitions(cluster: NamedCluster, topic_name: str, page: Page) -> JsonObject:
     """A topic's partitions here."""
     numbers = sorted(clusters.partitions_of(cluster.served, topic_name))
     document = partial(_partition_document, cluster, topic_name)
@@ -183,14 +183,14 @@ def list_partitions(cluster: NamedCluster, topic_name: str, page: Page) -> Docum
 
 
 @router.get(f"{TOPICS}/-/partitions/-/reassignment", dependencies=[VIEWER], response_model=ResourceList)
-def list_all_reassignments(cluster: NamedCluster, page: Page) -> Document:
+def list_all_reassignments(cluster: NamedCluster, page: Page) -> JsonObject:
     """The partitions of all topics whose replicas are being reassigned: none here."""
     parts = ["topics", "-", "partitions", "-", "reassignment"]
     return cluster.listing("KafkaReassignmentList", parts, [], dict, page)
 
 
 @router.get(f"{TOPIC}/partitions/-/reassignment", dependencies=[VIEWER], response_model=ResourceList)
-def list_reassignments(cluster: NamedCluster, topic_name: str, page: Page) -> Document:
+def list_reassignments(cluster: NamedCluster, topic_name: str, page: Page) -> JsonObject:
     """The partitions of a topic whose replicas are being reassigned: none here."""
     clusters.partitions_of(cluster.served, topic_name)
     parts = ["topics", topic_name, "partitions", "-", "reassignment"]
@@ -198,14 +198,14 @@ def list_reassignments(cluster: NamedCluster, topic_name: str, page: Page) -> Do
 
 
 @router.get(PARTITION, dependencies=[VIEWER], response_model=Resource)
-def get_partition(cluster: NamedCluster, topic_name: str, partition_id: IntText) -> Document:
+def get_partition(cluster: NamedCluster, topic_name: str, partition_id: IntText) -> JsonObject:
     """One partition."""
     clusters.partition_named(cluster.served, topic_name, partition_id)
     return _partition_document(cluster, topic_name, partition_id)
 
 
 @router.get(f"{PARTITION}/offset", dependencies=[VIEWER], response_model=Resource)
-def get_offset(cluster: NamedCluster, topic_name: str, partition_id: IntText) -> Document:
+def get_offset(cluster: NamedCluster, topic_name: str, partition_id: IntText) -> JsonObject:
     """Where a partition begins and ends for a consumer. ``earliest_offset`` and ``latest_offset`` are
     Confluent's; they are ``beginning_offset`` and ``end_offset``, as which this server had them first."""
     offsets = clusters.offsets_of(cluster.served, topic_name, partition_id)
@@ -224,7 +224,7 @@ def get_offset(cluster: NamedCluster, topic_name: str, partition_id: IntText) ->
 
 
 @router.get(f"{PARTITION}/replicas", dependencies=[VIEWER], response_model=ResourceList)
-def list_replicas(cluster: NamedCluster, topic_name: str, partition_id: IntText, page: Page) -> Document:
+def list_replicas(cluster: NamedCluster, topic_name: str, partition_id: IntText, page: Page) -> JsonObject:
     """The brokers that have a partition."""
     clusters.partition_named(cluster.served, topic_name, partition_id)
     replicas = clusters.replicas_of(cluster.served, cluster.broker_id, topic_name, partition_id)
@@ -236,7 +236,7 @@ def list_replicas(cluster: NamedCluster, topic_name: str, partition_id: IntText,
 @router.get(f"{PARTITION}/replicas/{{broker_id}}", dependencies=[VIEWER], response_model=Resource)
 def get_replica(
     cluster: NamedCluster, topic_name: str, partition_id: IntText, broker_id: IntText
-) -> Document:
+) -> JsonObject:
     """One replica."""
     clusters.partition_named(cluster.served, topic_name, partition_id)
     if (
@@ -248,7 +248,7 @@ def get_replica(
 
 
 @router.get(f"{PARTITION}/reassignment", dependencies=[VIEWER], response_model=Resource)
-def get_reassignment(cluster: NamedCluster, topic_name: str, partition_id: IntText) -> Document:
+def get_reassignment(cluster: NamedCluster, topic_name: str, partition_id: IntText) -> JsonObject:
     """The reassignment of a partition: no replica is added or removed here."""
     clusters.partition_named(cluster.served, topic_name, partition_id)
     at = ("topics", topic_name, "partitions", partition_id)
