@@ -21,9 +21,12 @@ from tests.support.cleaning import logs, waves
 from tests.support.cleaning.lives import cut_at_every_batch
 from tests.support.crash.disk import DROP, KEEP, Disk, Recording, crash_after, recorded
 from tests.support.crash.swapped import Table, check_names, table
-from tests.support.thoroughness import boundaries, examples
+from tests.support.thoroughness import THOROUGH, boundaries, examples
 
 pytestmark = pytest.mark.random
+
+STRIDE = 2 if THOROUGH else 1
+"""Of the operations before which to crash: each leaves little more than the one before it."""
 
 Outcome = tuple[object, ...]
 
@@ -77,7 +80,7 @@ def test_every_operation_may_be_the_last(tmp_path: Path, is_cut: bool) -> None:
     recording, before, ended = record(tmp_path / "undisturbed", is_cut=is_cut)
     left: Counter[str] = Counter()
     whole = tmp_path / "undisturbed" / "topic-0"
-    for number, count in enumerate(boundaries(len(recording.steps), 2)):
+    for number, count in enumerate(boundaries(len(recording.steps), STRIDE)):
         path = tmp_path / str(count)
         waves.write(path, single=is_cut)
         run = functools.partial(clean, path, is_cut=is_cut)
@@ -88,7 +91,7 @@ def test_every_operation_may_be_the_last(tmp_path: Path, is_cut: bool) -> None:
         left["staged files"] += REMOVED_STAGED in notes
         shutil.rmtree(path)
     assert len(left) > waves.GROUPS, left
-    assert left["staged files"] > len(boundaries(len(recording.steps), 2)) // 2, left
+    assert left["staged files"] > len(boundaries(len(recording.steps), STRIDE)) // 2, left
 
 
 def test_crashes_while_it_starts_again(tmp_path: Path) -> None:
