@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from siltstone.base import files, interruption
 from siltstone.base.errors import EngineError, SiltstoneError
+from siltstone.base.records import kernel
 from siltstone.base.records.layout import Words
 from siltstone.spark import internals
 from siltstone.spark.internals import WORKER_EXITED, is_connect
@@ -58,9 +59,11 @@ def task_numbers(batches: Batches) -> Iterator[int]:
 
 
 def freeze_imports() -> None:
-    """Exempt the objects of imported modules from garbage collection. PySpark collects garbage after each
-    task, and going through the objects of numba and pandas takes longer than many tasks."""
+    """Import numba, and exempt the objects of imported modules from garbage collection. PySpark collects
+    garbage after each task, and going through the objects of numba and pandas takes longer than many
+    tasks."""
     if not gc.get_freeze_count():
+        kernel.load()  # else numba's objects would come later
         gc.freeze()
 
 
