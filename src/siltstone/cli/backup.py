@@ -25,7 +25,7 @@ class BackupFlags(output.DirFlags):
     keep
         How many backups stay; older ones are removed, with what only they have.
     take_over
-        Write although another backup seems to: after one that has died.
+        Write although another backup seems to be running: for use after one that has died.
     dry_run
         Show what would be put, change nothing.
     """

@@ -109,8 +109,8 @@ class LogDirsFlags(output.DirFlags, output.ServerFlags):
         """The rows to show. Raises SiltstoneError."""
         config, topics = self.client_properties(), _words(self.topic_list)
         if self.bootstrap_server is None:
-            is_alone = self.broker_list is not None
-            output.refuse_if(is_alone, "--broker-list is only for --bootstrap-server", "leave it out")
+            is_set = self.broker_list is not None
+            output.refuse_if(is_set, "--broker-list is only for --bootstrap-server", "leave it out")
             return commands.describe_log_dirs(self.broker_directories(), topics)
         from siltstone.broker.remote_log_dirs import describe_log_dirs
 

@@ -234,8 +234,11 @@ def clean_now(
 
 
 def _submit(served: Served, actor: Actor, kind: str, target: str, work: Work) -> BackgroundJob:
-    """Submit a job that will change something: what it does is recorded when it does it, and that it was
-    asked for now, so that a full audit log refuses it at once. Raises StorageError, BusyError."""
+    """Submit a job that will change something.
+
+    The audit log gets a record of the submission now, so that a full audit log refuses the job at once; the
+    changes of the job are recorded when it makes them. Raises StorageError, BusyError.
+    """
     with served.opened_changes().recorded(actor, "submit-job", target, after={"kind": kind}):
         return served.jobs.submit(kind, target, actor.user, work)
 
@@ -275,8 +278,8 @@ def erase_keys(
 def empty_topic(
     served: Served, actor: Actor, topic: str, mode: str, *, dry_run: bool = False
 ) -> BackgroundJob:
-    """Empty a topic, or count what would go, as a job. Raises UnknownTopicError, PolicyViolationError,
-    UsageError, BusyError, SiltstoneError."""
+    """Empty a topic, or count what would be removed, as a job. Raises UnknownTopicError,
+    PolicyViolationError, UsageError, BusyError, SiltstoneError."""
     here = _open_directories(served)
     here.manager.partitions_of(topic)
     emptying.refuse_topic(topic, mode, here.manager.topics.settings(topic))

@@ -18,7 +18,7 @@ from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, UNKNOWN
 Row = TypeVar("Row")
 Cell = str | int | float | bool | None
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""How a text begins that a spreadsheet takes for a formula."""
+"""The first characters of texts that a spreadsheet takes for formulas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +56,8 @@ class ListPage(Generic[Row]):
 class LongList(Generic[Row]):
     """A list of which there may be 100,000 rows: only those of the page that is shown are made.
 
-    ``count``: how many; ``make``: a row from its number; ``keys``: by column what sorts it, an array with a
-    number for each row, ``UNKNOWN`` for none, made when it is asked for; ``rows_with``: the numbers of the
+    ``count``: how many; ``make``: a row from its number; ``keys``: by column a function that
+    returns the sort keys: a number for each row, ``UNKNOWN`` for none; ``rows_with``: the numbers of the
     rows that have a text, in order (``RowTexts``).
     """
 
@@ -70,7 +70,7 @@ class LongList(Generic[Row]):
         return map(self.make, range(self.count))
 
     def chosen(self, query: ListQuery) -> Sequence[Row]:
-        """The rows that fit, in order, each made when it is looked at."""
+        """The rows that match, in order, each made when it is accessed."""
         numbers = self.rows_with(query.contains) if query.contains else np.arange(self.count)
         if query.sort:
             keys = self.keys[query.sort]()[numbers]
@@ -83,7 +83,7 @@ class LongList(Generic[Row]):
 
 
 class _Made(Sequence[Row]):
-    """Rows by their numbers, each made when it is looked at."""
+    """Rows by their numbers, each made when it is accessed."""
 
     def __init__(self, make: Callable[[int], Row], numbers: npt.NDArray[Any]) -> None:
         self._make, self._numbers = make, numbers
@@ -108,7 +108,7 @@ def list_rows(rows: Iterable[Row], columns: Sequence[Column[Row]], query: ListQu
 
 
 def chosen_rows(rows: Iterable[Row], columns: Sequence[Column[Row]], query: ListQuery) -> Sequence[Row]:
-    """All rows that fit, in order; rows without a value in the column come last. Raises UsageError."""
+    """All rows that match, in order; rows without a value in the column come last. Raises UsageError."""
     by_name = {column.name: column for column in columns}
     if query.sort and query.sort not in by_name:
         raise UsageError(

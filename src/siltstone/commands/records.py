@@ -146,8 +146,8 @@ class ConsumeRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedRecords:
-    """Records fetched from a broker; ``is_log_append_time``: of each, whether its timestamp is the
-    append's."""
+    """Records fetched from a broker. ``is_log_append_time``: for each record, is its timestamp the time of
+    the append?"""
 
     records: Sequence[Record]
     is_log_append_time: Sequence[bool]
@@ -175,7 +175,7 @@ class ConsumedRecords:
         return len(self.sent or self.polled or ())
 
     def first(self, count: int) -> tuple[list[Record], list[bool]]:
-        """The first ``count`` records, and of each whether its timestamp is the append's."""
+        """The first ``count`` records, and for each: is its timestamp the time of the append?"""
         if self.sent is not None:
             return list(self.sent.records[:count]), list(self.sent.is_log_append_time[:count])
         assert self.polled is not None
@@ -201,8 +201,8 @@ def parse_range(text: str) -> ConsumeRange:
 
 
 class _FollowedPartition:
-    """A partition that a ``TopicConsumer`` reads. ``log``: as it was last opened; ``reader`` reads its
-    view."""
+    """A partition that a ``TopicConsumer`` reads. ``log``: as it was last opened. ``reader`` reads the view
+    of this object, which is always that of the newest ``log``."""
 
     def __init__(
         self, log: ReadOnlyLog, offset_range: ConsumeRange, isolation: str, *, compacted: bool

@@ -6,8 +6,8 @@ results are those of ``emptying``.
     truncate     DeleteRecords up to the high watermark
     tombstones   read ─► keys whose last record has a value ─► a tombstone for each ─► read on
 
-A broker neither cleans when it is asked, nor tells what its files have: after tombstones the values stay
-until its cleaner has removed them, which ``NotRemoved`` tells. Only committed records are seen.
+A broker has no request that makes it clean, nor one that shows its files. So after tombstones the values stay
+until its cleaner has removed them, and the result says so (``NotRemoved``). Only committed records are read.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from siltstone.runtime.producing import NewRecord
 KEY_BYTES_MAX = 512 << 20
 """How much memory the keys of one partition may take."""
 _BYTES_OF_A_KEY = 100
-"""What a key takes in a dict besides its bytes, about."""
-_AT_ONCE = 10_000
+"""About how many bytes of memory a key takes in a dict besides its own."""
+_TOMBSTONES_PER_APPEND = 10_000
 _CLEANING = NotRemoved(
     reason="the values are in the log until the broker's cleaner has removed them",
     advice=f"siltstone compact has a Kafka clean the topic now; then {RUN_AGAIN}",
@@ -48,8 +48,8 @@ _CLEANING = NotRemoved(
 
 @dataclass(slots=True, kw_only=True)
 class _LiveKeys:
-    """What the committed records of a partition come to. ``keys``: those whose last record has a value;
-    ``values``: how many records have one; ``end``: the offset up to which was read."""
+    """The keys of a partition's committed records, as read so far. ``keys``: those whose last record has a
+    value; ``values``: how many records have one; ``end``: all records below this offset were read."""
 
     records: int = 0
     values: int = 0
@@ -58,7 +58,7 @@ class _LiveKeys:
     key_bytes: int = 0
 
     def read(self, broker: RemoteBroker, where: TopicPartition, start: int | None = None) -> None:
-        """Read on, from ``start`` (None: the log start) to the end. Raises TooManyKeysError,
+        """Read from ``start`` (None: the log start) to the end. Raises TooManyKeysError,
         BrokerUnreachableError."""
         with RemoteConsumer(
             broker,
@@ -91,14 +91,15 @@ class _LiveKeys:
 
 
 def empty_at(broker: RemoteBroker, topic: str, mode: str, *, dry_run: bool = False) -> Emptying:
-    """Empty a topic of a running broker, or show what would go. ``truncate`` reads nothing, but in a dry run.
+    """Empty a topic of a running broker, or show what would be removed. ``truncate`` reads records only in a
+    dry run.
 
     Raises UnknownTopicError, PolicyViolationError, UsageError, TooManyKeysError, BrokerUnreachableError.
     """
     check_mode(mode)
     refuse_internal(topic, "emptying it")
     numbers = broker.topic(topic).partitions
-    settings = {one.name: one.value for one in broker.settings_of_topic(topic, everything=True)}
+    settings = {setting.name: setting.value for setting in broker.settings_of_topic(topic, everything=True)}
     _refuse_policies(topic, mode, settings)
     partitions = []
     for where in (TopicPartition(topic, number) for number in numbers):
@@ -144,7 +145,7 @@ def _truncated(broker: RemoteBroker, where: TopicPartition) -> EmptiedPartition:
 def _with_tombstones(
     broker: RemoteBroker, where: TopicPartition, before: EmptiedPartition, live: _LiveKeys
 ) -> EmptiedPartition:
-    """Write a tombstone for each key, read on, and say what is left."""
+    """Write a tombstone for each key, read the records from there on, and say which values are left."""
     try:
         _write_tombstones(broker, where, live.keys)
         live.read(broker, where, live.end)
@@ -166,5 +167,5 @@ def _with_tombstones(
 def _write_tombstones(broker: RemoteBroker, where: TopicPartition, keys: Iterable[bytes]) -> None:
     with RemoteProducer(broker, where.topic, partition=where.partition) as producer:
         tombstones = (NewRecord(key=key) for key in keys)
-        while some := list(itertools.islice(tombstones, _AT_ONCE)):
+        while some := list(itertools.islice(tombstones, _TOMBSTONES_PER_APPEND)):
             producer.append(some)

@@ -39,7 +39,7 @@ class AppendedRecord:
 
 
 TEXT_FORMATS = ("utf8", "json", "base64")
-"""How a text is written that stands for bytes."""
+"""The formats in which a key or a value of bytes is passed as text."""
 
 
 def encoded(text: str, text_format: str, what: str) -> bytes:
