@@ -57,7 +57,7 @@ PAGES = {
     "wrong-query": "/ui/topics?start=-1",
     "not-found": "/ui/topics/nobody",
 }
-REFUSED = {"wrong-query": "400", "not-found": "404"}
+REFUSED = {"refused": "404", "wrong-query": "400", "not-found": "404"}
 """Pages that tell of an error, and its status, of which the browser says a word, too."""
 
 

@@ -259,6 +259,7 @@ def test_a_form_of_what_has_changed_meanwhile_is_refused_with_412(served: Served
     orders = {
         "/ui/topics/users/configuration": {"name": "segment.ms", "value": "700000"},
         "/ui/topics/users/partitions": {"count": "3"},
+        "/ui/topics/users/delete": {},
         "/ui/broker": {"name": "log.retention.ms", "value": "7"},
     }
     actions = {

@@ -186,9 +186,9 @@ def test_the_list_of_topics_sorts_filters_and_pages(
         ("key=key-000", "part=key&amp;contains=key-000"),
         ("tombstones=true&position=start", "tombstone"),
         ("partition=7", "has no partition 7"),
-        ("partition=x", "partition and offset are numbers"),
+        ("partition=x", "is no partition"),
         ("position=time&time=2000-01-01T00:00:00", "50 records"),
-        ("position=time&time=soon", "the time is a date"),
+        ("position=time&time=soon", "is no time"),
         ("position=time&offset=7", "the time to begin from is missing"),
         ("position=offset", "the offset to begin from is missing"),
         ("key=key-00006&any_partition=true&committed=true&control=true", " read</caption>"),
@@ -208,7 +208,7 @@ def test_records_are_found_and_wrong_questions_answered(
     # The last records of keys are found by the request, and not beside it: so nothing is "being found".
     client.app._app.state.latest = LatestViews(start=lambda work: work())  # type: ignore[attr-defined]
     answer = client.get(f"/ui/topics/users/records?{query}")
-    assert answer.status_code == 200 and shown in answer.text
+    assert (answer.status_code == 200) != ('role="alert"' in answer.text) and shown in answer.text
     checked(answer.text)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
-from siltstone.base.errors import UsageError
+from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.commands.browsing import PAGE_RECORDS, PAGE_RECORDS_MAX, RecordQuery
 from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, Listing
 from siltstone.commands.decoding import Decoding, check_decoding
@@ -39,6 +41,27 @@ IntText = Annotated[int, DIGITS]
 """A whole number in a path or a query."""
 BoolText = Annotated[bool, BeforeValidator(_truth)]
 """``true`` or ``false`` in a query (also as Python writes them); pydantic alone takes ``1`` and ``yes``."""
+
+
+class Form(BaseModel):
+    """A form of the console that knows which of its fields was refused, so that its page shows the reason
+    beside it."""
+
+    _refused: str = PrivateAttr("")
+
+    @property
+    def refused_field(self) -> str:
+        """The name of the field that was refused, "" if none was, or none alone."""
+        return self._refused
+
+    @contextmanager
+    def field(self, name: str) -> Iterator[None]:
+        """What is raised inside refuses this field."""
+        try:
+            yield
+        except SiltstoneError:
+            self._refused = name
+            raise
 
 
 class TopicParameters(BaseModel):
@@ -135,7 +158,7 @@ class StreamParameters(_ChosenRecords):
         return replace(super().query(), newest_first=False)
 
 
-class RecordForm(BaseModel):
+class RecordForm(Form):
     """The form of the records page: all its fields are texts or ticks. ``time``: as an input of the type
     ``datetime-local`` has it, in UTC; ``part``: in which part of a record ``contains`` is searched."""
 
@@ -156,10 +179,10 @@ class RecordForm(BaseModel):
     cursor: str = ""
 
     def query(self) -> RecordQuery:
-        """As browsing takes it. Raises ValueError for a text that is no number or time, UsageError."""
+        """As browsing takes it. Raises UsageError."""
         searched = _bytes(self.contains or None)
         query = RecordQuery(
-            partitions=(int(self.partition),) if self.partition else None,
+            partitions=(self._whole("partition"),) if self.partition else None,
             key=_bytes(self.key or None),
             any_partition=self.any_partition,
             key_contains=searched if self.part == "key" else None,
@@ -173,26 +196,47 @@ class RecordForm(BaseModel):
             value_decoding=check_decoding(self.value_decoding),
         )
         if self.position in ("offset", "time") and not getattr(self, self.position):
-            raise UsageError(
-                f"the {self.position} to begin from is missing",
-                advice=f"write the {self.position}, or begin from the start or with the last records",
-            )
+            with self.field(self.position):
+                raise UsageError(
+                    f"the {self.position} to begin from is missing",
+                    advice=f"write the {self.position}, or begin from the start or with the last records",
+                )
         if self.position == "offset":
-            return replace(query, start_offset=int(self.offset))
+            return replace(query, start_offset=self._whole("offset"))
         if self.position == "time":
-            at = datetime.fromisoformat(self.time).replace(tzinfo=UTC)
-            return replace(query, start_ms=int(at.timestamp() * 1000))
+            return replace(query, start_ms=self._milliseconds())
         if self.position == "last" and query.view == "log" and query.key is None:
             return replace(query, last=PAGE_RECORDS)
         return query
 
+    def _whole(self, name: str) -> int:
+        """The whole number, from 0 on, in a field. Raises UsageError."""
+        text = str(getattr(self, name)).strip()
+        with self.field(name):
+            if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) < 1 << 63):
+                advice = "write a whole number from 0 on" + (
+                    ", or nothing for all" if name != "offset" else ""
+                )
+                raise UsageError(f"{text[:32]!r} is no {name}", advice=advice)
+        return int(text)
+
+    def _milliseconds(self) -> int:
+        """The time to begin from, in ms. Raises UsageError."""
+        with self.field("time"):
+            try:
+                at = datetime.fromisoformat(self.time.strip()).replace(tzinfo=UTC)
+            except ValueError:
+                advice = "write it as 2026-11-27T08:30"
+                raise UsageError(f"{self.time[:32]!r} is no time", advice=advice) from None
+        return int(at.timestamp() * 1000)
+
     def tail_query(self) -> RecordQuery:
-        """The same for records that come from now on. Raises ValueError, UsageError."""
+        """The same for records that come from now on. Raises UsageError."""
         now = self.model_copy(update={"position": "start", "view": "log"})
         return now.query()
 
     def api_parameters(self) -> dict[str, object]:
-        """The query string that asks the REST API for the same. Raises ValueError, UsageError."""
+        """The query string that asks the REST API for the same. Raises UsageError."""
         query, searched = self.query(), self.contains
         return {
             "partition": self.partition,

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Request
-from pydantic import BaseModel
 from starlette.responses import RedirectResponse, Response
 
 from siltstone.base.errors import ChangedMeanwhileError, SiltstoneError, UsageError
@@ -23,6 +22,7 @@ from siltstone.web.pages import cleaner, topic_tabs
 from siltstone.web.pages.confirmation import refuse_unconfirmed
 from siltstone.web.pages.lists import ListParameters
 from siltstone.web.pages.rendering import path, query_text
+from siltstone.web.queries import Form as FormWithFields
 
 router = APIRouter(prefix="/ui")
 Text = Annotated[str, Form()]
@@ -40,7 +40,7 @@ def _answer(target: str, act: Callable[[], object], again: Callable[..., Respons
     return RedirectResponse(target, 303)
 
 
-class NewSetting(BaseModel):
+class NewSetting(FormWithFields):
     """One setting of a topic: its value, or its default. ``tag``: as the topic was read; ``typed``: its name,
     where the change may delete data."""
 
@@ -58,18 +58,21 @@ def alter(
     """Set one of the topic's own settings, or leave it to the default."""
     name = form.name
     try:
-        if name in topic_tabs.DELETING_SETTINGS:
-            refuse_unconfirmed(form.typed, topic)
+        with form.field("typed"):
+            if name in topic_tabs.DELETING_SETTINGS:
+                refuse_unconfirmed(form.typed, topic)
         set_to = {} if form.default else parse_assignments([f"{name}={form.value}"], name)
         removed = [name] if form.default else []
         administration.alter_settings(served, by, topic, set_to, removed, if_match=form.tag or None)
     except (SiltstoneError, OSError) as error:
         setting_form = topic_tabs.SettingForm(name=name, value=form.value, default=form.default)
         is_conflict = isinstance(error, ChangedMeanwhileError)
+        status = status_of(error)[0]
+        wrong = form.refused_field or ("value" if status == 400 else "")
         response = topic_tabs.configuration(
-            request, served, topic, setting_form, problem=str(error), is_conflict=is_conflict
+            request, served, topic, setting_form, problem=str(error), wrong=wrong, is_conflict=is_conflict
         )
-        response.status_code = status_of(error)[0]
+        response.status_code = status
         return response
     served.cataloguer.refresh()
     return RedirectResponse(f"/ui/topics/{path(topic)}/configuration?{query_text({'name': name})}", 303)
@@ -77,17 +80,19 @@ def alter(
 
 @router.post("/topics/{topic}/partitions", dependencies=[ADMIN])
 def add_partitions(
-    request: Request, served: Here, by: CurrentActor, topic: str, count: Text, tag: Text = ""
+    request: Request, served: Here, by: CurrentActor, topic: str, count: Text = "", tag: Text = ""
 ) -> Response:
     """Raise the topic's number of partitions."""
 
     def act() -> None:
-        if not (count.isascii() and count.isdigit()) or len(count) > 9:
-            raise UsageError(f"{count[:20]!r} is no number of partitions", advice="pass a higher number")
-        administration.add_partitions(served, by, topic, int(count), if_match=tag or None)
+        number = count.strip()
+        if not (number.isascii() and number.isdigit()) or len(number) > 9:
+            raise UsageError(f"{number[:20]!r} is no number of partitions", advice="pass a higher number")
+        administration.add_partitions(served, by, topic, int(number), if_match=tag or None)
         served.cataloguer.refresh()
 
-    again = partial(topic_tabs.configuration, request, served, topic, topic_tabs.SettingForm())
+    page = partial(topic_tabs.configuration, request, served, topic, topic_tabs.SettingForm())
+    again = partial(page, wrong="count", count=count)
     return _answer(f"/ui/topics/{path(topic)}", act, again)
 
 
@@ -108,16 +113,18 @@ def explain(request: Request, served: Here, by: CurrentActor, topic: str) -> Res
 
 
 @router.post("/topics/{topic}/delete", dependencies=[ADMIN])
-def delete(request: Request, served: Here, by: CurrentActor, topic: str, typed: Text = "") -> Response:
-    """Delete the topic."""
+def delete(
+    request: Request, served: Here, by: CurrentActor, topic: str, typed: Text = "", tag: Text = ""
+) -> Response:
+    """Delete the topic, as it was read."""
 
     def act() -> None:
         refuse_unconfirmed(typed, topic)
-        administration.delete_topic(served, by, topic)
+        administration.delete_topic(served, by, topic, if_match=tag or None)
         served.cataloguer.refresh()
 
-    again = partial(topic_tabs.configuration, request, served, topic, topic_tabs.SettingForm())
-    return _answer("/ui/topics", act, again)
+    page = partial(topic_tabs.configuration, request, served, topic, topic_tabs.SettingForm())
+    return _answer("/ui/topics", act, partial(page, wrong="deletion"))
 
 
 @router.post("/topics/{topic}/partitions/{partition}/retry", dependencies=[EDITOR])

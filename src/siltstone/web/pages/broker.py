@@ -60,6 +60,7 @@ def _settings(
     *,
     problem: str | None = None,
     is_conflict: bool = False,
+    wrong: str = "",
 ) -> Response:
     rows, unreadable = broker_settings.broker_rows(served)
     edited = None
@@ -80,6 +81,7 @@ def _settings(
         shown,
         parameters,
         problem=problem or unreadable,
+        wrong=wrong,
         groups=(LOG_CLEANER, MAIN),
         edited=edited,
         is_conflict=is_conflict,
@@ -116,8 +118,10 @@ def save(
     except (SiltstoneError, OSError) as error:
         form = BrokerParameters(name=name, value=value)
         is_conflict = isinstance(error, ChangedMeanwhileError)
-        response = _settings(request, served, form, problem=str(error), is_conflict=is_conflict)
-        response.status_code = status_of(error)[0]
+        status = status_of(error)[0]
+        wrong = "value" if status == 400 and not default else ""
+        response = _settings(request, served, form, problem=str(error), is_conflict=is_conflict, wrong=wrong)
+        response.status_code = status
         return response
     return RedirectResponse("/ui/broker", 303)
 

@@ -43,6 +43,7 @@ def _empty_page(
     problem: str | None = None,
     status: int = 200,
     start: int = 0,
+    wrong: str = "",
 ) -> Response:
     row, preview = served.catalogue.topic(topic), None
     mode = mode or emptying.mode_for(served.settings_of(topic).policies)
@@ -70,7 +71,7 @@ def _empty_page(
     def render(count: int) -> str:
         end = start + count if count < len(rows) else None
         shown = {"rows": rows[:count], "next_start": end}
-        return render_page(request, served, "empty.html", problem=problem, **shown, **values)
+        return render_page(request, served, "empty.html", problem=problem, wrong=wrong, **shown, **values)
 
     response = page_response(request, within_bytes(render, len(rows)))
     response.status_code = status if status != 200 else response.status_code
@@ -91,7 +92,8 @@ def empty(
         refuse_unconfirmed(typed, topic, "this deletes data")
         administration.empty_topic(served, by, topic, mode)
     except (SiltstoneError, OSError) as error:
-        return _empty_page(request, served, topic, mode, str(error), status_of(error)[0])
+        wrong = "typed" if typed.strip() != topic else ""
+        return _empty_page(request, served, topic, mode, str(error), status_of(error)[0], wrong=wrong)
     return RedirectResponse("/ui/jobs", 303)
 
 
@@ -109,6 +111,7 @@ def _erase_page(
     key_format: str = "utf8",
     erasure: erasing.Erasure | None = None,
     problem: str | None = None,
+    wrong: str = "",
 ) -> Response:
     values = {
         "topic": served.catalogue.topic(topic),
@@ -121,7 +124,8 @@ def _erase_page(
             curl(request, "POST", f"/api/v1/topics/{path(topic)}:erase-key", {"key": "KEY", "dry_run": True}),
         ],
     }
-    response = page(request, served, "erase.html", problem=problem, key=key, key_format=key_format, **values)
+    values |= {"key": key, "key_format": key_format}
+    response = page(request, served, "erase.html", problem=problem, wrong=wrong, **values)
     if erasure is not None or key:
         response.headers["Cache-Control"] = "no-store"
     return response
@@ -138,19 +142,21 @@ def erase(
     typed: Text = "",
 ) -> Response:
     """Look for the key; with the topic's name, erase it as a job."""
-    erasure = None
+    erasure, problem, wrong, status = None, None, "key", 200
     try:
         wanted = ErasureRequest(topic=topic, keys=(parse_key(key, key_format),))
-        if not typed:
+        wrong = ""
+        if typed.strip() != topic:  # to be confirmed, after a look
             looked = console.find_keys(served, wanted)
             erasure = None if looked is None else looked.keys[0]
+            wrong = "typed" if typed else ""
+        if typed:
+            refuse_unconfirmed(typed, topic, "this deletes data")
         if typed or erasure is None:  # a large topic is searched by a job
-            if typed:
-                refuse_unconfirmed(typed, topic, "this deletes data")
             administration.erase_keys(served, by, wanted, dry_run=not typed)
             return RedirectResponse("/ui/jobs", 303)
     except (SiltstoneError, OSError) as error:
-        response = _erase_page(request, served, topic, key, key_format, problem=str(error))
-        response.status_code = status_of(error)[0]
-        return response
-    return _erase_page(request, served, topic, key, key_format, erasure)
+        problem, status = str(error), status_of(error)[0]
+    response = _erase_page(request, served, topic, key, key_format, erasure, problem, wrong)
+    response.status_code = status
+    return response

@@ -6,12 +6,18 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from starlette.responses import RedirectResponse, Response
 
 from siltstone.base.config import format_value
 from siltstone.base.config_table import TOPIC_KEYS
-from siltstone.base.errors import SiltstoneError, UsageError
+from siltstone.base.errors import (
+    InvalidPartitionsError,
+    InvalidTopicError,
+    SiltstoneError,
+    TopicExistsError,
+    UsageError,
+)
 from siltstone.commands import administration
 from siltstone.commands.topics import parse_assignments
 from siltstone.web.errors import status_of
@@ -19,6 +25,7 @@ from siltstone.web.guards import ADMIN, VIEWER
 from siltstone.web.here import CurrentActor, Here
 from siltstone.web.pages.equivalents import cluster_url, curl, siltstone
 from siltstone.web.pages.rendering import page, path
+from siltstone.web.queries import Form as FormWithFields
 
 router = APIRouter(prefix="/ui")
 POLICIES = {
@@ -39,7 +46,7 @@ DELETING = ("retention.ms", "retention.bytes")
 ROLLING = ("segment.bytes", "segment.ms")
 
 
-class NewTopicForm(BaseModel):
+class NewTopicForm(FormWithFields):
     """The form; settings that are left empty are the broker's. ``more``: other settings, a line each."""
 
     model_config = ConfigDict(populate_by_name=True)
@@ -69,6 +76,10 @@ class NewTopicForm(BaseModel):
 
     def count(self) -> int:
         """The number of partitions. Raises UsageError."""
+        with self.field("partitions"):
+            return self._count()
+
+    def _count(self) -> int:
         if not (self.partitions.isascii() and self.partitions.isdigit()) or len(self.partitions) > 9:
             raise UsageError(f"partitions={self.partitions[:20]!r} is no number", advice="pass 1 or more")
         return int(self.partitions)
@@ -89,6 +100,7 @@ def _shown(
         served,
         "new_topic.html",
         problem=problem,
+        wrong=form.refused_field,
         form=form,
         is_checked=is_checked,
         policies=POLICIES,
@@ -126,8 +138,20 @@ def new_topic(request: Request, served: Here) -> Response:
 
 
 def _created(served: Here, by: CurrentActor, form: NewTopicForm, *, validate_only: bool) -> None:
-    parsed = parse_assignments(form.settings(), "settings")
-    administration.create_topic(served, by, form.name, form.count(), parsed, validate_only=validate_only)
+    count = form.count()
+    for name, text in form.texts.items():
+        with form.field(name):
+            parse_assignments([f"{name}={text.strip()}"] if text.strip() else [], name)
+    with form.field("more"):
+        parsed = parse_assignments(form.settings(), "settings")
+    try:
+        administration.create_topic(served, by, form.name, count, parsed, validate_only=validate_only)
+    except (InvalidTopicError, TopicExistsError):
+        with form.field("name"):
+            raise
+    except InvalidPartitionsError:
+        with form.field("partitions"):
+            raise
 
 
 @router.post("/new-topic:check", dependencies=[ADMIN])

@@ -17,11 +17,12 @@ from siltstone.web.guards import ADMIN, VIEWER
 from siltstone.web.here import CurrentActor, Here
 from siltstone.web.pages.equivalents import cluster_url, curl, shell
 from siltstone.web.pages.rendering import page, path, query_text
+from siltstone.web.queries import Form as FormWithFields
 
 router = APIRouter(prefix="/ui/topics")
 
 
-class RecordToSend(BaseModel):
+class RecordToSend(FormWithFields):
     """The form. ``key_kind``: text, or none; ``value_kind``: text, or tombstone; ``headers``: a line each,
     name=value."""
 
@@ -37,18 +38,21 @@ class RecordToSend(BaseModel):
     def record(self) -> ProducerRecord:
         """The record to send. Raises UsageError."""
         partition = self.partition.strip()
-        if partition and not (partition.isascii() and partition.isdigit() and len(partition) < 10):
-            raise UsageError(
-                f"partition={partition[:20]!r} is no number", advice="leave it empty: the key picks"
-            )
-        if self.value_kind == "tombstone" and self.key_kind != "text":
-            raise UsageError("a tombstone deletes a key, and there is none", advice="write the key")
-        return ProducerRecord(
-            key=encoded(self.key, self.key_format, "the key") if self.key_kind == "text" else None,
-            value=self._value() if self.value_kind == "text" else None,
-            headers=tuple(self._headers()),
-            partition=int(partition) if partition else None,
-        )
+        with self.field("partition"):
+            if partition and not (partition.isascii() and partition.isdigit() and len(partition) < 10):
+                raise UsageError(
+                    f"partition={partition[:20]!r} is no number", advice="leave it empty: the key picks"
+                )
+        with self.field("key"):
+            if self.value_kind == "tombstone" and self.key_kind != "text":
+                raise UsageError("a tombstone deletes a key, and there is none", advice="write the key")
+            key = encoded(self.key, self.key_format, "the key") if self.key_kind == "text" else None
+        with self.field("value"):
+            value = self._value() if self.value_kind == "text" else None
+        with self.field("headers"):
+            headers = tuple(self._headers())
+        where = int(partition) if partition else None
+        return ProducerRecord(key=key, value=value, headers=headers, partition=where)
 
     def _value(self) -> bytes:
         """A browser sends a new line of a field as CR and LF."""
@@ -84,6 +88,7 @@ def _shown(
         served,
         "produce.html",
         problem=problem,
+        wrong=form.refused_field,
         topic=served.catalogue.topic(topic),
         tab="produce",
         form=form,
@@ -133,9 +138,11 @@ def produce(
 ) -> Response:
     """Append the record."""
     try:
-        (appended,) = send_records(served, by, topic, [form.record()])
-        if isinstance(appended, SiltstoneError):
-            raise appended
+        record = form.record()
+        with form.field("partition" if record.partition is not None else ""):
+            (appended,) = send_records(served, by, topic, [record])
+            if isinstance(appended, SiltstoneError):
+                raise appended
     except (SiltstoneError, OSError) as error:
         response = _shown(request, served, topic, form, problem=str(error))
         response.status_code = status_of(error)[0]

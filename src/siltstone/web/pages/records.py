@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 
-from siltstone.base.errors import SiltstoneError, UsageError
+from siltstone.base.errors import SiltstoneError, UnknownTopicError
 from siltstone.commands import console
 from siltstone.commands.browsing import (
     RECORDS_VIEWS,
@@ -19,6 +19,7 @@ from siltstone.commands.browsing import (
 from siltstone.commands.cluster import partition_named
 from siltstone.commands.decoding import DECODINGS
 from siltstone.commands.streaming import StreamEvent, check_stream
+from siltstone.web.errors import status_of
 from siltstone.web.guards import READER
 from siltstone.web.here import Here, Latest
 from siltstone.web.limits import READING
@@ -45,7 +46,7 @@ def records(
     request: Request, served: Here, latest: Latest, topic: str, parameters: Annotated[RecordForm, Query()]
 ) -> Response:
     """Records: the last ones, those from an offset on, or those that are found."""
-    page, problem, equivalents = None, None, list[str]()
+    page, problem, wrong, status, equivalents = None, None, "", 200, list[str]()
     try:
         url = f"/api/v1/topics/{path(topic)}/records?{query_text(parameters.api_parameters())}"
         equivalents = [
@@ -54,10 +55,10 @@ def records(
         ]
         browsed = console.browsed_topic(served, topic)
         page = browse(browsed, parameters.query(), cursor=parameters.cursor or None, latest=latest)
-    except ValueError:
-        problem = "partition and offset are numbers, the time is a date with a time"
     except SiltstoneError as error:
-        problem = str(error)
+        problem, status = str(error), status_of(error)[0]
+        is_partition = bool(parameters.partition) and isinstance(error, UnknownTopicError)
+        wrong = parameters.refused_field or ("partition" if is_partition else "")
 
     def render(text_max: int) -> str:
         return render_page(
@@ -69,13 +70,16 @@ def records(
             page=page,
             text_max=text_max,
             problem=problem,
+            wrong=wrong,
             equivalents=equivalents,
             values=parameters.model_dump(exclude={"cursor"}),
             views=RECORDS_VIEWS,
             decodings=DECODINGS,
         )
 
-    return page_response(request, within_bytes(render, TEXT_MAX))
+    html = within_bytes(render, TEXT_MAX)
+    # Damage is a fact that the page shows, and no failure of the page.
+    return page_response(request, html) if status in (200, 500) else HTMLResponse(html, status)
 
 
 @router.get("/{topic}/records:tail", dependencies=[READER], response_class=StreamingResponse)
@@ -98,10 +102,7 @@ async def follow(
 
 def _followed(served: Here, topic: str, parameters: RecordForm) -> tuple[BrowsedTopic, RecordQuery]:
     """Raises UsageError, UnknownTopicError."""
-    try:
-        query = parameters.tail_query()
-    except ValueError:
-        raise UsageError("partition is a number", advice="leave it empty for all") from None
+    query = parameters.tail_query()
     browsed = console.browsed_topic(served, topic)
     check_stream(browsed, query)
     for partition in query.partitions or ():

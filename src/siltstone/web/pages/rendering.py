@@ -188,10 +188,16 @@ def refusal_to_cancel(request: Request) -> str:
 
 
 def render_page(
-    request: Request, served: Served, template: str, *, problem: str | None = None, **values: Any
+    request: Request,
+    served: Served,
+    template: str,
+    *,
+    problem: str | None = None,
+    wrong: str = "",
+    **values: Any,
 ) -> str:
-    """The HTML of a page. ``problem``: the error of the action that the user has just tried; ``values``:
-    further variables of the template."""
+    """The HTML of a page. ``problem``: the error of the action that the user has just tried; ``wrong``: the
+    field that it is about, "" if it is about none alone; ``values``: further variables of the template."""
     theme = request.cookies.get(THEME_COOKIE, THEMES[0])
     return (
         _environment()
@@ -204,6 +210,7 @@ def render_page(
             read_at=_time(served.catalogue.at_ms, " UTC"),
             user=user_of(request),
             problem=problem,
+            wrong=wrong,
             refusals={role: _refusal(request, role) for role in (Role.READER, Role.EDITOR, Role.ADMIN)},
             READER=Role.READER,
             EDITOR=Role.EDITOR,

@@ -115,10 +115,12 @@ def selected(request: Request, served: Here, selection: Annotated[Selection, Que
     return _selected(request, served, selection)
 
 
-def _selected(request: Request, served: Here, selection: Selection, problem: str | None = None) -> Response:
+def _selected(
+    request: Request, served: Here, selection: Selection, problem: str | None = None, wrong: str = ""
+) -> Response:
     limit = TICKED_MAX if selection.action != "settings" else PREVIEWED_MAX
     chosen = [_previewed(served, selection, topic) for topic in selection.topic[:limit]]
-    return _shown(request, served, selection, chosen, problem=problem)
+    return _shown(request, served, selection, chosen, problem=problem, wrong=wrong)
 
 
 def _shown(
@@ -128,6 +130,7 @@ def _shown(
     chosen: Sequence[Chosen],
     *,
     problem: str | None = None,
+    wrong: str = "",
     is_done: bool = False,
 ) -> Response:
     return page(
@@ -135,6 +138,7 @@ def _shown(
         served,
         "selected.html",
         problem=problem,
+        wrong=wrong,
         selection=selection,
         chosen=chosen,
         left=len(selection.topic) - len(chosen),
@@ -183,14 +187,20 @@ def _refused(
 ) -> Response:
     name = form.name or "cleanup.policy"
     selection = Selection(topic=form.topic, action=action, name=name, value=form.value, default=form.default)
-    response = _selected(request, served, selection, str(error))
+    needs_confirmation = action == "delete" or form.name in DELETING_SETTINGS
+    wrong = "typed" if needs_confirmation and not _is_confirmed(form) else "value"
+    response = _selected(request, served, selection, str(error), wrong)
     response.status_code = status_of(error)[0]
     return response
 
 
+def _is_confirmed(form: ActionForm) -> bool:
+    return form.typed.strip() == confirmation(len(form.topic))
+
+
 def _confirm(form: ActionForm) -> None:
     """Raises UsageError unless the typed text names the number of topics."""
-    refuse_unconfirmed(form.typed.strip(), confirmation(len(form.topic)))
+    refuse_unconfirmed(form.typed, confirmation(len(form.topic)))
 
 
 @router.post("/settings", dependencies=[EDITOR])

@@ -19,6 +19,7 @@ from siltstone.commands.administration import topic_etag
 from siltstone.commands.catalogue import PartitionRow
 from siltstone.commands.explaining import last_explanation, removal_words
 from siltstone.commands.listing import Column
+from siltstone.commands.previewing import ChangePreview
 from siltstone.commands.segments import PartitionSegments, SegmentRow
 from siltstone.commands.served import Served
 from siltstone.commands.topic_history import CLEANING, TopicEvent, history_of
@@ -140,24 +141,22 @@ def configuration(
     form: Annotated[SettingForm, Query()],
     *,
     problem: Problem = None,
+    wrong: Problem = None,
+    count: Problem = None,
     is_conflict: Annotated[bool, Depends(lambda: False)] = False,
 ) -> Response:
     """The topic's settings, its own first, and a form for one of them. With ``value``: what that change would
-    do to the records. ``is_conflict``: another user has changed the settings since the form was read."""
-    previewed = None
+    do to the records. ``wrong``: the field that was refused; ``count``: the text of the field of partitions;
+    ``is_conflict``: another user has changed the settings since the form was read."""
     try:
         key = find_topic_key(form.name)
     except UsageError as error:
         problem, form, key = str(error), SettingForm(), find_topic_key(SettingForm().name)
-    if form.value or form.default:
-        try:
-            set_to, remove = ({}, [key.name]) if form.default else ({key.name: form.value}, [])
-            previewed = console.preview_change(served, topic, set_to, remove)
-        except SiltstoneError as error:
-            problem = problem or str(error)
+    previewed, refusal = _previewed(served, topic, key.name, form)
+    problem = problem or refusal
     settings = settings_of_topic(served.settings_of(topic), everything=True)
     description = served.describe(topic)
-    own, count = description.config, len(description.partitions)
+    own, partitions = description.config, len(description.partitions)
     settings.sort(key=lambda setting: setting.name not in own)
     current = next(setting.value for setting in settings if setting.name == key.name)
     value = form.value or current
@@ -168,6 +167,7 @@ def configuration(
         topic,
         "configuration",
         problem=problem,
+        wrong=wrong or "",
         settings=settings,
         own=own,
         docs={key.name: key for key in TOPIC_KEYS},
@@ -178,11 +178,25 @@ def configuration(
         form=form,
         key=key,
         current_value=current,
-        partitions=count,
-        partitions_equivalents=more_partitions(request, served, topic, count + 1),
+        partitions=partitions,
+        count=str(partitions + 1) if count is None else count,
+        partitions_equivalents=more_partitions(request, served, topic, partitions + 1),
         deletion_equivalents=topic_deletion(request, served, topic),
         equivalents=topic_setting(request, served, topic, key.name, value, default=form.default),
     )
+
+
+def _previewed(
+    served: Here, topic: str, name: str, form: SettingForm
+) -> tuple[ChangePreview | None, str | None]:
+    """The preview of the change that the form has, None without one, and why there is none."""
+    if not form.value and not form.default:
+        return None, None
+    try:
+        set_to, remove = ({}, [name]) if form.default else ({name: form.value}, [])
+        return console.preview_change(served, topic, set_to, remove), None
+    except SiltstoneError as error:
+        return None, str(error)
 
 
 HISTORY: tuple[Column[TopicEvent], ...] = (
