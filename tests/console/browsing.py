@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -98,11 +99,20 @@ class Visitor:
 
     def follow(self, text: str) -> None:
         """Click the link with this text."""
-        self.click(self.browser.find_element(By.LINK_TEXT, text))
+        self._click_found(lambda: self.browser.find_element(By.LINK_TEXT, text))
 
     def press(self, text: str) -> None:
         """Click the button with this text."""
-        self.click(button(self.browser, text))
+        self._click_found(lambda: button(self.browser, text))
+
+    def _click_found(self, find: Callable[[], WebElement]) -> None:
+        """One click, on what is found again if a poll has replaced it before the click."""
+        for _ in range(5):
+            with contextlib.suppress(StaleElementReferenceException):
+                find().click()
+                self.clicks += 1
+                return
+        raise AssertionError("the page replaces its contents all the time")
 
     def find(self, path: str) -> WebElement:
         """The element of an XPath."""
