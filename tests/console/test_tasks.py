@@ -215,7 +215,7 @@ def test_what_went_wrong_is_shown_without_a_barrier(visitor: Visitor, open_serve
         "broker-refused": ("/ui/broker?name=log.cleaner.threads&value=many", "log.cleaner.threads"),
         "offline": ("/ui/directories", "the disk failed"),
         "offline-directory": ("/ui/directories/0", "the disk failed"),
-        "offline-overview": ("/ui/", "out of service"),
+        "offline-overview": ("/ui/", "is offline"),
         "offline-topic": ("/ui/topics/users", "the disk failed"),
     }
     try:

@@ -169,10 +169,7 @@ def test_what_is_wrong_is_shown(tmp_path: Path, properties: Path) -> None:
         served.cataloguer.refresh()
         assert (rows[str(paths[0])]["offline"], rows[str(paths[1])]["offline"]) == (None, "the disk failed")
         text = client.get("/ui/").text
-        assert (
-            "1</strong> offline directory" in text
-            and f"{paths[1]} is out of service: the disk failed" in text
-        )
+        assert "1</strong> offline directory" in text and f"{paths[1]} is offline: the disk failed" in text
         assert "log cleaner <strong>off</strong>, engine lost" in text
         text = client.get("/ui/directories").text
         assert "the disk failed" in text and "no: the next start recovers it" in text

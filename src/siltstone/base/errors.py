@@ -307,7 +307,9 @@ class JobCancelledError(SiltstoneError, code="JOB_CANCELLED"):
 
 
 class ChangedMeanwhileError(
-    SiltstoneError, code="CHANGED_MEANWHILE", advice="look at the present state, and ask again"
+    SiltstoneError,
+    code="CHANGED_MEANWHILE",
+    advice="read it again, and repeat the change if it is still wanted",
 ):
     """The object of a change is no longer as the caller has read it (HTTP's 412)."""
 

@@ -195,7 +195,7 @@ def groups(served: Served) -> tuple[list[ConsumerGroup], list[str]]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryRow:
     """A log directory: whether a process uses it, and if none does, whether the last one has stopped cleanly
-    (None: in use); why it is out of service, None if it is not; the free bytes of its file system (None:
+    (None: in use); why it is offline, None if it is not; the free bytes of its file system (None:
     unknown), its logs and their bytes."""
 
     path: str
@@ -245,7 +245,7 @@ def _free_bytes(path: str) -> int | None:
 
 
 def offline_directories(served: Served) -> Mapping[str, str]:
-    """The log directories that are out of service, and why; none in look mode."""
+    """The log directories that are offline, and why; none in look mode."""
     offline = {} if served.manager is None else served.manager.offline
     return {str(path): reason for path, reason in offline.items()}
 

@@ -77,7 +77,7 @@ class LeftOver:
 @dataclass(slots=True, kw_only=True)
 class DirectoryContents:
     """One directory. ``shares``: bytes by kind; ``free_bytes``, ``total_bytes``: of its file system, None if
-    unknown; ``offline``: why it is out of service; ``keys``: the sort
+    unknown; ``offline``: why it is offline; ``keys``: the sort
     keys of ``logs``, by column; ``names``: the names of their topics, for filters."""
 
     path: str

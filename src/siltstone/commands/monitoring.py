@@ -91,7 +91,7 @@ ALERTS = (
         expression="kafka_log_logmanager_logdirectoryoffline == 1",
         lasting="0m",
         severity="critical",
-        summary="{{ $labels.logDirectory }} is out of service",
+        summary="{{ $labels.logDirectory }} is offline",
         advice="Replace the disk, restart the process.",
     ),
     Alert(

@@ -86,8 +86,8 @@ OFFLINE_COUNT = "kafka_log_logmanager_offlinelogdirectorycount"
 IS_OFFLINE = "kafka_log_logmanager_logdirectoryoffline"
 FREE_BYTES, USED_BYTES = "siltstone_directory_free_bytes", "siltstone_directory_used_bytes"
 _HELP = {
-    OFFLINE_COUNT: "Log directories that are out of service.",
-    IS_OFFLINE: "1 if the log directory is out of service, else 0.",
+    OFFLINE_COUNT: "Log directories that are offline.",
+    IS_OFFLINE: "1 if the log directory is offline, else 0.",
     FREE_BYTES: "Bytes that are free on the log directory's file system.",
     USED_BYTES: "Bytes of the .log files in the log directory.",
 }
@@ -370,7 +370,7 @@ class LogManager(Closing):
 
     @property
     def offline(self) -> dict[Path, str]:
-        """Directories that are out of service, and why."""
+        """The offline directories, and why."""
         failed = {served.path: served.offline for served in self.directories if served.offline is not None}
         return {**self._unopened, **failed}
 

@@ -141,9 +141,9 @@ class ServedDirectory:
     """A locked log directory and the logs that are open in it.
 
     ``logs`` by partition; ``refused``: partitions that could not be opened, and why; ``offline``: why the
-    directory is out of service, None while it serves; ``had_clean_shutdown``: no log needs recovery.
+    directory is offline, None while it serves; ``had_clean_shutdown``: no log needs recovery.
     ``uncleanable``: partitions that the cleaner skips, and why, replaced as a whole. ``when_offline`` is
-    called once the directory is out of service, before its logs are closed. ``_excluded``: see ``exclude``.
+    called once the directory is offline, before its logs are closed. ``_excluded``: see ``exclude``.
 
     ``_lock`` guards the files below. ``_checkpoint_entries``: by name of a checkpoint, its entries on disk.
     ``_unopened_entries``: of these, the entries of partitions that were not opened here; they stay as they
@@ -366,7 +366,7 @@ class ServedDirectory:
             raise StorageError(f"{OFFLINE}: {self.offline}", path=self.path, advice=OPEN_AGAIN) from error
 
     def go_offline(self, cause: OSError | str) -> None:
-        """Take the directory and all its logs out of service (Kafka's ``LogManager.handleLogDirFailure``);
+        """Take the directory and all its logs offline (Kafka's ``LogManager.handleLogDirFailure``);
         other directories keep serving."""
         if self.offline is not None:
             return

@@ -20,7 +20,7 @@ DIRECTORIES: tuple[Column[DirectoryRow], ...] = (
     Column(name="path", title="path", value=lambda row: row.path),
     Column(name="in_use", title="in use", value=lambda row: "yes" if row.in_use else "no"),
     Column(name="stopped_cleanly", title="stopped cleanly", value=lambda row: _STOPPED[row.stopped_cleanly]),
-    Column(name="offline", title="out of service", value=lambda row: row.offline),
+    Column(name="offline", title="offline", value=lambda row: row.offline),
     Column(name="logs", title="logs", value=lambda row: row.logs, is_number=True),
     Column(name="bytes", title="bytes of segments", value=lambda row: row.bytes, is_number=True),
     Column(name="free_bytes", title="free on its disk", value=lambda row: row.free_bytes, is_number=True),
