@@ -33,10 +33,12 @@ demo: setup ## clean a log directory that a real Kafka broker wrote, and show wh
 test: setup ## run the tests, except those that need a real broker, and the structure rules, which make lint has
 	$(BIN)/python -m pytest --ignore=tests/test_structure.py --ignore=tests/kafka --ignore=tests/stores --ignore=tests/console --numprocesses 3 $(SPREAD) $(PYTEST_ARGS)
 
-test-long: setup ## run what takes too long for make test: all examples and images of random tests, every signal (half an hour)
+test-long: setup ## run what takes too long for make test: all examples and images of random tests, every signal, all looks of the console (half an hour)
 	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest -m "long or random" --ignore=tests/kafka --ignore=tests/stores --ignore=tests/console --numprocesses 3 $(SPREAD) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m long tests/kafka --numprocesses 2 $(SPREAD) $(PYTEST_ARGS)
 	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest -m "long or not long" tests/stores $(PYTEST_ARGS)
+	@bash scripts/ensure-console-tools.sh
+	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest -m "long or not long" tests/console $(PYTEST_ARGS)
 
 crash: setup ## crash an open log at every step, with many more images than make test (half an hour)
 	SILTSTONE_CRASH=all $(BIN)/python -m pytest tests/crash --numprocesses auto --dist worksteal $(PYTEST_ARGS)

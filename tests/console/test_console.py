@@ -13,8 +13,9 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 
 from siltstone.commands.served import Served, ServeOptions
-from tests.console.browsing import SCREENS, button, keep, text_of, until
+from tests.console.browsing import LOOKS, OTHER_LOOKS, SCREENS, button, keep, text_of, until
 from tests.console.conftest import running
+from tests.support.thoroughness import THOROUGH
 
 PAGES = {
     "overview": "/ui/",
@@ -69,9 +70,9 @@ def test_no_page_has_a_barrier_or_breaks_its_policy(
         browser.get(looking + path)
         messages = [entry["message"] for entry in browser.get_log("browser")]
         assert all(name in REFUSED and REFUSED[name] in message for message in messages), (name, messages)
-        keep(browser, axe, name, others=True)
+        keep(browser, axe, name, is_page=True)
     pictures = {path.stem for path in SCREENS.glob("*.png")}
-    looks = [f"{theme}-{width}" for theme in ("light", "dark") for width in (360, 1400)]
+    looks = [f"{theme}-{width}" for theme, width in (*LOOKS, *(OTHER_LOOKS if THOROUGH else ()))]
     assert {f"{name}-{look}" for name in PAGES for look in looks} <= pictures
 
 
