@@ -29,7 +29,7 @@ PARTITIONS = 100
 
 def _microseconds(message: Message, version: int) -> tuple[float, float]:
     """(to read, to write) one message, the best of five."""
-    data = memoryview(b"".join(bytes(piece) for piece in codec.write(message, version)))  # type: ignore[arg-type]
+    data = memoryview(b"".join(bytes(part) for part in codec.write(message, version)))  # type: ignore[arg-type]
     reading = timeit.repeat(lambda: codec.read(type(message), version, data), number=2_000)
     writing = timeit.repeat(lambda: codec.write(message, version), number=2_000)
     return min(reading) / 2_000 * 1e6, min(writing) / 2_000 * 1e6

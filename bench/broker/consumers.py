@@ -49,7 +49,7 @@ class Fetches:
             max_bytes=MAX_BYTES,
             topics=(FetchTopic(topic=topic, partitions=(partition,)),),
         )
-        body = b"".join(bytes(piece) for piece in codec.write(request, VERSION))  # type: ignore[arg-type]
+        body = b"".join(bytes(part) for part in codec.write(request, VERSION))  # type: ignore[arg-type]
         frame = _HEADER.pack(len(body) + 10, FETCH, VERSION, 7, -1) + body
         self._before, self._after = frame.split(struct.pack(">q", offset))
         self._error_at = 4 + 4 + 4 + 2 + len(topic) + 4 + 4

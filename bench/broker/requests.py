@@ -40,7 +40,7 @@ def produce_frame(topic: str, value_bytes: int = 100, acks: int = 1) -> bytes:
     request = ProduceRequest(
         acks=acks, timeout_ms=30_000, topic_data=(TopicProduceData(name=topic, partition_data=(partition,)),)
     )
-    body = b"".join(bytes(piece) for piece in codec.write(request, VERSION))  # type: ignore[arg-type]
+    body = b"".join(bytes(part) for part in codec.write(request, VERSION))  # type: ignore[arg-type]
     return _HEADER.pack(len(body) + 11, PRODUCE, VERSION, 7, -1) + b"\0" + body
 
 

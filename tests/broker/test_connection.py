@@ -14,7 +14,7 @@ import pytest
 from siltstone.base import files
 from siltstone.base.files import FileSlice
 from siltstone.broker.connection import SCRATCH_BYTES
-from siltstone.broker.request_context import ConnectionInfo, Piece, RefusedFrameError
+from siltstone.broker.request_context import ConnectionInfo, RefusedFrameError, ResponsePart
 from tests.support.turned_loop import TurnedLoop
 
 MIB = 1 << 20
@@ -27,7 +27,7 @@ def frame(content: bytes, key: bytes = PRODUCE) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-def echo(request: bytearray, info: ConnectionInfo) -> list[Piece]:
+def echo(request: bytearray, info: ConnectionInfo) -> list[ResponsePart]:
     """Answers each frame with itself."""
     return [struct.pack(">i", len(request)), request]
 
@@ -40,12 +40,12 @@ class Later:
         self._futures: list[asyncio.Future[None]] = []
         self.cancelled = 0
 
-    def __call__(self, request: bytearray, info: ConnectionInfo) -> Awaitable[list[Piece]]:
+    def __call__(self, request: bytearray, info: ConnectionInfo) -> Awaitable[list[ResponsePart]]:
         self.asked.append(bytes(request))
         self._futures.append(asyncio.get_running_loop().create_future())
         return self._answer(request, self._futures[-1])
 
-    async def _answer(self, request: bytearray, future: asyncio.Future[None]) -> list[Piece]:
+    async def _answer(self, request: bytearray, future: asyncio.Future[None]) -> list[ResponsePart]:
         try:
             await future
         except asyncio.CancelledError:
@@ -77,7 +77,7 @@ def test_frames_in_any_pieces_are_answered_in_order(piece_max: int, sizes: list[
 def test_a_frames_bytes_are_its_own() -> None:
     kept: list[bytearray] = []
 
-    def keep(request: bytearray, info: ConnectionInfo) -> list[Piece]:
+    def keep(request: bytearray, info: ConnectionInfo) -> list[ResponsePart]:
         kept.append(request)
         request[4:5] = b"X"  # as Produce writes offsets
         return []
@@ -142,7 +142,7 @@ def test_one_request_at_a_time_and_little_is_read_ahead() -> None:
 def test_a_flood_of_one_connection_lets_others_have_their_turn() -> None:
     answered: list[int] = []
 
-    def answer(request: bytearray, info: ConnectionInfo) -> list[Piece]:
+    def answer(request: bytearray, info: ConnectionInfo) -> list[ResponsePart]:
         answered.append(info.number)
         return []
 
@@ -240,10 +240,12 @@ def test_a_peer_that_goes_at_any_point_leaves_nothing_behind() -> None:
 
 
 def test_an_exception_closes_its_connection_only(caplog: pytest.LogCaptureFixture) -> None:
-    async def fail() -> list[Piece]:
+    async def fail() -> list[ResponsePart]:
         raise ZeroDivisionError
 
-    def answer(request: bytearray, info: ConnectionInfo) -> list[Piece] | Awaitable[list[Piece]]:
+    def answer(
+        request: bytearray, info: ConnectionInfo
+    ) -> list[ResponsePart] | Awaitable[list[ResponsePart]]:
         if request.endswith(b"now."):
             raise ZeroDivisionError
         if request.endswith(b"refuse"):
@@ -268,7 +270,7 @@ def test_slices_of_files_go_between_bytes_in_order(tmp_path: Path) -> None:
     files.write_new(path, content)
     with files.Reader(path) as reader:
 
-        def answer(request: bytearray, info: ConnectionInfo) -> list[Piece]:
+        def answer(request: bytearray, info: ConnectionInfo) -> list[ResponsePart]:
             cut = FileSlice(reader, 5, 1), FileSlice(reader, 9, 0), FileSlice(reader, 10, 2 * MIB)
             return [b"head", *cut, memoryview(b"tail"), bytearray(), b"end"]
 
@@ -285,7 +287,7 @@ def test_a_file_that_was_cut_closes_the_connection_not_the_server(tmp_path: Path
     files.write_new(path, bytes(100))
     with files.Reader(path) as reader:
 
-        def answer(request: bytearray, info: ConnectionInfo) -> list[Piece]:
+        def answer(request: bytearray, info: ConnectionInfo) -> list[ResponsePart]:
             return [b"head", FileSlice(reader, 50, 100)] if request[4:5] == b"x" else echo(request, info)
 
         with TurnedLoop(answer) as turned:

@@ -157,9 +157,9 @@ def test_what_cannot_be_read_or_is_not_here_closes_the_connection(frame: bytes, 
 def test_bytes_behind_a_body_are_ignored() -> None:
     handler = lambda broker, request, call: InitProducerIdResponse(producer_id=9)  # noqa: E731
     dispatcher = Dispatcher(Counting(), {INIT_PRODUCER_ID: handler})  # type: ignore[arg-type]
-    pieces = dispatcher.answer(bytearray(request_frame(REQUEST, 5)[4:] + b"more"), INFO)
-    assert isinstance(pieces, list)
-    assert read_response(REQUEST, 5, b"".join(map(bytes, pieces))[4:]).producer_id == 9  # type: ignore[arg-type]
+    parts = dispatcher.answer(bytearray(request_frame(REQUEST, 5)[4:] + b"more"), INFO)
+    assert isinstance(parts, list)
+    assert read_response(REQUEST, 5, b"".join(map(bytes, parts))[4:]).producer_id == 9  # type: ignore[arg-type]
 
 
 def test_only_what_has_a_handler_is_announced() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from siltstone.broker.counts import BOUNDS_MS, ApiCounts, PhaseCounts
-from siltstone.broker.request_context import Activity, ConnectionInfo, Piece
+from siltstone.broker.request_context import Activity, ConnectionInfo, ResponsePart
 from tests.broker.test_connection import echo, frame
 from tests.support.turned_loop import TurnedLoop
 
@@ -58,7 +58,7 @@ def test_waits_and_throttling_have_their_bounds() -> None:
 def test_the_time_of_sending_ends_when_the_peer_has_taken_all() -> None:
     sent = PhaseCounts()
 
-    def answer(request: bytearray, info: ConnectionInfo) -> list[Piece]:
+    def answer(request: bytearray, info: ConnectionInfo) -> list[ResponsePart]:
         assert info.activity.received_at > 0
         info.activity.answered_at, info.activity.sent_phase = time.perf_counter() - 1, sent
         info.activity.unsent += 1

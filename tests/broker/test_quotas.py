@@ -24,7 +24,7 @@ from siltstone.broker.quotas import (
     Rate,
     TokenBucket,
 )
-from siltstone.broker.request_context import Activity, Call, ConnectionInfo, Piece
+from siltstone.broker.request_context import Activity, Call, ConnectionInfo, ResponsePart
 from siltstone.broker.server import DELAYED_MAX
 from siltstone.runtime.quotas import Quotas
 from tests.broker.test_connection import echo, frame
@@ -253,7 +253,7 @@ def test_rates_and_tokens_are_told() -> None:
 
 
 def throttled_echo(times: list[int]):  # type: ignore[no-untyped-def]
-    def answer(request: bytearray, info: ConnectionInfo) -> list[Piece]:
+    def answer(request: bytearray, info: ConnectionInfo) -> list[ResponsePart]:
         info.activity.throttle_ms = times.pop(0) if times else 0
         return echo(request, info)
 

@@ -36,7 +36,7 @@ from typing import Protocol
 from siltstone.base.files import FileSlice
 from siltstone.broker.delayed import DelayedResponse, awaited
 from siltstone.broker.limits import Limits, MemoryBudget
-from siltstone.broker.request_context import ConnectionInfo, Piece, Pieces, RefusedFrameError
+from siltstone.broker.request_context import ConnectionInfo, RefusedFrameError, ResponsePart, ResponseParts
 
 SCRATCH_BYTES = 128 << 10
 """The size of the buffer into which all connections receive small frames."""
@@ -69,7 +69,9 @@ class SharedState(Protocol):
     scratch: memoryview
     now: float
 
-    def answer(self, frame: bytearray, info: ConnectionInfo) -> Pieces | DelayedResponse | Awaitable[Pieces]:
+    def answer(
+        self, frame: bytearray, info: ConnectionInfo
+    ) -> ResponseParts | DelayedResponse | Awaitable[ResponseParts]:
         """The response to a frame, at once or later. Raises RefusedFrameError to close the connection."""
         ...
 
@@ -89,7 +91,7 @@ class Connection:
     ``_is_ending``: no further request is answered; ``_waits_its_turn``: ``proceed`` will be called by the
     loop or by the budget.
 
-    Sent: ``_out`` has the pieces to send, of the first of which ``_skip`` bytes are sent; ``_out_bytes``:
+    Sent: ``_out`` has the parts to send, of the first of which ``_skip`` bytes are sent; ``_out_bytes``:
     their memory; ``_is_answered``: a response was queued since ``_out`` was empty last.
 
     ``_unmuting``: the timer that ends a throttling; None if there is none.
@@ -105,7 +107,7 @@ class Connection:
         self._size = self._received = 0
         self._delayed: DelayedResponse | None = None
         self._running_bytes = self._out_bytes = self._held = self._skip = 0
-        self._out: deque[Piece] = deque()
+        self._out: deque[ResponsePart] = deque()
         self._is_reading = self._is_writing = self._has_eof = self._is_ending = False
         self._waits_its_turn = self._is_answered = False
         self._unmuting: asyncio.TimerHandle | None = None
@@ -309,13 +311,13 @@ class Connection:
 
     # Answering
 
-    def _wait_for(self, response: DelayedResponse | Awaitable[Pieces], frame_bytes: int) -> None:
+    def _wait_for(self, response: DelayedResponse | Awaitable[ResponseParts], frame_bytes: int) -> None:
         self._running_bytes = frame_bytes
         delayed = response if isinstance(response, DelayedResponse) else awaited(response, self._shared.loop)
         self._delayed = delayed
         delayed.deliver_to(self._answered)
 
-    def _answered(self, outcome: Pieces | BaseException) -> None:
+    def _answered(self, outcome: ResponseParts | BaseException) -> None:
         self._delayed, self._running_bytes = None, 0
         if isinstance(outcome, RefusedFrameError):
             self._end(str(outcome))
@@ -325,14 +327,14 @@ class Connection:
             self._put(outcome)
         self.proceed()
 
-    def _put(self, pieces: Pieces) -> None:
+    def _put(self, parts: ResponseParts) -> None:
         self._is_answered = True
         if self.info.activity.throttle_ms:
             self._mute()
-        for piece in pieces:
-            if len(piece):
-                self._out.append(piece)
-                self._out_bytes += _memory(piece)
+        for part in parts:
+            if len(part):
+                self._out.append(part)
+                self._out_bytes += _memory(part)
 
     def _mute(self) -> None:
         """Read nothing more until the client has waited as long as its response says."""
@@ -390,22 +392,22 @@ class Connection:
         if len(out) == 1:
             return self._socket.send(memoryview(first)[self._skip :] if self._skip else first)
         vectors, flags = [memoryview(first)[self._skip :]], 0
-        for piece in islice(out, 1, _VECTORS_MAX):
-            if isinstance(piece, FileSlice):
+        for part in islice(out, 1, _VECTORS_MAX):
+            if isinstance(part, FileSlice):
                 # The kernel holds the response's header back until its records follow by sendfile. They go in
                 # one packet, so the client wakes once.
                 flags = socket.MSG_MORE
                 break
-            vectors.append(memoryview(piece))
+            vectors.append(memoryview(part))
         return self._socket.sendmsg(vectors, (), flags)
 
     def _take_off(self, count: int) -> None:
         out = self._out
         self._skip += count
         while out and self._skip >= len(out[0]):
-            piece = out.popleft()
-            self._skip -= len(piece)
-            self._out_bytes -= _memory(piece)
+            part = out.popleft()
+            self._skip -= len(part)
+            self._out_bytes -= _memory(part)
 
     # Settling
 
@@ -447,6 +449,6 @@ class Connection:
                 loop.remove_writer(self._descriptor)
 
 
-def _memory(piece: Piece) -> int:
-    """The memory that a piece takes, in bytes; a slice of a file takes none."""
-    return 0 if isinstance(piece, FileSlice) else len(piece)
+def _memory(part: ResponsePart) -> int:
+    """The memory that a part takes, in bytes; a slice of a file takes none."""
+    return 0 if isinstance(part, FileSlice) else len(part)

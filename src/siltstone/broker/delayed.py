@@ -3,7 +3,7 @@
 ::
 
     handler ─► DelayedResponse ─► dispatch sets ``encode`` ─► connection: deliver_to(its function)
-    later: complete(message or error) ─► encode ─► pieces ─► that function, which sends them
+    later: complete(message or error) ─► encode ─► parts ─► that function, which sends them
 
 Elsewhere this is a future of asyncio, and a task. But thousands of fetches are parked at one time, and each
 of them would take a dozen objects and three turns of the loop; here the response is made and sent within the
@@ -30,9 +30,9 @@ class DelayedResponse:
     """The response to one request. It is completed once, in a later turn of the loop than the one in which it
     was returned, unless it was cancelled before.
 
-    ``encode``: makes what is sent (``request_context.Pieces``) of the response, or of the error that was
-    raised instead. ``on_cancel``: is called when the response is cancelled. ``is_parked``: does the request
-    wait in the purgatory?"""
+    ``encode``: makes what is sent (``request_context.ResponseParts``) of the response, or of the error that
+    was raised instead. ``on_cancel``: is called when the response is cancelled. ``is_parked``: does the
+    request wait in the purgatory?"""
 
     __slots__ = ("_deliver", "_made", "encode", "is_cancelled", "is_parked", "on_cancel")
 

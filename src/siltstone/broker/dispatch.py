@@ -3,7 +3,7 @@
 
 ::
 
-    frame ─ read_header ─► API, version ─ codec.read ─► request ─ handler ─► response ─ codec.write ─► pieces
+    frame ─ read_header ─► API, version ─ codec.read ─► request ─ handler ─► response ─ codec.write ─► parts
 
 As in Kafka, the connection is closed without a response for a header or a body that cannot be read, for an
 unknown API, and for an unknown version. One exception: an unknown version of ApiVersions is answered with the
@@ -48,8 +48,8 @@ from siltstone.broker.request_context import (
     Call,
     ConnectionInfo,
     NoResponse,
-    Piece,
     RefusedFrameError,
+    ResponsePart,
 )
 from siltstone.broker.store import Broker
 from siltstone.broker.wire import apis, codec
@@ -138,8 +138,8 @@ class Dispatcher:
 
     def answer(
         self, frame: bytearray, connection: ConnectionInfo
-    ) -> list[Piece] | DelayedResponse | Awaitable[list[Piece]]:
-        """The pieces of the response to a frame, at once or later; none if no response is to be sent.
+    ) -> list[ResponsePart] | DelayedResponse | Awaitable[list[ResponsePart]]:
+        """The parts of the response to a frame, at once or later; none if no response is to be sent.
 
         Raises RefusedFrameError, at once or later, if the connection is to be closed.
         """
@@ -191,7 +191,7 @@ class Dispatcher:
 
     async def _answer_later(
         self, route: _Route, call: Call, size: int, later: Awaitable[Message | NoResponse]
-    ) -> list[Piece]:
+    ) -> list[ResponsePart]:
         try:
             response: Message | NoResponse | Exception = await later
         except Exception as error:
@@ -200,14 +200,16 @@ class Dispatcher:
 
     def _answer_delayed(
         self, route: _Route, call: Call, size: int, outcome: Message | NoResponse | Exception
-    ) -> list[Piece]:
+    ) -> list[ResponsePart]:
         """As ``_answer``, also for the error that a handler has raised later."""
         if isinstance(outcome, Exception):
             outcome = self._failure(route, call, outcome)
         return self._answer(route, call, size, outcome)
 
-    def _answer(self, route: _Route, call: Call, size: int, response: Message | NoResponse) -> list[Piece]:
-        """The pieces of the response to a frame of ``size`` bytes. Raises RefusedFrameError."""
+    def _answer(
+        self, route: _Route, call: Call, size: int, response: Message | NoResponse
+    ) -> list[ResponsePart]:
+        """The parts of the response to a frame of ``size`` bytes. Raises RefusedFrameError."""
         # Fetch throttles by itself: it leaves the records out of the response of a client that is throttled.
         if self._quotas.is_set and route.api.key != apis.FETCH:
             response = self._throttled(route.api.key, call, size, response)
@@ -248,16 +250,16 @@ class Dispatcher:
 
     def _pieces(
         self, route: _Route, call: Call, frame_bytes: int, version: int, message: Message
-    ) -> list[Piece]:
+    ) -> list[ResponsePart]:
         head = response_header(route.api.key, version, call.correlation_id)
-        pieces = codec.write(message, version)
-        size = len(head) + sum(map(len, pieces))
-        pieces[0] = _PREFIX.pack(size) + head + pieces[0]  # type: ignore[operator]
+        parts = codec.write(message, version)
+        size = len(head) + sum(map(len, parts))
+        parts[0] = _PREFIX.pack(size) + head + parts[0]  # type: ignore[operator]
         if route.note is not None:
             route.note(message)
         self._count(route.counts, call, frame_bytes, size)
         call.connection.activity.unsent += 1
-        return pieces  # type: ignore[return-value]
+        return parts  # type: ignore[return-value]
 
     @staticmethod
     def _count(counts: ApiCounts, call: Call, frame_bytes: int, response_bytes: int) -> None:

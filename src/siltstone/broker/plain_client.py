@@ -122,8 +122,8 @@ class PlainClient(Closing):
         api, self._correlation = APIS[key], self._correlation + 1
         tags = b"\0" if version >= api.first_flexible else b""
         head = struct.pack(">hhih", key, version, self._correlation, len(_CLIENT_ID)) + _CLIENT_ID + tags
-        pieces = codec.write(request, version)
-        frame = head + b"".join(piece for piece in pieces if isinstance(piece, bytes | bytearray))
+        parts = codec.write(request, version)
+        frame = head + b"".join(part for part in parts if isinstance(part, bytes | bytearray))
         self._deadline = time.monotonic() + SECONDS
         with self._failures():
             self._wait_at_most()

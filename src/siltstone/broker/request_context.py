@@ -1,5 +1,5 @@
 """The values that connections, dispatch and handlers pass to each other: where a request comes from (Kafka's
-``RequestContext``), and the pieces of its response (``Send``)."""
+``RequestContext``), and the parts of its response (``Send``)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from siltstone.base.files import FileSlice
 if TYPE_CHECKING:
     from siltstone.broker.counts import PhaseCounts
 
-Piece: TypeAlias = bytes | bytearray | memoryview | FileSlice
+ResponsePart: TypeAlias = bytes | bytearray | memoryview | FileSlice
 """A part of a response: bytes, or a range of a file that the kernel sends (``sendfile``)."""
-Pieces: TypeAlias = Sequence[Piece]
-"""A response as it is sent: its length, header and body in pieces. Empty: no response is sent."""
+ResponseParts: TypeAlias = Sequence[ResponsePart]
+"""A response as it is sent: its length, header and body in parts. Empty: no response is sent."""
 
 
 class NoResponse(enum.Enum):

@@ -34,11 +34,13 @@ from siltstone.broker.limits import Limits, MemoryBudget
 from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.measuring import BrokerClients
 from siltstone.broker.quotas import CONNECTION, QuotaManager
-from siltstone.broker.request_context import ConnectionInfo, ListenerAddress, Pieces
+from siltstone.broker.request_context import ConnectionInfo, ListenerAddress, ResponseParts
 from siltstone.broker.store import Broker
 from siltstone.commands.served import Served
 
-AnswerFrame: TypeAlias = Callable[[bytearray, ConnectionInfo], "Pieces | DelayedResponse | Awaitable[Pieces]"]
+AnswerFrame: TypeAlias = Callable[
+    [bytearray, ConnectionInfo], "ResponseParts | DelayedResponse | Awaitable[ResponseParts]"
+]
 """See ``connection.SharedState.answer``."""
 STOP_SECONDS = 10.0
 """How long the running requests may take when the server stops; then their connections are closed."""

@@ -107,7 +107,7 @@ def _read(consumer: Consumer, name: str, partition: int) -> ReadBack:
     consumer.assign([TopicPartition(name, partition, start)])
     last = time.monotonic()
     while True:
-        # It waits until it has so many, or the time is over: at the end, too.
+        # ``consume`` waits until it has so many messages, or the time is over; also at the end of the log.
         messages = consumer.consume(1000, timeout=0.2)
         if messages:
             last = time.monotonic()

@@ -11,7 +11,7 @@ are packed ones with two words more, which stand for several records of a key (`
 three or four words with absolute offsets, are in merges, offset maps and the key indexes of ledgers::
 
     packed   word 0: hash bits 0–63   word 1: hash bits 64–95 (high half) | offset - base, uint32 (low half)
-    counted  words 0 and 1 as packed  words 2 and 3: see ``statistics``
+    counted  words 0 and 1 as packed  words 2 and 3: ``compaction.statistics``
     plain    word 0: hash bits 0–63   word 1: hash bits 64–127, or 64–95 of an entry that was packed
              word 2: offset << 1 | 1 if the record deletes its key
              word 3: the record's time with its sign bit inverted, where the latest time wins
@@ -366,7 +366,7 @@ def hash_table_of_shards(bounds: Int64) -> Int32:
 # Entries go to their shards at once, so that a shard is de-duplicated within the processor's cache.
 
 _NOT_COUNTED: Int64 = np.empty(0, np.int64)
-_NO_MARKS: Words = np.empty(0, np.uint64)
+_NO_COUNT_WORDS: Words = np.empty(0, np.uint64)
 _SHARDS_MAX = 512
 """The most shards of a collector, unless it has more buckets."""
 _INITIAL_SHARD_ROWS = 4072
@@ -499,9 +499,11 @@ class ShardedEntries:
         self._table = new_hash_table(self.shard_rows)
 
 
-def entry_blobs(shards: ShardedEntries, bounds: Int64, buckets: int, **kind: Any) -> Iterator[EntryBlob]:
+def entry_blobs(
+    shards: ShardedEntries, bounds: Int64, buckets: int, **blob_fields: Any
+) -> Iterator[EntryBlob]:
     """The entries of ``shards`` after ``drain``, as blobs of at most ``BLOB_BYTES_MAX`` bytes: of whole
-    shards, unless one is larger. ``bounds``: what ``drain`` returned; ``kind``: the ``is_dirty`` and
+    shards, unless one is larger. ``bounds``: what ``drain`` returned; ``blob_fields``: the ``is_dirty`` and
     ``base_offset`` of the blobs."""
     shards_per_bucket, step = len(shards.counts) // buckets, BLOB_BYTES_MAX // (8 * shards.entries.shape[1])
     for bucket in range(buckets):
@@ -511,7 +513,7 @@ def entry_blobs(shards: ShardedEntries, bounds: Int64, buckets: int, **kind: Any
             next_shard = min(max(shard + 1, fitting), end_shard)
             for start in range(int(bounds[shard]), int(bounds[next_shard]), step):
                 end = min(start + step, int(bounds[next_shard]))
-                yield EntryBlob(bucket=bucket, entries=shards.entries[start:end], **kind)
+                yield EntryBlob(bucket=bucket, entries=shards.entries[start:end], **blob_fields)
             shard = next_shard
 
 
@@ -549,40 +551,40 @@ class KeyCollector:
         self._base_offset: int | None = None
 
     def add(
-        self, columns: KeyColumns, wanted: npt.NDArray[np.bool_], marks: Words = _NO_MARKS
+        self, columns: KeyColumns, wanted: npt.NDArray[np.bool_], count_words: Words = _NO_COUNT_WORDS
     ) -> Iterator[EntryBlob]:
         """Add the ``wanted`` records (bool, one a record), which all have a key. Yields blobs when the memory
         is full, or when a record does not fit entries of the base offset of those collected so far.
 
-        ``marks``: word 2 of each record's entry, if entries are counted.
+        ``count_words``: word 2 of each record's entry, if entries are counted.
         """
         if not len(columns):
             return
-        if self._base_offset is not None and not self._fits(self._base_offset, columns, marks):
+        if self._base_offset is not None and not self._fits(self._base_offset, columns, count_words):
             yield from self.finish()
         if self._base_offset is None:
             self._base_offset = int(columns.offset[0])
-        self._counted_records += len(marks)
+        self._counted_records += len(count_words)
         self._counted_bytes += len(columns.data)
         dirty = columns.offset >= self._first_dirty
         for is_dirty, mask in ((True, wanted & dirty), (False, wanted & ~dirty)):
             count = int(np.count_nonzero(mask))
             if count:
                 rows = slice(None) if count == len(columns) else mask
-                yield from self._put(columns, rows, is_dirty, marks)
+                yield from self._put(columns, rows, is_dirty, count_words)
 
-    def _fits(self, base_offset: int, columns: KeyColumns, marks: Words) -> bool:
+    def _fits(self, base_offset: int, columns: KeyColumns, count_words: Words) -> bool:
         """Do the offsets fit entries of this base, and the records the sums of counted entries?"""
-        records, size = self._counted_records + len(marks), self._counted_bytes + len(columns.data)
-        fits_sums = not len(marks) or (records <= COUNTED_RECORDS_MAX and size <= COUNTED_BYTES_MAX)
+        records, size = self._counted_records + len(count_words), self._counted_bytes + len(columns.data)
+        fits_sums = not len(count_words) or (records <= COUNTED_RECORDS_MAX and size <= COUNTED_BYTES_MAX)
         return int(columns.offset[-1]) - base_offset < RELATIVE_OFFSET_LIMIT and fits_sums
 
-    def _put(self, columns: KeyColumns, rows: Any, is_dirty: bool, marks: Words) -> Iterator[EntryBlob]:
+    def _put(self, columns: KeyColumns, rows: Any, is_dirty: bool, count_words: Words) -> Iterator[EntryBlob]:
         low, high = hashes_of(columns, rows, self._hash_key)
         is_counted = len(self.superseded) > 0
         new = np.empty((len(low), COUNTED_WORDS if is_counted else PACKED_WORDS), np.uint64)
-        marks = marks[rows] if is_counted else marks
-        _pack(low, high, columns.offset[rows], self._base_offset or 0, marks, new)
+        count_words = count_words[rows] if is_counted else count_words
+        _pack(low, high, columns.offset[rows], self._base_offset or 0, count_words, new)
         if is_dirty not in self._shards_by_kind:
             self._shards_by_kind[is_dirty] = ShardedEntries(
                 self._shard_count,
@@ -611,15 +613,15 @@ class KeyCollector:
 
 
 @kernel
-def _pack(low: Words, high: Words, offset: Int64, base: int, marks: Words, out: Words) -> None:
+def _pack(low: Words, high: Words, offset: Int64, base: int, count_words: Words, out: Words) -> None:
     """Packed entries of some records, whose offsets are less than 2³² above the base; or counted ones, of
-    which ``marks`` has word 2."""
+    which ``count_words`` has word 2."""
     for i in range(len(low)):
         out[i, 0] = low[i]
         out[i, 1] = (high[i] << _HALF_WORD_BITS) | np.uint64(offset[i] - base)
-        if len(marks) > 0:
-            out[i, 2] = marks[i]
-            out[i, 3] = (_ONE << COUNTED_RECORDS_SHIFT) | (marks[i] >> COUNTED_SIZE_SHIFT)
+        if len(count_words) > 0:
+            out[i, 2] = count_words[i]
+            out[i, 3] = (_ONE << COUNTED_RECORDS_SHIFT) | (count_words[i] >> COUNTED_SIZE_SHIFT)
 
 
 def hashes_of(columns: KeyColumns, rows: Any, key: tuple[np.uint64, np.uint64]) -> tuple[Words, Words]:

@@ -196,10 +196,15 @@ class RecordSums(NamedTuple):
 
 @kernel
 def _sum_up(
-    columns: ColumnArrays, kinds: Bytes, is_past_horizon: Flags, bins: Bins, sums: RecordSums, marks: Words
+    columns: ColumnArrays,
+    kinds: Bytes,
+    is_past_horizon: Flags,
+    bins: Bins,
+    sums: RecordSums,
+    count_words: Words,
 ) -> None:
-    """Sum up records, and fill ``marks`` with word 2 of the entries of the records with a key that are not
-    aborted.
+    """Sum up records, and fill ``count_words`` with word 2 of the entries of the records with a key that are
+    not aborted.
 
     ``kinds`` (uint8) and ``is_past_horizon`` (bool) are of batches. The division for a record's bin is left
     out as long as times stay in the bin of the record before.
@@ -221,16 +226,16 @@ def _sum_up(
                 sums.keyless[0] += 1
                 sums.keyless[1] += size
             continue
-        mark = (np.uint64(size) << COUNTED_SIZE_SHIFT) | bin_number
+        count_word = (np.uint64(size) << COUNTED_SIZE_SHIFT) | bin_number
         if columns.value_size[i] < 0:
             sums.tombstones[0] += 1
             sums.tombstones[1] += size
             if is_past_horizon[batch]:
-                mark |= TOMBSTONE_BIT
+                count_word |= TOMBSTONE_BIT
             else:
                 sums.waiting[batch] += 1
                 sums.waiting_sizes[batch] += size
-        marks[np.uint64(i)] = mark
+        count_words[np.uint64(i)] = count_word
 
 
 class TombstoneRules(NamedTuple):
@@ -270,11 +275,11 @@ def count_records(
         *np.zeros((2, 2), np.int64),
         *np.zeros((2, len(batches)), np.int64),
     )
-    marks = np.empty(len(columns), np.uint64)
-    _sum_up(columns.arrays, kinds, is_past_horizon & ~is_kept_by_ledger, bins, sums, marks)
+    count_words = np.empty(len(columns), np.uint64)
+    _sum_up(columns.arrays, kinds, is_past_horizon & ~is_kept_by_ledger, bins, sums, count_words)
     _add_records(statistics, sums)
     _add_waiting(statistics, horizon, sums)
-    return marks
+    return count_words
 
 
 def _add_records(statistics: LogStatistics, sums: RecordSums) -> None:

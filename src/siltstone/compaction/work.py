@@ -694,8 +694,8 @@ def _extract_split(
             # Records of aborted transactions and control records are not counted, though they may have no
             # key: they are discarded for another reason.
             extracted.keyless += int(np.count_nonzero(~keyed if mapped is None else mapped & ~keyed))
-            marks = _count_records(work, segment, decoded, aborted, extracted)
-            yield from collector.add(columns, keyed if mapped is None else mapped & keyed, *marks)
+            count_words = _count_records(work, segment, decoded, aborted, extracted)
+            yield from collector.add(columns, keyed if mapped is None else mapped & keyed, *count_words)
     scan.refuse_missing_markers(split.first_offset, split.end_offset, segment.path)
     summary = scan.summary(split.first_offset)
     if len(summary):
@@ -709,7 +709,7 @@ def _count_records(
     aborted: Flags | None,
     extracted: Extracted,
 ) -> list[Words]:
-    """Count the records for ``explain``; the marks that the collector needs for counted entries."""
+    """Count the records for ``explain``; returns word 2 of their counted entries, for the collector."""
     if work.statistics is None or extracted.statistics is None:
         return []
     columns, rules = decoded.columns, work.rules

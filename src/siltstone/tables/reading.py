@@ -142,7 +142,7 @@ def read_records(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBa
 
 
 def _filtered(chunks: Iterator[Chunk[Any]], row_filter: RowFilter) -> Iterator[Chunk[Any]]:
-    """The records within the filter's times and with one of its keys. (Pieces have its partitions and
+    """The records within the filter's times and with one of its keys. (File splits have its partitions and
     offsets only.)"""
     if row_filter.start_ms is None and row_filter.end_ms is None and row_filter.keys is None:
         yield from chunks

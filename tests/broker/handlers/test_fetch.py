@@ -84,9 +84,9 @@ def test_records_are_slices_of_the_logs_file(broker: ServedBroker) -> None:
 
 def test_an_answer_on_the_wire(broker: ServedBroker) -> None:
     log = broker.log("t", records=3)
-    pieces = codec.write(broker.call(fetch, request_of(0), 11), 11)
-    assert [type(piece) for piece in pieces if isinstance(piece, FileSlice)] == [FileSlice]
-    whole = b"".join(bytes_of(piece) for piece in pieces)
+    parts = codec.write(broker.call(fetch, request_of(0), 11), 11)
+    assert [type(part) for part in parts if isinstance(part, FileSlice)] == [FileSlice]
+    whole = b"".join(bytes_of(part) for part in parts)
     read = codec.read(FetchResponse, 11, memoryview(whole))
     assert bytes_of(read.responses[0].partitions[0].records) == log.read(0).batches()[0].tobytes()
 

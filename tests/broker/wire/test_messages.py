@@ -68,7 +68,7 @@ def random_message(message: type[Message], version: int, chance: random.Random) 
 
 
 def joined(message: Message, version: int) -> bytes:
-    return b"".join(bytes(piece) for piece in codec.write(message, version))  # type: ignore[arg-type]
+    return b"".join(bytes(part) for part in codec.write(message, version))  # type: ignore[arg-type]
 
 
 def plain(value: Any) -> Any:

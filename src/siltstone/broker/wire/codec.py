@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from siltstone.base.errors import LogError
 from siltstone.base.records.metadata import unsigned_varint
-from siltstone.broker.wire.fields import Field, Message, Piece
+from siltstone.broker.wire.fields import Field, Message, MessagePart
 
 ELEMENTS_MAX = 100_000
 """The most elements that all arrays of one request may have together."""
@@ -73,18 +73,18 @@ ReadValue = Callable[[memoryview, int, _Budget], tuple[Any, int]]
 
 
 class _Output:
-    """What has been written: the finished ``pieces``, and ``data``, the bytes after the last piece."""
+    """What has been written: the finished ``parts``, and ``data``, the bytes after the last part."""
 
-    __slots__ = ("data", "pieces")
+    __slots__ = ("data", "parts")
 
     def __init__(self) -> None:
-        self.pieces: list[Piece] = []
+        self.parts: list[MessagePart] = []
         self.data = bytearray()
 
-    def add(self, piece: Piece) -> None:
-        """Add a piece after what is written, without a copy."""
-        self.pieces.append(self.data)
-        self.pieces.append(piece)
+    def add(self, part: MessagePart) -> None:
+        """Add a part after what is written, without a copy."""
+        self.parts.append(self.data)
+        self.parts.append(part)
         self.data = bytearray()
 
 
@@ -124,12 +124,12 @@ def read(message: type[MessageT], version: int, data: memoryview, position: int 
     return value  # type: ignore[no-any-return]
 
 
-def write(message: Message, version: int) -> list[Piece]:
-    """The bytes of a message, in pieces. ``records`` in a file are one piece, a range of that file."""
+def write(message: Message, version: int) -> list[MessagePart]:
+    """The bytes of a message, in parts. ``records`` in a file are one part, a range of that file."""
     output = _Output()
     _writer(type(message), version, message.FIRST_FLEXIBLE)(message, output)
-    output.pieces.append(output.data)
-    return output.pieces
+    output.parts.append(output.data)
+    return output.parts
 
 
 @functools.cache
@@ -482,7 +482,7 @@ def _size_writer(form: struct.Struct | None) -> Callable[[int], bytes]:
 
 
 def _sized_writer(kind: str, is_flexible: bool) -> WriteStep:
-    """The function that writes a string, bytes or records; records that are a file become a piece."""
+    """The function that writes a string, bytes or records; records that are a file become a part."""
     size_of = _size_writer(None if is_flexible else _INT16 if kind == "string" else _INT32)
 
     def write_sized(value: Any, output: _Output) -> None:

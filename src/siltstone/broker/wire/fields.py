@@ -29,7 +29,7 @@ class Slice(Protocol):
 
 Records: TypeAlias = bytes | bytearray | memoryview | Slice
 """Batches as they are sent: bytes, or a range of a log's file."""
-Piece: TypeAlias = Records
+MessagePart: TypeAlias = Records
 """A part of an encoded message: its bytes, or the records of a field without a copy."""
 ZERO_ID = bytes(16)
 """The topic id that stands for no topic."""
