@@ -145,8 +145,12 @@ class Restored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """A partition after the run. ``cleaned_to`` and ``active_from``: its cleaner checkpoint and its active
-    segment's base offset, None unless its log directory was read. ``before``, ``after``: None if it was."""
+    """A partition after the run.
+
+    Where its log directory could be read, ``cleaned_to`` is its cleaner checkpoint and ``active_from`` the
+    base offset of its active segment, else None. Where it was read through the broker, ``before`` and
+    ``after`` are the first and the last read-back, else None.
+    """
 
     partition: int
     status: str
@@ -266,8 +270,8 @@ def _own_value(settings: Mapping[str, LiveSetting], name: str) -> str | None:
 
 
 def planned_changes(settings: Mapping[str, LiveSetting], topic: str) -> tuple[SettingChange, ...]:
-    """The settings that a run changes: those that are not good enough already. Raises UsageError for a topic
-    that is not compacted."""
+    """The settings that a run changes: those whose values are above the temporary ones. Raises UsageError for
+    a topic that is not compacted."""
     policy = settings["cleanup.policy"].value
     if "compact" not in policy.split(","):
         advice = "a broker compacts only topics with compact in their cleanup.policy"

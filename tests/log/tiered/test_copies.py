@@ -17,11 +17,11 @@ def copy(name: str, start: int, end: int, *epochs: tuple[int, int], event_ms: in
 
 def chosen(
     copies: list[RemoteCopy],
-    *lineage: tuple[int, int],
+    *leader_epochs: tuple[int, int],
     log_start: int = 0,
     local_start: int | None = None,
 ) -> list[tuple[str, int, int]]:
-    found = choose(copies, lineage, log_start=log_start, local_start=local_start)
+    found = choose(copies, leader_epochs, log_start=log_start, local_start=local_start)
     return [
         (part.copy.segment_id, part.first, part.last)
         if isinstance(part, ChosenRange)
@@ -94,10 +94,10 @@ def test_random_storages_give_each_offset_of_a_copy_that_has_the_logs_epoch() ->
     seed = random.randrange(1 << 32)
     numbers = random.Random(seed)
     for _ in range(200):
-        lineage = [(0, 0), (2, numbers.randrange(1, 30)), (5, numbers.randrange(30, 60))]
+        leader_epochs = [(0, 0), (2, numbers.randrange(1, 30)), (5, numbers.randrange(30, 60))]
 
-        def epoch_at(offset: int, lineage: list[tuple[int, int]] = lineage) -> int:
-            return max(epoch for epoch, start in lineage if start <= offset)
+        def epoch_at(offset: int, leader_epochs: list[tuple[int, int]] = leader_epochs) -> int:
+            return max(epoch for epoch, start in leader_epochs if start <= offset)
 
         copies, has = [], dict[int, set[str]]()
         for number in range(numbers.randrange(12)):
@@ -117,7 +117,7 @@ def test_random_storages_give_each_offset_of_a_copy_that_has_the_logs_epoch() ->
                 if its and its[-1] == epoch_at(offset):
                     has.setdefault(offset, set()).add(str(number))
         local_start = numbers.randrange(80)
-        found = choose(copies, lineage, log_start=0, local_start=local_start)
+        found = choose(copies, leader_epochs, log_start=0, local_start=local_start)
         offsets = [offset for part in found for offset in range(part.first, part.last + 1)]
         assert offsets == sorted(set(offsets)), seed
         for part in found:

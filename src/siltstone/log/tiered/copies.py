@@ -56,22 +56,24 @@ class OffsetGap(NamedTuple):
 
 
 def choose(
-    copies: Iterable[RemoteCopy], lineage: Epochs, *, log_start: int, local_start: int | None
+    copies: Iterable[RemoteCopy], leader_epochs: Epochs, *, log_start: int, local_start: int | None
 ) -> list[ChosenRange | OffsetGap]:
     """The parts of the copies that make up the log from ``log_start`` to below ``local_start``, by offset.
 
-    ``lineage``: the log's leader epochs; empty if they are unknown: then a copy of a newer leader is taken
-    before one of an older. ``local_start``: None if there is no local segment. A log may begin above
+    ``leader_epochs``: the log's leader epochs; empty if they are unknown: then a copy of a newer leader is
+    taken before one of an older. ``local_start``: None if there is no local segment. A log may begin above
     ``log_start``; the part between its first copy and ``local_start`` that no copy has is a gap.
     """
-    valid = sorted(itertools.chain.from_iterable(_valid_ranges(copy, lineage) for copy in copies), key=_order)
+    valid = sorted(
+        itertools.chain.from_iterable(_valid_ranges(copy, leader_epochs) for copy in copies), key=_order
+    )
     end = LONG_MAX if local_start is None else local_start
     chosen: list[ChosenRange | OffsetGap] = []
     offset = log_start
     while offset < end:
         covering = [part for part in valid if part.first <= offset <= part.last]
         if covering:
-            best = max(covering, key=_reach if lineage else _by_leader)
+            best = max(covering, key=_reach if leader_epochs else _by_leader)
             first = offset if chosen else best.first  # a segment has records below the log's start, too
             chosen.append(ChosenRange(best.copy, first, min(best.last, end - 1)))
             offset = best.last + 1
@@ -101,11 +103,11 @@ def _by_leader(part: ChosenRange) -> tuple[int, int, int, str]:
     return part.copy.epochs[-1][0] if part.copy.epochs else -1, *_reach(part)
 
 
-def _valid_ranges(copy: RemoteCopy, lineage: Epochs) -> list[ChosenRange]:
+def _valid_ranges(copy: RemoteCopy, leader_epochs: Epochs) -> list[ChosenRange]:
     """The offsets of a copy at which it has the log's own epoch; adjacent ones are one range."""
-    if not lineage or not copy.epochs:
+    if not leader_epochs or not copy.epochs:
         return [ChosenRange(copy, copy.start_offset, copy.end_offset)]
-    own = dict(_spans(lineage, 0, LONG_MAX))
+    own = dict(_spans(leader_epochs, 0, LONG_MAX))
     parts: list[ChosenRange | OffsetGap] = []
     for epoch, (first, last) in _spans(copy.epochs, copy.start_offset, copy.end_offset):
         if epoch in own:

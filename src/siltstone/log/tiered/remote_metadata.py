@@ -4,14 +4,14 @@
 A record's value, with the fields of Kafka's message definitions::
 
     frame version varint (1) | api key varint | version varint | fields … | tagged fields
-    0 RemoteLogSegmentMetadataRecord         place | start, end offset int64 | broker int32 |
+    0 RemoteLogSegmentMetadataRecord         segment | start, end offset int64 | broker int32 |
                                              largest timestamp, time of the event int64 | epochs |
                                              size int32 | custom | state int8
-    1 RemoteLogSegmentMetadataUpdateRecord   place | broker int32 | time of the event int64 | custom |
+    1 RemoteLogSegmentMetadataUpdateRecord   segment | broker int32 | time of the event int64 | custom |
                                              state int8
     2 RemotePartitionDeleteMetadataRecord    topic string | id 16 | partition int32 | broker int32 |
                                              time of the event int64 | state int8
-    place    topic string | topic id 16 | partition int32 | tagged fields | segment id 16 | tagged fields
+    segment  topic string | topic id 16 | partition int32 | tagged fields | segment id 16 | tagged fields
     epochs   count + 1 varint, then for each: epoch int32 | offset int64 | tagged fields
     custom   size + 1 varint (0: null), bytes
 
@@ -60,16 +60,16 @@ def apply_remote_record(states: RemoteStates, value: bytes) -> None:
     api_key = reader.varint()
     reader.varint()  # the version: later ones only add tagged fields
     if api_key == _PARTITION_DELETE:
-        place = _topic_place(reader)
-        states[place] = {}
+        partition_key = _partition_and_topic_id(reader)
+        states[partition_key] = {}
         return
     if api_key not in (_SEGMENT, _UPDATE):
         return
-    place = _topic_place(reader)
+    partition_key = _partition_and_topic_id(reader)
     reader.tagged_fields()
     segment_id = reader.uuid()
     reader.tagged_fields()
-    segments = states.setdefault(place, {})
+    segments = states.setdefault(partition_key, {})
     if api_key == _SEGMENT:
         segments[segment_id] = _segment(reader)
         return
@@ -80,7 +80,7 @@ def apply_remote_record(states: RemoteStates, value: bytes) -> None:
         segments[segment_id] = replace(segments[segment_id], state=state, event_ms=event_ms)
 
 
-def _topic_place(reader: MessageReader) -> tuple[TopicPartition, str]:
+def _partition_and_topic_id(reader: MessageReader) -> tuple[TopicPartition, str]:
     topic, topic_id = reader.string(), reader.uuid()
     return TopicPartition(topic, reader.int32()), topic_id
 
