@@ -18,8 +18,8 @@ is all that Siltstone has until a Kafka starts. What it does not know (settings 
 replication) is read from the checkpoint if the command is run again.
 
 After each step Siltstone opens the directories with the same topics and settings, and a run that was
-interrupted may be repeated. Once Kafka has started, its metadata log has the settings of these topics and of
-brokers, no longer the topic registry (``TopicRegistry.handed_over``).
+interrupted may be repeated. Once Kafka has started, the settings of these topics and of brokers are
+those in its metadata log; the topic registry's do not count any more (``TopicRegistry.handed_over``).
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def fork(path: str) -> None:
         listener.listen(1)
         ours, theirs = socket.socketpair()
         stack.enter_context(theirs)
-        gc.collect()  # a later collection in the fork would close files by numbers that mean others there
+        gc.collect()  # or a later one in the fork would close file numbers that are other files by then
         if os.fork() == 0:
             _be_daemon(listener, theirs)
         _kept_open.append(ours)

@@ -22,10 +22,10 @@ WORDS: Mapping[str, str] = {
     "of the key are removed for good. What remains is like a register with one line for "
     "each customer.",
     "cleaning": "One compaction of one log. The log cleaner does it by itself when enough is dirty.",
-    "retention": "For topics with cleanup.policy=delete: the oldest records go when they are too old, or "
-    "when the log is too large, whatever their keys.",
+    "retention": "For topics with cleanup.policy=delete: the oldest records are removed when they are "
+    "too old, or when the log is too large, whatever their keys.",
     "tombstone": "A record with a key and no value: it says that its key is deleted. It stays for a "
-    "while, so that every reader hears of the deletion, and goes after its delete horizon.",
+    "while, so that every reader learns of it, and is removed after its delete horizon.",
     "delete horizon": "The time after which a cleaning may remove a tombstone: delete.retention.ms (a "
     "day, unless it was changed) after the first cleaning that has seen it.",
     "segment": "One file of a log: neighbouring records. Compaction writes segments anew, retention "
@@ -49,8 +49,8 @@ WORDS: Mapping[str, str] = {
     "dirty bytes": "Bytes of what is dirty and may be cleaned now.",
     "saved": "Bytes before the cleanings less bytes after them: disk that is free again.",
     "recopy": "Bytes that a cleaning has written, as a share of those that it has read: 10 % means that "
-    "nine tenths went.",
-    "dry run": "A cleaning that only computes what would go, and changes nothing.",
+    "nine tenths were removed.",
+    "dry run": "A cleaning that only computes what it would remove, and changes nothing.",
     "ledger": "The result of side-by-side compaction (Pulsar's): a copy with the last record of each "
     "key, beside the log, which stays as it is.",
 }

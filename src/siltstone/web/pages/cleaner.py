@@ -52,7 +52,7 @@ UNCLEANABLE: tuple[Column[UncleanableRow], ...] = (
     Column(name="reason", title="reason", value=lambda row: row.reason),
     Column(name="command", title="look at it", value=lambda row: row.command),
 )
-# Rows are ``Saving``s as they are kept: there may be 30,000.
+# A row is a ``Saving`` of the file, not a row class of its own: there may be 30,000.
 SAVINGS: tuple[Column[Any], ...] = (
     Column(name="day", title="day (UTC)", value=lambda row: row.day),
     Column(name="topic", title="topic", value=lambda row: row.topic),

@@ -1,11 +1,11 @@
-"""What may delete data is confirmed by typing."""
+"""The confirmation of an action that may delete data: the user types a text."""
 
 from __future__ import annotations
 
 from siltstone.base.errors import UsageError
 
 
-def refuse_unconfirmed(typed: str, expected: str, deed: str = "this may delete data") -> None:
+def refuse_unconfirmed(typed: str, expected: str, action: str = "this may delete data") -> None:
     """Raises UsageError unless ``expected`` was typed."""
     if typed.strip() != expected:
-        raise UsageError(f"{deed}, and was not confirmed", advice=f"type {expected}")
+        raise UsageError(f"{action}, and was not confirmed", advice=f"type {expected}")

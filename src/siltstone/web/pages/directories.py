@@ -1,4 +1,4 @@
-"""The log directories, and what one of them is full of."""
+"""The log directories, and what takes the space of one of them."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def directories(request: Request, served: Here, parameters: Parameters) -> Respo
 
 @router.get("/{number}", dependencies=[VIEWER])
 def directory(request: Request, served: Here, number: int, parameters: Parameters) -> Response:
-    """What one directory is full of: its logs, the largest first, and what is left over."""
+    """What takes the space of one directory: its logs, the largest first, and left-over files."""
     scan = last_scan(served, number)
     contents = scan.found or outline(served, path_of(served, number))
     if parameters.format:
-        scan.result()  # a download is whole
+        scan.result()  # waits for the scan: a download has all rows
     return list_page(
         request,
         served,

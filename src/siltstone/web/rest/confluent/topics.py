@@ -105,7 +105,7 @@ def list_topics(cluster: NamedCluster, page: Page) -> JsonObject:
     responses={200: {"model": Resource}},
 )
 def create_topic(cluster: NamedCluster, by: CurrentActor, new: NewTopic) -> Response:
-    """Create a topic: 201 with its place, 200 with ``validate_only``."""
+    """Create a topic: 201 with its URL in ``Location``, 200 with ``validate_only``."""
     if new.replication_factor not in (None, -1, 1):
         raise InvalidPartitionsError(
             f"replication factor {new.replication_factor}: this server is one broker"
@@ -174,7 +174,7 @@ def replica_document(cluster: Cluster, topic: str, number: int, broker_id: int) 
 
 @router.get(f"{TOPIC}/partitions", dependencies=[VIEWER], response_model=ResourceList)
 def list_partitions(cluster: NamedCluster, topic_name: str, page: Page) -> JsonObject:
-    """A topic's partitions here."""
+    """The partitions of a topic that this server has."""
     numbers = sorted(clusters.partitions_of(cluster.served, topic_name))
     document = partial(_partition_document, cluster, topic_name)
     return cluster.listing(
@@ -207,7 +207,7 @@ def get_partition(cluster: NamedCluster, topic_name: str, partition_id: IntText)
 @router.get(f"{PARTITION}/offset", dependencies=[VIEWER], response_model=Resource)
 def get_offset(cluster: NamedCluster, topic_name: str, partition_id: IntText) -> JsonObject:
     """Where a partition begins and ends for a consumer. ``earliest_offset`` and ``latest_offset`` are
-    Confluent's; they are ``beginning_offset`` and ``end_offset``, as which this server had them first."""
+    Confluent's names; ``beginning_offset`` and ``end_offset`` are this server's earlier names of the same."""
     offsets = clusters.offsets_of(cluster.served, topic_name, partition_id)
     return cluster.resource(
         "KafkaPartitionWithOffsets",
