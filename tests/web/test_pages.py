@@ -125,6 +125,32 @@ def test_a_page_that_has_not_changed_is_not_sent_again(looking: tuple[Served, Te
     assert again.status_code == 304 and again.content == b""
 
 
+def test_the_list_of_topics_is_rendered_once_for_all_tabs(
+    served: Served, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendered: list[str] = []
+
+    def counted(*arguments: object, **values: object) -> str:
+        rendered.append(str(arguments[2]))
+        return rendering.render_page(*arguments, **values)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("siltstone.web.pages.topics.render_page", counted)
+    first = client.get("/ui/topics")
+    tag = {"If-None-Match": first.headers["etag"]}
+    assert [client.get("/ui/topics", headers=tag).status_code for _ in range(5)] == [304] * 5
+    assert client.get("/ui/topics").text == first.text and len(rendered) == 1
+    client.get("/ui/theme/dark")
+    assert "theme-dark" in client.get("/ui/topics").text and len(rendered) == 2
+    assert client.get("/ui/topics?contains=x").status_code == 200 and len(rendered) == 3
+    assert client.get("/ui/topics?sort=no").status_code == 400
+    served.opened().topics.create("later", 1, {})
+    served.cataloguer.refresh()
+    again = client.get("/ui/topics", headers=tag)
+    assert again.status_code == 200 and "later" in again.text
+    rules = replace(rules_of(served.config, []), read_only_reason="read only")
+    assert "later" in client_of(served, rules).get("/ui/topics").text
+
+
 def test_a_page_is_the_same_one_also_where_a_row_shows_the_time_of_the_last_look(
     looking: tuple[Served, TestClient],
 ) -> None:

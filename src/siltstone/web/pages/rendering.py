@@ -237,7 +237,12 @@ def page_etag(html: str) -> str:
 
 def page_response(request: Request, html: str) -> Response:
     """The response with a page; 304 without it if the browser has this very page."""
-    headers = {"ETag": (tag := page_etag(html)), "Cache-Control": "no-cache", "Vary": "Cookie"}
+    return tagged_response(request, html, page_etag(html))
+
+
+def tagged_response(request: Request, html: str, tag: str) -> Response:
+    """``page_response`` of a page whose ETag is known."""
+    headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Cookie"}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     return HTMLResponse(html, headers=headers)

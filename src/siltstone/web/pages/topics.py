@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -12,12 +13,14 @@ from starlette.responses import Response, StreamingResponse
 
 from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, Catalogue, Listing, TopicRow, list_topics
 from siltstone.commands.listing import Column, csv_text, json_rows
+from siltstone.commands.served import Served
 from siltstone.commands.watch import STATES
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
 from siltstone.web.pages.equivalents import curl, siltstone
+from siltstone.web.pages.kept import KeptPages
 from siltstone.web.pages.lists import KINDS, Format, attachment, first_rows
-from siltstone.web.pages.rendering import page_response, query_text, render_page, within_bytes
+from siltstone.web.pages.rendering import query_text, render_page, within_bytes
 from siltstone.web.queries import TopicParameters
 
 router = APIRouter(prefix="/ui/topics")
@@ -53,14 +56,20 @@ class ShownTopics(TopicParameters):
 def topics(request: Request, served: Here, parameters: Annotated[ShownTopics, Query()]) -> Response:
     """The topics."""
     listing = parameters.listing()
-    page = list_topics(served.catalogue, listing)
     if parameters.format:
+        list_topics(served.catalogue, listing)  # refuses what is wrong before the file begins
         pages = _pages(served.catalogue, replace(listing, start=0, count=PAGE_MAX))
         return StreamingResponse(
             _file(pages, as_json=parameters.format == "json"),
             media_type=KINDS[parameters.format],
             headers=attachment(f"topics.{parameters.format}"),
         )
+    kept: KeptPages = request.app.state.kept_pages
+    return kept.response(request, served, partial(_html, request, served, parameters, listing))
+
+
+def _html(request: Request, served: Served, parameters: ShownTopics, listing: Listing) -> str:
+    page = list_topics(served.catalogue, listing)
 
     def render(count: int) -> str:
         return render_page(
@@ -78,7 +87,7 @@ def topics(request: Request, served: Here, parameters: Annotated[ShownTopics, Qu
             ],
         )
 
-    return page_response(request, within_bytes(render, len(page.rows), sample=PAGE_ROWS))
+    return within_bytes(render, len(page.rows), sample=PAGE_ROWS)
 
 
 def _pages(catalogue: Catalogue, listing: Listing) -> Iterator[Sequence[TopicRow]]:

@@ -1,0 +1,64 @@
+"""Pages that follow from the catalogue and the request alone are rendered once for all tabs.
+
+::
+
+    50 tabs poll ─► same URL, user, theme, host, catalogue? ─ yes ─► the kept page, or 304
+                                                            └ no ──► rendered, and kept
+
+A refresh replaces the catalogue, so a kept page is at most as old as that. Only a weak reference to the
+catalogue is held, which may have 300 MB.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fastapi import Request
+from starlette.responses import Response
+
+from siltstone.commands.catalogue import Catalogue
+from siltstone.commands.served import Served
+from siltstone.web.guards import user_of
+from siltstone.web.pages.rendering import THEME_COOKIE, page_etag, tagged_response
+
+KEPT_PAGES_MAX = 32
+"""Pages that are kept at one time: each has at most ``limits.PAGE_BYTES``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KeptPage:
+    catalogue: weakref.ref[Catalogue]
+    facts: object
+    html: str
+    tag: str
+
+
+class KeptPages:
+    """The pages of one server that are kept. Thread-safe; two threads may render a page twice."""
+
+    def __init__(self) -> None:
+        self._lock, self._pages = threading.Lock(), OrderedDict[object, _KeptPage]()
+
+    def response(
+        self, request: Request, served: Served, render: Callable[[], str], *, facts: object = None
+    ) -> Response:
+        """The response with the page that ``render`` makes of the catalogue, the request and ``facts``, which
+        are compared."""
+        user, catalogue = user_of(request), served.catalogue
+        key = str(request.url), user.name, user.role, request.cookies.get(THEME_COOKIE)
+        with self._lock:
+            kept = self._pages.get(key)
+        if kept is None or kept.catalogue() is not catalogue or kept.facts != facts:
+            html = render()
+            reference = weakref.ref(catalogue)
+            kept = _KeptPage(catalogue=reference, facts=facts, html=html, tag=page_etag(html))
+            with self._lock:
+                self._pages[key] = kept
+                self._pages.move_to_end(key)
+                while len(self._pages) > KEPT_PAGES_MAX:
+                    self._pages.popitem(last=False)
+        return tagged_response(request, kept.html, kept.tag)
