@@ -15,7 +15,8 @@ from siltstone.commands.listing import Column
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
 from siltstone.web.pages.equivalents import log_actions
-from siltstone.web.pages.lists import Parameters, list_page
+from siltstone.web.pages.kept import KeptPages
+from siltstone.web.pages.lists import Parameters, list_html, list_page
 from siltstone.web.pages.topic_tabs import Problem
 
 router = APIRouter(prefix="/ui/cleaner")
@@ -70,9 +71,19 @@ SAVINGS: tuple[Column[Any], ...] = (
 @router.get("", dependencies=[VIEWER])
 def queue(request: Request, served: Here, parameters: Parameters, *, problem: Problem = None) -> Response:
     """The compacted logs, the dirtiest first."""
-    rows, tab = cleaner_lists.queue(served), "queue"
-    values = {"problem": problem, "tab": tab, "equivalents": partial(log_actions, request)}
-    return list_page(request, served, "cleaner_queue.html", "queue", QUEUE, rows, parameters, **values)
+    template = "cleaner_queue.html"
+    values = {"problem": problem, "tab": "queue", "equivalents": partial(log_actions, request)}
+    if parameters.format or problem is not None:
+        rows = cleaner_lists.queue(served)
+        return list_page(request, served, template, "queue", QUEUE, rows, parameters, **values)
+
+    def html() -> str:
+        rows = cleaner_lists.queue(served)
+        return list_html(request, served, template, QUEUE, rows, parameters, **values)
+
+    kept: KeptPages = request.app.state.kept_pages
+    paused = None if served.cleaner is None else served.cleaner.paused
+    return kept.response(request, served, html, facts=paused)
 
 
 @router.get("/runs", dependencies=[VIEWER])

@@ -108,6 +108,19 @@ def list_page(
         text = json.dumps(json_rows(chosen, columns)) if as_json else csv_text(chosen, columns)
         headers = attachment(f"{name}.{parameters.format}")
         return Response(text, media_type=KINDS[parameters.format], headers=headers)
+    return page_response(request, list_html(request, served, template, columns, rows, parameters, **values))
+
+
+def list_html(
+    request: Request,
+    served: Served,
+    template: str,
+    columns: Sequence[Column[Row]],
+    rows: Iterable[Row],
+    parameters: ListParameters,
+    **values: Any,
+) -> str:
+    """The HTML of a page with one list, as for ``list_page``."""
     page = list_rows(rows, columns, parameters.query())
     equivalent = curl(
         request, "GET", f"{request.url.path}?{query_text({**parameters.values, 'format': 'json'})}"
@@ -117,4 +130,4 @@ def list_page(
         shown = ShownList(columns, parameters, first_rows(page, parameters.start, count), equivalent)
         return render_page(request, served, template, shown=shown, **values)
 
-    return page_response(request, within_bytes(render, len(page.rows), sample=PAGE_ROWS))
+    return within_bytes(render, len(page.rows), sample=PAGE_ROWS)
