@@ -17,6 +17,7 @@ ENVIRONMENT = Path(__file__).parents[2] / "bench" / "out" / "kafka-source"
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)  # the first run of a checkout makes Spark's environment
 def test_spark_reads_writes_and_streams(tmp_path: Path) -> None:
     spark = make_environment(ENVIRONMENT)
     with EmbeddedBroker(clock=SystemClock()) as broker:
