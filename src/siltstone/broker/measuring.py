@@ -91,7 +91,7 @@ class BrokerClients:
     def __init__(self, broker: Broker, sockets: Sockets) -> None:
         self._broker, self._sockets = broker, sockets
 
-    # For people
+    # Rows of the console and of REST
 
     def connections(self) -> list[ClientConnection]:
         """The open connections, the oldest first."""
@@ -130,7 +130,7 @@ class BrokerClients:
     def _errors(self) -> list[tuple[tuple[int, int], int]]:
         return sorted(self._broker.counts.errors.copy().items())
 
-    # For programs
+    # Metrics
 
     def samples(self) -> list[Sample]:
         """The metrics of requests, connections and memory."""

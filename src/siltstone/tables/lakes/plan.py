@@ -248,7 +248,8 @@ def _names(columns: pa.Schema) -> str:
 class _Work:
     """The export of one log: its records from ``start`` on, below the end of ``progress``, are read.
 
-    ``is_read_again``: all old rows go; ``is_compared``: but a bucket with the same offsets stays as it is."""
+    ``is_read_again``: all old rows are replaced; ``is_compared``: except those of buckets whose offsets have
+    not changed, which keep their files."""
 
     start: int
     progress: LogProgress

@@ -54,7 +54,8 @@ class ListParameters(BaseModel):
 
     @property
     def values(self) -> dict[str, Any]:
-        """What of the query string stays when the page is turned: all but ``start`` and ``format``."""
+        """The part of the query string that links to other pages and to downloads keep: all but ``start`` and
+        ``format``."""
         return self.model_dump(exclude={"start", "format"}, exclude_defaults=True)
 
 

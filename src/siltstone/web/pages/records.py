@@ -1,4 +1,4 @@
-"""A topic's records: found, followed as they come, and why one is still here."""
+"""A topic's records: a page of them, new ones as they are written, and why one is still here."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def records(
         )
 
     html = within_bytes(render, TEXT_MAX)
-    # Damage is a fact that the page shows, and no failure of the page.
+    # A page that shows damage of the log has the status 200, too: the page itself has not failed.
     return page_response(request, html) if status in (200, 500) else HTMLResponse(html, status)
 
 

@@ -41,14 +41,14 @@ TOPIC_COLUMNS: tuple[Column[TopicRow], ...] = (
 
 
 class ShownTopics(TopicParameters):
-    """As the list is shown: without internal topics, unless they are asked for."""
+    """The query of the page, which shows internal topics only on request."""
 
     internal: bool = False
     format: Format = ""
 
     @property
     def values(self) -> dict[str, Any]:
-        """What of the query string stays when the page is turned."""
+        """The part of the query string that the links to the next page and to downloads keep."""
         return self.model_dump(exclude={"start", "format"}, exclude_defaults=True)
 
 
