@@ -6,7 +6,7 @@ so that a rule which can no longer fail is noticed.
 
 import ast
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,11 +98,13 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """One source file: `parts` is its path below the package without `.py`, `tree` its syntax tree."""
+    """One source file: `parts` is its path below the package without `.py`, `tree` its syntax tree,
+    `nodes` all that `ast.walk` finds in it, which each rule looks through."""
 
     parts: tuple[str, ...]
     source: str
     tree: ast.Module
+    nodes: list[ast.AST]
     origins: dict[str, str]
 
     @property
@@ -121,7 +123,7 @@ class Module:
 
     def references(self) -> Iterator[tuple[ast.expr, str]]:
         """Every name and dotted name in the file, with what it refers to; called or only handed on."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Name | ast.Attribute):
                 name = self.full_name(node)
                 if name is not None:
@@ -135,13 +137,14 @@ def parse(relative_path: str, source: str) -> Module:
     """A module from its path below the package and its text."""
     tree = ast.parse(source)
     parts = Path(relative_path).with_suffix("").parts
-    return Module(parts=parts, source=source, tree=tree, origins=import_origins(tree))
+    nodes = list(ast.walk(tree))
+    return Module(parts=parts, source=source, tree=tree, nodes=nodes, origins=import_origins(nodes))
 
 
-def import_origins(tree: ast.Module) -> dict[str, str]:
+def import_origins(nodes: Iterable[ast.AST]) -> dict[str, str]:
     """Local name → full name, for every import in the file."""
     origins: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 top = alias.name.partition(".")[0]
@@ -163,7 +166,7 @@ def imported_modules(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 def functions_are_short(module: Module) -> Iterator[Offence]:
     """From `def` to the last line, docstring included, decorators not."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, Function):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             kernel = any(ast.unparse(decorator) == "kernel" for decorator in node.decorator_list)
@@ -174,7 +177,7 @@ def functions_are_short(module: Module) -> Iterator[Offence]:
 
 def functions_take_few_parameters(module: Module) -> Iterator[Offence]:
     """What needs more than so many takes a record of them; kernels a NamedTuple of arrays."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             given = node.args
             count = len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs)
@@ -212,7 +215,7 @@ def files_go_through_one_door(module: Module) -> Iterator[Offence]:
     for node, name in module.references():
         if name in FILE_CALLS:
             yield node.lineno, f"file access outside base/files: {name}"
-    for call in (node for node in ast.walk(module.tree) if isinstance(node, ast.Call)):
+    for call in (node for node in module.nodes if isinstance(node, ast.Call)):
         if isinstance(call.func, ast.Attribute) and is_path_access(module, call.func):
             yield call.lineno, f"file access outside base/files: .{call.func.attr}()"
 
@@ -263,7 +266,7 @@ def imports_are_at_the_top(module: Module) -> Iterator[Offence]:
     if module.package in LATE_IMPORT_PACKAGES:
         return
     late: dict[int, None] = {}
-    for function in ast.walk(module.tree):
+    for function in module.nodes:
         if isinstance(function, Function) and not is_numba_overload(function):
             late |= dict.fromkeys(import_lines(function))
     for line in late:
@@ -297,7 +300,7 @@ def error_kinds() -> dict[str, bool]:
 
 def errors_have_path_and_advice_apart(module: Module) -> Iterator[Offence]:
     """A reason does not begin with a path, and what a user can mend has an advice."""
-    for call in (node for node in ast.walk(module.tree) if isinstance(node, ast.Call)):
+    for call in (node for node in module.nodes if isinstance(node, ast.Call)):
         kind = (module.full_name(call.func) or "").rpartition(".")[2]
         if kind not in error_kinds():
             continue
@@ -365,7 +368,7 @@ def test_no_public_class_name_stands_for_two_things() -> None:
     for module in package_modules():
         if module.parts[:3] == ("broker", "wire", "messages"):
             continue  # Kafka's own names, each within its message
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append("/".join(module.parts))
     assert len(places) > 200
