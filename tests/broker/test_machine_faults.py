@@ -41,6 +41,7 @@ from tests.support.log.managed import failing
 from tests.support.thoroughness import THOROUGH
 from tests.support.wire_client import WireClient
 
+pytestmark = pytest.mark.random  # longer in make test-long
 STOPPED_SECONDS = 60.0 if THOROUGH else 1.5
 FULL_SECONDS = 20.0 if THOROUGH else 0.5
 DISK_BYTES, FREE_BYTES, RECORD_BYTES = 48 << 20, 6 << 20, 32 << 10
