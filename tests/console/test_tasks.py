@@ -58,7 +58,7 @@ def test_2_a_topic_is_made_in_three_clicks(visitor: Visitor, open_server: Server
     visitor.write("name", "made")
     visitor.press("Check")
     until(visitor.browser, lambda: "already exists" in text_of(visitor.browser))
-    focus = "return document.activeElement.name + document.getElementById('wrong').textContent"
+    focus = "return document.activeElement.name + ' ' + document.getElementById('wrong').textContent"
     until(visitor.browser, lambda: "already exists" in visitor.browser.execute_script(focus))
     assert visitor.browser.execute_script(focus).startswith("name ")
     keep(visitor.browser, axe, "new-topic-refused")

@@ -18,6 +18,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from siltstone import web
+from siltstone.base.clock import SystemClock
 from siltstone.commands import browsing
 from siltstone.commands.clients import NO_BROKER
 from siltstone.commands.latest_keys import LatestViews
@@ -117,8 +118,12 @@ def test_without_a_broker_the_lists_of_its_clients_say_so(looking: tuple[Served,
     assert client.get("/api/v1/broker/requests").json() == {"requests": []}
 
 
-def test_a_page_that_has_not_changed_is_not_sent_again(looking: tuple[Served, TestClient]) -> None:
+def test_a_page_that_has_not_changed_is_not_sent_again(
+    looking: tuple[Served, TestClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
     served, client = looking
+    now_ms = served.clock.now_ms()  # a page changes with each minute that a log is overdue
+    monkeypatch.setattr(SystemClock, "now_ms", lambda clock: now_ms)
     tag = client.get("/ui/topics").headers["etag"]
     served.cataloguer.refresh()  # a later look, and nothing new
     again = client.get("/ui/topics", headers={"If-None-Match": tag})
