@@ -141,7 +141,7 @@ def test_a_filter_never_changes_which_record_is_the_last(root: Path) -> None:
         ({"partitions": "0"}, "numbers"),
         ({"partitions": [-1]}, "numbers"),
         ({"keys": [5]}, "neither bytes nor text"),
-        ({"keys": "\udcff"}, "not UTF-8"),
+        ({"keys": "\udcff"}, "cannot be encoded as UTF-8"),
     ],
 )
 def test_wrong_arguments_are_refused(root: Path, keywords: Any, about: str) -> None:
