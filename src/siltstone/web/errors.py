@@ -52,6 +52,12 @@ def status_of(error: Exception) -> tuple[int, int]:
     return 500, 50002
 
 
+def with_status_of(error: Exception, response: Response) -> Response:
+    """A page that shows the error, with the error's HTTP status."""
+    response.status_code = status_of(error)[0]
+    return response
+
+
 def error_response(path: str, status: int, number: int, message: str) -> Response:
     """An error in the form of the family that ``path`` belongs to."""
     headers = {"Cache-Control": "no-store"}

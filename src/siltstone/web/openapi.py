@@ -7,7 +7,6 @@ statuses of ``errors``. The pages are not part of it.
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
@@ -15,10 +14,10 @@ from pydantic.json_schema import models_json_schema
 
 from siltstone.web.errors import PULSAR
 from siltstone.web.guards import SAFE_METHODS, VIEWER
+from siltstone.web.rest.bodies import JsonObject
 from siltstone.web.rest.confluent.records import ProduceRequest
 
 router = APIRouter()
-JsonObject = dict[str, Any]
 FAMILIES = ("/v3/", PULSAR, "/api/v1/")
 _TEMPLATE = "#/components/schemas/{model}"
 _ERRORS: JsonObject = {

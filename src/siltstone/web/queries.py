@@ -43,7 +43,12 @@ BoolText = Annotated[bool, BeforeValidator(_truth)]
 """``true`` or ``false`` in a query (also as Python writes them); pydantic alone takes ``1`` and ``yes``."""
 
 
-class Form(BaseModel):
+def is_whole_number(text: str, digits_max: int = 9) -> bool:
+    """Is the text of a field a whole number from 0 on, in ASCII digits and at most so many?"""
+    return text.isascii() and text.isdigit() and len(text) <= digits_max
+
+
+class ConsoleForm(BaseModel):
     """A form of the console that knows which of its fields was refused, so that its page shows the reason
     beside it."""
 
@@ -55,11 +60,13 @@ class Form(BaseModel):
         return self._refused
 
     @contextmanager
-    def field(self, name: str) -> Iterator[None]:
-        """What is raised inside refuses this field."""
+    def field(
+        self, name: str, kinds: type[SiltstoneError] | tuple[type[SiltstoneError], ...] = SiltstoneError
+    ) -> Iterator[None]:
+        """What is raised inside refuses this field, if it is of these ``kinds``."""
         try:
             yield
-        except SiltstoneError:
+        except kinds:
             self._refused = name
             raise
 
@@ -158,7 +165,7 @@ class StreamParameters(_ChosenRecords):
         return replace(super().query(), newest_first=False)
 
 
-class RecordForm(Form):
+class RecordForm(ConsoleForm):
     """The form of the records page: all its fields are texts or ticks. ``time``: as an input of the type
     ``datetime-local`` has it, in UTC; ``part``: in which part of a record ``contains`` is searched."""
 
@@ -213,7 +220,7 @@ class RecordForm(Form):
         """The whole number, from 0 on, in a field. Raises UsageError."""
         text = str(getattr(self, name)).strip()
         with self.field(name):
-            if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) < 1 << 63):
+            if not (is_whole_number(text, digits_max=19) and int(text) < 1 << 63):
                 advice = "write a whole number from 0 on" + (
                     ", or nothing for all" if name != "offset" else ""
                 )

@@ -15,14 +15,14 @@ from siltstone.commands import administration
 from siltstone.commands.cluster import partition_named
 from siltstone.commands.explaining import explain_topic
 from siltstone.commands.topics import parse_assignments
-from siltstone.web.errors import status_of
+from siltstone.web.errors import status_of, with_status_of
 from siltstone.web.guards import ADMIN, EDITOR, READER
 from siltstone.web.here import CurrentActor, Here
 from siltstone.web.pages import cleaner, topic_tabs
 from siltstone.web.pages.confirmation import refuse_unconfirmed
 from siltstone.web.pages.lists import ListParameters
 from siltstone.web.pages.rendering import path, query_text
-from siltstone.web.queries import Form as FormWithFields
+from siltstone.web.queries import ConsoleForm, is_whole_number
 
 router = APIRouter(prefix="/ui")
 Text = Annotated[str, Form()]
@@ -34,13 +34,11 @@ def _answer(target: str, act: Callable[[], object], again: Callable[..., Respons
     try:
         act()
     except (SiltstoneError, OSError) as error:
-        response = again(problem=str(error))
-        response.status_code = status_of(error)[0]
-        return response
+        return with_status_of(error, again(problem=str(error)))
     return RedirectResponse(target, 303)
 
 
-class NewSetting(FormWithFields):
+class NewSetting(ConsoleForm):
     """One setting of a topic: its value, or its default. ``tag``: as the topic was read; ``typed``: its name,
     where the change may delete data."""
 
@@ -67,13 +65,11 @@ def alter(
     except (SiltstoneError, OSError) as error:
         setting_form = topic_tabs.SettingForm(name=name, value=form.value, default=form.default)
         is_conflict = isinstance(error, ChangedMeanwhileError)
-        status = status_of(error)[0]
-        wrong = form.refused_field or ("value" if status == 400 else "")
+        wrong = form.refused_field or ("value" if status_of(error)[0] == 400 else "")
         response = topic_tabs.configuration(
             request, served, topic, setting_form, problem=str(error), wrong=wrong, is_conflict=is_conflict
         )
-        response.status_code = status
-        return response
+        return with_status_of(error, response)
     served.cataloguer.refresh()
     return RedirectResponse(f"/ui/topics/{path(topic)}/configuration?{query_text({'name': name})}", 303)
 
@@ -86,7 +82,7 @@ def add_partitions(
 
     def act() -> None:
         number = count.strip()
-        if not (number.isascii() and number.isdigit()) or len(number) > 9:
+        if not is_whole_number(number):
             raise UsageError(f"{number[:20]!r} is no number of partitions", advice="pass a higher number")
         administration.add_partitions(served, by, topic, int(number), if_match=tag or None)
         served.cataloguer.refresh()

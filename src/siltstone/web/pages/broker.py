@@ -14,7 +14,7 @@ from siltstone.commands import broker_settings
 from siltstone.commands.broker_settings import CLEANER_SWITCH, LOG_CLEANER, MAIN, BrokerRow
 from siltstone.commands.cluster import broker_tag
 from siltstone.commands.listing import Column
-from siltstone.web.errors import status_of
+from siltstone.web.errors import status_of, with_status_of
 from siltstone.web.guards import ADMIN, VIEWER
 from siltstone.web.here import CurrentActor, Here
 from siltstone.web.pages.equivalents import cluster_url, curl
@@ -118,11 +118,9 @@ def save(
     except (SiltstoneError, OSError) as error:
         form = BrokerParameters(name=name, value=value)
         is_conflict = isinstance(error, ChangedMeanwhileError)
-        status = status_of(error)[0]
-        wrong = "value" if status == 400 and not default else ""
+        wrong = "value" if status_of(error)[0] == 400 and not default else ""
         response = _settings(request, served, form, problem=str(error), is_conflict=is_conflict, wrong=wrong)
-        response.status_code = status
-        return response
+        return with_status_of(error, response)
     return RedirectResponse("/ui/broker", 303)
 
 
@@ -132,9 +130,7 @@ def restart(request: Request, served: Here, by: CurrentActor) -> Response:
     try:
         broker_settings.restart(served, by)
     except (SiltstoneError, OSError) as error:
-        response = _settings(request, served, BrokerParameters(), problem=str(error))
-        response.status_code = status_of(error)[0]
-        return response
+        return with_status_of(error, _settings(request, served, BrokerParameters(), problem=str(error)))
     return page(request, served, "restarting.html")
 
 

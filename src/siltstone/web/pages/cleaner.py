@@ -15,7 +15,7 @@ from siltstone.commands.listing import Column
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
 from siltstone.web.pages.equivalents import log_actions
-from siltstone.web.pages.kept import KeptPages
+from siltstone.web.pages.kept import kept_response
 from siltstone.web.pages.lists import Parameters, list_html, list_page
 from siltstone.web.pages.topic_tabs import Problem
 
@@ -71,19 +71,18 @@ SAVINGS: tuple[Column[Any], ...] = (
 @router.get("", dependencies=[VIEWER])
 def queue(request: Request, served: Here, parameters: Parameters, *, problem: Problem = None) -> Response:
     """The compacted logs, the dirtiest first."""
-    template = "cleaner_queue.html"
-    values = {"problem": problem, "tab": "queue", "equivalents": partial(log_actions, request)}
+    template, tab = "cleaner_queue.html", "queue"
+    values = {"problem": problem, "tab": tab, "equivalents": partial(log_actions, request)}
     if parameters.format or problem is not None:
         rows = cleaner_lists.queue(served)
-        return list_page(request, served, template, "queue", QUEUE, rows, parameters, **values)
+        return list_page(request, served, template, tab, QUEUE, rows, parameters, **values)
 
     def html() -> str:
         rows = cleaner_lists.queue(served)
         return list_html(request, served, template, QUEUE, rows, parameters, **values)
 
-    kept: KeptPages = request.app.state.kept_pages
     paused = None if served.cleaner is None else served.cleaner.paused
-    return kept.response(request, served, html, facts=paused)
+    return kept_response(request, served, html, facts=paused)
 
 
 @router.get("/runs", dependencies=[VIEWER])

@@ -14,7 +14,7 @@ from siltstone.commands.erasing import ErasureRequest, parse_key
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, VIEWER
 from siltstone.web.here import CurrentActor, Here
-from siltstone.web.pages.confirmation import refuse_unconfirmed
+from siltstone.web.pages.confirmation import is_confirmed, refuse_unconfirmed
 from siltstone.web.pages.equivalents import curl, shell
 from siltstone.web.pages.rendering import page, page_response, path, render_page, within_bytes
 
@@ -92,7 +92,7 @@ def empty(
         refuse_unconfirmed(typed, topic, "this deletes data")
         administration.empty_topic(served, by, topic, mode)
     except (SiltstoneError, OSError) as error:
-        wrong = "typed" if typed.strip() != topic else ""
+        wrong = "" if is_confirmed(typed, topic) else "typed"
         return _empty_page(request, served, topic, mode, str(error), status_of(error)[0], wrong=wrong)
     return RedirectResponse("/ui/jobs", 303)
 
@@ -146,7 +146,7 @@ def erase(
     try:
         wanted = ErasureRequest(topic=topic, keys=(parse_key(key, key_format),))
         wrong = ""
-        if typed.strip() != topic:  # to be confirmed, after a look
+        if not is_confirmed(typed, topic):  # to be confirmed, after a look
             looked = console.find_keys(served, wanted)
             erasure = None if looked is None else looked.keys[0]
             wrong = "typed" if typed else ""

@@ -62,3 +62,11 @@ class KeptPages:
                 while len(self._pages) > KEPT_PAGES_MAX:
                     self._pages.popitem(last=False)
         return tagged_response(request, kept.html, kept.tag)
+
+
+def kept_response(
+    request: Request, served: Served, render: Callable[[], str], *, facts: object = None
+) -> Response:
+    """``KeptPages.response`` of the server that the request has come to."""
+    pages: KeptPages = request.app.state.kept_pages
+    return pages.response(request, served, render, facts=facts)

@@ -20,12 +20,12 @@ from siltstone.base.errors import (
 )
 from siltstone.commands import administration
 from siltstone.commands.topics import parse_assignments
-from siltstone.web.errors import status_of
+from siltstone.web.errors import with_status_of
 from siltstone.web.guards import ADMIN, VIEWER
 from siltstone.web.here import CurrentActor, Here
 from siltstone.web.pages.equivalents import cluster_url, curl, siltstone
 from siltstone.web.pages.rendering import page, path
-from siltstone.web.queries import Form as FormWithFields
+from siltstone.web.queries import ConsoleForm, is_whole_number
 
 router = APIRouter(prefix="/ui")
 POLICIES = {
@@ -46,7 +46,7 @@ DELETING = ("retention.ms", "retention.bytes")
 ROLLING = ("segment.bytes", "segment.ms")
 
 
-class NewTopicForm(FormWithFields):
+class NewTopicForm(ConsoleForm):
     """The form; settings that are left empty are the broker's. ``more``: other settings, a line each."""
 
     model_config = ConfigDict(populate_by_name=True)
@@ -77,11 +77,8 @@ class NewTopicForm(FormWithFields):
     def count(self) -> int:
         """The number of partitions. Raises UsageError."""
         with self.field("partitions"):
-            return self._count()
-
-    def _count(self) -> int:
-        if not (self.partitions.isascii() and self.partitions.isdigit()) or len(self.partitions) > 9:
-            raise UsageError(f"partitions={self.partitions[:20]!r} is no number", advice="pass 1 or more")
+            if not is_whole_number(self.partitions):
+                raise UsageError(f"partitions={self.partitions[:20]!r} is no number", advice="pass 1 or more")
         return int(self.partitions)
 
 
@@ -144,14 +141,11 @@ def _created(served: Here, by: CurrentActor, form: NewTopicForm, *, validate_onl
             parse_assignments([f"{name}={text.strip()}"] if text.strip() else [], name)
     with form.field("more"):
         parsed = parse_assignments(form.settings(), "settings")
-    try:
+    with (
+        form.field("name", (InvalidTopicError, TopicExistsError)),
+        form.field("partitions", InvalidPartitionsError),
+    ):
         administration.create_topic(served, by, form.name, count, parsed, validate_only=validate_only)
-    except (InvalidTopicError, TopicExistsError):
-        with form.field("name"):
-            raise
-    except InvalidPartitionsError:
-        with form.field("partitions"):
-            raise
 
 
 @router.post("/new-topic:check", dependencies=[ADMIN])
@@ -162,9 +156,7 @@ def check(
     try:
         _created(served, by, form, validate_only=True)
     except (SiltstoneError, OSError) as error:
-        response = _shown(request, served, form, problem=str(error))
-        response.status_code = status_of(error)[0]
-        return response
+        return with_status_of(error, _shown(request, served, form, problem=str(error)))
     return _shown(request, served, form, is_checked=True)
 
 
@@ -177,7 +169,5 @@ def create(
         _created(served, by, form, validate_only=False)
         served.cataloguer.refresh()
     except (SiltstoneError, OSError) as error:
-        response = _shown(request, served, form, problem=str(error))
-        response.status_code = status_of(error)[0]
-        return response
+        return with_status_of(error, _shown(request, served, form, problem=str(error)))
     return RedirectResponse(f"/ui/topics/{path(form.name)}", 303)

@@ -12,17 +12,17 @@ from starlette.responses import RedirectResponse, Response
 
 from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.commands.sending import TEXT_FORMATS, ProducerRecord, encoded, send_records
-from siltstone.web.errors import status_of
+from siltstone.web.errors import with_status_of
 from siltstone.web.guards import ADMIN, VIEWER
 from siltstone.web.here import CurrentActor, Here
 from siltstone.web.pages.equivalents import cluster_url, curl, shell
 from siltstone.web.pages.rendering import page, path, query_text
-from siltstone.web.queries import Form as FormWithFields
+from siltstone.web.queries import ConsoleForm, is_whole_number
 
 router = APIRouter(prefix="/ui/topics")
 
 
-class RecordToSend(FormWithFields):
+class RecordToSend(ConsoleForm):
     """The form. ``key_kind``: text, or none; ``value_kind``: text, or tombstone; ``headers``: a line each,
     name=value."""
 
@@ -39,7 +39,7 @@ class RecordToSend(FormWithFields):
         """The record to send. Raises UsageError."""
         partition = self.partition.strip()
         with self.field("partition"):
-            if partition and not (partition.isascii() and partition.isdigit() and len(partition) < 10):
+            if partition and not is_whole_number(partition):
                 raise UsageError(
                     f"partition={partition[:20]!r} is no number", advice="leave it empty: the key picks"
                 )
@@ -144,9 +144,7 @@ def produce(
             if isinstance(appended, SiltstoneError):
                 raise appended
     except (SiltstoneError, OSError) as error:
-        response = _shown(request, served, topic, form, problem=str(error))
-        response.status_code = status_of(error)[0]
-        return response
+        return with_status_of(error, _shown(request, served, topic, form, problem=str(error)))
     served.cataloguer.refresh_soon()
     where = query_text({"partition": appended.partition, "offset": appended.offset})
     return RedirectResponse(f"/ui/topics/{path(topic)}/produce?{where}", 303)

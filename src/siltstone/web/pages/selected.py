@@ -19,10 +19,10 @@ from siltstone.commands.catalogue import PAGE_MAX
 from siltstone.commands.cluster import own_names
 from siltstone.commands.explain_page import counted, size_text
 from siltstone.commands.topics import parse_assignments
-from siltstone.web.errors import status_of
+from siltstone.web.errors import with_status_of
 from siltstone.web.guards import ADMIN, EDITOR, VIEWER
 from siltstone.web.here import CurrentActor, Here
-from siltstone.web.pages.confirmation import refuse_unconfirmed
+from siltstone.web.pages.confirmation import is_confirmed, refuse_unconfirmed
 from siltstone.web.pages.equivalents import cluster_url, curl, shell, siltstone
 from siltstone.web.pages.rendering import page, path
 from siltstone.web.pages.topic_tabs import DELETING_SETTINGS
@@ -189,13 +189,11 @@ def _refused(
     selection = Selection(topic=form.topic, action=action, name=name, value=form.value, default=form.default)
     needs_confirmation = action == "delete" or form.name in DELETING_SETTINGS
     wrong = "typed" if needs_confirmation and not _is_confirmed(form) else "value"
-    response = _selected(request, served, selection, str(error), wrong)
-    response.status_code = status_of(error)[0]
-    return response
+    return with_status_of(error, _selected(request, served, selection, str(error), wrong))
 
 
 def _is_confirmed(form: ActionForm) -> bool:
-    return form.typed.strip() == confirmation(len(form.topic))
+    return is_confirmed(form.typed, confirmation(len(form.topic)))
 
 
 def _confirm(form: ActionForm) -> None:

@@ -18,7 +18,7 @@ from siltstone.commands.watch import STATES
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
 from siltstone.web.pages.equivalents import curl, siltstone
-from siltstone.web.pages.kept import KeptPages
+from siltstone.web.pages.kept import kept_response
 from siltstone.web.pages.lists import KINDS, Format, attachment, first_rows
 from siltstone.web.pages.rendering import query_text, render_page, within_bytes
 from siltstone.web.queries import TopicParameters
@@ -64,8 +64,7 @@ def topics(request: Request, served: Here, parameters: Annotated[ShownTopics, Qu
             media_type=KINDS[parameters.format],
             headers=attachment(f"topics.{parameters.format}"),
         )
-    kept: KeptPages = request.app.state.kept_pages
-    return kept.response(request, served, partial(_html, request, served, parameters, listing))
+    return kept_response(request, served, partial(_html, request, served, parameters, listing))
 
 
 def _html(request: Request, served: Served, parameters: ShownTopics, listing: Listing) -> str:

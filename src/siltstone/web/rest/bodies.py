@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool
+
+JsonObject = dict[str, Any]
+"""An object of JSON, by the names of its members."""
 
 
 class Body(BaseModel):

@@ -29,10 +29,9 @@ from siltstone.web.queries import (
     RecordParameters,
     TopicParameters,
 )
-from siltstone.web.rest.bodies import JSON_ONLY, Body
+from siltstone.web.rest.bodies import JSON_ONLY, Body, JsonObject
 
 router = APIRouter(prefix="/api/v1", tags=["Siltstone"])
-JsonObject = dict[str, Any]
 Count = Annotated[int, Query(ge=1, le=PAGE_MAX), DIGITS]
 Start = Annotated[int, Query(ge=0), DIGITS]
 

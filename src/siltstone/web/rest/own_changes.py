@@ -7,7 +7,7 @@ Settings are only changed as they were read: a change without ``If-Match``, or `
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, HTTPException
 from pydantic import Field
@@ -21,10 +21,9 @@ from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, EDITOR, READER
 from siltstone.web.here import CurrentActor, Here
 from siltstone.web.queries import IntText
-from siltstone.web.rest.bodies import JSON_ONLY, Body, Flag, WholeNumber
+from siltstone.web.rest.bodies import JSON_ONLY, Body, Flag, JsonObject, WholeNumber
 
 router = APIRouter(prefix="/api/v1", tags=["Siltstone"], dependencies=[JSON_ONLY])
-JsonObject = dict[str, Any]
 IfMatch = Annotated[str | None, Header(description="The ETag of what was read; * for anything")]
 TOPICS_MAX = 1000
 

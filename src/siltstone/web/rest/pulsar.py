@@ -6,7 +6,7 @@ there is one response where Pulsar has 404.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, HTTPException
 from starlette.responses import JSONResponse, Response
@@ -17,12 +17,11 @@ from siltstone.commands.cluster import partitions_of
 from siltstone.web.guards import EDITOR, VIEWER
 from siltstone.web.here import CurrentActor, Here
 from siltstone.web.queries import BoolText
-from siltstone.web.rest.bodies import JSON_ONLY, NUMBERS_ONLY
+from siltstone.web.rest.bodies import JSON_ONLY, NUMBERS_ONLY, JsonObject
 
 router = APIRouter(prefix="/admin/v2", tags=["Pulsar"], dependencies=[JSON_ONLY])
 TOPIC = "/persistent/{tenant}/{namespace}/{topic}"
 NAMESPACE = "/namespaces/{tenant}/{namespace}/compactionThreshold"
-JsonObject = dict[str, Any]
 Bytes = Annotated[int, Body(le=(1 << 63) - 1), NUMBERS_ONLY]
 
 

@@ -8,10 +8,10 @@ from starlette.responses import JSONResponse, Response
 from siltstone.commands.cluster import all_partitions
 from siltstone.web.guards import ADMIN, VIEWER
 from siltstone.web.queries import IntText
+from siltstone.web.rest.bodies import JsonObject
 from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
     Cluster,
-    JsonObject,
     NamedCluster,
     OnlyCluster,
     Page,

@@ -22,12 +22,11 @@ from siltstone.commands.changes import Actor
 from siltstone.web.guards import ADMIN, EDITOR, VIEWER
 from siltstone.web.here import CurrentActor
 from siltstone.web.queries import IntText
-from siltstone.web.rest.bodies import Body, Flag
+from siltstone.web.rest.bodies import Body, Flag, JsonObject
 from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
     Cluster,
     IfMatch,
-    JsonObject,
     NamedCluster,
     Page,
     Paging,

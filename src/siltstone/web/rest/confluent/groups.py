@@ -10,10 +10,10 @@ from siltstone.commands.groups import ConsumerGroup, GroupOffset, Member
 from siltstone.web.guards import VIEWER
 from siltstone.web.limits import READING
 from siltstone.web.queries import IntText
+from siltstone.web.rest.bodies import JsonObject
 from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
     Cluster,
-    JsonObject,
     NamedCluster,
     Page,
     Resource,

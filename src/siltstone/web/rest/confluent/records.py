@@ -25,8 +25,8 @@ from siltstone.commands.sending import AppendedRecord, ProducerRecord, send_reco
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN
 from siltstone.web.here import CurrentActor
-from siltstone.web.rest.bodies import DATE_AND_TIME, NUMBERS_ONLY, Body, WholeNumber
-from siltstone.web.rest.confluent.shapes import Cluster, JsonObject, NamedCluster
+from siltstone.web.rest.bodies import DATE_AND_TIME, NUMBERS_ONLY, Body, JsonObject, WholeNumber
+from siltstone.web.rest.confluent.shapes import Cluster, NamedCluster
 from siltstone.web.rest.confluent.topics import TOPIC
 
 router = APIRouter(tags=["Confluent v3"])

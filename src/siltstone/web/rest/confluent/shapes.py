@@ -23,8 +23,8 @@ from siltstone.commands.cluster import cluster_identity
 from siltstone.commands.served import Served
 from siltstone.web.here import Here
 from siltstone.web.queries import DIGITS
+from siltstone.web.rest.bodies import JsonObject
 
-JsonObject = dict[str, Any]
 Key = str | int | list[str | int]
 IfMatch = Annotated[str | None, Header(description="Change only what has this ETag, else 412")]
 PAGE_SIZE_MAX = 10_000

@@ -16,12 +16,11 @@ from siltstone.commands.catalogue import is_internal
 from siltstone.web.guards import ADMIN, VIEWER
 from siltstone.web.here import CurrentActor
 from siltstone.web.queries import IntText
-from siltstone.web.rest.bodies import NUMBERS_ONLY, Body, Flag, WholeNumber
+from siltstone.web.rest.bodies import NUMBERS_ONLY, Body, Flag, JsonObject, WholeNumber
 from siltstone.web.rest.confluent.shapes import (
     CLUSTER_PATH,
     Cluster,
     IfMatch,
-    JsonObject,
     NamedCluster,
     Page,
     Resource,
