@@ -22,28 +22,18 @@ from siltstone.log.read_only import ReadableLog, ReadOnlyLogs
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.producing import NewRecord, batch_of
 from tests.support import golden_sets
-from tests.support.cleaning.serving import USERS, TransactionalWriter, serving, write
+from tests.support.cleaning.serving import USERS, TransactionalWriter, conditions_in, serving, write
 from tests.support.golden.rounds import clean_round
 from tests.support.log.managed import NOW
 
 DAY_MS = 86_400_000
 
 
-def facts_of(manager: LogManager, now_ms: int = NOW) -> CleaningConditions:
-    (served,) = manager.serving()
-    return CleaningConditions(
-        log=manager[USERS],
-        config=manager.topics.settings("users"),
-        now_ms=now_ms,
-        checkpoint=served.cleaner_checkpoint().get(USERS),
-    )
-
-
 def changed(
     manager: LogManager, change: Mapping[str, str], now_ms: int = NOW, log: ReadableLog | None = None
 ) -> ChangePreview:
     """The preview of a change of the topic's own settings; ``log``: instead of the open one."""
-    facts = facts_of(manager, now_ms)
+    facts = conditions_in(manager, now_ms)
     facts = facts if log is None else replace(facts, log=log)
     return preview("users", [facts], with_settings(facts.config, change))
 
@@ -174,7 +164,7 @@ def test_logs_become_due_and_stop_being_due(tmp_path: Path) -> None:
         manager.topics.alter("users", {"min.cleanable.dirty.ratio": "0.1"})
         for change in ({"min.cleanable.dirty.ratio": "0.9"}, {"min.compaction.lag.ms": "5000"}):
             assert "1 log stops being due for a cleaning." in changed(manager, change).sentences
-        facts = replace(facts_of(manager), is_paused=True)
+        facts = replace(conditions_in(manager), is_paused=True)
         (part,) = preview("users", [facts], facts.config).partitions
         assert not part.was_due and not part.is_due, "a paused log is not taken"
         assert changed(manager, {"min.cleanable.dirty.ratio": "0.9"}).partitions[0].was_due
@@ -218,7 +208,7 @@ def test_stamped_tombstones_keep_their_horizon(tmp_path: Path) -> None:
         manager.flush()
         cleaner.clean_once()
         write(manager[USERS], 2, value=None)
-        facts, counter = facts_of(manager), SegmentCounter()
+        facts, counter = conditions_in(manager), SegmentCounter()
         after = with_settings(facts.config, {"delete.retention.ms": "1"})
         assert preview("users", [facts], after, counter=counter).stamped_batches is None
         counter.counts_of(facts.log)
@@ -237,7 +227,7 @@ def test_contradictions_and_damage_are_told(tmp_path: Path) -> None:
         found = changed(manager, change)
         assert found.contradiction is not None and found.contradiction in found.sentences[0]
         assert json.loads(json.dumps(found.to_json()))["contradiction"] == found.contradiction
-        facts = facts_of(manager)
+        facts = conditions_in(manager)
         with pytest.raises(UsageError, match="no partition"):
             preview("users", [], facts.config)
         looked = replace(facts, log=ReadOnlyLogs([tmp_path])[USERS])

@@ -46,7 +46,7 @@ from siltstone.log.reading import LogReader
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.served_directory import Uncleanable
 from tests.support import golden_sets
-from tests.support.cleaning.serving import USERS, TransactionalWriter, serving, write
+from tests.support.cleaning.serving import USERS, TransactionalWriter, conditions_in, serving, write
 from tests.support.golden.rounds import clean_round, config_of
 from tests.support.golden.sets import (
     CLEANED,
@@ -135,18 +135,6 @@ def test_a_topic_that_only_deletes_says_when_the_segment_goes(stopped_broker: tu
 
 
 # An open log, through the life of a record.
-
-
-def conditions_in(manager: LogManager, now_ms: int = NOW, **more: Any) -> CleaningConditions:
-    """Of ``users-0`` as it is."""
-    (served,) = manager.serving()
-    return CleaningConditions(
-        log=manager[USERS],
-        config=manager.topics.settings("users"),
-        now_ms=now_ms,
-        checkpoint=served.cleaner_checkpoint().get(USERS),
-        **more,
-    )
 
 
 def code_of(manager: LogManager, offset: int, **more: Any) -> str:

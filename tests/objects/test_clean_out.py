@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from siltstone.commands.clean import CleanRequest, clean
 from siltstone.compaction import putting
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.stored_copy import FileToPut
-from siltstone.compaction.putting import put_file
+from siltstone.compaction.putting import ChunkStore, put_file
 from tests.support.objects.faulty import BUSY, CHANGED, DENIED, LOST, FaultyProxy, faulty_proxy
 from tests.support.objects.store import upload
 from tests.support.thoroughness import THOROUGH
@@ -104,11 +104,9 @@ class OnExecutors(InProcessEngine):
 
     has_executors = True
 
-    def put_files(
-        self, target: Path, known_chunks: Collection[str], to_put: Sequence[FileToPut]
-    ) -> list[BackedUpFile]:
-        writer = stored.ChunkWriter(target, known_chunks)
-        return [put_file(Path(file.source), file.name, target, writer) for file in to_put]
+    def put_files(self, store: ChunkStore, to_put: Sequence[FileToPut]) -> list[BackedUpFile]:
+        writer = store.writer()
+        return [put_file(Path(file.source), file.name, writer) for file in to_put]
 
 
 @pytest.mark.parametrize("fault", [None, DENIED])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from siltstone.base import files
 from siltstone.base.files.backups import restore_points
 from tests.objects.test_spark import same_files
 from tests.support.objects.store import upload
-from tests.support.spark.standalone import INSTALLED, SMALL, Cluster, hiding, standalone_cluster
+from tests.support.spark.standalone import Cluster, hiding, standalone_cluster
 
 pytestmark = pytest.mark.long
 NOW_MS = 1_900_000_000_000
@@ -70,10 +68,7 @@ def test_workers_without_the_drivers_folders(
     assert list(expected.values()).count("cleaned") >= 2
 
     def on_cluster(*words: str) -> Any:
-        command = [sys.executable, "-m", "siltstone", *words, "--master", cluster.master, "--json"]
-        for name, value in SMALL.items():
-            command += ["--spark-conf", f"{name}={value}"]
-        return json.loads(cluster.run(command, INSTALLED, TMPDIR=str(drivers)))
+        return cluster.siltstone(words, environment={"TMPDIR": str(drivers)})
 
     def statuses(document: Any) -> dict[tuple[str, int], str]:
         return {(log["topic"], log["partition"]): log["status"] for log in document["logs"]}

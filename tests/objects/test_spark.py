@@ -20,6 +20,7 @@ from siltstone.base.errors import EngineError
 from siltstone.base.files import objects
 from siltstone.base.files.backups import BackedUpFile, RestorePoint, restore_points
 from siltstone.compaction.inplace.stored_copy import FileToPut
+from siltstone.compaction.putting import ChunkStore
 from siltstone.spark.clean import put_files_task
 from siltstone.spark.rows import report_of, rows_of
 from siltstone.spark.session import start_session
@@ -208,7 +209,8 @@ def test_attempts_of_one_task_put_the_same(
 
     def attempt(target: Path = target, to_put: list[FileToPut] = to_put) -> list[Any]:
         numbers = pa.RecordBatch.from_pydict({"id": pa.array([0], pa.int64())})
-        return reports_of(put_files_task(target, frozenset(), [to_put], iter([numbers])))
+        store_of_copy = ChunkStore(target=target, known_chunks=frozenset())
+        return reports_of(put_files_task(store_of_copy, [to_put], iter([numbers])))
 
     for requests in (3, 7, 12):  # the task's executor dies
         proxy.die_after(requests)

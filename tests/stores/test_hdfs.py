@@ -17,7 +17,7 @@ from siltstone.base.files import hdfs as native
 from siltstone.base.files.hdfs import HdfsStore
 from siltstone.cli.main import run
 from tests.stores.conftest import opened_bucket
-from tests.support.objects.cutting import ANSWER, REQUEST, CuttingTcpProxy, cutting_proxy
+from tests.support.objects.cutting import ANSWER, REQUEST, CuttingTcpProxy
 from tests.support.objects.servers import Server, hdfs
 from tests.support.thoroughness import THOROUGH
 
@@ -104,8 +104,8 @@ def proxies(server: Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Ite
     port = int(server.url.rpartition(":")[2])
     name_node, data_node = ("127.0.0.1", port), ("127.0.0.1", server.data_port)
     with (
-        cutting_proxy(name_node, ("127.0.0.1", 0)) as before_name_node,
-        cutting_proxy(data_node, ("127.0.0.2", server.data_port)) as before_data_node,
+        CuttingTcpProxy(("127.0.0.1", 0), name_node) as before_name_node,
+        CuttingTcpProxy(("127.0.0.2", server.data_port), data_node) as before_data_node,
     ):
         yield Proxies(
             name_node=before_name_node,

@@ -26,13 +26,17 @@ class ChunkStore:
     target: Path
     known_chunks: frozenset[str]
 
+    def writer(self) -> ChunkWriter:
+        """Puts chunks there."""
+        return ChunkWriter(self.target, self.known_chunks)
 
-def put_file(source: Path, name: str, target: Path, writer: ChunkWriter) -> BackedUpFile:
+
+def put_file(source: Path, name: str, writer: ChunkWriter) -> BackedUpFile:
     """Put a file's chunks. Those of a restore point of the same store are not read: the store copies them.
     Raises SourceChangedError, OSError."""
     status = files.stat(source, follow=False)
     stored = files.stored_chunks(source)
-    is_near = stored is not None and files.is_same_store(stored.target, target)
+    is_near = stored is not None and files.is_same_store(stored.target, writer.target)
     if stored is not None and is_near and stored.chunk_bytes == backups.CHUNK_BYTES:
         chunks = writer.copy(stored.target, stored.names, status.size)
     else:
@@ -51,10 +55,10 @@ def put_file(source: Path, name: str, target: Path, writer: ChunkWriter) -> Back
 def put_staged(staged: Mapping[str, str], store: ChunkStore) -> dict[str, BackedUpFile]:
     """Put the staged files of a segment, at the same time; paths and results by kind. The results have no
     names: the driver knows those. Raises OSError."""
-    writer = ChunkWriter(store.target, store.known_chunks)
+    writer = store.writer()
 
     def put(path: str) -> BackedUpFile:
-        return put_file(Path(path), "", store.target, writer)
+        return put_file(Path(path), "", writer)
 
     with ThreadPoolExecutor(max(len(staged), 1), thread_name_prefix="siltstone-put") as pool:
         return dict(zip(staged, pool.map(put, staged.values()), strict=True))

@@ -8,7 +8,7 @@
     client-id (default)                               controller_mutation_rate=…
     ip=192.0.2.7                                      connection_creation_rate=10.0
 
-The quotas are kept in the registry of topics (``runtime.topics``), or comes from the metadata log of a
+The quotas are kept in the registry of topics (``runtime.topics``), or come from the metadata log of a
 Kafka's directory; ``broker.quotas`` enforces it. Everything here is pure. Corresponds to Kafka's
 ``ClientQuotaControlManager`` and ``ClientQuotasImage``.
 """

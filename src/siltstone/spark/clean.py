@@ -25,7 +25,7 @@ import contextlib
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from pyspark import Broadcast
 from pyspark.sql import SparkSession
 
 from siltstone.base.errors import EngineError, SiltstoneError
-from siltstone.base.files.backups import BackedUpFile, ChunkWriter
+from siltstone.base.files.backups import BackedUpFile
 from siltstone.compaction import broadcast
 from siltstone.compaction.assembling import assemble_pieces, remove_pieces
 from siltstone.compaction.broadcast import (
@@ -55,7 +55,7 @@ from siltstone.compaction.engine import (
 )
 from siltstone.compaction.inplace.stored_copy import FileToPut
 from siltstone.compaction.keys import EntryBlob
-from siltstone.compaction.putting import put_file
+from siltstone.compaction.putting import ChunkStore, put_file
 from siltstone.compaction.report import UNCLEANABLE, failure_of
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import (
@@ -216,14 +216,14 @@ def clean_whole_task(inputs: Sequence[Sequence[LogWork]], batches: Batches) -> I
 
 
 def put_files_task(
-    target: Path, known: Collection[str], inputs: Sequence[Sequence[FileToPut]], batches: Batches
+    store: ChunkStore, inputs: Sequence[Sequence[FileToPut]], batches: Batches
 ) -> Iterator[pa.RecordBatch]:
     """Put files of a copy in a store; a file is a report. Chunks are named by their bytes, so an attempt that
     is repeated, or runs beside another one, puts the same."""
-    writer = ChunkWriter(target, known)
+    writer = store.writer()
     for number in task_numbers(batches):
         for file in inputs[number]:
-            put = put_file(Path(file.source), file.name, target, writer)
+            put = put_file(Path(file.source), file.name, writer)
             yield report_row(rows.REPORT, put).batch()
 
 
@@ -425,21 +425,17 @@ class SparkEngine(SparkJobRunner):
         known."""
         return is_connect(self._session) or not is_local(self._session.sparkContext.master)
 
-    def put_files(
-        self, target: Path, known_chunks: Collection[str], to_put: Sequence[FileToPut]
-    ) -> list[BackedUpFile]:
+    def put_files(self, store: ChunkStore, to_put: Sequence[FileToPut]) -> list[BackedUpFile]:
         """Put files of a store into a copy in a store, a few in each task (``stored_copy.FilePutter``).
         Raises EngineError."""
         sizes = [file.size for file in to_put]
         tasks = min(len(to_put), 4 * self.parallelism)
         inputs = [[to_put[index] for index in part] for part in neighbours(sizes, tasks)]
-        known = frozenset(known_chunks)
         reports = self._run_numbered(
             "putting files of the copy",
             len(inputs),
             put_files_task,
-            target,
-            known,
+            store,
             inputs,
             size=sum(sizes),
             is_rewriting=True,

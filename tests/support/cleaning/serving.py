@@ -6,9 +6,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from siltstone.base.clock import ManualClock
 from siltstone.base.records.control import end_transaction_marker
+from siltstone.commands.cleaning_conditions import CleaningConditions
 from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.staging import LogReport
@@ -61,6 +63,18 @@ def write(
         content = None if value is None else b"%d " % offset + value
         record = NewRecord(key=b"k%d" % (offset % keys), value=content, timestamp=timestamp)
         log.append(batch_of([record], "producer", timestamp))
+
+
+def conditions_in(manager: LogManager, now_ms: int = NOW, **more: Any) -> CleaningConditions:
+    """The conditions of ``users-0`` as it is."""
+    (served,) = manager.serving()
+    return CleaningConditions(
+        log=manager[USERS],
+        config=manager.topics.settings("users"),
+        now_ms=now_ms,
+        checkpoint=served.cleaner_checkpoint().get(USERS),
+        **more,
+    )
 
 
 class TransactionalWriter:

@@ -131,10 +131,19 @@ def java_command(
     return [java(), f"-Xmx{heap}", *flags, *logging, "-cp", classes, main, *args]
 
 
-def mavens_environment() -> dict[str, str]:
-    """With flags for Maven's short Java, which takes half of the processor's time then."""
+def run_download(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run what fetches packages. Maven's short Java has flags with which it takes half of the processor's
+    time."""
     options = f"{os.environ.get('MAVEN_OPTS', '')} {JVM_FLAGS[0]} {JVM_FLAGS[1]}"
-    return {**os.environ, "MAVEN_OPTS": options.strip()}
+    environment = {**os.environ, "MAVEN_OPTS": options.strip()}
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=DOWNLOAD_TIMEOUT_S,
+        check=False,
+        env=environment,
+    )
 
 
 def _ignore_cache() -> None:
@@ -152,15 +161,7 @@ def _fetch(pom: Path, libs: Path) -> None:
         raise KafkaSetupError(f"tests/kafka: mvn not found; install Maven (it fetches {what} once)")
     partial = libs.with_name(f"libs.partial.{os.getpid()}")
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
-    command = [mvn, "-q", "-B", "-f", str(pom), *goal]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=DOWNLOAD_TIMEOUT_S,
-        check=False,
-        env=mavens_environment(),
-    )
+    done = run_download([mvn, "-q", "-B", "-f", str(pom), *goal])
     if done.returncode != 0:
         shutil.rmtree(partial, ignore_errors=True)
         raise KafkaSetupError(f"tests/kafka: mvn could not fetch {what}:\n{done.stdout[-2000:]}")

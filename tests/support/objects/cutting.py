@@ -12,12 +12,13 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+
+from siltstone.base.closing import Closing
 
 REQUEST, ANSWER = "request", "answer"
 
 
-class CuttingTcpProxy:
+class CuttingTcpProxy(Closing):
     """Listens at ``(host, port)``, port 0 for any, and passes bytes on to ``target``. ``met``: how many
     connections it has cut, or refused while it ``is_dead``."""
 
@@ -85,13 +86,3 @@ class CuttingTcpProxy:
                     target.shutdown(socket.SHUT_RDWR)
                     return
             target.shutdown(socket.SHUT_WR)  # a side that has sent all may still wait for the other
-
-
-@contextlib.contextmanager
-def cutting_proxy(target: tuple[str, int], listen: tuple[str, int]) -> Iterator[CuttingTcpProxy]:
-    """A proxy for the block."""
-    proxy = CuttingTcpProxy(listen, target)
-    try:
-        yield proxy
-    finally:
-        proxy.close()

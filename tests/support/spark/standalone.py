@@ -71,12 +71,18 @@ class Cluster:
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
         return done.stdout
 
-    def siltstone(self, words: Sequence[str], kind: str = INSTALLED, **settings: str) -> Any:
+    def siltstone(
+        self,
+        words: Sequence[str],
+        kind: str = INSTALLED,
+        environment: Mapping[str, str] | None = None,
+        **settings: str,
+    ) -> Any:
         """Run ``siltstone … --master M --spark-conf … --json``; its document."""
         command = [sys.executable, "-m", "siltstone", *words, "--master", self.master, "--json"]
         for name, value in {**SMALL, **settings}.items():
             command += ["--spark-conf", f"{name}={value}"]
-        return json.loads(self.run(command, kind))
+        return json.loads(self.run(command, kind, **(environment or {})))
 
 
 def submit(cluster: Cluster, settings: Mapping[str, str]) -> list[str]:

@@ -138,7 +138,7 @@ def batch_checksums(data: Bytes, starts: Int64, sizes: Int64) -> Checksums:
     ``starts`` and ``sizes`` (int64) are the batches' positions in ``data`` and their whole sizes.
     """
     checked_from, ends = starts + layout.CHECKSUM_START, starts + sizes
-    if has_crc32c() and int(sizes.sum()) < _LARGE_BATCH_SIZE * len(starts):
+    if int(sizes.sum()) < _LARGE_BATCH_SIZE * len(starts) and has_crc32c():
         out = np.empty(len(starts), np.uint32)
         crc32c_of_ranges(data, checked_from, ends, out)
         return out

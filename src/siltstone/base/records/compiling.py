@@ -111,8 +111,7 @@ byte_at: Any = intrinsic(_byte_at)
 
 
 HAS_CRC32C = bool(dict(get_host_cpu_features()).get("sse4.2")) and not vars(config).get("CPU_NAME")
-"""Whether kernels may use the processor's instruction for CRC32C: only that of x86, and not if
-``NUMBA_CPU_NAME`` chooses another processor."""
+"""See ``kernel.has_crc32c``."""
 
 
 def _call_c_function(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from siltstone.base import files
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CheckFailedError
 from siltstone.base.files import backups
-from siltstone.base.files.backups import BackedUpDirectory, BackedUpFile, ChunkWriter, RestorePoint
+from siltstone.base.files.backups import BackedUpDirectory, BackedUpFile, RestorePoint
 from siltstone.compaction.inplace.destination import CleanedCopy, SpaceBudget
 from siltstone.compaction.inplace.expiry import Expiry
 from siltstone.compaction.inplace.planning import LogState, PlannedLog
@@ -71,10 +71,8 @@ class FilePutter(Protocol):
         """May tasks run on other machines?"""
         ...
 
-    def put_files(
-        self, target: Path, known_chunks: Collection[str], to_put: Sequence[FileToPut]
-    ) -> list[BackedUpFile]:
-        """Put the chunks of files; those of ``known_chunks`` are there. Raises EngineError."""
+    def put_files(self, store: ChunkStore, to_put: Sequence[FileToPut]) -> list[BackedUpFile]:
+        """Put the chunks of files. Raises EngineError."""
 
 
 @contextlib.contextmanager
@@ -111,7 +109,8 @@ class StoredCopy(CleanedCopy):
     def __init__(self, run: str, source: LogDirectory, target: StoredTarget) -> None:
         super().__init__(run, source, target.folder / "copy")
         self._stored = target
-        self._chunks = ChunkWriter(target.path, target.known_chunks)
+        self._store = ChunkStore(target=target.path, known_chunks=target.known_chunks)
+        self._chunks = self._store.writer()
         self._files: dict[str, Future[BackedUpFile]] = {}
         self._unchanged: dict[str, FileToPut] = {}
         self._folders: dict[str, None] = {}
@@ -139,8 +138,7 @@ class StoredCopy(CleanedCopy):
         """Tell the tasks where they put new segments."""
         super().setup_log(planned)
         if self._tasks_put():
-            store = ChunkStore(target=self._stored.path, known_chunks=self._stored.known_chunks)
-            planned.work = replace(planned.work, chunk_store=store)
+            planned.work = replace(planned.work, chunk_store=self._store)
 
     def commit_groups(self, planned: PlannedLog, groups: Sequence[GroupReport]) -> None:
         """Note what the tasks have put. Raises CheckFailedError unless it has the size that was cleaned."""
@@ -181,11 +179,8 @@ class StoredCopy(CleanedCopy):
     def _put(self, source: Path, target: Path | None = None) -> Future[BackedUpFile]:
         """Begin to put a file, under the name that ``target`` has in the copy."""
         name = str((target or source).relative_to(self._partial_copy))
-        self._files[name] = self._pool.submit(self._put_now, source, name)
+        self._files[name] = self._pool.submit(put_file, source, name, self._chunks)
         return self._files[name]
-
-    def _put_now(self, source: Path, name: str) -> BackedUpFile:
-        return put_file(source, name, self._stored.path, self._chunks)
 
     def _make_folder(self, source: Path, target: Path) -> None:
         if target == self._partial_copy:
@@ -205,8 +200,7 @@ class StoredCopy(CleanedCopy):
         putter = self.engine()
         if not self._unchanged or not isinstance(putter, FilePutter):
             return {}
-        to_put = list(self._unchanged.values())
-        put = putter.put_files(self._stored.path, self._stored.known_chunks, to_put)
+        put = putter.put_files(self._store, list(self._unchanged.values()))
         return {file.name: file for file in put}
 
     def _forget(self, name: str) -> None:
