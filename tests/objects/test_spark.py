@@ -22,6 +22,7 @@ from siltstone.base.files.backups import BackedUpFile, RestorePoint, restore_poi
 from siltstone.compaction.inplace.stored_copy import FileToPut
 from siltstone.compaction.putting import ChunkStore
 from siltstone.spark.clean import put_files_task
+from siltstone.spark.internals import forget_java
 from siltstone.spark.rows import report_of, rows_of
 from siltstone.spark.session import start_session
 from tests.objects.test_lakes import values
@@ -31,6 +32,13 @@ from tests.support.tiered import TieredLog, put_below
 
 pytestmark = pytest.mark.long
 RECORDS = 500
+
+
+@pytest.fixture(autouse=True)
+def java_of_its_own() -> Iterator[None]:
+    """The workers of a test have its environment: the address of the store, and the credentials."""
+    yield
+    forget_java()
 
 
 @pytest.fixture
