@@ -14,6 +14,8 @@ WAITING, BUSY, CLIENTS = 1_000, 100, 10
 SECONDS = 10.0
 BATCH_BYTES, BATCHES = 16_000, 4_000
 """Of the topic that the clients read: 64 MB each."""
+READS = 8
+"""Reads of a turn by ten clients at one time: one takes half a second, and they differ by a third."""
 FULL, MEDIAN, LATE, READ = (
     "produce requests /s, one after another",
     "produce at half load, p50, ms",
@@ -23,7 +25,10 @@ FULL, MEDIAN, LATE, READ = (
 
 
 def figures_of_waiting(folder: Path, turns: int) -> dict[str, dict[str, list[float]]]:
-    """Each figure by name, and by broker: one for each turn. Half load is half of the slower broker's."""
+    """Each figure by name, and by broker: one for each turn, and READS of what ten clients read.
+
+    Half load is half of the slower broker's.
+    """
     found: dict[str, dict[str, list[float]]] = {}
 
     def note(figure: str, node: Node, value: float) -> None:
@@ -49,7 +54,7 @@ def figures_of_waiting(folder: Path, turns: int) -> dict[str, dict[str, list[flo
                     note("produce at half load: processor, s", node, node.cpu_seconds() - before)
                 note(MEDIAN, node, times[len(times) // 2])
                 note(LATE, node, times[len(times) * 99 // 100])
-            for node in nodes:
+            for node in nodes * READS:
                 before = node.cpu_seconds()
                 note(READ, node, bytes_per_second(node.address, "read", BATCHES, CLIENTS) / 1e6)
                 note("10 clients read: processor, s", node, node.cpu_seconds() - before)
