@@ -124,6 +124,7 @@ def test_a_page_that_has_not_changed_is_not_sent_again(
     served, client = looking
     now_ms = served.clock.now_ms()  # a page changes with each minute that a log is overdue
     monkeypatch.setattr(SystemClock, "now_ms", lambda clock: now_ms)
+    served.cataloguer.refresh()
     tag = client.get("/ui/topics").headers["etag"]
     served.cataloguer.refresh()  # a later look, and nothing new
     again = client.get("/ui/topics", headers={"If-None-Match": tag})
@@ -154,6 +155,41 @@ def test_the_list_of_topics_is_rendered_once_for_all_tabs(
     assert again.status_code == 200 and "later" in again.text
     rules = replace(rules_of(served.config, []), read_only_reason="read only")
     assert "later" in client_of(served, rules).get("/ui/topics").text
+
+
+@pytest.mark.parametrize(("module", "path"), [("overview", "/ui/"), ("topic_tabs", "/ui/topics/users")])
+def test_the_overview_and_a_topics_page_are_rendered_once_while_nothing_has_happened(
+    served: Served, client: TestClient, monkeypatch: pytest.MonkeyPatch, module: str, path: str
+) -> None:
+    rendered: list[str] = []
+
+    def counted(*arguments: object, **values: object) -> str:
+        rendered.append(str(arguments[2]))
+        return rendering.render_page(*arguments, **values)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(f"siltstone.web.pages.{module}.render_page", counted)
+    tag = {"If-None-Match": client.get(path).headers["etag"]}
+    assert [client.get(path, headers=tag).status_code for _ in range(5)] == [304] * 5
+    assert len(rendered) == 1
+    catalogue = served.catalogue
+    if module == "overview":
+        served.opened().directories[0].go_offline("the disk failed")
+        words = "the disk failed"
+    else:
+        served.opened().send("users", b"one more", key=b"kim", partition=0)
+        words = f"end {served.opened()[TopicPartition('users', 0)].view.log_end_offset} "
+    again = client.get(path, headers=tag)
+    assert again.status_code == 200 and words in again.text and served.catalogue is catalogue
+
+
+def test_a_topics_page_of_many_segments_is_not_kept(
+    served: Served, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("siltstone.web.pages.topic_tabs.SEGMENTS_KEPT", 0)
+    monkeypatch.setattr("siltstone.web.pages.topic_tabs.kept_response", None)
+    first = client.get("/ui/topics/users")
+    again = client.get("/ui/topics/users", headers={"If-None-Match": first.headers["etag"]})
+    assert (first.status_code, again.status_code) == (200, 304)
 
 
 def test_a_page_is_the_same_one_also_where_a_row_shows_the_time_of_the_last_look(

@@ -1,9 +1,10 @@
-"""Pages that follow from the catalogue and the request alone are rendered once for all tabs.
+"""Pages that follow from the catalogue, the request and some facts are rendered once for all tabs: the
+overview, the topics, a topic's segments, the queue.
 
 ::
 
-    50 tabs poll ─► same URL, user, theme, host, catalogue? ─ yes ─► the kept page, or 304
-                                                            └ no ──► rendered, and kept
+    50 tabs poll ─► same URL, user, theme, host, catalogue, facts? ─ yes ─► the kept page, or 304
+                                                                   └ no ──► rendered, and kept
 
 A refresh replaces the catalogue, so a kept page is at most as old as that. Only a weak reference to the
 catalogue is held, which may have 300 MB.

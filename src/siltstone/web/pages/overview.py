@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import pkgutil
 from functools import cache
+from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
@@ -15,7 +16,8 @@ from siltstone.commands import console
 from siltstone.commands.catalogue import dirtiest
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
-from siltstone.web.pages.rendering import THEME_COOKIE, THEMES, page, path, query_text
+from siltstone.web.pages.kept import kept_response
+from siltstone.web.pages.rendering import THEME_COOKIE, THEMES, path, query_text, render_page
 
 router = APIRouter()
 _CONTENT_TYPES = {
@@ -38,16 +40,17 @@ def root() -> Response:
 @router.get("/ui/", dependencies=[VIEWER])
 def overview(request: Request, served: Here) -> Response:
     """Bytes by section, what needs attention, the dirtiest logs, the last cleanings."""
-    return page(
-        request,
-        served,
-        "overview.html",
-        dirtiest=dirtiest(served.catalogue, 10),
-        cleanings=console.cleanings(served)[:10],
-        offline=console.offline_directories(served),
-        cleaner=console.cleaner_health(served),
-        saved=console.saved(served),
-    )
+    facts: dict[str, Any] = {
+        "cleanings": console.cleanings(served)[:10],
+        "offline": console.offline_directories(served),
+        "cleaner": console.cleaner_health(served),
+        "saved": console.saved(served),
+    }
+
+    def html() -> str:
+        return render_page(request, served, "overview.html", dirtiest=dirtiest(served.catalogue, 10), **facts)
+
+    return kept_response(request, served, html, facts=facts)
 
 
 @router.get("/ui/jump", dependencies=[VIEWER])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -28,6 +29,7 @@ from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
 from siltstone.web.limits import READING
 from siltstone.web.pages.equivalents import curl, more_partitions, shell, topic_deletion, topic_setting
+from siltstone.web.pages.kept import kept_response
 from siltstone.web.pages.lists import Parameters, list_page
 from siltstone.web.pages.rendering import page, page_response, path, render_page, within_bytes
 from siltstone.web.strip import Scale, strip
@@ -35,6 +37,8 @@ from siltstone.web.strip import Scale, strip
 router = APIRouter(prefix="/ui/topics")
 PARTITIONS_SHOWN, SEGMENTS_SHOWN = 20, 100
 """The most partitions on a page, and the most segments in the table of each."""
+SEGMENTS_KEPT = 1000
+"""A page of more segments is rendered for each tab: a kept page has the facts of each segment."""
 EXPLAINED_LOGS, EXPLAINED_GROUPS = 10, 50
 """The most logs of a dry run that the page shows, and the most segment groups of all of them."""
 DELETING_SETTINGS = ("retention.ms", "retention.bytes", "cleanup.policy")
@@ -65,11 +69,15 @@ def segments(
     that would make the page too large are on the next one."""
     row, rows = served.catalogue.topic(topic), served.catalogue.partitions_of(topic)
     count = PARTITIONS_SHOWN if not segment else 1
-    shown = [_shown(served, each, scale, segment) for each in rows[start : start + count]]
+    found = [_found(served, each) for each in rows[start : start + count]]
     dry_run = last_explanation(served, topic)
     clean = curl(request, "POST", f"/api/v1/topics/{path(topic)}:clean", {"force": False})
 
-    def render(count: int) -> str:
+    def html() -> str:
+        shown = [_shown(each, scale, segment) for each in found]
+        return within_bytes(partial(render, shown), len(shown))
+
+    def render(shown: Sequence[ShownPartition], count: int) -> str:
         return render_page(
             request,
             served,
@@ -94,7 +102,9 @@ def segments(
             ],
         )
 
-    return page_response(request, within_bytes(render, len(shown)))
+    if problem is not None or sum(map(_segment_count, found)) > SEGMENTS_KEPT:
+        return page_response(request, html())
+    return kept_response(request, served, html, facts=(found, dry_run))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,18 +120,29 @@ class ShownPartition:
     problem: str | None = None
 
 
-def _shown(served: Served, row: PartitionRow, scale: Scale, first: int) -> ShownPartition:
-    where, end = row.topic_partition, first + SEGMENTS_SHOWN
+def _found(served: Served, row: PartitionRow) -> ShownPartition:
+    where = row.topic_partition
     try:
         partition_segments = console.partition_segments(served, where.topic, where.partition)
     except (SiltstoneError, OSError) as error:
         return ShownPartition(row=row, problem=str(error))
-    return ShownPartition(
-        row=row,
-        partition_segments=partition_segments,
-        drawing=strip(partition_segments, scale),
-        segments=partition_segments.segments[first:end],
-        next_segment=end if end < len(partition_segments.segments) else None,
+    return ShownPartition(row=row, partition_segments=partition_segments)
+
+
+def _segment_count(partition: ShownPartition) -> int:
+    return 0 if partition.partition_segments is None else len(partition.partition_segments.segments)
+
+
+def _shown(found: ShownPartition, scale: Scale, first: int) -> ShownPartition:
+    """The partition with its drawing, and the rows of its segments from ``first`` on."""
+    if found.partition_segments is None:
+        return found
+    every, end = found.partition_segments.segments, first + SEGMENTS_SHOWN
+    return replace(
+        found,
+        drawing=strip(found.partition_segments, scale),
+        segments=every[first:end],
+        next_segment=end if end < len(every) else None,
     )
 
 
