@@ -48,6 +48,7 @@ from rich.table import Table
 from bench.catalogue import make_directory
 from bench.partition_log import Figure, append, batch_of, open_log
 from bench.readers import POLL_SECONDS, Counts, Readers
+from siltstone.base.collector import collect_less_often, leave_out_of_collections
 from siltstone.commands import disk_contents, transactions
 from siltstone.commands.catalogue import Listing, list_topics
 from siltstone.commands.cluster import cluster_identity
@@ -424,7 +425,9 @@ def measure_live(options: argparse.Namespace) -> dict[str, object]:
         served.start()
         server.start()
         readers = Readers(server.urls[0], options.tabs, options.tails)
+        collect_less_often()
         _window(served, readers, options.seconds)
+        leave_out_of_collections()  # both as ``siltstone serve`` does
         for _ in range(options.rounds):
             alone = _quiet_window(served, options.seconds)
             busy, counts = _window(served, readers, options.seconds)

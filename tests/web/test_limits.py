@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import urllib.request
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +17,7 @@ from siltstone.commands.served import Served
 from siltstone.web import limits
 from siltstone.web.guards import Guards, Rules
 from siltstone.web.limits import ReadSlots, Tails
+from siltstone.web.running import WebServer, _Protocol
 from siltstone.web.site import routes_with_roles
 from tests.web.conftest import client_of
 
@@ -161,6 +166,34 @@ def test_the_end_of_a_long_answer_may_take_longer_than_a_body(monkeypatch: pytes
     monkeypatch.setattr(limits, "BODY_SECONDS", 0.01)
     asyncio.run(_guarded(app)(_scope("GET"), receive, send))
     assert got == ["http.request", "http.disconnect"]
+
+
+def test_nothing_holds_a_connection_that_is_closed(
+    served: Served, monkeypatch: pytest.MonkeyPatch, wait_for: Callable[[Callable[[], bool]], None]
+) -> None:
+    made, lost = list[weakref.ref[_Protocol]](), list[object]()
+
+    class Watched(_Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            made.append(weakref.ref(self))
+            super().connection_made(transport)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            lost.append(exc)
+
+    monkeypatch.setattr("siltstone.web.running._Protocol", Watched)
+    server = WebServer(served, ["http://127.0.0.1:0"])
+    server.start()
+    try:
+        for _ in range(3):
+            with urllib.request.urlopen(f"{server.urls[0]}/healthz") as answer:
+                assert answer.status == 200
+        wait_for(lambda: len(lost) == len(made) == 3)
+        gc.collect()
+        wait_for(lambda: [each() for each in made] == [None] * 3)
+    finally:
+        server.stop()
 
 
 def test_a_place_of_a_stream_is_given_back_once() -> None:

@@ -143,7 +143,12 @@ class _Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected."""
         super().connection_made(transport)
-        self.loop.call_later(KEEP_ALIVE_SECONDS, self._close_unused)
+        self._timer = self.loop.call_later(KEEP_ALIVE_SECONDS, self._close_unused)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone: nothing holds its objects, which full collections would go over."""
+        self._timer.cancel()
+        super().connection_lost(exc)
 
     def _close_unused(self) -> None:
         if self.cycle is None:

@@ -67,6 +67,14 @@ def topic_deletion(request: Request, served: Served, topic: str) -> Sequence[str
     return siltstone(served, *words), curl(request, "DELETE", cluster_url(served, "topics", topic))
 
 
+def cleaning_of_topic(request: Request, served: Served, topic: str, *, is_compacted: bool) -> Sequence[str]:
+    """A dry run of a topic, and its cleaning if it is compacted."""
+    url = f"/api/v1/topics/{path(topic)}"
+    dry_run = shell("siltstone", "clean", *served.paths, "--topic", topic, "--dry-run")
+    clean = [curl(request, "POST", f"{url}:clean", {"force": False})] if is_compacted else []
+    return [dry_run, curl(request, "POST", f"{url}:explain", {}), *clean]
+
+
 def log_actions(request: Request, row: QueueRow | UncleanableRow, *actions: str) -> Sequence[str]:
     """What the buttons of a log's row do: no command does it to one log of a running server."""
     partition = row.topic_partition.partition

@@ -28,10 +28,10 @@ from siltstone.commands.topics import settings_of_topic
 from siltstone.web.guards import VIEWER
 from siltstone.web.here import Here
 from siltstone.web.limits import READING
-from siltstone.web.pages.equivalents import curl, more_partitions, shell, topic_deletion, topic_setting
+from siltstone.web.pages.equivalents import cleaning_of_topic, more_partitions, topic_deletion, topic_setting
 from siltstone.web.pages.kept import kept_response
 from siltstone.web.pages.lists import Parameters, list_page
-from siltstone.web.pages.rendering import page, page_response, path, render_page, within_bytes
+from siltstone.web.pages.rendering import page, page_response, render_page, within_bytes
 from siltstone.web.strip import Scale, strip
 
 router = APIRouter(prefix="/ui/topics")
@@ -71,7 +71,6 @@ def segments(
     count = PARTITIONS_SHOWN if not segment else 1
     found = [_found(served, each) for each in rows[start : start + count]]
     dry_run = last_explanation(served, topic)
-    clean = curl(request, "POST", f"/api/v1/topics/{path(topic)}:clean", {"force": False})
 
     def html() -> str:
         shown = [_shown(each, scale, segment) for each in found]
@@ -95,11 +94,7 @@ def segments(
             logs_max=EXPLAINED_LOGS,
             groups_max=EXPLAINED_GROUPS,
             removal_words=removal_words,
-            equivalents=[
-                shell("siltstone", "clean", *served.paths, "--topic", topic, "--dry-run"),
-                curl(request, "POST", f"/api/v1/topics/{path(topic)}:explain", {}),
-                *([] if row.policy == "delete" else [clean]),
-            ],
+            equivalents=cleaning_of_topic(request, served, topic, is_compacted=row.policy != "delete"),
         )
 
     if problem is not None or sum(map(_segment_count, found)) > SEGMENTS_KEPT:
