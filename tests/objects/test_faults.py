@@ -158,6 +158,22 @@ def test_a_put_whose_answer_is_lost_makes_a_backup_all_the_same(
     assert not files.exists(target / "writer.json")
 
 
+def test_many_deletions_are_sent_little_by_little(
+    proxy: FaultyProxy, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "DELETED_KEYS_MAX", 3)
+    names = [f"s3://{bucket}/many/{number}" for number in range(8)]
+    for name in names[1:]:
+        files.put_new(name, b"x")
+    proxy.fail(CUT, words=("POST", "delete"))
+    with proxy.recording() as requests:
+        files.delete_objects(names[:-1])
+    assert proxy.met == 1
+    assert len([request for request, _ in requests if "delete" in request]) == 3 + 1  # one was cut
+    assert [entry.name for entry in files.entries(f"s3://{bucket}/many")] == ["7"]
+    files.delete_objects([])
+
+
 @pytest.mark.parametrize("word", ["writer.json", "chunks", "/backups/backups"])
 def test_a_backup_that_fails_is_no_restore_point_and_blocks_no_other(
     word: str, proxy: FaultyProxy, logs: Path, target: Path, tmp_path: Path

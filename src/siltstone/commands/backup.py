@@ -384,8 +384,7 @@ def _prune(target: Path, points: Sequence[RestorePoint], keep: int, now_ms: int)
         if name.rpartition("/")[2] not in needed
         and now_ms - status.modified_ns // 1_000_000 > _UNUSED_CHUNK_MS
     ]
-    for start in range(0, len(unused), 1_000):
-        files.delete_objects(unused[start : start + 1_000])
+    files.delete_objects(unused)
     return [point.backup_id for point in old]
 
 

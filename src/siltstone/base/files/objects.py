@@ -637,10 +637,15 @@ def is_below(path: str | os.PathLike[str], directory: str | os.PathLike[str]) ->
     return is_same_store(path, directory) and f"{inner.key}/".startswith(outer.prefix)
 
 
+DELETED_KEYS_MAX = 1_000
+"""The most keys of one call of obstore, which sends its requests (S3 takes 1,000 keys in one, Azure 256) at
+one time: a slow server has to answer the last of them within a request's time, too."""
+
+
 def delete_objects(paths: Sequence[str | os.PathLike[str]]) -> None:
     """Delete objects of one bucket; those that are not there are none. Raises OSError."""
-    if paths:
-        _delete([place_of(path) for path in paths])
+    for start in range(0, len(paths), DELETED_KEYS_MAX):
+        _delete([place_of(path) for path in paths[start : start + DELETED_KEYS_MAX]])
 
 
 def _delete(places: Sequence[Place]) -> None:
