@@ -376,6 +376,27 @@ def test_a_topic_that_is_not_compacted_has_a_dry_run_of_retention_and_no_cleanin
     assert "A cleaning now" not in text
 
 
+def test_an_empty_policy_which_kafka_takes_too_is_said_to_remove_nothing(
+    served: Served, client: TestClient
+) -> None:
+    served.opened().topics.create("keeps", 1, {"cleanup.policy": "", "retention.ms": "1000"})
+    served.opened().send("keeps", b"1", key=b"a", partition=0)
+    served.cataloguer.refresh()
+    assert '>none</a></td><td class="n">' in client.get("/ui/topics").text
+    text = client.get("/ui/topics/keeps").text
+    checked(text)
+    assert "<dd>none</dd>" in text and "(cleanup.policy is empty)" in text
+    assert ">Clean now</button>" not in text and ":clean" not in text
+    assert "nothing limits how long it stays" in client.get("/ui/topics/keeps/why/0/0").text
+    assert "its policy is none." in client.get("/ui/topics/keeps/history").text
+    text = client.get("/ui/topics/keeps/configuration").text
+    assert '<option value="" selected>none</option>' in text and "Now: empty" in text
+    assert "empty → delete" in client.get("/ui/topics/keeps/configuration?value=delete").text
+    body = {"set": {"cleanup.policy": ""}}
+    preview = client.post("/api/v1/topics/users/configs:preview", json=body).json()
+    assert "Nothing is removed any more: cleanup.policy is empty." in preview["sentences"]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "meaning"),
     [

@@ -288,7 +288,10 @@ def _sentences(preview: ChangePreview, before: Config, after: Config) -> list[st
             "record stays, and records without a key go; a job counts them."
         )
     if "compact" in before.policies and "compact" not in after.policies:
-        sentences.append("The topic no longer compacts: old records of a key stay until retention.")
+        until = " until retention" if after.policies else ""
+        sentences.append(f"The topic no longer compacts: old records of a key stay{until}.")
+    if before.policies and not after.policies:
+        sentences.append("Nothing is removed any more: cleanup.policy is empty.")
     if "delete" in after.policies and "delete" not in before.policies:
         sentences.append(_retention_sentence(after))
     sentences += _difference(parts, "was_due", "is_due", "due for a cleaning")

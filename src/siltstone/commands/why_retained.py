@@ -216,10 +216,10 @@ def _policy_delete(conditions: CleaningConditions, record: _Record) -> RetainedR
         number for number, segment in enumerate(view.segments) if segment.base_offset <= record.offset
     )
     until_ms, ways = None, []
-    if config.retention_ms >= 0:
+    if config.deletes and config.retention_ms >= 0:
         until_ms = view.segments[number].largest_timestamp + config.retention_ms
         ways.append(f"after {time_text(until_ms)} (retention.ms)")
-    if config.retention_bytes >= 0:
+    if config.deletes and config.retention_bytes >= 0:
         above = sum(view.size_of(later) for later in range(number + 1, len(view.segments)))
         missing = max(config.retention_bytes - above, 0)
         ways.append(

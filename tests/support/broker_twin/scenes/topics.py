@@ -90,7 +90,8 @@ def create_topics(side: Side, versions: range) -> None:
         settings = _settings(min_cleanable_dirty_ratio="0", retention_ms=" 7000 ", preallocate="False")
         settings += _settings(cleanup_policy="compact , delete", index_interval_bytes="+4096")
         written = _new(f"{name}-written", configs=settings)
-        side.ask("as written", CREATE_TOPICS, version, topics=[written], validate_only=True)
+        nothing = _new(f"{name}-nothing", configs=_settings(cleanup_policy=""))
+        side.ask("as written", CREATE_TOPICS, version, topics=[written, nothing], validate_only=True)
         if version >= 4:
             default = _new(f"{name}-default", num_partitions=-1, replication_factor=-1)
             side.ask("by default", CREATE_TOPICS, version, topics=[default])
@@ -134,6 +135,7 @@ def _wrong_ones() -> list[dict[str, Any]]:
         {"configs": _settings(retention_ms="-2")},
         {"configs": _settings(retention_ms=None)},
         {"configs": _settings(cleanup_policy="shred")},
+        {"configs": _settings(cleanup_policy="delete,")},
         {"configs": _settings(compression_type="rar")},
         {"configs": [*_settings(retention_ms="1"), *_settings(retention_ms="2")]},
         {"assignments": _assigned(0)},
