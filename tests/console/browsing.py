@@ -26,8 +26,27 @@ const done = arguments[arguments.length - 1];
 axe.run(document, {resultTypes: ["violations"]}).then(found => done(found.violations.map(
     violation => [violation.id, violation.nodes.map(node => node.html.slice(0, 200))])));
 """
+FOCUSABLE = """
+const places = "a[href], button, input, select, textarea, summary, [tabindex]";
+const chosen = ({name}) => document.querySelector(`input[type=radio][name="${name}"]:checked`);
+const tabbable = () => [...document.querySelectorAll(places)].filter((each) => !each.disabled
+  && each.tabIndex >= 0 && each.type !== "hidden" && each.checkVisibility({checkVisibilityCSS: true})
+  && !(each.type === "radio" && !each.checked && chosen(each)));
+const text = (each) => (each.ariaLabel || each.textContent || each.value).trim().slice(0, 60);
+const words = (each) => [each.localName, each.name || "", text(each)].join(" ");
+"""
+"""What the key Tab goes to, in the order of the document, and how a test names it."""
+OUT_OF_ORDER = f"""{FOCUSABLE}
+const shown = tabbable().filter((each) => !each.matches(".skip"));
+const boxes = shown.map((each) => each.getBoundingClientRect());
+return shown.filter((each, at) => at && boxes[at].bottom <= boxes[at - 1].top).map(words);
+"""
+"""What comes after something in the order of the document, and stands above it."""
+TOO_WIDE = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
 LOOKS = (("light", 1400), ("dark", 360))
 """The looks that a page is checked in: both themes, both widths."""
+MAGNIFIED = 320
+"""The width in CSS pixels of a window of 1,280 at 400 % zoom, to which a page has to reflow."""
 OTHER_LOOKS = (("light", 360), ("dark", 1400))
 """Those of which pictures are kept besides in thorough runs, of each page once."""
 SCREENS = Path(os.environ.get("SILTSTONE_SCREENS", "build/screens"))
@@ -50,7 +69,8 @@ def violations(browser: webdriver.Chrome, axe: str) -> Any:
 
 
 def keep(browser: webdriver.Chrome, axe: str, name: str, *, is_page: bool = False) -> None:
-    """The page, as it stands, has no barrier and is no wider than the window; pictures of it are kept.
+    """The page, as it stands, has no barrier, is no wider than the window, at 400 % zoom neither, and what
+    has the focus in turn stands in that order; pictures of it are kept.
 
     axe-core looks at it in one of ``LOOKS``, by the name, which takes half of a second, in thorough runs in
     both. ``is_page``: it is a page as it opens, not one of its states, and shown in both looks.
@@ -60,9 +80,12 @@ def keep(browser: webdriver.Chrome, axe: str, name: str, *, is_page: bool = Fals
         look(browser, theme, width)
         if (theme, width) in checked:
             assert violations(browser, axe) == [], (name, theme, width)
-        wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        assert browser.execute_script(wide) <= 0, f"{name} is wider than {width} px"
+        assert browser.execute_script(TOO_WIDE) <= 0, f"{name} is wider than {width} px"
+        assert browser.execute_script(OUT_OF_ORDER) == [], (name, width)
         browser.save_screenshot(str(SCREENS / f"{name}-{theme}-{width}.png"))
+    if is_page or THOROUGH:
+        look(browser, LOOKS[0][0], MAGNIFIED)
+        assert browser.execute_script(TOO_WIDE) <= 0, f"{name} at 400 %"
     for theme, width in OTHER_LOOKS if is_page and THOROUGH else ():
         look(browser, theme, width)
         browser.save_screenshot(str(SCREENS / f"{name}-{theme}-{width}.png"))

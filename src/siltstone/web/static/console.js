@@ -8,18 +8,20 @@ document.addEventListener("htmx:before:request", (event) => {
   const isBusy = live && live.querySelector("input:checked, input:not([type=checkbox]):focus, select:focus, textarea:focus");
   if (document.hidden || isBusy) event.preventDefault();
 });
-// When a part of the page was replaced, the focus is on the same link again, and what was open or scrolled still is.
+// When a part of the page was replaced, the focus is on the same link, button or field again, and what was open or scrolled still is.
 const states = [["details", "open"], [".scroll", "scrollLeft"]], all = (selector) => [...document.querySelectorAll(`#live ${selector}`)];
-let focused = null, kept = [[], []];
+const same = (one) => [one.tagName, one.getAttribute("href"), one.form?.getAttribute("action"), one.name, one.value, one.ariaLabel, one.matches("button, summary") && one.textContent].join();
+const likes = (one) => all(one.localName).filter((each) => same(each) === same(one));
+let focused = null, place = 0, kept = [[], []];
 document.addEventListener("htmx:before:swap", () => {
   const active = document.activeElement;
-  focused = active && active.closest("#live") ? active.getAttribute("href") : null;
+  focused = active && active.closest("#live") ? active : null;
+  place = focused ? likes(focused).indexOf(focused) : 0;
   kept = states.map(([selector, name]) => all(selector).map((element) => element[name]));
 });
 document.addEventListener("htmx:after:swap", () => {
   states.forEach(([selector, name], at) => all(selector).forEach((element, index) => { if (index in kept[at]) element[name] = kept[at][index]; }));
-  const link = all("a").find((each) => each.getAttribute("href") === focused);
-  if (focused && link) link.focus({ preventScroll: true });
+  if (focused) likes(focused)[place]?.focus({ preventScroll: true });
   begin();
 });
 function connection(isLost) {

@@ -23,7 +23,7 @@ function plot(figure) {
   const chart = new uPlot({
     width: figure.clientWidth, height: 240, legend: { show: false }, hooks: { draw: [draw] }, series: [{}, ...series],
     tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"), scales: { y: { range: (_, low, high) => [0, high] } },
-    padding: [null, 36, null, null], axes: [{ ...axis, space: 70, values: "{YYYY}-{MM}-{DD}\n{HH}:{mm}:{ss}" }, { ...axis, size: 80, values: (_, values) => values.map(size) }],
+    padding: [null, 36, null, null], axes: [{ ...axis, space: 90, values: "{YYYY}-{MM}-{DD}\n{HH}:{mm}:{ss}" }, { ...axis, size: 80, values: (_, values) => values.map(size) }],
   }, [column("at").map((at) => at / 1000), column("before"), column("after")], figure.querySelector(".plot"));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => chart.redraw(false));
   new ResizeObserver(() => chart.setSize({ width: figure.clientWidth, height: 240 })).observe(figure);
