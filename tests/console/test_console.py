@@ -3,9 +3,11 @@ on any page, two widths, light and dark, script off."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -146,32 +148,49 @@ REFUSALS = {
 """By state of a server the pages on which it says what may not be done, and its words."""
 
 
+@contextlib.contextmanager
+def visited_as(browser: webdriver.Chrome, folder: Path, state: str) -> Iterator[str]:
+    """The URL of a server whose visitor has the role ``state``, or that is read-only."""
+    token = hashlib.sha256(b"secret").hexdigest()
+    (folder / "users").write_text(f"ada:{state}:sha256${token}\n")
+    settings = {"siltstone.http.auth": "basic", "siltstone.http.users": str(folder / "users")}
+    headers = {"Authorization": "Bearer secret"}
+    if state == "read-only":
+        settings, headers = {"siltstone.http.read.only": "true"}, {}
+    options = ServeOptions(paths=(folder / "logs",), engine="process", creates=True, settings=settings)
+    with Served(options) as served:
+        for topic in ("users", "lagged", "audit"):
+            served.opened().topics.create(topic, 1, {"cleanup.policy": "compact"})
+            served.opened().send(topic, b"1", key=b"a", partition=0)
+        browser.execute_cdp_cmd("Network.enable", {})
+        browser.execute_cdp_cmd("Network.setExtraHTTPHeaders", {"headers": headers})
+        try:
+            yield from running(served)
+        finally:
+            browser.execute_cdp_cmd("Network.setExtraHTTPHeaders", {"headers": {}})
+    browser.get_log("browser")  # of pages that were refused
+
+
 @pytest.mark.parametrize("state", REFUSALS)
 def test_pages_of_lower_roles_have_no_barrier(
     browser: webdriver.Chrome, tmp_path: Path, axe: str, state: str
 ) -> None:
-    token = hashlib.sha256(b"secret").hexdigest()
-    (tmp_path / "users").write_text(f"ada:viewer:sha256${token}\n")
-    settings = {
-        "read-only": {"siltstone.http.read.only": "true"},
-        "viewer": {"siltstone.http.auth": "basic", "siltstone.http.users": str(tmp_path / "users")},
-    }[state]
-    options = ServeOptions(paths=(tmp_path / "logs",), engine="process", creates=True, settings=settings)
-    with Served(options) as served:
-        served.opened().topics.create("users", 1, {"cleanup.policy": "compact"})
-        served.opened().send("users", b"1", key=b"a", partition=0)
-        browser.execute_cdp_cmd("Network.enable", {})
-        headers = {"Authorization": "Bearer secret"} if state == "viewer" else {}
-        browser.execute_cdp_cmd("Network.setExtraHTTPHeaders", {"headers": headers})
-        try:
-            for url in running(served):
-                for name, (path, words) in REFUSALS[state].items():
-                    browser.get(url + path)
-                    assert words in text_of(browser), (name, text_of(browser))
-                    keep(browser, axe, f"{state}-{name}")
-        finally:
-            browser.execute_cdp_cmd("Network.setExtraHTTPHeaders", {"headers": {}})
-    browser.get_log("browser")  # of the page that was refused
+    with visited_as(browser, tmp_path, state) as url:
+        for name, (path, words) in REFUSALS[state].items():
+            browser.get(url + path)
+            assert words in text_of(browser), (name, text_of(browser))
+            keep(browser, axe, f"{state}-{name}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("state", ["read-only", "viewer", "reader", "editor", "admin"])
+def test_no_page_has_a_barrier_for_any_role(
+    browser: webdriver.Chrome, tmp_path: Path, axe: str, state: str
+) -> None:
+    with visited_as(browser, tmp_path, state) as url:
+        for name, path in PAGES.items():
+            browser.get(url + path)
+            keep(browser, axe, f"{state}-{name}")
 
 
 def test_a_full_audit_log_is_shown_without_a_barrier(

@@ -111,6 +111,15 @@ def _sent(client: TestClient, path: str, form: dict[str, str]):  # type: ignore[
     return client.post(f"/ui/{path}", data=form, follow_redirects=False)
 
 
+@pytest.mark.parametrize("path", ["topics/users/configuration", "selected?topic=users&action=settings"])
+def test_a_check_of_a_wrong_value_marks_the_field(served: Served, path: str) -> None:
+    answer = client_of(served).get(f"/ui/{path}", params={"name": "segment.ms", "value": "soon"})
+    checked(answer.text)
+    assert re.search('name="value" aria-invalid="true" aria-describedby="wrong" autofocus', answer.text)
+    (beside,) = re.findall(r'id="wrong">(.*?)</', answer.text)
+    assert "pass a whole number" in html.unescape(beside)
+
+
 def test_a_topic_that_another_user_has_changed_is_not_deleted(served: Served) -> None:
     client = client_of(served)
     page = client.get("/ui/topics/users/configuration").text

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Form, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from siltstone.base.config import find_topic_key
+from siltstone.base.config import find_topic_key, parse_topic_config
 from siltstone.base.config_table import TOPIC_KEYS
 from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.commands import administration, console
@@ -112,6 +112,11 @@ def selected(request: Request, served: Here, selection: Annotated[Selection, Que
         find_topic_key(selection.name)
     except UsageError as error:
         return _selected(request, served, selection.model_copy(update={"name": "cleanup.policy"}), str(error))
+    if selection.action == "settings" and selection.value and not selection.default:
+        try:
+            parse_topic_config({selection.name: selection.value}, selection.name)
+        except UsageError as error:
+            return _selected(request, served, selection, str(error), "value")
     return _selected(request, served, selection)
 
 

@@ -171,7 +171,6 @@ def configuration(
     except UsageError as error:
         problem, form, key = str(error), SettingForm(), find_topic_key(SettingForm().name)
     previewed, refusal = _previewed(served, topic, key.name, form)
-    problem = problem or refusal
     settings = settings_of_topic(served.settings_of(topic), everything=True)
     description = served.describe(topic)
     own, partitions = description.config, len(description.partitions)
@@ -184,8 +183,8 @@ def configuration(
         "configuration.html",
         topic,
         "configuration",
-        problem=problem,
-        wrong=wrong or "",
+        problem=problem or refusal,
+        wrong=wrong or ("value" if refusal and not problem else ""),
         settings=settings,
         own=own,
         docs={key.name: key for key in TOPIC_KEYS},
