@@ -37,6 +37,7 @@ PAGES = {
     "wrong-preview": "/ui/topics/users/configuration?name=segment.ms&value=soon",
     "why": "/ui/topics/users/why/0/756",
     "history": "/ui/topics/users/history",
+    "consumers": "/ui/topics/users/consumers",
     "produce": "/ui/topics/users/produce",
     "queue": "/ui/cleaner",
     "runs": "/ui/cleaner/runs",
@@ -210,6 +211,20 @@ def test_a_full_audit_log_is_shown_without_a_barrier(
         until(browser, lambda: "not recorded" in text_of(browser) and "No space left" in text_of(browser))
         keep(browser, axe, f"audit-full-{name}")
     browser.get_log("browser")  # of what was refused
+
+
+def test_a_hidden_tab_asks_nothing(browser: webdriver.Chrome, looking: str) -> None:
+    """A poll is begun by the script's own event; whether htmx asks is seen in what the browser has loaded."""
+    poll = "document.getElementById('live').dispatchEvent(new CustomEvent('every'))"
+    hide = "Object.defineProperty(document, 'hidden', {value: true, configurable: true})"
+    loaded = "return performance.getEntriesByType('resource').length"
+    browser.get(f"{looking}/ui/topics")
+    browser.execute_script(hide)
+    before = browser.execute_script(loaded)
+    browser.execute_async_script(f"{poll}; setTimeout(arguments[0], 300)")
+    assert browser.execute_script(loaded) == before
+    browser.execute_script(f"delete document.hidden; {poll}")
+    until(browser, lambda: browser.execute_script(loaded) > before)
 
 
 def test_a_server_that_is_gone_is_shown_on_the_page(

@@ -30,6 +30,7 @@ READS = [
     "/ui/topics/users",
     "/ui/topics/users/records",
     "/ui/topics/users/configuration",
+    "/ui/topics/users/consumers",
     "/ui/topics/users/why/0/0",
     "/ui/groups",
 ]

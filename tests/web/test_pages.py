@@ -36,10 +36,10 @@ LISTS = (
     "/ui/topics /ui/cleaner /ui/cleaner/runs /ui/cleaner/uncleanable /ui/cleaner/savings /ui/broker "
     "/ui/directories /ui/directories/0 /ui/groups /ui/transactions /ui/changes /ui/jobs /ui/api "
     "/ui/clients /ui/clients/requests "
-    "/ui/topics/users/history"
+    "/ui/topics/users/history /ui/topics/users/consumers"
 ).split()
 PAGES = [*LISTS, "/ui/", "/ui/help", "/ui/new-topic", "/ui/selected?topic=users&action=clean"]
-TABS = ["", "/records", "/configuration", "/history", "/produce"]
+TABS = ["", "/records", "/configuration", "/history", "/consumers", "/produce"]
 
 
 @pytest.fixture(scope="module")
@@ -747,6 +747,29 @@ def test_a_list_has_pages(looking: tuple[Served, TestClient]) -> None:
 
 
 # The broker's page.
+
+
+def test_a_topic_has_the_groups_that_read_it(looking: tuple[Served, TestClient]) -> None:
+    _, client = looking
+    every = client.get("/ui/groups?format=json").json()
+    topics = {row["log"].rpartition("-")[0] for row in every}
+    for topic in topics:
+        rows = client.get(f"/ui/topics/{topic}/consumers?format=json").json()
+        expected = [row for row in every if row["log"].rpartition("-")[0] == topic]
+        assert [(row["group"], f"{topic}-{row['partition']}", row["lag"]) for row in rows] == [
+            (row["group"], row["log"], row["lag"]) for row in expected
+        ]
+        text = client.get(f"/ui/topics/{topic}/consumers").text
+        checked(text)
+        assert all(row["group"] in text for row in rows)
+    without = next(name for name in client.get("/ui/topics?format=json").json() if name["name"] not in topics)
+    text = client.get(f"/ui/topics/{without['name']}/consumers").text
+    assert "No group has committed an offset of this topic" in text
+
+
+def test_where_no_group_is_kept_a_topics_consumers_say_so(served: Served, client: TestClient) -> None:
+    assert "where a broker keeps its groups" in client.get("/ui/topics/users/consumers").text
+    assert client.get("/ui/topics/nobody/consumers").status_code == 404
 
 
 def test_the_log_cleaners_switch_is_saved_and_waits_for_the_restart(

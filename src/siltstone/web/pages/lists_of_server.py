@@ -1,4 +1,5 @@
-"""Lists of what a server knows beside topics: consumer groups, open transactions, the audit log, jobs."""
+"""Lists of what a server knows beside topics: consumer groups, of all topics or of one, open transactions,
+the audit log, jobs."""
 
 from __future__ import annotations
 
@@ -38,6 +39,17 @@ GROUPS: tuple[Column[Committed], ...] = (
     Column(name="end", title="end", value=lambda row: row[1].log_end_offset, is_number=True),
     Column(name="lag", title="lag", value=lambda row: row[1].lag, is_number=True),
     Column(name="commit_ms", title="last commit (UTC)", value=lambda row: row[1].commit_timestamp),
+)
+_OF_TOPIC = {"group", "state", "members", "committed", "end", "lag", "commit_ms"}
+CONSUMERS: tuple[Column[Committed], ...] = (
+    *(column for column in GROUPS[:4] if column.name in _OF_TOPIC),
+    Column(
+        name="partition",
+        title="partition",
+        value=lambda row: row[1].topic_partition.partition,
+        is_number=True,
+    ),
+    *(column for column in GROUPS[4:] if column.name in _OF_TOPIC),
 )
 TRANSACTIONS: tuple[Column[OpenTransaction], ...] = (
     Column(name="log", title="log", value=lambda row: f"{row.topic}-{row.partition}"),
@@ -125,6 +137,30 @@ def groups(request: Request, served: Here, parameters: Parameters) -> Response:
     empty = [group for group in groups if not group.offsets]
     return list_page(
         request, served, "groups.html", "groups", GROUPS, rows, parameters, notes=notes, without_offsets=empty
+    )
+
+
+@router.get("/topics/{topic}/consumers", dependencies=[VIEWER, READING])
+def consumers(request: Request, served: Here, topic: str, parameters: Parameters) -> Response:
+    """The consumer groups that have committed offsets of a topic, a row for each partition."""
+    row = served.catalogue.topic(topic)
+    groups, notes = console.groups(served)
+    return list_page(
+        request,
+        served,
+        "consumers.html",
+        f"consumers-{topic}",
+        CONSUMERS,
+        [
+            (group, offset)
+            for group in groups
+            for offset in group.offsets
+            if offset.topic_partition.topic == topic
+        ],
+        parameters,
+        topic=row,
+        tab="consumers",
+        notes=notes,
     )
 
 
