@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
@@ -13,8 +14,9 @@ from siltstone.commands import administration, server_metrics
 from siltstone.commands.catalogue import Listing, list_topics
 from siltstone.commands.changes import Actor
 from siltstone.commands.metrics import MetricFamily
-from siltstone.commands.served import Served
+from siltstone.commands.served import Served, ServeOptions
 from siltstone.commands.watch import NOT_READ
+from tests.support.golden_sets import unpack_broker
 from tests.support.pages import named_in_rows, sections
 from tests.web.conftest import client_of
 
@@ -100,6 +102,34 @@ def test_logs_have_a_series_a_partition_and_above_the_bound_a_sum_a_topic(
     assert client.get("/metrics?partitions=some").status_code == 400
     accepted = client.get("/metrics", headers={"Accept": "application/openmetrics-text"}).text
     assert any(family.name == "siltstone_log_records" for family in openmetrics_families(accepted))
+
+
+def test_the_lags_of_groups_and_ends_of_logs_have_the_names_of_kafkas_exporter(
+    served: Served, tmp_path: Path
+) -> None:
+    values = values_of(client_of(served).get("/metrics").text)
+    assert values["kafka_topic_partition_current_offset", "users", "0"] == 1
+    assert values["kafka_topic_partition_oldest_offset", "users", "0"] == 0
+    with Served(ServeOptions(paths=unpack_broker(tmp_path / "broker"), is_look=True)) as looking:
+        looking.cataloguer.refresh()
+        client = client_of(looking)
+        client.get("/metrics")
+        looking.scans.wait("groups")
+        families = {each.name: each for each in text_string_to_metric_families(client.get("/metrics").text)}
+        rows = client.get("/ui/groups?format=json").json()
+    for name, key in (
+        ("kafka_consumergroup_lag", "lag"),
+        ("kafka_consumergroup_current_offset", "committed"),
+    ):
+        found = {
+            (sample.labels["consumergroup"], f"{sample.labels['topic']}-{sample.labels['partition']}"): (
+                sample.value
+            )
+            for sample in families[name].samples
+        }
+        expected = {(row["group"], row["log"]): row[key] for row in rows if row["lag"] is not None}
+        assert found == expected and found
+    assert not families["kafka_topic_partition_current_offset"].samples
 
 
 def test_changes_of_settings_are_counted_by_outcome(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ import numpy.typing as npt
 
 import siltstone
 from siltstone.base import files
+from siltstone.commands import console
 from siltstone.commands.catalogue import UNKNOWN, Catalogue
 from siltstone.commands.changes import DONE, FAILED, INTERRUPTED
+from siltstone.commands.groups import ConsumerGroup
 from siltstone.commands.metrics import MetricFamily
 from siltstone.commands.served import Served
+from siltstone.log.names import TopicPartition
 from siltstone.runtime.manager import FREE_BYTES, LOG_HELP, USED_BYTES, LogManager, log_figures
 from siltstone.runtime.metrics import Sample, samples_of
 
@@ -40,6 +44,16 @@ _LOG_HELP = {
         "By how many seconds the oldest dirty record is over max.compaction.lag.ms; of a topic: the most."
     ),
 }
+_EXPORTER_OFFSETS = {
+    "kafka_topic_partition_oldest_offset": ("kafka_log_log_logstartoffset", "The first offset of the log."),
+    "kafka_topic_partition_current_offset": ("kafka_log_log_logendoffset", "The end offset of the log."),
+}
+"""kafka_exporter's names of two gauges of a log, for its dashboards; it has them by partition only."""
+_GROUP_HELP = {
+    "kafka_consumergroup_current_offset": "The offset that a consumer group has committed.",
+    "kafka_consumergroup_lag": "By how many offsets a consumer group is behind the end of a log.",
+}
+"""kafka_exporter's, too."""
 
 
 def server_samples(served: Served) -> list[Sample]:
@@ -74,11 +88,14 @@ def _directory_samples(catalogue: Catalogue) -> list[Sample]:
 def log_metrics(served: Served, *, all_partitions: bool = False) -> list[MetricFamily]:
     """The gauges of the logs, then the broker's counters by topic. A gauge has a value for each partition, or
     for each topic if there are more than ``PARTITIONS_MAX`` partitions, unless ``all_partitions``. A value
-    that is not known is left out."""
+    that is not known is left out. Those of consumer groups are of the last time that they were read; the
+    first page may lack them."""
     catalogue = served.catalogue
     by_partition = all_partitions or len(catalogue.watched) <= PARTITIONS_MAX
     families = [] if served.manager is None else _open_log_metrics(served.manager, by_partition=by_partition)
+    families += _exporter_offsets(families if by_partition else [])
     families += _catalogue_metrics(catalogue, by_partition=by_partition)
+    families += _group_metrics(served)
     return families if served.clients is None else families + served.clients.topic_metrics()
 
 
@@ -98,6 +115,40 @@ def _open_log_metrics(manager: LogManager, *, by_partition: bool) -> list[Metric
     return [
         MetricFamily(name=name, help=meaning, labels=list(figures_by_labels), values=values)
         for (name, meaning), values in zip(LOG_HELP.items(), columns, strict=False)
+    ]
+
+
+def _exporter_offsets(families: Sequence[MetricFamily]) -> list[MetricFamily]:
+    """The gauges of open logs by the names of ``_EXPORTER_OFFSETS``; their values are shared."""
+    of_kafka = {family.name: family for family in families}
+    none = MetricFamily(name="", help="", labels=[], values=[])
+    return [
+        replace(of_kafka.get(kafkas, none), name=name, help=meaning)
+        for name, (kafkas, meaning) in _EXPORTER_OFFSETS.items()
+    ]
+
+
+def _group_metrics(served: Served) -> list[MetricFamily]:
+    """What consumer groups have committed, and their lags, of each partition that they have committed: found
+    in the background (``scans``), as __consumer_offsets is read for it."""
+    groups = list[ConsumerGroup]()
+    if console.CONSUMER_OFFSETS in served.catalogue.topics:
+        found = served.scans.of("groups", lambda report: console.groups(served)[0]).found
+        groups = found or groups
+    offsets = [
+        (_group_label(group.name, offset.topic_partition), offset)
+        for group in groups
+        for offset in group.offsets
+        if offset.current_offset is not None and offset.lag is not None
+    ]
+    labels = [label for label, _ in offsets]
+    values = (
+        [offset.current_offset or 0 for _, offset in offsets],
+        [offset.lag or 0 for _, offset in offsets],
+    )
+    return [
+        MetricFamily(name=name, help=meaning, labels=labels, values=column)
+        for (name, meaning), column in zip(_GROUP_HELP.items(), values, strict=True)
     ]
 
 
@@ -136,6 +187,12 @@ def _catalogue_metrics(catalogue: Catalogue, *, by_partition: bool) -> list[Metr
 def partition_label(topic: str, partition: int) -> str:
     """The labels of a partition's series, as Prometheus writes them."""
     return f'{{partition="{partition}",topic="{_escaped(topic)}"}}'
+
+
+def _group_label(group: str, where: TopicPartition) -> str:
+    """The labels of a group's series of a partition."""
+    partition = f'partition="{where.partition}",topic="{_escaped(where.topic)}"'
+    return f'{{consumergroup="{_escaped(group)}",{partition}}}'
 
 
 def topic_label(topic: str) -> str:
