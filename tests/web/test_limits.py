@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import http.client
 import urllib.request
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -194,6 +196,32 @@ def test_nothing_holds_a_connection_that_is_closed(
         gc.collect()
         wait_for(lambda: [each() for each in made] == [None] * 3)
     finally:
+        server.stop()
+
+
+def test_connections_beyond_the_limit_are_answered_with_503_until_one_is_closed(
+    properties: Path, open_served: Callable[..., Served], wait_for: Callable[[Callable[[], bool]], None]
+) -> None:
+    properties.write_text("siltstone.http.connections.max=2\n")
+    server = WebServer(open_served(), ["http://127.0.0.1:0"])
+    server.start()
+    address = server.urls[0].removeprefix("http://")
+
+    def status(connection: http.client.HTTPConnection) -> int:
+        connection.request("GET", "/healthz")
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+
+    try:
+        kept = [http.client.HTTPConnection(address) for _ in range(2)]
+        assert [status(connection) for connection in kept] == [200, 200]
+        assert status(http.client.HTTPConnection(address)) == 503
+        kept[0].close()
+        wait_for(lambda: status(http.client.HTTPConnection(address)) == 200)
+    finally:
+        for connection in kept:
+            connection.close()
         server.stop()
 
 

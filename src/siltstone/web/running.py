@@ -178,7 +178,8 @@ class WebServer:
                 server_header=False,
                 proxy_headers=False,
                 lifespan="off",
-                limit_concurrency=config.integer("siltstone.http.connections.max"),
+                # uvicorn counts the connection that asks, and refuses it from this number on.
+                limit_concurrency=config.integer("siltstone.http.connections.max") + 1,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=SHUTDOWN_SECONDS,
                 **options,  # type: ignore[arg-type]

@@ -1,0 +1,75 @@
+"""Jobs run two at a time, wait in their order, are refused when too many wait, and are forgotten when old."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from siltstone.base.clock import SystemClock
+from siltstone.base.errors import BusyError, UnknownJobError, UsageError
+from siltstone.commands import jobs as jobs_module
+from siltstone.commands.jobs import CANCELLED, CONCURRENT_JOBS, DONE, FAILED, QUEUED, RUNNING, Jobs, Progress
+
+SECONDS = 30
+
+
+@pytest.fixture
+def jobs() -> Iterator[Jobs]:
+    with Jobs(SystemClock()) as opened:
+        yield opened
+
+
+def test_two_run_at_a_time_and_the_others_wait(jobs: Jobs) -> None:
+    assert CONCURRENT_JOBS == 2
+    begun, release = threading.Semaphore(0), threading.Event()
+
+    def work(progress: Progress) -> str:
+        begun.release()
+        assert release.wait(SECONDS)
+        return "done"
+
+    submitted = [jobs.submit("clean", f"topic-{number}", "ada", work).id for number in range(4)]
+    for _ in range(2):
+        assert begun.acquire(timeout=SECONDS)
+    assert [jobs.get(job).state for job in submitted] == [RUNNING, RUNNING, QUEUED, QUEUED]
+    with pytest.raises(BusyError, match="waits or runs already"):
+        jobs.submit("clean", "topic-3", "ada", work)
+    assert jobs.cancel(submitted[3]).state == CANCELLED
+    release.set()
+    assert [jobs.wait(job, SECONDS).state for job in submitted] == [DONE, DONE, DONE, CANCELLED]
+    assert jobs.get(submitted[0]).result == "done"
+
+
+def test_too_many_are_refused_and_old_ones_forgotten(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs_module, "UNFINISHED_MAX", 3)
+    monkeypatch.setattr(jobs_module, "REMEMBERED_JOBS", 3)
+    release = threading.Event()
+    first = [
+        jobs.submit("clean", f"topic-{number}", "-", lambda _: release.wait(SECONDS)).id
+        for number in range(3)
+    ]
+    with pytest.raises(BusyError, match="3 jobs wait or run already"):
+        jobs.submit("clean", "another", "-", lambda _: None)
+    release.set()
+    for job in first:
+        jobs.wait(job, SECONDS)
+    later = [jobs.wait(jobs.submit("clean", "again", "-", lambda _: None).id, SECONDS).id for _ in range(2)]
+    assert [job.id for job in jobs.all()] == [*reversed(later), first[2]]
+    with pytest.raises(UnknownJobError):
+        jobs.get(first[0])
+
+
+def test_a_failure_is_the_jobs_error_and_stops_no_other(jobs: Jobs) -> None:
+    def refuse(progress: Progress) -> None:
+        raise UsageError("it is not possible", advice="do it otherwise")
+
+    def break_down(progress: Progress) -> None:
+        raise RuntimeError("a bug")
+
+    failed = [jobs.wait(jobs.submit("x", str(work), "-", work).id, SECONDS) for work in (refuse, break_down)]
+    assert [job.state for job in failed] == [FAILED, FAILED]
+    assert "it is not possible" in (failed[0].error or "") and failed[1].error == "RuntimeError: a bug"
+    assert all(job.ended_ms is not None for job in failed)
+    assert jobs.wait(jobs.submit("x", "y", "-", lambda _: 1).id, SECONDS).state == DONE
