@@ -19,6 +19,7 @@ from starlette.testclient import TestClient
 
 from siltstone import web
 from siltstone.base.clock import SystemClock
+from siltstone.base.errors import UsageError
 from siltstone.commands import browsing
 from siltstone.commands.clients import NO_BROKER
 from siltstone.commands.latest_keys import LatestViews
@@ -747,6 +748,45 @@ def test_a_list_has_pages(looking: tuple[Served, TestClient]) -> None:
 
 
 # The broker's page.
+
+
+def test_how_records_are_decoded_is_remembered_for_each_topic(served: Served, client: TestClient) -> None:
+    served.opened().topics.create("users2", 1, {})
+    served.opened().send("users2", b"1", key=b"a", partition=0)
+    served.cataloguer.refresh()
+    chosen = "<option selected>{}</option>"
+    path = "/ui/topics/users/records"
+    assert chosen.format("hex") not in client.get(path).text
+    asked = client.get(f"{path}?key_decoding=hex&value_decoding=base64")
+    assert "; Path=/ui/topics/users/records; SameSite=strict" in asked.headers["set-cookie"]
+    text = client.get(f"{path}?position=start").text
+    assert chosen.format("hex") in text and chosen.format("base64") in text and ">61</" in text
+    assert chosen.format("hex") not in client.get("/ui/topics/users2/records").text
+    assert "set-cookie" not in client.get(f"{path}?key_decoding=hex&value_decoding=base64").headers
+    client.get(f"{path}?key_decoding=auto&value_decoding=auto")
+    assert chosen.format("hex") not in client.get(path).text
+    refused = client.get(f"{path}?key_decoding=no&value_decoding=auto")
+    assert refused.status_code == 400 and "set-cookie" not in refused.headers
+    for cookie in ("no.auto", "hex", "", "<b>.hex", "." * 5000):
+        kept = client.get(path, headers={"Cookie": f"siltstone-decoding={cookie}"})
+        assert kept.status_code == 200 and chosen.format("hex") not in kept.text
+
+
+def test_a_job_that_failed_says_where_to_try_again(
+    served: Served, client: TestClient, wait_for: Callable[[Callable[[], bool]], None]
+) -> None:
+    def fail(progress: object) -> None:
+        raise UsageError("the work was not possible", advice="do it another way")
+
+    for kind in ("clean", "empty", "erase-key"):
+        served.jobs.wait(served.jobs.submit(kind, "users", "-", fail).id, 30)
+    text = client.get("/ui/jobs").text
+    checked(text)
+    for tab in ("", "/empty", "/erase"):
+        assert (
+            f'the work was not possible; do it another way <a href="/ui/topics/users{tab}">try again</a>'
+            in text
+        )
 
 
 def test_a_topic_has_the_groups_that_read_it(looking: tuple[Served, TestClient]) -> None:

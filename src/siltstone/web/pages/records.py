@@ -39,6 +39,8 @@ from siltstone.web.rest.tail import opened_stream
 router = APIRouter(prefix="/ui/topics")
 TEXT_MAX = 16 << 10
 """Characters of a key, a value or a header that are shown, fewer where the page would get too large."""
+DECODING_COOKIE = "siltstone-decoding"
+"""Has ``KEYS.VALUES``, how the user has last decoded the records of one topic, whose path it has."""
 
 
 @router.get("/{topic}/records", dependencies=[READER, READING])
@@ -46,6 +48,7 @@ def records(
     request: Request, served: Here, latest: Latest, topic: str, parameters: Annotated[RecordForm, Query()]
 ) -> Response:
     """Records: the last ones, those from an offset on, or those that are found."""
+    parameters, decoding = _with_decoding(request, parameters)
     page, problem, wrong, status, equivalents = None, None, "", 200, list[str]()
     try:
         url = f"/api/v1/topics/{path(topic)}/records?{query_text(parameters.api_parameters())}"
@@ -79,7 +82,27 @@ def records(
 
     html = within_bytes(render, TEXT_MAX)
     # A page that shows damage of the log has the status 200, too: the page itself has not failed.
-    return page_response(request, html) if status in (200, 500) else HTMLResponse(html, status)
+    is_whole = status in (200, 500)
+    response = page_response(request, html) if is_whole else HTMLResponse(html, status)
+    if decoding and not problem:
+        response.set_cookie(
+            DECODING_COOKIE, decoding, samesite="strict", path=f"/ui/topics/{path(topic)}/records"
+        )
+    return response
+
+
+def _with_decoding(request: Request, parameters: RecordForm) -> tuple[RecordForm, str]:
+    """The form with the decoding that the browser remembers of this topic, if the request names none; and
+    what it is to remember now, "" for no change."""
+    asked = parameters.model_fields_set & {"key_decoding", "value_decoding"}
+    kept = request.cookies.get(DECODING_COOKIE, "")
+    if asked:
+        now = f"{parameters.key_decoding}.{parameters.value_decoding}"
+        return parameters, now if now != (kept or "auto.auto") else ""
+    key, _, value = kept.partition(".")
+    if key not in DECODINGS or value not in DECODINGS:
+        return parameters, ""
+    return parameters.model_copy(update={"key_decoding": key, "value_decoding": value}), ""
 
 
 @router.get("/{topic}/records:tail", dependencies=[READER], response_class=StreamingResponse)
