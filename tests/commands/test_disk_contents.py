@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,22 @@ def test_all_bytes_of_the_directory_are_counted_by_kind(served: Served) -> None:
     assert contents.in_use
     assert contents.total_bytes is not None and contents.used_bytes is not None
     assert 0 < contents.used_bytes <= contents.total_bytes
+
+
+@pytest.mark.parametrize("is_look", [False, True])
+def test_a_log_with_the_id_of_another_topic_is_named(tmp_path: Path, is_look: bool) -> None:
+    options = ServeOptions(paths=(tmp_path / "logs",), engine="process", creates=True)
+    with Served(options) as served:
+        for topic in ("whole", "damaged", "other"):
+            served.opened().topics.create(topic, 1, {})
+    for topic, text in (("other", f"version: 0\ntopic_id: {'A' * 21}Q\n"), ("damaged", "version: 7\n")):
+        (tmp_path / "logs" / f"{topic}-0" / "partition.metadata").write_text(text)
+    with Served(replace(options, is_look=is_look)) as served:
+        served.cataloguer.refresh()
+        found = {left.path: left.why for left in contents_of(served, served.paths[0]).left_overs}
+    assert set(found) == {"other-0", "damaged-0"}
+    assert f"its topic id is {'A' * 21}Q, but " in found["other-0"]
+    assert "it has no version 0 with a topic id" in found["damaged-0"]
 
 
 def test_logs_are_sorted_and_filtered(served: Served) -> None:

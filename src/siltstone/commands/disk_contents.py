@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.base import files
-from siltstone.base.errors import UsageError
+from siltstone.base.errors import CorruptFileError, UsageError
 from siltstone.commands import console
 from siltstone.commands.listing import LongList
 from siltstone.commands.row_texts import RowTexts
@@ -33,6 +33,7 @@ from siltstone.commands.scans import LastScan, Report, no_report
 from siltstone.commands.served import Served
 from siltstone.log import names
 from siltstone.log.names import parse_partition, parse_segment_file
+from siltstone.runtime.topics import TopicSettings
 
 SEGMENTS, INDEXES, LEDGERS = "segments", "indexes", "compacted ledgers"
 LEFT_OVERS, DELETED_TOPICS = "left-overs of swaps and cleanings", "deleted topics"
@@ -65,8 +66,8 @@ class LogOnDisk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOver:
-    """A file or folder that is no part of a log: its path in the directory, its bytes, and why it is
-    there."""
+    """A file or folder that is no part of a log of its topic: its path in the directory, its bytes, and why
+    it is there."""
 
     path: str
     bytes: int
@@ -133,16 +134,17 @@ def last_scan(served: Served, number: int) -> LastScan[DirectoryContents]:
 
 
 def contents_of(served: Served, path: Path, report: Report = no_report) -> DirectoryContents:
-    """The contents of a directory, the largest log first. Raises OSError if it cannot be listed."""
+    """The contents of a directory, the largest log first. Raises SiltstoneError, OSError if it cannot be
+    read."""
     contents = outline(served, path)
     if contents.offline is not None:
         return contents
-    entries = list(files.entries(path))
+    settings, entries = served.snapshot().settings, list(files.entries(path))
     for number, entry in enumerate(entries):
         report(number, len(entries))
         with contextlib.suppress(FileNotFoundError):  # deleted or renamed meanwhile
             if entry.is_directory and parse_partition(entry.name) is not None:
-                _add_log(contents, path, entry.name)
+                _add_log(contents, path, entry.name, settings)
             else:
                 _add_other(contents, path, entry)
     contents.logs.sort(key=lambda log: -log.bytes)
@@ -176,7 +178,8 @@ def outline(served: Served, path: Path) -> DirectoryContents:
     )
 
 
-def _add_log(contents: DirectoryContents, root: Path, name: str) -> None:
+def _add_log(contents: DirectoryContents, root: Path, name: str, settings: TopicSettings) -> None:
+    """A log, also among the left-overs if it has the topic id of another topic."""
     sizes = Counter[str]()
     for file_name, status in files.list_all(root / name, may_vanish=("",)).items():
         size, parsed = status.size, parse_segment_file(file_name)
@@ -191,7 +194,16 @@ def _add_log(contents: DirectoryContents, root: Path, name: str) -> None:
             suffix = parsed.suffix if parsed is not None else file_name
             _add_left_over(contents, f"{name}/{file_name}", size, status.modified_ns, suffix)
     contents.shares.update(sizes)
-    contents.logs.append(_log(name, sizes))
+    log = _log(name, sizes)
+    contents.logs.append(log)
+    try:
+        mismatch = settings.topic_mismatch(log.topic, root / name)
+    except CorruptFileError as error:
+        mismatch = str(error)
+    if mismatch is not None:
+        modified_ms = files.stat(root / name, follow=False).modified_ns // 1_000_000
+        why = f"it is no log of topic {log.topic}: {mismatch}"
+        contents.left_overs.append(LeftOver(path=name, bytes=log.bytes, modified_ms=modified_ms, why=why))
 
 
 def _log(name: str, sizes: Counter[str]) -> LogOnDisk:
