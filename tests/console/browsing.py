@@ -38,10 +38,11 @@ const words = (each) => [each.localName, each.name || "", text(each)].join(" ");
 """What the key Tab goes to, in the order of the document, and how a test names it."""
 OUT_OF_ORDER = f"""{FOCUSABLE}
 const shown = tabbable().filter((each) => !each.matches(".skip"));
-const boxes = shown.map((each) => each.getBoundingClientRect());
+const boxes = shown.map((each) => (each.closest("tr") || each).getBoundingClientRect());
 return shown.filter((each, at) => at && boxes[at].bottom <= boxes[at - 1].top).map(words);
 """
-"""What comes after something in the order of the document, and stands above it."""
+"""What comes after something in the order of the document, and stands above it; cells of a row stand beside
+each other, however high their text is."""
 TOO_WIDE = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
 LOOKS = (("light", 1400), ("dark", 360))
 """The looks that a page is checked in: both themes, both widths."""
@@ -81,7 +82,8 @@ def keep(browser: webdriver.Chrome, axe: str, name: str, *, is_page: bool = Fals
         if (theme, width) in checked:
             assert violations(browser, axe) == [], (name, theme, width)
         assert browser.execute_script(TOO_WIDE) <= 0, f"{name} is wider than {width} px"
-        assert browser.execute_script(OUT_OF_ORDER) == [], (name, width)
+        out_of_order = browser.execute_script(OUT_OF_ORDER)
+        assert out_of_order == [], (name, width, out_of_order)
         browser.save_screenshot(str(SCREENS / f"{name}-{theme}-{width}.png"))
     if is_page or THOROUGH:
         look(browser, LOOKS[0][0], MAGNIFIED)

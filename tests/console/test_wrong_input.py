@@ -35,6 +35,7 @@ FORMS = {
 """By the path of a case the page that has its form, and the button that sends it."""
 SHOWN = """
 const field = document.activeElement, message = document.getElementById("wrong");
+if (!message) return ["", "", "", 0, false];
 const [place, beside] = [field, message].map((each) => each.getBoundingClientRect());
 const isOnScreen = place.top >= 0 && place.bottom <= innerHeight;
 return [field.name, field.value, message.textContent, beside.top - place.bottom, isOnScreen];
@@ -70,7 +71,8 @@ def fill(form: WebElement, values: dict[str, str]) -> None:
             if not field.is_displayed():
                 form.find_element(By.CSS_SELECTOR, "details.more summary").click()
             if field.tag_name == "select":
-                Select(field).select_by_value(value)
+                (option,) = (each for each in Select(field).options if each.get_property("value") == value)
+                option.click()
             else:
                 field.clear()
                 field.send_keys(value)
