@@ -14,7 +14,7 @@ SPREAD := --dist loadgroup --no-loadscope-reorder
 export CASE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long crash adversary test-kafka test-stores test-console lint format bench bench-broker bench-kafka ci clean
+.PHONY: help setup demo test test-long test-long-kafka test-long-stores test-long-console crash adversary test-kafka test-stores test-console lint format bench bench-broker bench-kafka ci clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -33,11 +33,19 @@ demo: setup ## clean a log directory that a real Kafka broker wrote, and show wh
 test: setup ## run the tests, except those that need a real broker, and the structure rules, which make lint has
 	$(BIN)/python -m pytest --ignore=tests/test_structure.py --ignore=tests/kafka --ignore=tests/stores --ignore=tests/console --numprocesses 3 $(SPREAD) $(PYTEST_ARGS)
 
-test-long: setup ## run what takes too long for make test: all examples and images of random tests, every signal, all looks of the console (half an hour)
+test-long: setup ## run what takes too long for make test: all examples and images of random tests, every signal, all looks of the console (an hour)
 	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest -m "long or random" --ignore=tests/kafka --ignore=tests/stores --ignore=tests/console --numprocesses 3 $(SPREAD) $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m long tests/kafka --numprocesses 2 $(SPREAD) $(PYTEST_ARGS)
-	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest -m "long or not long" tests/stores $(PYTEST_ARGS)
 	@bash scripts/ensure-console-tools.sh
+	@$(MAKE) --jobs 2 --keep-going --output-sync=target test-long-kafka test-long-stores test-long-console
+
+# Their servers and browsers wait for a part of their time: two of them share the cores.
+test-long-kafka: setup
+	$(BIN)/python -m pytest -m long tests/kafka --numprocesses 2 $(SPREAD) $(PYTEST_ARGS)
+
+test-long-stores: setup
+	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest -m "long or not long" tests/stores $(PYTEST_ARGS)
+
+test-long-console: setup
 	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest -m "long or not long" tests/console $(PYTEST_ARGS)
 
 crash: setup ## crash an open log at every step, with many more images than make test (half an hour)

@@ -89,13 +89,18 @@ def _is_first(marks: str, name: str) -> bool:
     return True
 
 
-def working(task: Callable[..., Any], marks: str, decommissioned: int | None = None) -> Callable[..., Any]:
-    """A task that leaves a mark with its executor's process id. The first one of all then decommissions: the
-    executor (0) or its worker (1)."""
+def working(
+    task: Callable[..., Any], marks: str, decommissioned: int | None = None, executors: int = 1
+) -> Callable[..., Any]:
+    """A task that leaves a mark with its executor's process id, and ends when so many executors have worked.
+    The first one of all then decommissions: the executor (0) or its worker (1)."""
 
     def marking(*given: Any) -> Iterator[Any]:
         rows, javas = list(task(*given)), _javas()
         Path(marks, f"executor.{javas[0].pid}").touch()
+        end = time.monotonic() + LEAVES_WITHIN_S
+        while time.monotonic() < end and len(list(Path(marks).glob("executor.*"))) < executors:
+            time.sleep(0.1)
         if decommissioned is not None and _is_first(marks, "decommissioned"):
             os.kill(javas[decommissioned].pid, signal.SIGPWR)
         yield from rows
@@ -141,7 +146,7 @@ def let_it_happen(what: str, marks: str) -> None:
         pipeline.merge_task = working(pipeline.merge_task, marks, int(what == WORKER_DECOMMISSIONED))
         pipeline.rewrite_task = waiting_for_one_to_leave(pipeline.rewrite_task, marks)
     elif what == IDLE_WITHIN:
-        pipeline.merge_task = working(pipeline.merge_task, marks)
+        pipeline.merge_task = working(pipeline.merge_task, marks, executors=2)
         pipeline.rewrite_task = waiting_for_one_to_leave(pipeline.rewrite_task, marks)
 
 
