@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from siltstone.base.clock import ManualClock
@@ -32,8 +33,9 @@ from siltstone.commands.browsing import (
     one_record,
     raw_value,
 )
-from siltstone.commands.latest_keys import LatestKeys, LatestViews
+from siltstone.commands.latest_keys import LatestKeys, LatestViews, find_last_records
 from siltstone.commands.masking import MaskedParts, Masking
+from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog, open_partition
 from siltstone.log.read_only import ReadableLog, ReadOnlyLogs
@@ -437,6 +439,60 @@ def test_too_many_keys_are_an_error_that_says_so(logs: list[PartitionLog], recor
     with pytest.raises(TooManyKeysError, match="over 2 keys") as raised:
         browse(topic_of(logs), query, latest=views)
     assert raised.value.advice
+
+
+def find_all(views: LatestViews, logs: list[PartitionLog], isolation: str = READ_UNCOMMITTED) -> list[int]:
+    """What the job does for each log; into how many shares the keys of each were divided."""
+    return [views.find(log, 0, isolation, Budget(seconds=300.0)) for log in logs]
+
+
+def test_a_job_finds_the_last_records_of_any_number_of_keys(
+    logs: list[PartitionLog], records: dict[Place, Rec]
+) -> None:
+    views, query = LatestViews(kept_bytes=96), RecordQuery(view="latest", limit=7)
+    with pytest.raises(TooManyKeysError, match=r"over 6 keys.*let a job find them"):
+        browse(topic_of(logs), query, latest=views)
+    assert min(find_all(views, logs)) > 1
+    assert places(read(topic_of(logs), query, latest=views)) == merged(latest_of(records))
+    newest = RecordQuery(view="latest", limit=7, newest_first=True)
+    expected = merged(latest_of(records), newest_first=True)
+    assert places(read(topic_of(logs), newest, latest=views)) == expected
+    # What is appended later counts as well, a new key and one that was there.
+    first = logs[1].append(of_records([Rec(offset=0, key=b"k3"), Rec(offset=1, key=b"new")])).first_offset
+    records |= {(1, first): Rec(offset=first, key=b"k3"), (1, first + 1): Rec(offset=first + 1, key=b"new")}
+    found = set(places(read(topic_of(logs), query, latest=views)))
+    assert found == set(latest_of(records))
+    # A raised log start takes records away, and changes no other answer.
+    logs[0].delete_records(10)
+    left = {place: record for place, record in latest_of(records).items() if place[0] or place[1] >= 10}
+    assert set(places(read(topic_of(logs), query, latest=views))) == set(left)
+    # After a truncation the bits are no longer those of this log.
+    logs[0].truncate_to(20)
+    find_all(views, logs)
+    there = {(0, record.offset) for record in logs[0].records()}
+    left = latest_of(some(records, lambda place, _: place[0] or place in there))
+    assert set(places(read(topic_of(logs), query, latest=views))) == set(left)
+
+
+@pytest.mark.parametrize("isolation", [READ_UNCOMMITTED, READ_COMMITTED])
+def test_a_job_finds_what_the_keys_in_memory_find_among_transactions(tmp_path: Path, isolation: str) -> None:
+    logs = ReadOnlyLogs([a_log(tmp_path).parent])
+    log = logs[next(iter(logs))]
+    query, views = RecordQuery(view="latest", isolation=isolation), LatestViews(kept_bytes=48)
+    in_memory = LatestViews(start=lambda work: work())
+    expected = places(read(topic_of([log]), query, latest=in_memory))
+    assert views.find(log, 0, isolation, Budget(seconds=300.0)) > 1
+    assert len(expected) > 3
+    assert places(read(topic_of([log]), query, latest=views)) == expected
+
+
+def test_what_a_job_cannot_find_is_refused(logs: list[PartitionLog], records: dict[Place, Rec]) -> None:
+    with pytest.raises(TooManyKeysError, match=r"a bit for each of its [0-9]+ offsets takes over 8 bytes"):
+        find_last_records(logs[0], READ_UNCOMMITTED, kept_bytes=8)
+    empty = open_partition(logs[0].directory.parent / "empty-0", LogConfig(), ManualClock(NOW))
+    found, shares = find_last_records(empty, READ_UNCOMMITTED)
+    assert (found.start, found.end, len(found.bits), shares) == (0, 0, 0, 1)
+    assert not found.holds(np.array([0, 5], np.int64)).any()
 
 
 def test_the_keys_of_all_partitions_are_bounded_together_and_those_of_other_topics_go_first(

@@ -59,7 +59,7 @@ def forms(path: str, text: str) -> Iterator[tuple[str, str]]:
     for form in re.findall(r'<form method="post".*?</form>', text, re.S):
         tag = form.partition(">")[0]
         (action,) = re.findall(' action="([^"]*)"', tag) or [path.partition("?")[0]]
-        if not action.endswith(":explain"):  # it only asks
+        if not action.endswith((":explain", ":find-latest")):  # they only ask
             yield action, form
 
 

@@ -951,6 +951,42 @@ def test_a_dry_run_works_where_nothing_may_be_changed(
     assert client.post("/api/v1/topics/nobody:explain").status_code == 404
 
 
+@pytest.mark.parametrize("by_rest", [False, True])
+def test_a_view_of_too_many_keys_is_found_by_a_job(
+    looking: tuple[Served, TestClient],
+    wait_for: Callable[[Callable[[], bool]], None],
+    by_rest: bool,
+) -> None:
+    served, client = looking
+    expected = client.get("/api/v1/topics/users/records?view=latest").json()["records"]
+    client.app._app.state.latest = LatestViews(kept_bytes=800, start=lambda work: work())  # type: ignore[attr-defined]
+    refused = client.get("/ui/topics/users/records?view=latest")
+    checked(refused.text)
+    assert 'action="/ui/topics/users:find-latest"' in refused.text and "disabled" not in refused.text
+    if by_rest:
+        job = client.post("/api/v1/topics/users:find-latest", json={"isolation": "read_uncommitted"})
+        assert job.status_code == 202
+    else:
+        answer = client.post("/ui/topics/users:find-latest", follow_redirects=False)
+        assert answer.headers["location"] == "/ui/jobs"
+    wait_for(lambda: served.jobs.all()[0].has_ended)
+    done = served.jobs.all()[0].to_json()
+    assert done["error"] is None and done["kind"] == "find-latest", done
+    result = client.get(f"/api/v1/jobs/{done['id']}").json()["result"]
+    assert {row["partition"] for row in result["partitions"]} == {
+        where.partition for where in _partitions(served, "users")
+    }
+    assert max(row["shares"] for row in result["partitions"]) > 1
+    assert client.get("/api/v1/topics/users/records?view=latest").json()["records"] == expected
+    assert "Find them by a job" not in client.get("/ui/topics/users/records?view=latest").text
+    for path in ("nobody:find-latest", "users:find-latest"):
+        wrong = {} if "nobody" in path else {"json": {"partitions": [99]}}
+        assert client.post(f"/api/v1/topics/{path}", **wrong).status_code == 404
+    assert client.post("/ui/topics/nobody:find-latest").status_code == 404
+    bad = client.post("/api/v1/topics/users:find-latest", json={"isolation": "serializable"})
+    assert bad.status_code == 400
+
+
 def _partitions(served: Served, topic: str) -> list[TopicPartition]:
     return [row.topic_partition for row in served.catalogue.partitions_of(topic)]
 

@@ -8,6 +8,13 @@ then be missing from the view.
 ``LatestViews`` keeps them for the logs that were requested, within a bound for all of them: the least
 recently used ones are dropped. They are built in the background and then brought up to date by
 requests.
+
+A log with more keys than the bound allows is read by a job, ``find_last_records``, once for each share of the
+keys, so that a share fits. It keeps one bit an offset, and only keys of later records are kept as above::
+
+    offsets    log start ────── checkpoint ────── end of the job ────── end of the log
+    kept       without job:      | 16 bytes a key                              |
+               after it:         1 bit an offset     | 16 bytes a key          |
 """
 
 from __future__ import annotations
@@ -16,13 +23,14 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from siltstone.base.errors import TooManyKeysError
 from siltstone.base.records.columns import RecordColumns
-from siltstone.base.records.layout import Int64, Words
+from siltstone.base.records.layout import Bytes, Flags, Int64, Words
 from siltstone.compaction.keys import hashes_of
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.read_only import ReadableLog
@@ -35,6 +43,12 @@ _CONCURRENT_BUILDS = 2
 """Logs whose keys are built in the background at one time."""
 _MERGED_AT = 1 << 18
 """Entries that are collected before they are merged, at least."""
+SHARE_BITS_MAX = 10
+"""Into 1,024 shares a job divides the keys of a log at most, and reads the log as often."""
+JOB_ADVICE = (
+    "let a job find them (the button on the page, or POST …/topics/TOPIC:find-latest); or clean the log "
+    "first: below its cleaner checkpoint a key takes no memory; or search for the key"
+)
 
 
 class WorkBudget(Protocol):
@@ -48,24 +62,79 @@ class WorkBudget(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LastRecords:
+    """Which of a log's records from offset ``start`` (inclusive) to ``end`` (exclusive) are the last of their
+    keys up to ``end``. ``bits``: uint8 of (end - start + 7) // 8, the first offset in the highest bit."""
+
+    start: int
+    end: int
+    bits: Bytes
+
+    def holds(self, offsets: Int64) -> Flags:
+        """Is the record of each offset the last of its key? False outside of the range."""
+        is_inside = (offsets >= self.start) & (offsets < self.end)
+        at = offsets[is_inside] - self.start
+        is_inside[is_inside] = self.bits[at >> 3] & (128 >> (at & 7)) != 0
+        return np.asarray(is_inside)
+
+
+HashKey = tuple[np.uint64, np.uint64]
+
+
+class KeyShare(NamedTuple):
+    """One of the 2**``bits`` shares of a log's keys: those whose hashes begin with the bits of ``number``.
+    All shares have one ``hash_key``."""
+
+    number: int
+    bits: int
+    hash_key: HashKey
+
+    def holds(self, words: Words) -> Flags:
+        """Which of the hashes are of this share?"""
+        if self.bits == 0:
+            return np.ones(len(words), np.bool_)
+        return np.asarray(words >> np.uint64(64 - self.bits) == np.uint64(self.number))
+
+
 class LatestKeys:
-    """The last offsets of one log's keys between ``base`` (inclusive) and ``end`` (exclusive)."""
+    """The last offsets of one log's keys between ``base`` (inclusive) and ``end`` (exclusive).
+
+    ``last_records``: what a job has found; ``base`` is its end then, until the log is truncated below it.
+    ``until``: read no further than this offset. ``share``: keep no other keys. ``advice``: of the error for
+    too many keys.
+    """
 
     def __init__(
-        self, log: ReadableLog, checkpoint: int, isolation: str, kept_bytes: int = KEPT_BYTES
+        self,
+        log: ReadableLog,
+        checkpoint: int,
+        isolation: str,
+        kept_bytes: int = KEPT_BYTES,
+        *,
+        last_records: LastRecords | None = None,
+        until: int | None = None,
+        share: KeyShare | None = None,
+        advice: str | None = None,
     ) -> None:
         self._log, self._isolation, self._kept_bytes = log, isolation, kept_bytes
-        self._checkpoint = checkpoint
-        self._hash_key = (np.uint64(secrets.randbits(64)), np.uint64(secrets.randbits(64)))
+        self._checkpoint, self._last_records = checkpoint, last_records
+        self._until, self._share, self._advice = until, share, advice
+        self._hash_key = _random_hash_key() if share is None else share.hash_key
         self.lock = threading.Lock()
         self.is_building = False
         self.failure: Exception | None = None
         self._restart()
 
     def _restart(self) -> None:
+        if self._last_records is not None and self._last_records.end > self._log.log_end_offset:
+            self._last_records = None
         # A checkpoint beyond the end is not this log's (Kafka's cleaner begins at the log start then, too).
         is_possible = self._checkpoint <= self._log.log_end_offset
-        self.base = max(self._checkpoint if is_possible else 0, self._log.log_start_offset)
+        base = self._checkpoint if is_possible else 0
+        if self._last_records is not None:
+            base = self._last_records.end
+        self.base = max(base, self._log.log_start_offset)
         self.end = self.base
         self._sorted: tuple[Words, Int64] = np.empty(0, np.uint64), np.empty(0, np.int64)
         self._pending: list[tuple[Words, Int64]] = []
@@ -73,8 +142,14 @@ class LatestKeys:
 
     @property
     def size(self) -> int:
-        """Bytes of the entries."""
-        return ENTRY_BYTES * len(self._sorted[0])
+        """Bytes of the entries, and of what a job has found."""
+        bits = 0 if self._last_records is None else self._last_records.bits.nbytes
+        return ENTRY_BYTES * len(self._sorted[0]) + bits
+
+    @property
+    def offsets(self) -> Int64:
+        """The offsets of the last records, in no order."""
+        return self._sorted[1]
 
     @property
     def share(self) -> float:
@@ -85,7 +160,8 @@ class LatestKeys:
     def goal(self) -> int:
         """The end of the records that can be covered now: last stable offset or high watermark."""
         view = self._log.view
-        return view.last_stable_offset if self._isolation == READ_COMMITTED else view.high_watermark
+        end = view.last_stable_offset if self._isolation == READ_COMMITTED else view.high_watermark
+        return end if self._until is None else min(end, self._until)
 
     def is_current(self) -> bool:
         """Is everything covered that can be read now?"""
@@ -124,6 +200,9 @@ class LatestKeys:
     def _add(self, columns: RecordColumns) -> None:
         rows = np.flatnonzero(columns.key_size >= 0)
         words, _ = hashes_of(columns, rows, self._hash_key)
+        if self._share is not None:
+            is_of_share = self._share.holds(words)
+            rows, words = rows[is_of_share], words[is_of_share]
         self._pending.append(_last_of_each(words, columns.offset[rows]))
         self._pending_count += len(self._pending[-1][0])
         if self._pending_count >= max(_MERGED_AT, len(self._sorted[0]) // 2):
@@ -140,12 +219,15 @@ class LatestKeys:
         if ENTRY_BYTES * len(merged[0]) > self._kept_bytes:
             self._restart()
             reason = f"the log has over {self._kept_bytes // ENTRY_BYTES} keys above its cleaner checkpoint"
-            raise TooManyKeysError(reason, path=str(self._log.topic_partition))
+            raise TooManyKeysError(reason, path=str(self._log.topic_partition), advice=self._advice)
         self._sorted = merged
 
     def latest_rows(self, columns: RecordColumns) -> Int64:
         """The rows of records that are the last of their keys; those without a key are not."""
         rows = np.flatnonzero(columns.key_size >= 0)
+        if (found := self._last_records) is not None:
+            offset = columns.offset[rows]
+            rows = rows[(offset >= found.end) | found.holds(offset)]
         words, offsets = self._sorted
         if not len(words):
             return rows
@@ -161,6 +243,43 @@ def _last_of_each(words: Words, offsets: Int64) -> tuple[Words, Int64]:
     words, offsets = words[order], offsets[order]
     is_last = np.append(words[1:] != words[:-1], True)[: len(words)]
     return words[is_last], offsets[is_last]
+
+
+def find_last_records(
+    log: ReadableLog, isolation: str, budget: WorkBudget | None = None, kept_bytes: int = KEPT_BYTES
+) -> tuple[LastRecords, int]:
+    """The last record of each key of a log, whatever the number of its keys, and into how many shares they
+    were divided: for each share the log is read from its start to its present end.
+
+    Memory: at most ``kept_bytes`` of key entries, and one bit an offset. ``budget``: half a result is none,
+    so it has to raise an error if the work is to end. Raises TooManyKeysError if the bits take more than
+    ``kept_bytes``, or 1,024 shares are too few, and what ``LogReader.poll`` raises.
+    """
+    start, end = log.log_start_offset, LatestKeys(log, 0, isolation).goal()
+    if (end - start) // 8 > kept_bytes:
+        reason = f"a bit for each of its {end - start} offsets takes over {kept_bytes} bytes"
+        advice = "read the last records as a table: siltstone.open or export, with view=latest"
+        raise TooManyKeysError(reason, path=str(log.topic_partition), advice=advice)
+    hash_key, share_bits = _random_hash_key(), 0
+    while True:
+        bits = np.zeros((end - start + 7) // 8, np.uint8)
+        try:
+            for number in range(1 << share_bits):
+                share = KeyShare(number, share_bits, hash_key)
+                keys = LatestKeys(log, start, isolation, kept_bytes, until=end, share=share)
+                while not keys.advance(budget):
+                    pass
+                at = keys.offsets - start
+                np.bitwise_or.at(bits, at >> 3, (128 >> (at & 7)).astype(np.uint8))
+            return LastRecords(start, end, bits), 1 << share_bits
+        except TooManyKeysError:
+            if share_bits == SHARE_BITS_MAX:
+                raise
+            share_bits += 1
+
+
+def _random_hash_key() -> HashKey:
+    return np.uint64(secrets.randbits(64)), np.uint64(secrets.randbits(64))
 
 
 def _start_thread(work: Callable[[], None]) -> None:
@@ -188,11 +307,20 @@ class LatestViews:
         with self._lock:
             known = self._kept.get(name)
             if known is None or known[0] is not log:
-                known = log, LatestKeys(log, checkpoint, isolation, self._kept_bytes)
+                known = log, LatestKeys(log, checkpoint, isolation, self._kept_bytes, advice=JOB_ADVICE)
             self._kept[name] = known
             self._kept.move_to_end(name)
             self._drop_others(log.topic_partition.topic)
             return known[1]
+
+    def find(self, log: ReadableLog, checkpoint: int, isolation: str, budget: WorkBudget) -> int:
+        """Find the last records of a log, and keep them for the view. Returns into how many shares its keys
+        were divided. Raises what ``find_last_records`` raises."""
+        found, shares = find_last_records(log, isolation, budget, self._kept_bytes)
+        keys = LatestKeys(log, checkpoint, isolation, self._kept_bytes, last_records=found, advice=JOB_ADVICE)
+        with self._lock:
+            self._kept[str(log.directory), isolation] = log, keys
+        return shares
 
     def _drop_others(self, topic: str) -> None:
         """Drop the keys of other topics, the least recently used first, until those that are left fit the
@@ -210,7 +338,7 @@ class LatestViews:
             reason = (
                 f"its partitions have over {self._kept_bytes // ENTRY_BYTES} keys above their checkpoints"
             )
-            raise TooManyKeysError(reason, path=topic)
+            raise TooManyKeysError(reason, path=topic, advice=JOB_ADVICE)
 
     def bring_up_to_date(self, keys: LatestKeys, budget: WorkBudget) -> bool:
         """Read what was appended, within the budget; if that is not enough, continue in the background.

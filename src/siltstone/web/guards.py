@@ -214,7 +214,7 @@ def body_max(path: str) -> int:
 
 def is_question(path: str) -> bool:
     """Does a POST to this path only ask? These work in look mode and where nothing may be changed."""
-    return path.endswith((":preview", ":explain", ":check"))
+    return path.endswith((":preview", ":explain", ":check", ":find-latest"))
 
 
 def is_of_job(path: str) -> bool:

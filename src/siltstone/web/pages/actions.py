@@ -14,10 +14,11 @@ from siltstone.base.errors import ChangedMeanwhileError, SiltstoneError, UsageEr
 from siltstone.commands import administration
 from siltstone.commands.cluster import partition_named
 from siltstone.commands.explaining import explain_topic
+from siltstone.commands.latest_job import find_latest
 from siltstone.commands.topics import parse_assignments
 from siltstone.web.errors import status_of, with_status_of
 from siltstone.web.guards import ADMIN, EDITOR, READER
-from siltstone.web.here import CurrentActor, Here
+from siltstone.web.here import CurrentActor, Here, Latest
 from siltstone.web.pages import cleaner, topic_tabs
 from siltstone.web.pages.confirmation import refuse_unconfirmed
 from siltstone.web.pages.lists import ListParameters
@@ -106,6 +107,17 @@ def explain(request: Request, served: Here, by: CurrentActor, topic: str) -> Res
     again = partial(topic_tabs.segments, request, served, topic)
     act = partial(explain_topic, served, by.user, topic)
     return _answer(f"/ui/topics/{path(topic)}", act, again)
+
+
+@router.post("/topics/{topic}:find-latest", dependencies=[READER])
+def find_latest_records(
+    request: Request, served: Here, by: CurrentActor, latest: Latest, topic: str, committed: Checked = False
+) -> Response:
+    """Find the last record of each key of a topic with very many keys, as a job."""
+    isolation = "read_committed" if committed else "read_uncommitted"
+    again = partial(topic_tabs.segments, request, served, topic)
+    act = partial(find_latest, served, by.user, topic, latest, isolation=isolation)
+    return _answer("/ui/jobs", act, again)
 
 
 @router.post("/topics/{topic}/delete", dependencies=[ADMIN])

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
-from siltstone.base.errors import SiltstoneError, UnknownTopicError
+from siltstone.base.errors import SiltstoneError, TooManyKeysError, UnknownTopicError
 from siltstone.commands import console
 from siltstone.commands.browsing import (
     RECORDS_VIEWS,
@@ -50,6 +50,7 @@ def records(
     """Records: the last ones, those from an offset on, or those that are found."""
     parameters, decoding = _with_decoding(request, parameters)
     page, problem, wrong, status, equivalents = None, None, "", 200, list[str]()
+    has_too_many_keys = False
     try:
         url = f"/api/v1/topics/{path(topic)}/records?{query_text(parameters.api_parameters())}"
         equivalents = [
@@ -60,6 +61,7 @@ def records(
         page = browse(browsed, parameters.query(), cursor=parameters.cursor or None, latest=latest)
     except SiltstoneError as error:
         problem, status = str(error), status_of(error)[0]
+        has_too_many_keys = isinstance(error, TooManyKeysError)
         is_partition = bool(parameters.partition) and isinstance(error, UnknownTopicError)
         wrong = parameters.refused_field or ("partition" if is_partition else "")
 
@@ -74,6 +76,7 @@ def records(
             text_max=text_max,
             problem=problem,
             wrong=wrong,
+            has_too_many_keys=has_too_many_keys,
             equivalents=equivalents,
             values=parameters.model_dump(exclude={"cursor"}),
             views=RECORDS_VIEWS,

@@ -17,9 +17,10 @@ from siltstone.commands import administration, broker_settings
 from siltstone.commands.cluster import partition_named
 from siltstone.commands.erasing import ErasureRequest, parse_key
 from siltstone.commands.explaining import explain_topic
+from siltstone.commands.latest_job import find_latest
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, EDITOR, READER
-from siltstone.web.here import CurrentActor, Here
+from siltstone.web.here import CurrentActor, Here, Latest
 from siltstone.web.queries import IntText
 from siltstone.web.rest.bodies import JSON_ONLY, Body, Flag, JsonObject, WholeNumber
 
@@ -111,6 +112,24 @@ def explain(served: Here, by: CurrentActor, topic: str, request: ExplainOrder | 
     """What a cleaning of a topic would do, as a job; nothing is changed. Keys are masked."""
     partitions = () if request is None else request.partitions
     return explain_topic(served, by.user, topic, partitions).to_json()
+
+
+class LatestOrder(Body):
+    """``partitions``: empty for all; ``isolation``: as that of the records that are read then."""
+
+    partitions: tuple[WholeNumber, ...] = ()
+    isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
+
+
+@router.post("/topics/{topic}:find-latest", dependencies=[READER], status_code=202)
+def find_latest_records(
+    served: Here, by: CurrentActor, latest: Latest, topic: str, order: LatestOrder | None = None
+) -> JsonObject:
+    """Find the last record of each key of a topic with too many keys for view=latest, as a job; nothing is
+    changed."""
+    order = order or LatestOrder()
+    job = find_latest(served, by.user, topic, latest, partitions=order.partitions, isolation=order.isolation)
+    return job.to_json()
 
 
 @router.post("/topics/{topic}:empty", dependencies=[ADMIN], status_code=202)
