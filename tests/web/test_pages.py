@@ -977,6 +977,9 @@ def test_a_view_of_too_many_keys_is_found_by_a_job(
         where.partition for where in _partitions(served, "users")
     }
     assert max(row["shares"] for row in result["partitions"]) > 1
+    jobs = client.get("/ui/jobs").text
+    checked(jobs)
+    assert "The last record of each key was found" in jobs and "/ui/topics/users/records?view=latest" in jobs
     assert client.get("/api/v1/topics/users/records?view=latest").json()["records"] == expected
     assert "Find them by a job" not in client.get("/ui/topics/users/records?view=latest").text
     for path in ("nobody:find-latest", "users:find-latest"):

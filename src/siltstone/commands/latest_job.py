@@ -52,8 +52,8 @@ def find_latest(
     """Find the last record of each key of a topic, or of some of its partitions, as a job; ``latest`` has it
     then, for one isolation level. Nothing is changed.
 
-    Its result: for each partition into how many shares the keys were divided, which is how often the log was
-    read. Raises UnknownTopicError, UsageError, BusyError.
+    Its result: a sentence, the isolation level, and for each partition into how many shares the keys were
+    divided, which is how often the log was read. Raises UnknownTopicError, UsageError, BusyError.
     """
     if isolation not in (READ_UNCOMMITTED, READ_COMMITTED):
         reason = f"{isolation!r} is no isolation level"
@@ -70,7 +70,8 @@ def find_latest(
             budget = _Budget(progress, str(where), sum(segment.size for segment in log.view.segments))
             shares = latest.find(log, browsed.checkpoints.get(where.partition, 0), isolation, budget)
             found.append({"partition": where.partition, "shares": shares, "bytes_read": budget.spent})
-        return {"isolation": isolation, "partitions": found}
+        sentence = "The last record of each key was found; the view latest has them."
+        return {"sentence": sentence, "isolation": isolation, "partitions": found}
 
     target = topic if not partitions else ", ".join(map(str, chosen))
     return served.jobs.submit(FIND_LATEST, target, user, work)
