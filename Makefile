@@ -35,7 +35,6 @@ test: setup ## run the tests, except those that need a real broker, and the stru
 
 test-long: setup ## run what takes too long for make test: all examples and images of random tests, every signal, all looks of the console (an hour)
 	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest -m "long or random" --ignore=tests/kafka --ignore=tests/stores --ignore=tests/console --numprocesses 3 $(SPREAD) $(PYTEST_ARGS)
-	@bash scripts/ensure-console-tools.sh
 	@$(MAKE) --jobs 2 --keep-going --output-sync=target test-long-kafka test-long-stores test-long-console
 
 # Their servers and browsers wait for a part of their time: two of them share the cores.
@@ -46,6 +45,7 @@ test-long-stores: setup
 	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest -m "long or not long" tests/stores $(PYTEST_ARGS)
 
 test-long-console: setup
+	@bash scripts/ensure-console-tools.sh
 	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest -m "long or not long" tests/console $(PYTEST_ARGS)
 
 crash: setup ## crash an open log at every step, with many more images than make test (half an hour)

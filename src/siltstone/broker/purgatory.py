@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 from siltstone.base.errors import SiltstoneError
 from siltstone.broker.turns import FetchTurns
-from siltstone.log.fetch import READ_COMMITTED, FetchPosition, LogView, read
+from siltstone.log.fetch import FetchPosition, LogView, read
 from siltstone.log.partition import PartitionLog
 
 _ENOUGH_BYTES = 1 << 31
@@ -65,7 +65,7 @@ class AwaitedLog:
         return self.available - before
 
     def _count(self, view: LogView) -> int:
-        limit = view.last_stable_offset if self.isolation == READ_COMMITTED else view.high_watermark
+        limit = view.readable_end(self.isolation)
         if self.offset == limit:
             self._note_end(view)
             return 0

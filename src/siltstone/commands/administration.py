@@ -21,7 +21,7 @@ from siltstone.commands import emptying, erasing
 from siltstone.commands.changes import Actor
 from siltstone.commands.erasing import ErasureRequest
 from siltstone.commands.forced_cleaning import OpenDirectories, WorkProgress, note_failures
-from siltstone.commands.jobs import CANCELLED, BackgroundJob, Progress, Work
+from siltstone.commands.jobs import CANCELLED, BackgroundJob, Progress, Work, job_target
 from siltstone.commands.served import Served
 from siltstone.commands.topics import (
     SettingsChange,
@@ -229,8 +229,7 @@ def clean_now(
         served.cataloguer.refresh_soon()
         return {"logs": [result.to_json() for result in results]}
 
-    target = topic if not partitions else ", ".join(map(str, where))
-    return _submit(served, actor, "clean", target, work)
+    return _submit(served, actor, "clean", job_target(topic, partitions), work)
 
 
 def _submit(served: Served, actor: Actor, kind: str, target: str, work: Work) -> BackgroundJob:

@@ -403,7 +403,7 @@ def _over_newer_ledgers(
         is_in_ledger = rest.log_from < 0 or rest.low < rest.log_from
         ledger = LedgerStore(logs[number].directory).cursor() if is_in_ledger else None
         if ledger is not None:
-            end = min(ledger.horizon, readable_end(logs[number].view, query.isolation))
+            end = min(ledger.horizon, logs[number].view.readable_end(query.isolation))
             ranges[number] = rest._replace(high=max(rest.high, end))
     return position._replace(ranges=ranges)
 
@@ -418,7 +418,7 @@ def _bounds(query: RecordQuery, log: ReadableLog) -> _Range:
     view = log.view
     # Retention may have deleted originals that the ledger has.
     low = 0 if query.view == "compacted" else view.log_start_offset
-    high = readable_end(view, query.isolation)
+    high = view.readable_end(query.isolation)
     if query.start_offset is not None or query.start_ms is not None:
         low = max(low, _offset_at(view, query.start_offset, query.start_ms, high))
     if query.end_offset is not None or query.end_ms is not None:
@@ -429,13 +429,8 @@ def _bounds(query: RecordQuery, log: ReadableLog) -> _Range:
 def first_offset(query: RecordQuery, log: ReadableLog) -> int:
     """Where a stream of a log begins: at the query's start, or without one with the next new record."""
     if query.start_offset is None and query.start_ms is None:
-        return readable_end(log.view, query.isolation)
+        return log.view.readable_end(query.isolation)
     return _bounds(query, log).low
-
-
-def readable_end(view: LogView, isolation: str) -> int:
-    """The offset below which records may be read: the high watermark, or the last stable offset."""
-    return view.last_stable_offset if isolation == READ_COMMITTED else view.high_watermark
 
 
 def _offset_at(view: LogView, offset: int | None, time_ms: int | None, end: int) -> int:

@@ -86,6 +86,11 @@ class TopicRow:
     reason: str
     is_internal: bool
 
+    @property
+    def may_be_compacted(self) -> bool:
+        """Is the topic compacted, as far as its policy is known?"""
+        return self.policy is None or "compact" in self.policy
+
     def to_json(self) -> dict[str, object]:
         """One object; unknown values are null."""
         return {name: getattr(self, name) for name in TopicRow.__slots__}

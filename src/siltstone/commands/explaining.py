@@ -15,7 +15,7 @@ from typing import Any
 
 from siltstone.commands.cluster import partition_named, partitions_of
 from siltstone.commands.explain_page import counted, size_text
-from siltstone.commands.jobs import DONE, BackgroundJob, Progress
+from siltstone.commands.jobs import DONE, BackgroundJob, Progress, job_target
 from siltstone.commands.review import ExplainRequest, engine_for, explain
 from siltstone.commands.served import Served
 from siltstone.compaction import engine
@@ -95,8 +95,7 @@ def explain_topic(served: Served, user: str, topic: str, partitions: Sequence[in
             "logs": [_document(log) for log in sorted(logs, key=lambda log: log.topic_partition.partition)]
         }
 
-    target = topic if not partitions else ", ".join(map(str, chosen))
-    return served.jobs.submit(EXPLAIN, target, user, work)
+    return served.jobs.submit(EXPLAIN, job_target(topic, partitions), user, work)
 
 
 def last_explanation(served: Served, topic: str) -> BackgroundJob | None:

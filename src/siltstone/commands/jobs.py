@@ -16,7 +16,7 @@ import concurrent.futures
 import logging
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -24,6 +24,7 @@ from siltstone.base.clock import Clock
 from siltstone.base.closing import Closing
 from siltstone.base.errors import BusyError, JobCancelledError, SiltstoneError, UnknownJobError
 from siltstone.commands.explain_page import counted
+from siltstone.log.names import TopicPartition
 
 CONCURRENT_JOBS = 2
 UNFINISHED_MAX = 100
@@ -57,6 +58,11 @@ class BackgroundJob:
     def to_json(self) -> dict[str, object]:
         """One object; unknown times are null."""
         return {name: getattr(self, name) for name in BackgroundJob.__slots__}
+
+
+def job_target(topic: str, partitions: Sequence[int] = ()) -> str:
+    """The target of a job on a topic, or on some of its partitions."""
+    return ", ".join(str(TopicPartition(topic, number)) for number in partitions) or topic
 
 
 class Progress:

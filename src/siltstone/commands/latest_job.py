@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from siltstone.base.errors import UsageError
 from siltstone.commands import console
+from siltstone.commands.browsing import RecordQuery, check_query
 from siltstone.commands.cluster import partition_named
-from siltstone.commands.jobs import BackgroundJob, Progress
+from siltstone.commands.jobs import BackgroundJob, Progress, job_target
 from siltstone.commands.latest_keys import LatestViews
 from siltstone.commands.served import Served
-from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED
+from siltstone.log.fetch import READ_UNCOMMITTED
 
 FIND_LATEST = "find-latest"
 
@@ -55,11 +55,9 @@ def find_latest(
     Its result: a sentence, the isolation level, and for each partition into how many shares the keys were
     divided, which is how often the log was read. Raises UnknownTopicError, UsageError, BusyError.
     """
-    if isolation not in (READ_UNCOMMITTED, READ_COMMITTED):
-        reason = f"{isolation!r} is no isolation level"
-        raise UsageError(reason, advice=f"pass {READ_COMMITTED} or {READ_UNCOMMITTED}")
     chosen = [partition_named(served, topic, number) for number in partitions]
     browsed = console.browsed_topic(served, topic)
+    check_query(browsed, RecordQuery(view="latest", isolation=isolation))
 
     def work(progress: Progress) -> object:
         found = []
@@ -73,5 +71,4 @@ def find_latest(
         sentence = "The last record of each key was found; the view latest has them."
         return {"sentence": sentence, "isolation": isolation, "partitions": found}
 
-    target = topic if not partitions else ", ".join(map(str, chosen))
-    return served.jobs.submit(FIND_LATEST, target, user, work)
+    return served.jobs.submit(FIND_LATEST, job_target(topic, partitions), user, work)

@@ -32,7 +32,6 @@ from siltstone.base.errors import TooManyKeysError
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.layout import Bytes, Flags, Int64, Words
 from siltstone.compaction.keys import hashes_of
-from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.read_only import ReadableLog
 from siltstone.log.reading import LogReader
 
@@ -159,8 +158,7 @@ class LatestKeys:
 
     def goal(self) -> int:
         """The end of the records that can be covered now: last stable offset or high watermark."""
-        view = self._log.view
-        end = view.last_stable_offset if self._isolation == READ_COMMITTED else view.high_watermark
+        end = self._log.view.readable_end(self._isolation)
         return end if self._until is None else min(end, self._until)
 
     def is_current(self) -> bool:
@@ -255,7 +253,7 @@ def find_last_records(
     so it has to raise an error if the work is to end. Raises TooManyKeysError if the bits take more than
     ``kept_bytes``, or 1,024 shares are too few, and what ``LogReader.poll`` raises.
     """
-    start, end = log.log_start_offset, LatestKeys(log, 0, isolation).goal()
+    start, end = log.log_start_offset, log.view.readable_end(isolation)
     if (end - start) // 8 > kept_bytes:
         reason = f"a bit for each of its {end - start} offsets takes over {kept_bytes} bytes"
         advice = "read the last records as a table: siltstone.open or export, with view=latest"
@@ -307,19 +305,24 @@ class LatestViews:
         with self._lock:
             known = self._kept.get(name)
             if known is None or known[0] is not log:
-                known = log, LatestKeys(log, checkpoint, isolation, self._kept_bytes, advice=JOB_ADVICE)
-            self._kept[name] = known
+                self._begin(log, checkpoint, isolation)
             self._kept.move_to_end(name)
             self._drop_others(log.topic_partition.topic)
-            return known[1]
+            return self._kept[name][1]
+
+    def _begin(
+        self, log: ReadableLog, checkpoint: int, isolation: str, found: LastRecords | None = None
+    ) -> None:
+        """Keep new keys of a log, above what a job has found. The caller holds the lock."""
+        keys = LatestKeys(log, checkpoint, isolation, self._kept_bytes, last_records=found, advice=JOB_ADVICE)
+        self._kept[str(log.directory), isolation] = log, keys
 
     def find(self, log: ReadableLog, checkpoint: int, isolation: str, budget: WorkBudget) -> int:
         """Find the last records of a log, and keep them for the view. Returns into how many shares its keys
         were divided. Raises what ``find_last_records`` raises."""
         found, shares = find_last_records(log, isolation, budget, self._kept_bytes)
-        keys = LatestKeys(log, checkpoint, isolation, self._kept_bytes, last_records=found, advice=JOB_ADVICE)
         with self._lock:
-            self._kept[str(log.directory), isolation] = log, keys
+            self._begin(log, checkpoint, isolation, found)
         return shares
 
     def _drop_others(self, topic: str) -> None:

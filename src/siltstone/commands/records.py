@@ -133,8 +133,7 @@ class ConsumeRange:
 
     def start_in(self, log: ReadOnlyLog, isolation: str) -> Start:
         """The start of a reader of the log."""
-        view = log.view
-        end = view.last_stable_offset if isolation == READ_COMMITTED else view.high_watermark
+        end = log.view.readable_end(isolation)
         if self.offset is not None:
             return self.offset
         if self.from_ms is not None:

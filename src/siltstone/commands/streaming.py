@@ -50,7 +50,6 @@ from siltstone.commands.browsing import (
     check_query,
     chosen_logs,
     first_offset,
-    readable_end,
     record_in,
 )
 from siltstone.log.fetch import LogView
@@ -318,7 +317,7 @@ class _Stream:
         left = []
         for number, current in self._logs.items():
             low = self._positions[number].offset if number in self._positions else 0
-            high = readable_end(current.view, self._query.isolation)
+            high = current.view.readable_end(self._query.isolation)
             if low < high:
                 left.append(PartitionProgress(partition=number, low=low, high=high))
         return tuple(left)

@@ -70,6 +70,11 @@ class LogView(NamedTuple):
         """The log's name for errors, such as ``events-0``; None without a segment."""
         return self.segments[0].directory.name if self.segments else None
 
+    def readable_end(self, isolation: str) -> int:
+        """The offset below which records may be read: for ``READ_COMMITTED`` the last stable offset,
+        otherwise the high watermark."""
+        return self.last_stable_offset if isolation == READ_COMMITTED else self.high_watermark
+
     def size_of(self, number: int) -> int:
         """Bytes of segment ``number`` (its index in ``segments``) that belong to this view."""
         return self.active_size if number + 1 == len(self.segments) else self.segments[number].size
@@ -207,7 +212,7 @@ def _read(
     min_one_batch: bool,
     resume_at: FetchPosition | None,
 ) -> FetchResult:
-    offset_limit = view.last_stable_offset if isolation == READ_COMMITTED else view.high_watermark
+    offset_limit = view.readable_end(isolation)
     first_number = max(bisect.bisect_right(view.segments, offset, key=attrgetter("base_offset")) - 1, 0)
     for number in range(first_number, len(view.segments) if offset < offset_limit else 0):
         segment, end = view.segments[number], _readable_end_position(view, number, offset_limit)

@@ -193,7 +193,7 @@ class LogReader(RecordReader):
         self.offset = self._offset_of(start, self._log.view)
 
     def _offset_of(self, start: Start, view: LogView) -> int:
-        end = view.last_stable_offset if self._isolation == READ_COMMITTED else view.high_watermark
+        end = view.readable_end(self._isolation)
         if isinstance(start, AtTime):
             record = fetch.offset_for_time(view, start.timestamp_ms)
             return end if record is None else record.offset

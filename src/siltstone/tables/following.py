@@ -39,7 +39,6 @@ from siltstone.tables.splits import (
     OffsetRange,
     TaskSplit,
     offset_ranges,
-    readable_end,
     selected_partitions,
     snapshot_range,
     split_ranges,
@@ -105,7 +104,7 @@ class MicroBatchStream:
 
     def _log_ends_of(self, logs: Logs) -> dict[TopicPartition, int]:
         return {
-            topic_partition: readable_end(log, self._options.isolation)
+            topic_partition: log.view.readable_end(self._options.isolation)
             for topic_partition, log in logs.items()
         }
 

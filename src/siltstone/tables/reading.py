@@ -83,7 +83,6 @@ from siltstone.tables.splits import (
     decode_offsets,
     offsets_in,
     overlapping_transactions,
-    readable_end,
     reopen_log,
     snapshot_range,
     split_ranges,
@@ -362,7 +361,7 @@ def _replanned(file_split: FileSplit, options: ReadOptions) -> Iterator[FileSpli
         reason = "the log has changed since the query was planned, and the planned view is lost"
         raise SourceChangedError(reason, path=file_split.directory, advice=_RUN_AGAIN)
     log = reopen_log(file_split.directory, file_split.topic_partition)
-    start, end = log.log_start_offset, readable_end(log, options.isolation)
+    start, end = log.log_start_offset, log.view.readable_end(options.isolation)
     if options.fail_on_data_loss and not start <= file_split.start <= file_split.end <= end:
         raise OffsetOutOfRangeError(
             f"offsets {file_split.start} to {file_split.end} were planned, but the log has {start} to {end} "

@@ -135,12 +135,6 @@ def reopen_log(directory: Path | str, topic_partition: TopicPartition) -> ReadOn
         return logs[topic_partition]
 
 
-def readable_end(log: ReadOnlyLog, isolation: str) -> int:
-    """The offset that a reader reads up to: the last stable offset for ``read_committed``, otherwise the
-    high watermark."""
-    return log.view.last_stable_offset if isolation == READ_COMMITTED else log.view.high_watermark
-
-
 # Offset limits (``OffsetLimit``) become offsets of each log, as in Spark's ``KafkaOffsetReader``.
 #
 # A limit by partition must name every selected partition and no other. With ``failOnDataLoss`` an offset that
@@ -168,7 +162,7 @@ def offset_ranges(logs: Logs, options: ReadOptions) -> dict[TopicPartition, Offs
         if options.as_of is not None:
             end = _end_as_of(log, options.as_of, options)
         elif end is None:
-            end = readable_end(log, options.isolation)
+            end = log.view.readable_end(options.isolation)
         ranges[topic_partition] = OffsetRange(start, max(start, end))
     return ranges
 
@@ -195,7 +189,7 @@ def _start_offset(log: ReadOnlyLog, options: ReadOptions) -> int:
     if start is not None:
         return start
     if options.latest_if_no_match:
-        return readable_end(log, options.isolation)
+        return log.view.readable_end(options.isolation)
     raise UsageError(
         f"no record has a timestamp of {starting.value_for(log.topic_partition)} ms or later",
         path=str(log.topic_partition),
@@ -206,7 +200,7 @@ def _start_offset(log: ReadOnlyLog, options: ReadOptions) -> int:
 def _offset_of_limit(log: ReadOnlyLog, limit: OffsetLimit, options: ReadOptions) -> int | None:
     """The log's offset for a limit: the offset itself, or the first record at or after a time (None without
     such a record)."""
-    first, end = log.log_start_offset, readable_end(log, options.isolation)
+    first, end = log.log_start_offset, log.view.readable_end(options.isolation)
     value = limit.value_for(log.topic_partition)
     if limit.is_time:
         record = log.offset_for_time(value)
@@ -224,7 +218,7 @@ def _offset_of_limit(log: ReadOnlyLog, limit: OffsetLimit, options: ReadOptions)
 
 def _end_as_of(log: ReadOnlyLog, limit: OffsetLimit, options: ReadOptions) -> int:
     """The end of the log as of an offset (the one after it), or as of a time (the first later record)."""
-    end, last = readable_end(log, options.isolation), limit.value_for(log.topic_partition)
+    end, last = log.view.readable_end(options.isolation), limit.value_for(log.topic_partition)
     if limit.is_time:
         record = log.offset_for_time(last + 1)
         end = end if record is None else min(record.offset, end)

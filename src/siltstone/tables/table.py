@@ -53,7 +53,6 @@ from siltstone.tables.splits import (
     offset_ranges,
     open_logs,
     partition_directories,
-    readable_end,
     reopen_log,
     snapshot_range,
     split_ranges,
@@ -194,7 +193,7 @@ def _plan_quarantine(options: ReadOptions) -> list[TaskSplit]:
         if topic_partition in logs:
             log, offset_range = logs[topic_partition], ranges[topic_partition]
             # The log's end may be the first damage: the records after it are read, too.
-            if options.ending is None and readable_end(log, options.isolation) == log.log_end_offset:
+            if options.ending is None and log.view.readable_end(options.isolation) == log.log_end_offset:
                 offset_range = OffsetRange(offset_range.start, LONG_MAX)
             if options.isolation == READ_COMMITTED:
                 aborted = aborted_transactions(log.view, OffsetRange(0, LONG_MAX))

@@ -43,6 +43,11 @@ BoolText = Annotated[bool, BeforeValidator(_truth)]
 """``true`` or ``false`` in a query (also as Python writes them); pydantic alone takes ``1`` and ``yes``."""
 
 
+def isolation_of(*, committed: bool) -> str:
+    """The isolation level of a form's box *only committed*."""
+    return "read_committed" if committed else "read_uncommitted"
+
+
 def is_whole_number(text: str, digits_max: int = 9) -> bool:
     """Is the text of a field a whole number from 0 on, in ASCII digits and at most so many?"""
     return text.isascii() and text.isdigit() and len(text) <= digits_max
@@ -196,7 +201,7 @@ class RecordForm(ConsoleForm):
             header_contains=searched if self.part == "header" else None,
             value_contains=searched if self.part not in ("key", "header") else None,
             only_tombstones=self.tombstones,
-            isolation="read_committed" if self.committed else "read_uncommitted",
+            isolation=isolation_of(committed=self.committed),
             control_records=self.control,
             view=self.view,  # type: ignore[arg-type]  # browsing refuses an unknown one
             key_decoding=check_decoding(self.key_decoding),

@@ -89,6 +89,14 @@ def _is_first(marks: str, name: str) -> bool:
     return True
 
 
+def holds_in_time(condition: Callable[[], bool]) -> bool:
+    """Wait until a condition holds, for ``LEAVES_WITHIN_S`` at most. Does it?"""
+    end = time.monotonic() + LEAVES_WITHIN_S
+    while time.monotonic() < end and not condition():
+        time.sleep(0.1)
+    return condition()
+
+
 def working(
     task: Callable[..., Any], marks: str, decommissioned: int | None = None, executors: int = 1
 ) -> Callable[..., Any]:
@@ -98,9 +106,7 @@ def working(
     def marking(*given: Any) -> Iterator[Any]:
         rows, javas = list(task(*given)), _javas()
         Path(marks, f"executor.{javas[0].pid}").touch()
-        end = time.monotonic() + LEAVES_WITHIN_S
-        while time.monotonic() < end and len(list(Path(marks).glob("executor.*"))) < executors:
-            time.sleep(0.1)
+        holds_in_time(lambda: len(list(Path(marks).glob("executor.*"))) >= executors)
         if decommissioned is not None and _is_first(marks, "decommissioned"):
             os.kill(javas[decommissioned].pid, signal.SIGPWR)
         yield from rows
@@ -114,10 +120,7 @@ def waiting_for_one_to_leave(task: Callable[..., Any], marks: str) -> Callable[.
     def waiting(*given: Any) -> Iterator[Any]:
         if _task_number() == 0 and _is_first(marks, "waits"):
             others = [int(path.suffix[1:]) for path in Path(marks).glob("executor.*")]
-            end = time.monotonic() + LEAVES_WITHIN_S
-            while time.monotonic() < end and all(map(psutil.pid_exists, others)):
-                time.sleep(0.1)
-            if not all(map(psutil.pid_exists, others)):
+            if holds_in_time(lambda: not all(map(psutil.pid_exists, others))):
                 Path(marks, LEFT).touch()
         yield from task(*given)
 
@@ -126,10 +129,7 @@ def waiting_for_one_to_leave(task: Callable[..., Any], marks: str) -> Callable[.
 
 def wait_until_all_have_left(session: SparkSession, marks: str) -> None:
     """Wait until no executor is there any more."""
-    end = time.monotonic() + LEAVES_WITHIN_S
-    while time.monotonic() < end and task_slots(session):
-        time.sleep(0.1)
-    if not task_slots(session):
+    if holds_in_time(lambda: not task_slots(session)):
         Path(marks, LEFT).touch()
 
 

@@ -56,7 +56,7 @@ from siltstone.tables.options import (
     ReadOptions,
 )
 from siltstone.tables.reading import raw_schema
-from siltstone.tables.splits import READ_WHAT_IS_LEFT, open_logs, readable_end
+from siltstone.tables.splits import READ_WHAT_IS_LEFT, open_logs
 
 MODES = ("update", "overwrite")
 BUCKET_BYTES = 128 << 20
@@ -264,7 +264,7 @@ class _Work:
 
 def _work_of(log: ReadOnlyLog, old: LogProgress | None, shape: TableShape, options: ReadOptions) -> _Work:
     """The export of a log. Raises SourceChangedError, OffsetOutOfRangeError for a table of all records."""
-    start, end = log.log_start_offset, max(readable_end(log, options.isolation), log.log_start_offset)
+    start, end = log.log_start_offset, max(log.view.readable_end(options.isolation), log.log_start_offset)
     new = LogProgress(
         topic_id=_topic_number(log.directory),
         start=start if shape.buckets else 0,

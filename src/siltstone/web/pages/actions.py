@@ -23,7 +23,7 @@ from siltstone.web.pages import cleaner, topic_tabs
 from siltstone.web.pages.confirmation import refuse_unconfirmed
 from siltstone.web.pages.lists import ListParameters
 from siltstone.web.pages.rendering import path, query_text
-from siltstone.web.queries import ConsoleForm, is_whole_number
+from siltstone.web.queries import ConsoleForm, is_whole_number, isolation_of
 
 router = APIRouter(prefix="/ui")
 Text = Annotated[str, Form()]
@@ -114,7 +114,7 @@ def find_latest_records(
     request: Request, served: Here, by: CurrentActor, latest: Latest, topic: str, committed: Checked = False
 ) -> Response:
     """Find the last record of each key of a topic with very many keys, as a job."""
-    isolation = "read_committed" if committed else "read_uncommitted"
+    isolation = isolation_of(committed=committed)
     again = partial(topic_tabs.segments, request, served, topic)
     act = partial(find_latest, served, by.user, topic, latest, isolation=isolation)
     return _answer("/ui/jobs", act, again)

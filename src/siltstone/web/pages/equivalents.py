@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import Request
 
+from siltstone.commands.catalogue import TopicRow
 from siltstone.commands.cleaner_lists import QueueRow, UncleanableRow
 from siltstone.commands.cluster import cluster_identity
 from siltstone.commands.served import Served
@@ -67,11 +68,11 @@ def topic_deletion(request: Request, served: Served, topic: str) -> Sequence[str
     return siltstone(served, *words), curl(request, "DELETE", cluster_url(served, "topics", topic))
 
 
-def cleaning_of_topic(request: Request, served: Served, topic: str, *, is_compacted: bool) -> Sequence[str]:
+def cleaning_of_topic(request: Request, served: Served, row: TopicRow) -> Sequence[str]:
     """A dry run of a topic, and its cleaning if it is compacted."""
-    url = f"/api/v1/topics/{path(topic)}"
-    dry_run = shell("siltstone", "clean", *served.paths, "--topic", topic, "--dry-run")
-    clean = [curl(request, "POST", f"{url}:clean", {"force": False})] if is_compacted else []
+    url = f"/api/v1/topics/{path(row.name)}"
+    dry_run = shell("siltstone", "clean", *served.paths, "--topic", row.name, "--dry-run")
+    clean = [curl(request, "POST", f"{url}:clean", {"force": False})] if row.may_be_compacted else []
     return [dry_run, curl(request, "POST", f"{url}:explain", {}), *clean]
 
 

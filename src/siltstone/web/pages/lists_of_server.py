@@ -40,16 +40,11 @@ GROUPS: tuple[Column[Committed], ...] = (
     Column(name="lag", title="lag", value=lambda row: row[1].lag, is_number=True),
     Column(name="commit_ms", title="last commit (UTC)", value=lambda row: row[1].commit_timestamp),
 )
-_OF_TOPIC = {"group", "state", "members", "committed", "end", "lag", "commit_ms"}
-CONSUMERS: tuple[Column[Committed], ...] = (
-    *(column for column in GROUPS[:4] if column.name in _OF_TOPIC),
-    Column(
-        name="partition",
-        title="partition",
-        value=lambda row: row[1].topic_partition.partition,
-        is_number=True,
-    ),
-    *(column for column in GROUPS[4:] if column.name in _OF_TOPIC),
+_PARTITION: Column[Committed] = Column(
+    name="partition", title="partition", value=lambda row: row[1].topic_partition.partition, is_number=True
+)
+CONSUMERS: tuple[Column[Committed], ...] = tuple(
+    _PARTITION if column.name == "log" else column for column in GROUPS if column.name != "type"
 )
 TRANSACTIONS: tuple[Column[OpenTransaction], ...] = (
     Column(name="log", title="log", value=lambda row: f"{row.topic}-{row.partition}"),

@@ -94,9 +94,7 @@ def segments(
             logs_max=EXPLAINED_LOGS,
             groups_max=EXPLAINED_GROUPS,
             removal_words=removal_words,
-            equivalents=cleaning_of_topic(
-                request, served, topic, is_compacted=row.policy is None or "compact" in row.policy
-            ),
+            equivalents=cleaning_of_topic(request, served, row),
         )
 
     if problem is not None or sum(map(_segment_count, found)) > SEGMENTS_KEPT:
