@@ -202,7 +202,7 @@ class RemoteBroker:
         if dry_run:
             count = partitions or int(self._default("num.partitions"))
             return TopicChange(topic=name, status="created", partitions=count, config=config)
-        described = self._described([name])[name]
+        described = _once_known(lambda: self._described([name])[name], name)
         return TopicChange(
             topic=name,
             status="created",
@@ -402,6 +402,19 @@ def _once_changed(read: Callable[[], dict[str, str]], before: Mapping[str, str])
     while (after := read()) == before and time.monotonic() < deadline:
         time.sleep(_CHECK_SECONDS)
     return after
+
+
+def _once_known(describe: Callable[[], Any], name: str) -> Any:
+    """A new topic's description once the broker has it: a Kafka answers that it created a topic a
+    moment before its brokers know it. Raises UnknownTopicError after ``CHANGED_SECONDS``."""
+    deadline = time.monotonic() + CHANGED_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            return describe()
+        except UnknownTopicError:
+            time.sleep(_CHECK_SECONDS)
+    reason = "the topic is created, but the broker does not show it yet"
+    raise UnknownTopicError(reason, path=name, advice="siltstone topics --describe shows when it does")
 
 
 def _id_of(described: Any) -> str:

@@ -1,9 +1,14 @@
-"""Settings of a running broker that are shown a moment after its answer to a change."""
+"""What a running broker shows a moment after its answer: changed settings, a new topic."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from siltstone.base.errors import UnknownTopicError
 from siltstone.commands import remote
 from siltstone.commands.remote import RemoteBroker
 
@@ -48,3 +53,32 @@ def test_a_broker_that_shows_no_change_and_one_that_makes_none(monkeypatch: pyte
     assert same.altered == 1
     dry = LateBroker(OLD).alter_topic_settings("t", ["flush.ms=6"], [], dry_run=True)
     assert dry.after == NEW
+
+
+class CreatingBroker(RemoteBroker):
+    """A broker that answers that a topic is created, and knows it from the description after ``late``."""
+
+    def __init__(self, late: int) -> None:
+        self.client, self.late = self, late  # type: ignore[assignment]
+
+    def create_topics(self, topics: list[Any], **_: object) -> dict[str, Future[None]]:
+        created: Future[None] = Future()
+        created.set_result(None)
+        return {topic.topic: created for topic in topics}
+
+    def _described(self, names: object) -> dict[str, Any]:
+        self.late -= 1
+        if self.late >= 0:
+            raise UnknownTopicError("there is no such topic or partition")
+        return {"t": SimpleNamespace(topic_id="a+b/c=", partitions=[0, 1])}
+
+
+def test_a_new_topic_is_waited_for() -> None:
+    created = CreatingBroker(late=3).create_topic("t", 2, {})
+    assert (created.status, created.topic_id, created.partitions) == ("created", "a-b_c", 2)
+
+
+def test_a_new_topic_that_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "CHANGED_SECONDS", 0.01)
+    with pytest.raises(UnknownTopicError, match="is created, but the broker does not show it yet"):
+        CreatingBroker(late=1_000_000).create_topic("t", 2, {})
