@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -411,6 +411,68 @@ def test_latest_begins_anew_after_a_truncation(logs: list[PartitionLog], records
     assert places(read(topic_of(logs), query, latest=views)) == merged(latest_of(left))
 
 
+def keyed(log: PartitionLog, keys: range) -> None:
+    """Append a batch for each key, so that a truncation can end between any two."""
+    for number in keys:
+        log.append(of_records([Rec(offset=0, key=b"k%d" % number, value=b"x", timestamp=NOW)]))
+
+
+@pytest.mark.parametrize("looks_by", ["keys", "job", "checkpoint"])
+def test_latest_begins_anew_if_a_truncated_log_is_longer_than_before(tmp_path: Path, looks_by: str) -> None:
+    (log,) = open_logs(tmp_path, 1)
+    keyed(log, range(20))
+    views, query = LatestViews(), RecordQuery(view="latest", limit=500)
+    topic = topic_of([log], checkpoints={0: 15 if looks_by == "checkpoint" else 0})
+    if looks_by == "job":
+        find_all(views, [log])
+    assert [record.offset for record in read(topic, query, latest=views)] == [*range(20)]
+    log.truncate_to(10)
+    keyed(log, range(2, 14))
+    found = [record.offset for record in read(topic, query, latest=views)]
+    assert found == [0, 1, *range(10, 22)]
+    # A checkpoint that was read before the truncation may be that of the log as it was.
+    assert [record.offset for record in read(topic, query, latest=LatestViews())] == found
+
+
+def test_a_job_begins_anew_if_the_log_is_truncated_meanwhile(tmp_path: Path) -> None:
+    (log,) = open_logs(tmp_path, 1)
+    keyed(log, range(20))
+
+    class Truncating(Budget):
+        checked = 0
+
+        @property
+        def is_over(self) -> bool:
+            self.checked += 1
+            if self.checked == 5:  # two of a reading: of all keys, of the first half, then of the second
+                log.truncate_to(10)
+                keyed(log, range(2, 14))
+            return False
+
+    views = LatestViews(kept_bytes=16 * 16)
+    views.find(log, 0, READ_UNCOMMITTED, Truncating())
+    found = read(topic_of([log]), RecordQuery(view="latest", limit=500), latest=views)
+    assert [record.offset for record in found] == [0, 1, *range(10, 22)]
+
+
+@pytest.mark.parametrize("by_job", [False, True])
+def test_latest_of_another_process_s_log_begins_anew_after_each_change(tmp_path: Path, by_job: bool) -> None:
+    """There is no counter of its truncations, so every change of its files may be one."""
+    (log,) = open_logs(tmp_path, 1)
+    keyed(log, range(20))
+    log.flush()
+    seen = ReadOnlyLogs([log.directory])[log.topic_partition]
+    views, query = LatestViews(), RecordQuery(view="latest", limit=500)
+    if by_job:
+        find_all(views, [seen])
+    assert len(read(topic_of([seen]), query, latest=views)) == 20
+    log.truncate_to(10)
+    keyed(log, range(2, 14))
+    seen.refresh()
+    found = [record.offset for record in read(topic_of([seen]), query, latest=views)]
+    assert found == [0, 1, *range(10, 22)]
+
+
 def test_the_latest_record_of_a_key_needs_no_keys(
     logs: list[PartitionLog], records: dict[Place, Rec]
 ) -> None:
@@ -441,7 +503,7 @@ def test_too_many_keys_are_an_error_that_says_so(logs: list[PartitionLog], recor
     assert raised.value.advice
 
 
-def find_all(views: LatestViews, logs: list[PartitionLog], isolation: str = READ_UNCOMMITTED) -> list[int]:
+def find_all(views: LatestViews, logs: Sequence[ReadableLog], isolation: str = READ_UNCOMMITTED) -> list[int]:
     """What the job does for each log; into how many shares the keys of each were divided."""
     return [views.find(log, 0, isolation, Budget(seconds=300.0)) for log in logs]
 

@@ -64,11 +64,13 @@ class WorkBudget(Protocol):
 @dataclass(frozen=True, slots=True, eq=False)
 class LastRecords:
     """Which of a log's records from offset ``start`` (inclusive) to ``end`` (exclusive) are the last of their
-    keys up to ``end``. ``bits``: uint8 of (end - start + 7) // 8, the first offset in the highest bit."""
+    keys up to ``end``. ``bits``: uint8 of (end - start + 7) // 8, the first offset in the highest bit.
+    ``truncations``: the log's then; with another number the bits are no longer true."""
 
     start: int
     end: int
     bits: Bytes
+    truncations: int
 
     def holds(self, offsets: Int64) -> Flags:
         """Is the record of each offset the last of its key? False outside of the range."""
@@ -99,7 +101,8 @@ class KeyShare(NamedTuple):
 class LatestKeys:
     """The last offsets of one log's keys between ``base`` (inclusive) and ``end`` (exclusive).
 
-    ``last_records``: what a job has found; ``base`` is its end then, until the log is truncated below it.
+    ``last_records``: what a job has found; ``base`` is its end then. Once the log was truncated, neither this
+    nor the checkpoint may be true of it, and ``base`` is the log start.
     ``until``: read no further than this offset. ``share``: keep no other keys. ``advice``: of the error for
     too many keys.
     """
@@ -126,14 +129,16 @@ class LatestKeys:
         self._restart()
 
     def _restart(self) -> None:
-        if self._last_records is not None and self._last_records.end > self._log.log_end_offset:
+        view = self._log.view
+        self._truncations = view.truncations
+        if self._last_records is not None and self._last_records.truncations != view.truncations:
             self._last_records = None
         # A checkpoint beyond the end is not this log's (Kafka's cleaner begins at the log start then, too).
-        is_possible = self._checkpoint <= self._log.log_end_offset
+        is_possible = self._checkpoint <= view.log_end_offset and not view.truncations
         base = self._checkpoint if is_possible else 0
         if self._last_records is not None:
             base = self._last_records.end
-        self.base = max(base, self._log.log_start_offset)
+        self.base = max(base, view.log_start_offset)
         self.end = self.base
         self._sorted: tuple[Words, Int64] = np.empty(0, np.uint64), np.empty(0, np.int64)
         self._pending: list[tuple[Words, Int64]] = []
@@ -171,7 +176,7 @@ class LatestKeys:
         Raises TooManyKeysError, and what ``LogReader.poll`` raises.
         """
         with self.lock:
-            if self._log.log_end_offset < self.end:  # truncated
+            if self._log.view.truncations != self._truncations:
                 self._restart()
             goal = self.goal()
             reader = LogReader(
@@ -253,27 +258,46 @@ def find_last_records(
     so it has to raise an error if the work is to end. Raises TooManyKeysError if the bits take more than
     ``kept_bytes``, or 1,024 shares are too few, and what ``LogReader.poll`` raises.
     """
-    start, end = log.log_start_offset, log.view.readable_end(isolation)
+    view = log.view
+    start, end = view.log_start_offset, view.readable_end(isolation)
     if (end - start) // 8 > kept_bytes:
         reason = f"a bit for each of its {end - start} offsets takes over {kept_bytes} bytes"
         advice = "read the last records as a table: siltstone.open or export, with view=latest"
         raise TooManyKeysError(reason, path=str(log.topic_partition), advice=advice)
+    found = LastRecords(start, end, np.zeros((end - start + 7) // 8, np.uint8), view.truncations)
     hash_key, share_bits = _random_hash_key(), 0
     while True:
-        bits = np.zeros((end - start + 7) // 8, np.uint8)
         try:
-            for number in range(1 << share_bits):
-                share = KeyShare(number, share_bits, hash_key)
-                keys = LatestKeys(log, start, isolation, kept_bytes, until=end, share=share)
-                while not keys.advance(budget):
-                    pass
-                at = keys.offsets - start
-                np.bitwise_or.at(bits, at >> 3, (128 >> (at & 7)).astype(np.uint8))
-            return LastRecords(start, end, bits), 1 << share_bits
+            shares = (KeyShare(number, share_bits, hash_key) for number in range(1 << share_bits))
+            if all(_mark_share(log, isolation, budget, kept_bytes, found, share) for share in shares):
+                return found, 1 << share_bits
+            return find_last_records(log, isolation, budget, kept_bytes)  # it was truncated
         except TooManyKeysError:
             if share_bits == SHARE_BITS_MAX:
                 raise
             share_bits += 1
+
+
+def _mark_share(
+    log: ReadableLog,
+    isolation: str,
+    budget: WorkBudget | None,
+    kept_bytes: int,
+    found: LastRecords,
+    share: KeyShare,
+) -> bool:
+    """Set the bits of the last records of a share's keys. Returns False if the log was truncated since.
+
+    A bit that was set before, by a division into fewer shares, is set again: it is of the same records.
+    """
+    keys = LatestKeys(log, found.start, isolation, kept_bytes, until=found.end, share=share)
+    while not keys.advance(budget):
+        pass
+    if log.view.truncations != found.truncations:
+        return False
+    at = keys.offsets - found.start
+    np.bitwise_or.at(found.bits, at >> 3, (128 >> (at & 7)).astype(np.uint8))
+    return True
 
 
 def _random_hash_key() -> HashKey:

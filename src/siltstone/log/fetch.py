@@ -50,6 +50,9 @@ class LogView(NamedTuple):
 
     ``active_size``: bytes of the active segment at that moment; an append may have added more since.
     ``batch_limit``: the bytes that one batch may decompress to (``max.decompressed.message.bytes``).
+    ``truncations``: how often the log was truncated since it was opened. In a later view with another number,
+    the records of an offset may be others, even if the log is longer by now. Of a log that is only read, how
+    often it was read again, since another process may have truncated it.
     """
 
     segments: tuple[LiveSegment, ...]
@@ -59,6 +62,7 @@ class LogView(NamedTuple):
     last_stable_offset: int
     active_size: int
     batch_limit: int = DEFAULT_DECOMPRESSION_LIMIT
+    truncations: int = 0
 
     @property
     def offsets(self) -> tuple[int, int, int, int]:

@@ -338,6 +338,7 @@ class PartitionLog(ReadableLog):
             self._producers.last_stable_offset(high_watermark, self._log_start_offset),
             self._segment_list.active.size,
             self.config.max_decompressed_message_bytes,
+            self._truncations,
         )
         if before is not None and before.offsets != self.view.offsets:
             self._tell_moved()

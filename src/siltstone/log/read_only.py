@@ -286,7 +286,8 @@ class ReadOnlyLog(ReadableLog):
         state = _file_state(self.directory)
         if state != self._state:
             newest = ReadOnlyLogs([self.directory]).get(self.topic_partition)
-            self.view, self.damage = newest.view, newest.damage
+            self.view = newest.view._replace(truncations=self.view.truncations + 1)
+            self.damage = newest.damage
             self.first_dirty_offset = newest.first_dirty_offset
             self.open_transactions = newest.open_transactions
             self._state = state
