@@ -23,7 +23,7 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.base.records.hashing import partition_for_key
-from siltstone.commands import browsing
+from siltstone.commands import browsing, latest_keys
 from siltstone.commands.browsing import (
     BrowsedRecord,
     BrowsedTopic,
@@ -450,7 +450,7 @@ def test_a_job_begins_anew_if_the_log_is_truncated_meanwhile(tmp_path: Path) -> 
             return False
 
     views = LatestViews(kept_bytes=16 * 16)
-    views.find(log, 0, READ_UNCOMMITTED, Truncating())
+    views.find(log, READ_UNCOMMITTED, Truncating())
     found = read(topic_of([log]), RecordQuery(view="latest", limit=500), latest=views)
     assert [record.offset for record in found] == [0, 1, *range(10, 22)]
 
@@ -462,10 +462,14 @@ def test_latest_of_another_process_s_log_begins_anew_after_each_change(tmp_path:
     keyed(log, range(20))
     log.flush()
     seen = ReadOnlyLogs([log.directory])[log.topic_partition]
-    views, query = LatestViews(), RecordQuery(view="latest", limit=500)
+    bound = 19 * 16 if by_job else 20 * 16
+    views, query = LatestViews(kept_bytes=bound), RecordQuery(view="latest", limit=500)
     if by_job:
         find_all(views, [seen])
-    assert len(read(topic_of([seen]), query, latest=views)) == 20
+    for _ in range(2):
+        assert len(read(topic_of([seen]), query, latest=views)) == 20
+        # Opened again over the same files it is the same log.
+        seen = ReadOnlyLogs([log.directory])[log.topic_partition]
     log.truncate_to(10)
     keyed(log, range(2, 14))
     seen.refresh()
@@ -505,7 +509,7 @@ def test_too_many_keys_are_an_error_that_says_so(logs: list[PartitionLog], recor
 
 def find_all(views: LatestViews, logs: Sequence[ReadableLog], isolation: str = READ_UNCOMMITTED) -> list[int]:
     """What the job does for each log; into how many shares the keys of each were divided."""
-    return [views.find(log, 0, isolation, Budget(seconds=300.0)) for log in logs]
+    return [views.find(log, isolation, Budget(seconds=300.0)) for log in logs]
 
 
 def test_a_job_finds_the_last_records_of_any_number_of_keys(
@@ -530,7 +534,6 @@ def test_a_job_finds_the_last_records_of_any_number_of_keys(
     assert set(places(read(topic_of(logs), query, latest=views))) == set(left)
     # After a truncation the bits are no longer those of this log.
     logs[0].truncate_to(20)
-    find_all(views, logs)
     there = {(0, record.offset) for record in logs[0].records()}
     left = latest_of(some(records, lambda place, _: place[0] or place in there))
     assert set(places(read(topic_of(logs), query, latest=views))) == set(left)
@@ -543,13 +546,82 @@ def test_a_job_finds_what_the_keys_in_memory_find_among_transactions(tmp_path: P
     query, views = RecordQuery(view="latest", isolation=isolation), LatestViews(kept_bytes=48)
     in_memory = LatestViews(start=lambda work: work())
     expected = places(read(topic_of([log]), query, latest=in_memory))
-    assert views.find(log, 0, isolation, Budget(seconds=300.0)) > 1
+    assert views.find(log, isolation, Budget(seconds=300.0)) > 1
     assert len(expected) > 3
     assert places(read(topic_of([log]), query, latest=views)) == expected
 
 
+def test_what_a_job_found_is_true_after_a_cleaning(tmp_path: Path) -> None:
+    log = opened_values(tmp_path, segment_bytes=600)
+    for number in range(12):
+        keyed(log, range(number % 5, number % 5 + 2))
+    views, query = LatestViews(kept_bytes=3 * 16), RecordQuery(view="latest", limit=500)
+    find_all(views, [log])
+    expected = [record.offset for record in read(topic_of([log]), query, latest=views)]
+    clean_two(log, 0, lambda record: record.offset in expected)
+    assert len(list(log.records())) < 24
+    keyed(log, range(1))
+    # The key of one of them has a later record now, which the job did not meet.
+    is_older = {record.offset for record in log.records() if record.key == b"k0"} - {24}
+    found = [record.offset for record in read(topic_of([log]), query, latest=views)]
+    assert found == [at for at in expected if at not in is_older] + [24]
+
+
+def test_no_look_at_a_view_drops_what_a_job_has_found(tmp_path: Path) -> None:
+    logs = open_logs(tmp_path, 2)
+    other = open_partition(tmp_path / "other-0", LogConfig(), ManualClock(NOW))
+    for log in (*logs, other):
+        keyed(log, range(8))
+    views, query = LatestViews(kept_bytes=8 * 16), RecordQuery(view="latest")
+    for log in logs:
+        find_all(views, [log])
+        other_topic = BrowsedTopic(name="other", logs=lambda: [other], partition_count=1)
+        assert len(read(other_topic, query, latest=views)) == 8
+        if log is not logs[-1]:  # the job still works
+            keyed(logs[1], range(8, 10))
+            with pytest.raises(TooManyKeysError):
+                read(topic_of(logs), query, latest=views)
+    assert len(read(topic_of(logs), query, latest=views)) == 18
+    committed = replace(query, isolation=READ_COMMITTED, partitions=(0,))
+    assert len(read(topic_of(logs), committed, latest=views)) == 8
+    assert len(read(topic_of(logs), query, latest=views)) == 18
+
+
+@pytest.fixture
+def fixed_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that keys fall into the same shares in each run."""
+    monkeypatch.setattr(latest_keys, "_random_hash_key", lambda: (np.uint64(1), np.uint64(2)))
+
+
+@pytest.mark.usefixtures("fixed_hash")
+def test_what_jobs_have_found_is_bounded_and_the_oldest_goes_first(tmp_path: Path) -> None:
+    logs = open_logs(tmp_path, 3)
+    for log in logs:
+        log.append(of_records([Rec(offset=at, key=b"k%d" % (at % 2), value=None) for at in range(64)]))
+    views, query = LatestViews(kept_bytes=16), RecordQuery(view="latest", limit=500)
+    views.require_room("users", logs[:2], READ_UNCOMMITTED)
+    too_many = r"users: .*192 offsets takes over 16 bytes.*some partitions only"
+    with pytest.raises(TooManyKeysError, match=too_many):
+        views.require_room("users", logs, READ_UNCOMMITTED)
+    find_all(views, logs)
+    assert places(read(topic_of(logs[1:]), query, latest=views)) == [(1, 62), (1, 63), (2, 62), (2, 63)]
+    with pytest.raises(TooManyKeysError, match="over 1 keys"):
+        read(topic_of(logs[:1]), query, latest=views)
+
+
+@pytest.mark.usefixtures("fixed_hash")
+def test_more_keys_than_the_largest_number_of_shares_can_hold_are_refused(tmp_path: Path) -> None:
+    (log,) = open_logs(tmp_path, 1)
+    for _ in range(2):
+        first = log.log_end_offset
+        log.append(of_records([Rec(offset=at, key=b"k%d" % (first + at)) for at in range(64)]))
+    with pytest.raises(TooManyKeysError, match="one of 1024 shares of the log's keys has over 1 keys") as e:
+        find_last_records(log, READ_UNCOMMITTED, kept_bytes=16)
+    assert "as a table" in (e.value.advice or "")
+
+
 def test_what_a_job_cannot_find_is_refused(logs: list[PartitionLog], records: dict[Place, Rec]) -> None:
-    with pytest.raises(TooManyKeysError, match=r"a bit for each of its [0-9]+ offsets takes over 8 bytes"):
+    with pytest.raises(TooManyKeysError, match=r"a bit for each of [0-9]+ offsets takes over 8 bytes"):
         find_last_records(logs[0], READ_UNCOMMITTED, kept_bytes=8)
     empty = open_partition(logs[0].directory.parent / "empty-0", LogConfig(), ManualClock(NOW))
     found, shares = find_last_records(empty, READ_UNCOMMITTED)

@@ -9,6 +9,7 @@ import html
 import io
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -22,10 +23,11 @@ from siltstone.base.clock import SystemClock
 from siltstone.base.errors import UsageError
 from siltstone.commands import browsing
 from siltstone.commands.clients import NO_BROKER
-from siltstone.commands.latest_keys import LatestViews
+from siltstone.commands.latest_keys import LatestViews, WorkBudget
 from siltstone.commands.served import Served, ServeOptions
 from siltstone.commands.watch import STATES
 from siltstone.log.names import TopicPartition
+from siltstone.log.read_only import ReadableLog
 from siltstone.web import limits
 from siltstone.web.identity import Identity, Users
 from siltstone.web.pages import rendering, topic_tabs
@@ -958,7 +960,9 @@ def test_a_view_of_too_many_keys_is_found_by_a_job(
     by_rest: bool,
 ) -> None:
     served, client = looking
+    client.app._app.state.latest = LatestViews(start=lambda work: work())  # type: ignore[attr-defined]
     expected = client.get("/api/v1/topics/users/records?view=latest").json()["records"]
+    assert expected
     client.app._app.state.latest = LatestViews(kept_bytes=800, start=lambda work: work())  # type: ignore[attr-defined]
     refused = client.get("/ui/topics/users/records?view=latest")
     checked(refused.text)
@@ -988,6 +992,59 @@ def test_a_view_of_too_many_keys_is_found_by_a_job(
     assert client.post("/ui/topics/nobody:find-latest").status_code == 404
     bad = client.post("/api/v1/topics/users:find-latest", json={"isolation": "serializable"})
     assert bad.status_code == 400
+
+
+class _WaitingViews(LatestViews):
+    """Its jobs wait for ``may_go_on``."""
+
+    def __init__(self, kept_bytes: int) -> None:
+        super().__init__(kept_bytes, start=lambda work: work())
+        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
+
+    def find(self, log: ReadableLog, isolation: str, budget: WorkBudget) -> int:
+        self.has_begun.set()
+        assert self.may_go_on.wait(60)
+        return super().find(log, isolation, budget)
+
+
+def test_the_job_that_finds_last_records_is_shown_beside_the_view_and_can_be_cancelled(
+    looking: tuple[Served, TestClient], wait_for: Callable[[Callable[[], bool]], None]
+) -> None:
+    served, client = looking
+    views = client.app._app.state.latest = _WaitingViews(kept_bytes=800)  # type: ignore[attr-defined]
+    page = "/ui/topics/users/records?view=latest&partition=0"
+    assert 'name="partition" value="0"' in client.get(page).text
+    try:
+        client.post("/ui/topics/users:find-latest", data={"partition": "0"})
+        assert views.has_begun.wait(60)
+        text = client.get(page).text
+        checked(text)
+        assert "A job is finding the last record of each key" in text and 'href="/ui/jobs"' in text
+        assert "Find them by a job" not in text
+        assert "A job is finding" not in client.get("/ui/topics/users/records").text
+        job = served.jobs.all()[0]
+        assert job.target == "users-0"
+        assert client.delete(f"/api/v1/jobs/{job.id}").status_code < 300
+    finally:
+        views.may_go_on.set()
+    wait_for(lambda: served.jobs.all()[0].has_ended)
+    assert served.jobs.all()[0].state == "cancelled"
+    assert "Find them by a job" in client.get(page).text
+    assert client.post("/ui/topics/users:find-latest", data={"partition": "x"}).status_code == 400
+
+
+def test_a_job_that_could_not_keep_the_last_records_of_all_partitions_is_refused(
+    looking: tuple[Served, TestClient],
+) -> None:
+    served, client = looking
+    before = served.jobs.all()
+    ends = [served.log("ledger", where.partition).log_end_offset for where in _partitions(served, "ledger")]
+    assert len(ends) > 1
+    client.app._app.state.latest = LatestViews(kept_bytes=max(ends) // 8)  # type: ignore[attr-defined]
+    answer = client.post("/api/v1/topics/ledger:find-latest")
+    assert answer.status_code == 400, answer.text
+    assert f"{sum(ends)} offsets" in answer.text and "some partitions only" in answer.text
+    assert served.jobs.all() == before
 
 
 def _partitions(served: Served, topic: str) -> list[TopicPartition]:

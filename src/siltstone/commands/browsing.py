@@ -694,11 +694,8 @@ def _browse(
     if query.view == "latest" and not query.finds_latest_by_key:
         if latest is None:
             latest = LatestViews()
-        keys = {
-            number: latest.of(log, topic.checkpoints.get(number, 0), query.isolation)
-            for number, log in logs.items()
-            if number in position.ranges
-        }
+        shown = {number: log for number, log in logs.items() if number in position.ranges}
+        keys = latest.of(topic.name, shown, topic.checkpoints, query.isolation)
         are_ready = [latest.bring_up_to_date(newest, budget) for newest in keys.values()]
         if not all(are_ready):
             share = sum(newest.share for newest in keys.values()) / len(keys)

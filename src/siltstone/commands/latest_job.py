@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from siltstone.commands import console
-from siltstone.commands.browsing import RecordQuery, check_query
-from siltstone.commands.cluster import partition_named
+from siltstone.commands.browsing import RecordQuery, check_query, chosen_logs
 from siltstone.commands.jobs import BackgroundJob, Progress, job_target
 from siltstone.commands.latest_keys import LatestViews
 from siltstone.commands.served import Served
 from siltstone.log.fetch import READ_UNCOMMITTED
+from siltstone.log.names import TopicPartition
 
 FIND_LATEST = "find-latest"
 
@@ -53,22 +53,36 @@ def find_latest(
     then, for one isolation level. Nothing is changed.
 
     Its result: a sentence, the isolation level, and for each partition into how many shares the keys were
-    divided, which is how often the log was read. Raises UnknownTopicError, UsageError, BusyError.
+    divided, which is how often the log was read. Raises UnknownTopicError, UsageError, BusyError, and
+    TooManyKeysError if what it finds of all the logs would take over the bound of ``latest``.
     """
-    chosen = [partition_named(served, topic, number) for number in partitions]
+    query = RecordQuery(view="latest", partitions=tuple(partitions) or None, isolation=isolation)
     browsed = console.browsed_topic(served, topic)
-    check_query(browsed, RecordQuery(view="latest", isolation=isolation))
+    check_query(browsed, query)
+    latest.require_room(topic, chosen_logs(browsed, query).values(), isolation)
 
     def work(progress: Progress) -> object:
         found = []
-        for log in browsed.logs():
-            where = log.topic_partition
-            if chosen and where not in chosen:
-                continue
-            budget = _Budget(progress, str(where), sum(segment.size for segment in log.view.segments))
-            shares = latest.find(log, browsed.checkpoints.get(where.partition, 0), isolation, budget)
-            found.append({"partition": where.partition, "shares": shares, "bytes_read": budget.spent})
+        for partition, log in chosen_logs(browsed, query).items():
+            size = sum(segment.size for segment in log.view.segments)
+            budget = _Budget(progress, str(log.topic_partition), size)
+            shares = latest.find(log, isolation, budget)
+            found.append({"partition": partition, "shares": shares, "bytes_read": budget.spent})
         sentence = "The last record of each key was found; the view latest has them."
         return {"sentence": sentence, "isolation": isolation, "partitions": found}
 
     return served.jobs.submit(FIND_LATEST, job_target(topic, partitions), user, work)
+
+
+def unfinished_find(served: Served, topic: str) -> BackgroundJob | None:
+    """The newest job that waits or runs to find last records of a topic, or of some of its partitions."""
+    partitions = served.describe(topic).partitions
+    names = {topic, *(str(TopicPartition(topic, number)) for number in partitions)}
+    return next(
+        (
+            job
+            for job in served.jobs.all()
+            if job.kind == FIND_LATEST and not job.has_ended and not names.isdisjoint(job.target.split(", "))
+        ),
+        None,
+    )

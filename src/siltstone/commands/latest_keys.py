@@ -7,7 +7,7 @@ then be missing from the view.
 
 ``LatestViews`` keeps them for the logs that were requested, within a bound for all of them: the least
 recently used ones are dropped. They are built in the background and then brought up to date by
-requests.
+requests. What jobs have found has a bound of its own, so no look at a view drops it.
 
 A log with more keys than the bound allows is read by a job, ``find_last_records``, once for each share of the
 keys, so that a share fits. It keeps one bit an offset, and only keys of later records are kept as above::
@@ -22,7 +22,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -32,11 +32,11 @@ from siltstone.base.errors import TooManyKeysError
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.layout import Bytes, Flags, Int64, Words
 from siltstone.compaction.keys import hashes_of
-from siltstone.log.read_only import ReadableLog
+from siltstone.log.read_only import ReadableLog, ReadOnlyLog
 from siltstone.log.reading import LogReader
 
 KEPT_BYTES = 256 << 20
-"""Bytes of all key entries that are kept."""
+"""Bytes of all key entries that are kept, and of all bits that jobs have found."""
 ENTRY_BYTES = 16
 _CONCURRENT_BUILDS = 2
 """Logs whose keys are built in the background at one time."""
@@ -47,6 +47,10 @@ SHARE_BITS_MAX = 10
 JOB_ADVICE = (
     "let a job find them (the button on the page, or POST …/topics/TOPIC:find-latest); or clean the log "
     "first: below its cleaner checkpoint a key takes no memory; or search for the key"
+)
+_TABLE_ADVICE = (
+    "find those of some partitions only, or read the last records as a table: siltstone.open or export, with "
+    "view=latest"
 )
 
 
@@ -146,9 +150,8 @@ class LatestKeys:
 
     @property
     def size(self) -> int:
-        """Bytes of the entries, and of what a job has found."""
-        bits = 0 if self._last_records is None else self._last_records.bits.nbytes
-        return ENTRY_BYTES * len(self._sorted[0]) + bits
+        """Bytes of the entries."""
+        return ENTRY_BYTES * len(self._sorted[0])
 
     @property
     def offsets(self) -> Int64:
@@ -221,7 +224,10 @@ class LatestKeys:
         self._pending, self._pending_count = [], 0
         if ENTRY_BYTES * len(merged[0]) > self._kept_bytes:
             self._restart()
-            reason = f"the log has over {self._kept_bytes // ENTRY_BYTES} keys above its cleaner checkpoint"
+            bound = f"over {self._kept_bytes // ENTRY_BYTES} keys"
+            reason = f"the log has {bound} above its cleaner checkpoint"
+            if self._share is not None:
+                reason = f"one of {1 << self._share.bits} shares of the log's keys has {bound}"
             raise TooManyKeysError(reason, path=str(self._log.topic_partition), advice=self._advice)
         self._sorted = merged
 
@@ -258,12 +264,9 @@ def find_last_records(
     so it has to raise an error if the work is to end. Raises TooManyKeysError if the bits take more than
     ``kept_bytes``, or 1,024 shares are too few, and what ``LogReader.poll`` raises.
     """
+    _require_room_for_bits([log], isolation, kept_bytes, str(log.topic_partition))
     view = log.view
     start, end = view.log_start_offset, view.readable_end(isolation)
-    if (end - start) // 8 > kept_bytes:
-        reason = f"a bit for each of its {end - start} offsets takes over {kept_bytes} bytes"
-        advice = "read the last records as a table: siltstone.open or export, with view=latest"
-        raise TooManyKeysError(reason, path=str(log.topic_partition), advice=advice)
     found = LastRecords(start, end, np.zeros((end - start + 7) // 8, np.uint8), view.truncations)
     hash_key, share_bits = _random_hash_key(), 0
     while True:
@@ -290,7 +293,9 @@ def _mark_share(
 
     A bit that was set before, by a division into fewer shares, is set again: it is of the same records.
     """
-    keys = LatestKeys(log, found.start, isolation, kept_bytes, until=found.end, share=share)
+    keys = LatestKeys(
+        log, found.start, isolation, kept_bytes, until=found.end, share=share, advice=_TABLE_ADVICE
+    )
     while not keys.advance(budget):
         pass
     if log.view.truncations != found.truncations:
@@ -300,72 +305,108 @@ def _mark_share(
     return True
 
 
+def _require_room_for_bits(logs: Iterable[ReadableLog], isolation: str, kept_bytes: int, path: str) -> None:
+    """Raises TooManyKeysError, whose path is ``path``, if a bit for each offset of these logs takes over
+    ``kept_bytes``."""
+    count = sum(log.view.readable_end(isolation) - log.log_start_offset for log in logs)
+    if count // 8 > kept_bytes:
+        reason = f"a bit for each of {count} offsets takes over {kept_bytes} bytes"
+        raise TooManyKeysError(reason, path=path, advice=_TABLE_ADVICE)
+
+
 def _random_hash_key() -> HashKey:
     return np.uint64(secrets.randbits(64)), np.uint64(secrets.randbits(64))
+
+
+def _is_same_log(kept: ReadableLog, log: ReadableLog) -> bool:
+    """Is what was found of the log ``kept`` true of ``log``, unless one of them was truncated since?"""
+    if isinstance(kept, ReadOnlyLog) and isinstance(log, ReadOnlyLog):
+        return kept.has_files_of(log)
+    return kept is log
 
 
 def _start_thread(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="latest-keys", daemon=True).start()
 
 
+LogName = tuple[str, str]
+"""Directory and isolation level."""
+
+
 class LatestViews:
-    """The ``LatestKeys`` of logs. ``start``: runs work in the background, by default in a thread of its
-    own."""
+    """The ``LatestKeys`` of logs, and what jobs have found of logs: ``kept_bytes`` of each. ``start``: runs
+    work in the background, by default in a thread of its own."""
 
     def __init__(
         self, kept_bytes: int = KEPT_BYTES, start: Callable[[Callable[[], None]], None] = _start_thread
     ) -> None:
         self._kept_bytes, self._start = kept_bytes, start
         self._lock, self._slots = threading.Lock(), threading.BoundedSemaphore(_CONCURRENT_BUILDS)
-        self._kept: OrderedDict[tuple[str, str], tuple[ReadableLog, LatestKeys]] = OrderedDict()
+        self._kept: OrderedDict[LogName, tuple[ReadableLog, LatestKeys]] = OrderedDict()
+        self._found: dict[LogName, tuple[ReadableLog, LastRecords]] = {}
 
-    def of(self, log: ReadableLog, checkpoint: int, isolation: str) -> LatestKeys:
-        """The keys of a log, perhaps not built yet. For a log that was opened again since, a new one is
-        begun.
+    def of(
+        self, topic: str, logs: Mapping[int, ReadableLog], checkpoints: Mapping[int, int], isolation: str
+    ) -> dict[int, LatestKeys]:
+        """The keys of a topic's logs that a page shows, by partition, perhaps not built yet. For a log that
+        was opened again since, new ones are begun.
 
-        Raises TooManyKeysError.
+        Raises TooManyKeysError if they take too much together.
         """
+        with self._lock:
+            shown = {
+                partition: self._of_log(log, checkpoints.get(partition, 0), isolation)
+                for partition, log in logs.items()
+            }
+            size = sum(keys.size for _, keys in self._kept.values())
+            for name, (_, keys) in list(self._kept.items()):
+                if size > self._kept_bytes and keys not in shown.values():
+                    del self._kept[name]
+                    size -= keys.size
+            if size > self._kept_bytes:
+                self._kept.clear()
+                reason = (
+                    f"its partitions have over {self._kept_bytes // ENTRY_BYTES} keys above their checkpoints"
+                )
+                raise TooManyKeysError(reason, path=topic, advice=JOB_ADVICE)
+            return shown
+
+    def _of_log(self, log: ReadableLog, checkpoint: int, isolation: str) -> LatestKeys:
+        """The keys of a log, which are now the last ones to be dropped. The caller holds the lock."""
+        name = str(log.directory), isolation
+        known, found = self._kept.get(name), self._found.get(name)
+        if known is None or not _is_same_log(known[0], log):
+            keys = LatestKeys(
+                log,
+                checkpoint,
+                isolation,
+                self._kept_bytes,
+                last_records=found[1] if found is not None and _is_same_log(found[0], log) else None,
+                advice=JOB_ADVICE,
+            )
+            self._kept[name] = log, keys
+        self._kept.move_to_end(name)
+        return self._kept[name][1]
+
+    def require_room(self, topic: str, logs: Iterable[ReadableLog], isolation: str) -> None:
+        """Raises TooManyKeysError if a job could not keep what it finds of all these logs of a topic."""
+        _require_room_for_bits(logs, isolation, self._kept_bytes, topic)
+
+    def find(self, log: ReadableLog, isolation: str, budget: WorkBudget) -> int:
+        """Find the last records of a log, and keep them for the view; what was found first of other logs is
+        dropped where the bound is reached. Returns into how many shares the keys were divided.
+
+        Raises what ``find_last_records`` raises.
+        """
+        last_records, shares = find_last_records(log, isolation, budget, self._kept_bytes)
         name = str(log.directory), isolation
         with self._lock:
-            known = self._kept.get(name)
-            if known is None or known[0] is not log:
-                self._begin(log, checkpoint, isolation)
-            self._kept.move_to_end(name)
-            self._drop_others(log.topic_partition.topic)
-            return self._kept[name][1]
-
-    def _begin(
-        self, log: ReadableLog, checkpoint: int, isolation: str, found: LastRecords | None = None
-    ) -> None:
-        """Keep new keys of a log, above what a job has found. The caller holds the lock."""
-        keys = LatestKeys(log, checkpoint, isolation, self._kept_bytes, last_records=found, advice=JOB_ADVICE)
-        self._kept[str(log.directory), isolation] = log, keys
-
-    def find(self, log: ReadableLog, checkpoint: int, isolation: str, budget: WorkBudget) -> int:
-        """Find the last records of a log, and keep them for the view. Returns into how many shares its keys
-        were divided. Raises what ``find_last_records`` raises."""
-        found, shares = find_last_records(log, isolation, budget, self._kept_bytes)
-        with self._lock:
-            self._begin(log, checkpoint, isolation, found)
+            self._kept.pop(name, None)
+            self._found.pop(name, None)
+            self._found[name] = log, last_records
+            while sum(found.bits.nbytes for _, found in self._found.values()) > self._kept_bytes:
+                del self._found[next(iter(self._found))]
         return shares
-
-    def _drop_others(self, topic: str) -> None:
-        """Drop the keys of other topics, the least recently used first, until those that are left fit the
-        bound.
-
-        Raises TooManyKeysError if those of the topic alone do not.
-        """
-        size = sum(keys.size for _, keys in self._kept.values())
-        for name, (log, keys) in list(self._kept.items()):
-            if size > self._kept_bytes and log.topic_partition.topic != topic:
-                del self._kept[name]
-                size -= keys.size
-        if size > self._kept_bytes:
-            self._kept.clear()
-            reason = (
-                f"its partitions have over {self._kept_bytes // ENTRY_BYTES} keys above their checkpoints"
-            )
-            raise TooManyKeysError(reason, path=topic, advice=JOB_ADVICE)
 
     def bring_up_to_date(self, keys: LatestKeys, budget: WorkBudget) -> bool:
         """Read what was appended, within the budget; if that is not enough, continue in the background.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -38,13 +39,16 @@ def fill(log: PartitionLog, total: int) -> None:
         append(log)
 
 
-def clean_two(log: PartitionLog, at: int) -> None:
-    """Swap one segment in for the closed ones ``at`` and behind it; only fifth records stay."""
+def clean_two(
+    log: PartitionLog, at: int, keeps: Callable[[twin.Record], bool] = lambda record: record.offset % 5 == 0
+) -> None:
+    """Swap one segment in for the closed ones ``at`` and behind it; only the records that ``keeps`` names
+    stay."""
     going = log.view.segments[at : at + 2]
     data = b"".join(segment.path().read_bytes() for segment in going)
     batches = []
     for entry in twin.decode_log(data):
-        kept = [record for record in entry.records if record.offset % 5 == 0]
+        kept = [record for record in entry.records if keeps(record)]
         records = [Rec(offset=r.offset, key=r.key, value=r.value, timestamp=r.timestamp) for r in kept]
         if records:
             batches.append(batch(records, base_offset=entry.first, last_offset=entry.last))

@@ -111,12 +111,18 @@ def explain(request: Request, served: Here, by: CurrentActor, topic: str) -> Res
 
 @router.post("/topics/{topic}:find-latest", dependencies=[READER])
 def find_latest_records(
-    request: Request, served: Here, by: CurrentActor, latest: Latest, topic: str, committed: Checked = False
+    request: Request,
+    served: Here,
+    by: CurrentActor,
+    latest: Latest,
+    topic: str,
+    committed: Checked = False,
+    partition: Annotated[int | None, Form(ge=0)] = None,
 ) -> Response:
-    """Find the last record of each key of a topic with very many keys, as a job."""
-    isolation = isolation_of(committed=committed)
+    """Find the last record of each key of a topic with very many keys, or of one partition, as a job."""
+    isolation, chosen = isolation_of(committed=committed), () if partition is None else (partition,)
     again = partial(topic_tabs.segments, request, served, topic)
-    act = partial(find_latest, served, by.user, topic, latest, isolation=isolation)
+    act = partial(find_latest, served, by.user, topic, latest, partitions=chosen, isolation=isolation)
     return _answer("/ui/jobs", act, again)
 
 

@@ -18,6 +18,7 @@ from siltstone.commands.browsing import (
 )
 from siltstone.commands.cluster import partition_named
 from siltstone.commands.decoding import DECODINGS
+from siltstone.commands.latest_job import unfinished_find
 from siltstone.commands.streaming import StreamEvent, check_stream
 from siltstone.web.errors import status_of
 from siltstone.web.guards import READER
@@ -50,7 +51,7 @@ def records(
     """Records: the last ones, those from an offset on, or those that are found."""
     parameters, decoding = _with_decoding(request, parameters)
     page, problem, wrong, status, equivalents = None, None, "", 200, list[str]()
-    has_too_many_keys = False
+    has_too_many_keys, browsed = False, None
     try:
         url = f"/api/v1/topics/{path(topic)}/records?{query_text(parameters.api_parameters())}"
         equivalents = [
@@ -77,6 +78,7 @@ def records(
             problem=problem,
             wrong=wrong,
             has_too_many_keys=has_too_many_keys,
+            finding=unfinished_find(served, topic) if browsed and parameters.view == "latest" else None,
             equivalents=equivalents,
             values=parameters.model_dump(exclude={"cursor"}),
             views=RECORDS_VIEWS,
