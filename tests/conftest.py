@@ -2,7 +2,9 @@
 
 import gc
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +12,16 @@ import hypothesis
 import pytest
 
 from tests.support.golden_sets import unpack_broker, unpack_cleaned, unpack_golden
-from tests.support.thoroughness import examples
+from tests.support.in_memory import FOLDER
+from tests.support.thoroughness import THOROUGH, examples
 
 # A process that a shell started in the background ignores Ctrl-C, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Trees of files take half of the time in memory; make test-long has them on the disk. (tempfile asks once.)
+if FOLDER is not None and not THOROUGH:
+    os.environ.setdefault("TMPDIR", FOLDER)
+    tempfile.tempdir = None
 
 # No test has a deadline by the clock: beside a load one would fail now and then.
 hypothesis.settings.register_profile(
@@ -87,7 +95,14 @@ def cleaned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpack_cleaned(tmp_path_factory.mktemp("cleaned-sets"))
 
 
+@pytest.fixture(scope="session")
+def unpacked_broker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log directories of a stopped Kafka 4.3 broker, data0 and data1, unpacked once; read only."""
+    return unpack_broker(tmp_path_factory.mktemp("broker"))[0].parent
+
+
 @pytest.fixture
-def stopped_broker(tmp_path: Path) -> tuple[Path, Path]:
+def stopped_broker(unpacked_broker: Path, tmp_path: Path) -> tuple[Path, Path]:
     """The two log directories of a stopped Kafka 4.3 broker, fresh for each test: (data0, data1)."""
-    return unpack_broker(tmp_path / "broker")
+    path = shutil.copytree(unpacked_broker, tmp_path / "broker")
+    return path / "data0", path / "data1"

@@ -56,7 +56,7 @@ def store() -> Iterator[Path]:
         yield Path(name)
 
 
-ALWAYS = (spoiling.the_high_watermark_is_no_bound, spoiling.horizons_pass_early)
+ALWAYS = (spoiling.the_high_watermark_is_no_bound,)
 """Those of every run; the others take as long as all cases that come before the one that shows them."""
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from siltstone.cli.main import run
 from tests.support.command_line import Command, in_this_process
 
 
@@ -15,13 +17,19 @@ def siltstone(capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.Mo
     return in_this_process(capsysbinary, monkeypatch)
 
 
-@pytest.fixture
-def logs(siltstone: Command, tmp_path: Path) -> Path:
-    """A directory with the topics ``orders`` (two partitions) and ``users`` (one, compacted), both empty."""
-    path = tmp_path / "logs"
+@pytest.fixture(scope="session")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``logs`` is a copy of."""
+    path = tmp_path_factory.mktemp("original") / "logs"
     for arguments in (
-        ("orders", "--partitions", 2),
-        ("users", "--partitions", 1, "--config", "cleanup.policy=compact"),
+        ["orders", "--partitions", "2"],
+        ["users", "--partitions", "1", "--config", "cleanup.policy=compact"],
     ):
-        assert siltstone("topics", "--dir", path, "--create", "--topic", *arguments).status == 0
+        assert run(["topics", "--dir", str(path), "--create", "--topic", *arguments]) == 0
     return path
+
+
+@pytest.fixture
+def logs(original: Path, tmp_path: Path) -> Path:
+    """A directory with the topics ``orders`` (two partitions) and ``users`` (one, compacted), both empty."""
+    return shutil.copytree(original, tmp_path / "logs")

@@ -75,10 +75,10 @@ def states(seen: dict[str, Any]) -> dict[str, str]:
     return {name: each["state"] for name, each in by_log(seen).items()}
 
 
-@pytest.fixture
-def stopped(tmp_path: Path) -> Path:
-    """``users``: 0 was cleaned, 1 is dirty enough, 2 is not yet; ``plain-0`` is not compacted."""
-    path = tmp_path / "logs"
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``stopped`` is a copy of."""
+    path = tmp_path_factory.mktemp("original") / "logs"
     with serving(path, partitions=3) as (manager, cleaner):
         manager.topics.create("plain", 1)
         for number in (0, 2):
@@ -87,6 +87,12 @@ def stopped(tmp_path: Path) -> Path:
         write(manager["users", 1], 60)
         write(manager["users", 2], 20)
     return path
+
+
+@pytest.fixture
+def stopped(original: Path, tmp_path: Path) -> Path:
+    """``users``: 0 was cleaned, 1 is dirty enough, 2 is not yet; ``plain-0`` is not compacted."""
+    return shutil.copytree(original, tmp_path / "logs")
 
 
 def test_each_log_has_its_state_and_its_numbers(watch: Callable[..., Done], stopped: Path) -> None:

@@ -71,7 +71,7 @@ def accepted(folder: Path) -> dict[Path, Row]:
 
 
 def test_a_crash_costs_nothing_of_what_was_accepted(accepted: dict[Path, Row]) -> None:
-    for directory, row in share(list(accepted.items()), 5):
+    for directory, row in share(list(accepted.items()), 15):
         (segment,) = [path for path in directory.glob("*.log") if path.stat().st_size]
         before = segment.read_bytes()
         config = config_of(row)

@@ -16,6 +16,7 @@ from siltstone.base.files.objects import StorePath
 from siltstone.cli.main import run
 from siltstone.commands.backup import BackupRequest, backup
 from tests.support.objects.store import upload
+from tests.support.thoroughness import share
 
 _ONE_SLASH = re.compile(r"s3:/(?!/)")
 JSON = "--engine process --json"
@@ -97,7 +98,7 @@ def url(request: pytest.FixtureRequest, logs: Path, store: Any, bucket: str) -> 
 def test_commands_print_what_was_named(
     url: str, bucket: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for number, command in enumerate(COMMANDS):
+    for number, command in share(list(enumerate(COMMANDS)), 3):
         copy, page = f"s3://{bucket}/copy", tmp_path / f"page{number}.html"
         words = command.replace("URL-copy", copy).replace("URL", url).replace("HTML", str(page))
         words = words.replace("OTHER", f"s3://{bucket}/other").replace("DISK", str(tmp_path / str(number)))

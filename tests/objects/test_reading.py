@@ -20,6 +20,7 @@ from siltstone.base.files import objects
 from siltstone.base.files.objects import SMALL_BYTES
 from siltstone.cli.main import run
 from tests.support.objects.store import upload
+from tests.support.thoroughness import few
 
 WINDOW_BYTES = 2 << 20
 """Less than there is by default, so that large objects are small ones."""
@@ -84,7 +85,7 @@ def without_what_differs(text: str, root: str) -> str:
     return json.dumps(plain(document), indent=1)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", few([(command,) for command in COMMANDS], 1, 2, 6))
 def test_a_command_says_the_same_of_a_bucket(
     command: str,
     uploaded: str,
@@ -194,6 +195,7 @@ def test_an_object_that_is_replaced_while_it_is_read_is_an_error(store: Any, buc
         assert caught.value.errno == errno.ESTALE
 
 
+@pytest.mark.long  # a thousand puts
 def test_more_keys_than_one_answer_of_the_store_has(store: Any, bucket: str) -> None:
     for number in range(1_005):
         store.put(f"many/{number:05d}", b"")

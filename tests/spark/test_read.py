@@ -31,7 +31,7 @@ from tests.support.cleaning.logs import NOW, Rec, batch, one
 from tests.support.errors import raises_error
 from tests.support.log.views import random_segments, write_segments
 from tests.support.tables.tables import log_directory, rows, table_of
-from tests.support.thoroughness import examples
+from tests.support.thoroughness import examples, few
 
 pytestmark = pytest.mark.spark
 
@@ -87,7 +87,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.usefixtures("distributed")
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", few([(options,) for options in OPTIONS], 1, 5, 8, 11), ids=str)
 def test_the_rows_are_those_of_the_data_source(
     session: SparkSession, root: Path, options: dict[str, Any]
 ) -> None:

@@ -17,6 +17,7 @@ from siltstone.tables.arrow import to_arrow
 from tests.support.cleaning.logs import Rec, batch
 from tests.support.errors import raises_error
 from tests.support.tables.tables import log_directory
+from tests.support.thoroughness import share
 
 pytestmark = pytest.mark.spark
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -194,12 +195,13 @@ def test_an_error_is_our_line_without_a_traceback(
     frame.createOrReplaceTempView("damaged")
     file = damaged / "users-0" / f"{0:020}.log"
     error = f"siltstone.base.errors.CorruptRecordError: {file}: byte 0: checksum does not match"
-    for query in (
+    queries = (
         frame.collect,
         frame.toArrow,
         lambda: frame.write.parquet(str(tmp_path / "copy")),
         session.sql("SELECT count(*) FROM damaged").collect,
-    ):
+    )
+    for query in share(queries, 3):
         assert message_of(query) == [
             "An exception was thrown from the Python worker:",
             error,
