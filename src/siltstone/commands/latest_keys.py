@@ -1,9 +1,10 @@
 """The last offset of each key above the cleaner checkpoint, for pages of the view *latest*.
 
 Below the checkpoint each key has one record, which is the last of its key unless the key occurs above. For
-each key, 16 bytes are kept: half of its keyed hash (64 bits) and the offset, sorted by hash. With 16 million
-keys, the most that fit, two keys of a log share a hash with a probability of 1 in 100,000; one of them would
-then be missing from the view.
+each key, 16 bytes are kept: half of its keyed hash (64 bits) and the offset. They are sorted by hash, in
+buckets by the hash's first bits, so a merge needs memory for one bucket. With 16 million keys, the most that
+fit, two keys of a log share a hash with a probability of 1 in 100,000; one of them would then be missing from
+the view.
 
 ``LatestViews`` keeps them for the logs that were requested, within a bound for all of them: the least
 recently used ones are dropped. They are built in the background and then brought up to date by
@@ -22,7 +23,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -40,6 +41,9 @@ KEPT_BYTES = 256 << 20
 ENTRY_BYTES = 16
 _CONCURRENT_BUILDS = 2
 """Logs whose keys are built in the background at one time."""
+_BUCKET_BITS = 6
+_BUCKET_ENDS = np.arange(1, 1 << _BUCKET_BITS, dtype=np.uint64) << np.uint64(64 - _BUCKET_BITS)
+"""The hashes at which a bucket ends and the next one begins."""
 _MERGED_AT = 1 << 18
 """Entries that are collected before they are merged, at least."""
 SHARE_BITS_MAX = 10
@@ -88,7 +92,7 @@ HashKey = tuple[np.uint64, np.uint64]
 
 
 class KeyShare(NamedTuple):
-    """One of the 2**``bits`` shares of a log's keys: those whose hashes begin with the bits of ``number``.
+    """One of the 2**``bits`` shares of a log's keys: those whose hashes end with the bits of ``number``.
     All shares have one ``hash_key``."""
 
     number: int
@@ -97,9 +101,7 @@ class KeyShare(NamedTuple):
 
     def holds(self, words: Words) -> Flags:
         """Which of the hashes are of this share?"""
-        if self.bits == 0:
-            return np.ones(len(words), np.bool_)
-        return np.asarray(words >> np.uint64(64 - self.bits) == np.uint64(self.number))
+        return np.asarray(words & np.uint64((1 << self.bits) - 1) == np.uint64(self.number))
 
 
 class LatestKeys:
@@ -144,19 +146,19 @@ class LatestKeys:
             base = self._last_records.end
         self.base = max(base, view.log_start_offset)
         self.end = self.base
-        self._sorted: tuple[Words, Int64] = np.empty(0, np.uint64), np.empty(0, np.int64)
+        self._buckets = [(np.empty(0, np.uint64), np.empty(0, np.int64))] * (1 << _BUCKET_BITS)
+        self._count = 0
         self._pending: list[tuple[Words, Int64]] = []
         self._pending_count = 0
 
     @property
     def size(self) -> int:
         """Bytes of the entries."""
-        return ENTRY_BYTES * len(self._sorted[0])
+        return ENTRY_BYTES * self._count
 
-    @property
-    def offsets(self) -> Int64:
-        """The offsets of the last records, in no order."""
-        return self._sorted[1]
+    def offsets(self) -> Iterator[Int64]:
+        """The offsets of the last records, in no order, in several arrays."""
+        return (offsets for _, offsets in self._buckets)
 
     @property
     def share(self) -> float:
@@ -211,25 +213,30 @@ class LatestKeys:
             rows, words = rows[is_of_share], words[is_of_share]
         self._pending.append(_last_of_each(words, columns.offset[rows]))
         self._pending_count += len(self._pending[-1][0])
-        if self._pending_count >= max(_MERGED_AT, len(self._sorted[0]) // 2):
+        if self._pending_count >= max(_MERGED_AT, self._count // 2):
             self._merge()
 
     def _merge(self) -> None:
-        """Merge the pending entries, which are later, into the sorted ones."""
-        parts = [self._sorted, *self._pending]
-        if len(parts) == 1:
+        """Merge the pending entries, which are later, into the buckets."""
+        if not self._pending:
             return
-        words, offsets = (np.concatenate(column) for column in zip(*parts, strict=True))
-        merged = _last_of_each(words, offsets)
+        cuts = [[0, *np.searchsorted(words, _BUCKET_ENDS), len(words)] for words, _ in self._pending]
+        for number, bucket in enumerate(self._buckets):
+            parts = [bucket]
+            for (words, offsets), cut in zip(self._pending, cuts, strict=True):
+                of_bucket = slice(cut[number], cut[number + 1])
+                parts.append((words[of_bucket], offsets[of_bucket]))
+            words, offsets = (np.concatenate(column) for column in zip(*parts, strict=True))
+            self._buckets[number] = _last_of_each(words, offsets)
+        self._count = sum(len(words) for words, _ in self._buckets)
         self._pending, self._pending_count = [], 0
-        if ENTRY_BYTES * len(merged[0]) > self._kept_bytes:
+        if self.size > self._kept_bytes:
             self._restart()
             bound = f"over {self._kept_bytes // ENTRY_BYTES} keys"
             reason = f"the log has {bound} above its cleaner checkpoint"
             if self._share is not None:
                 reason = f"one of {1 << self._share.bits} shares of the log's keys has {bound}"
             raise TooManyKeysError(reason, path=str(self._log.topic_partition), advice=self._advice)
-        self._sorted = merged
 
     def latest_rows(self, columns: RecordColumns) -> Int64:
         """The rows of records that are the last of their keys; those without a key are not."""
@@ -237,13 +244,17 @@ class LatestKeys:
         if (found := self._last_records) is not None:
             offset = columns.offset[rows]
             rows = rows[(offset >= found.end) | found.holds(offset)]
-        words, offsets = self._sorted
-        if not len(words):
+        if not self._count:
             return rows
         hashes, _ = hashes_of(columns, rows, self._hash_key)
-        entries = np.minimum(np.searchsorted(words, hashes), len(words) - 1)
-        is_known = words[entries] == hashes
-        return np.asarray(rows[~is_known | (offsets[entries] == columns.offset[rows])])
+        is_latest, bucket_of = np.ones(len(rows), np.bool_), hashes >> np.uint64(64 - _BUCKET_BITS)
+        for number, (words, offsets) in enumerate(self._buckets):
+            at = np.flatnonzero(bucket_of == number)
+            if len(at) and len(words):
+                entries = np.minimum(np.searchsorted(words, hashes[at]), len(words) - 1)
+                is_known = words[entries] == hashes[at]
+                is_latest[at] = ~is_known | (offsets[entries] == columns.offset[rows[at]])
+        return np.asarray(rows[is_latest])
 
 
 def _last_of_each(words: Words, offsets: Int64) -> tuple[Words, Int64]:
@@ -300,8 +311,9 @@ def _mark_share(
         pass
     if log.view.truncations != found.truncations:
         return False
-    at = keys.offsets - found.start
-    np.bitwise_or.at(found.bits, at >> 3, (128 >> (at & 7)).astype(np.uint8))
+    for offsets in keys.offsets():
+        at = offsets - found.start
+        np.bitwise_or.at(found.bits, at >> 3, (128 >> (at & 7)).astype(np.uint8))
     return True
 
 
