@@ -1030,6 +1030,12 @@ def test_the_job_that_finds_last_records_is_shown_beside_the_view_and_can_be_can
     wait_for(lambda: served.jobs.all()[0].has_ended)
     assert served.jobs.all()[0].state == "cancelled"
     assert "Find them by a job" in client.get(page).text
+    client.post("/ui/topics/users:find-latest", data={"partition": "0"})
+    wait_for(lambda: served.jobs.all()[0].has_ended)
+    assert (
+        'href="/ui/topics/users/records?view=latest&amp;partition=0">Look</a>' in client.get("/ui/jobs").text
+    )
+    assert "Find them by a job" not in client.get(page).text
     assert client.post("/ui/topics/users:find-latest", data={"partition": "x"}).status_code == 400
 
 

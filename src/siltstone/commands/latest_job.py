@@ -52,9 +52,9 @@ def find_latest(
     """Find the last record of each key of a topic, or of some of its partitions, as a job; ``latest`` has it
     then, for one isolation level. Nothing is changed.
 
-    Its result: a sentence, the isolation level, and for each partition into how many shares the keys were
-    divided, which is how often the log was read. Raises UnknownTopicError, UsageError, BusyError, and
-    TooManyKeysError if what it finds of all the logs would take over the bound of ``latest``.
+    Its result: a sentence, the topic, the isolation level, and for each partition into how many shares the
+    keys were divided, which is how often the log was read. Raises UnknownTopicError, UsageError, BusyError,
+    and TooManyKeysError if what it finds of all the logs would take over the bound of ``latest``.
     """
     query = RecordQuery(view="latest", partitions=tuple(partitions) or None, isolation=isolation)
     browsed = console.browsed_topic(served, topic)
@@ -69,7 +69,7 @@ def find_latest(
             shares = latest.find(log, isolation, budget)
             found.append({"partition": partition, "shares": shares, "bytes_read": budget.spent})
         sentence = "The last record of each key was found; the view latest has them."
-        return {"sentence": sentence, "isolation": isolation, "partitions": found}
+        return {"sentence": sentence, "topic": topic, "isolation": isolation, "partitions": found}
 
     return served.jobs.submit(FIND_LATEST, job_target(topic, partitions), user, work)
 
