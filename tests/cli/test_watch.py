@@ -285,25 +285,25 @@ def test_a_log_is_read_again_when_a_segment_vanishes(tmp_path: Path, monkeypatch
         write(manager[USERS], 60, keys=30)
         manager.topics.alter("users", {"segment.bytes": "100000"})
         seeing = Watch([tmp_path], LogOptions(), ManualClock(NOW + MINUTE))
-        listed = outlook.partition_files
+        listed = outlook.partition_entries
         swaps: list[int] = []
 
-        def swapped_meanwhile(directory: Path, *, require_owner: bool) -> Any:
-            found = listed(directory, require_owner=require_owner)
+        def swapped_meanwhile(directory: Path, owner: int | None) -> Any:
+            found = listed(directory, owner)
             if not swaps:
                 swaps.append(len(cleaner.clean_once()))
                 for path in directory.glob("*.deleted"):
                     path.unlink()
             return found
 
-        monkeypatch.setattr(outlook, "partition_files", swapped_meanwhile)
+        monkeypatch.setattr(outlook, "partition_entries", swapped_meanwhile)
         (seen,) = seeing.snapshot().logs
         assert swaps == [1] and seen.state == "up_to_date" and seen.checkpoint is not None
 
-        def never_there(directory: Path, *, require_owner: bool) -> Any:
+        def never_there(directory: Path, owner: int | None) -> Any:
             raise FileNotFoundError(2, "No such file or directory", str(directory))
 
-        monkeypatch.setattr(outlook, "partition_files", never_there)
+        monkeypatch.setattr(outlook, "partition_entries", never_there)
         assert seeing.snapshot().logs[0].state == "changing"
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -41,22 +41,31 @@ from siltstone.commands.policies import (
 from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.planning import (
     NO_HIGH_WATERMARK,
+    NO_HORIZONS,
     POLICY_UNKNOWN,
     Horizons,
     LogState,
     find_horizons,
     log_facts,
     refusal,
+    refusal_by_settings,
 )
 from siltstone.compaction.report import CLEANED, Cleaning, read_cleanings
 from siltstone.log.directory import (
     Checkpoints,
     LogDirectory,
     open_directories,
-    partition_files,
+    partition_entries,
     require_one_broker,
 )
-from siltstone.log.names import LOCK, STAGING, TopicPartition, parse_segment_file, segment_file
+from siltstone.log.names import (
+    COMPACTED,
+    LOCK,
+    STAGING,
+    TopicPartition,
+    parse_segment_file,
+    segment_file,
+)
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.replacement import swap_leftovers
 from siltstone.log.segments import Segment, segments_of_listing
@@ -74,8 +83,7 @@ HORIZON_BYTES = 4 << 30
 """Bytes of clean sections whose headers are read for one snapshot; others are read for the next ones."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSnapshot:
+class LogSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A log's size in bytes, its number of segments, and the range that may be cleaned now.
 
     ``horizons``: the delete horizons of the clean section, None if the log is due, so that they do not
@@ -105,8 +113,7 @@ compacted, or its settings are not known.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedSegments:
+class ListedSegments(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The ``.log`` files of a log: their bytes and number, base offset and bytes of the active one."""
 
     size: int
@@ -288,7 +295,8 @@ class Watch:
         self._topics = tuple(options.topics)
         self._clock = clock
         self.for_catalogue, self._is_ours, self.history_of = for_catalogue, is_ours, history_of
-        self._kept: dict[Path, _KeptLog] = {}
+        self._kept: dict[str, _KeptLog] = {}
+        """By the path of the log."""
         self._settings_read: dict[str, tuple[object, Config | str]] = {}
         """By topic, what its settings were made of, and the settings."""
         self._shared: dict[object, Config] = {}
@@ -301,9 +309,9 @@ class Watch:
         self._policies = gather_policies(listed, options)
         self._listed: list[LogDirectory] | None = listed
         """For the first snapshot: to list the directories takes long where there are many partitions."""
-        self._without_open_transactions: dict[Path, tuple[int, int]] = {}
+        self._without_open_transactions: dict[str, tuple[int, int]] = {}
         """By log, (base offset, inode) of an active segment that no open transaction began before."""
-        self._horizons_read: dict[Path, tuple[tuple[Segment, ...], int, Horizons]] = {}
+        self._horizons_read: dict[str, tuple[tuple[Segment, ...], int, Horizons]] = {}
         """By log, the segments, the time in ms at which they were read, and their horizons."""
         self._unread_bytes = HORIZON_BYTES
         self._metadata: tuple[int, Snapshot] | None = None
@@ -376,7 +384,7 @@ class Watch:
             refuse_missing_topics(self._topics, paths, self._paths)
         self._unread_bytes = HORIZON_BYTES
         # Forget the kept results of logs that are gone.
-        here = set(paths.values())
+        here = set(map(str, paths.values()))
         for results in (self._without_open_transactions, self._horizons_read, self._kept):
             for path in results.keys() - here:
                 del results[path]
@@ -481,7 +489,7 @@ class Watch:
         self,
         state: LogState,
         segments: list[Segment],
-        listed: Iterable[str],
+        listed: Collection[str],
         checkpoints: Checkpoints,
         now_ms: int,
         *,
@@ -489,22 +497,30 @@ class Watch:
     ) -> LogSnapshot | None:
         """One log that has settings, None if it has no segments.
 
-        ``segments``, ``listed``: its segments, and the names of its files, as they were listed just now;
-        ``committed_below``: an offset, see ``Checkpoints``. Raises SiltstoneError, OSError.
+        ``segments``, ``listed``: its segments, and the names of its files and folders, as they were listed
+        just now; ``committed_below``: an offset, see ``Checkpoints``. Raises SiltstoneError, OSError.
         """
         assert state.config is not None
         if not segments:
             return None
         producers = self._producers(state, segments, listed, checkpoints)
         config = self.log_config(state.config)
-        facts = log_facts(state, config, checkpoints, segments, producers, committed_below)
+        facts = log_facts(
+            state,
+            config,
+            checkpoints,
+            segments,
+            producers,
+            committed_below,
+            may_have_ledger=COMPACTED in listed,
+        )
         cleanable = ranges.cleanable_range(facts, config, now_ms)
         is_due = ranges.is_eligible(cleanable, config.min_cleanable_dirty_ratio)
-        clean = tuple(segment for segment in segments if segment.base_offset < cleanable.clean_end)
+        clean = tuple([segment for segment in segments if segment.base_offset < cleanable.clean_end])
         limit = config.max_decompressed_message_bytes
         horizons = None if is_due else self._horizons(state.path, clean, cleanable.clean_end, now_ms, limit)
         return LogSnapshot(
-            size=sum(segment.size for segment in segments),
+            size=sum([segment.size for segment in segments]),
             segments=len(segments),
             range=cleanable,
             is_due=is_due,
@@ -518,25 +534,27 @@ class Watch:
             self._log_configs[id(config)] = config, LogConfig.of(config)
         return self._log_configs[id(config)][1]
 
-    def kept(self, path: Path, facts: _Facts) -> WatchedLog | None:
+    def kept(self, path: str, settings: Config | str, facts: _Facts) -> WatchedLog | None:
         """A log as it was read before, None if it may have changed since."""
         before = self._kept.get(path)
-        if before is None or before.facts != facts or before.facts.settings is not facts.settings:
+        if before is None or before.settings is not settings or before.facts != facts:
             return None
-        base, size = before.active
+        state = before.log.snapshot or before.log.listed
+        assert state is not None
+        base, size = state.active
         try:
-            return before.log if files.stat(path / segment_file(base, "log")).size == size else None
+            return before.log if files.stat(f"{path}/{segment_file(base, 'log')}").size == size else None
         except OSError:
             return None
 
-    def keep(self, path: Path, log: WatchedLog, facts: _Facts, now_ms: int) -> None:
+    def keep(self, path: str, log: WatchedLog, settings: Config | str, facts: _Facts, now_ms: int) -> None:
         """Keep a log for ``kept``, unless its state depends on the time or its directory is just changing."""
         state = log.snapshot or log.listed
         settled = facts.modified_ns < (now_ms - SETTLED_MS) * 1_000_000
-        if state is None or not state.segments or not settled or not self._is_timeless(log, facts.settings):
+        if state is None or not state.segments or not settled or not self._is_timeless(log, settings):
             self._kept.pop(path, None)
             return
-        self._kept[path] = _KeptLog(log=log, facts=facts, active=state.active)
+        self._kept[path] = _KeptLog(log=log, settings=settings, facts=facts)
 
     def _is_timeless(self, log: WatchedLog, settings: Config | str) -> bool:
         """Does the state stay while no file changes?"""
@@ -557,7 +575,7 @@ class Watch:
         Only transactions that were open when the active segment was created bound it. Once these have ended,
         the active segment is not read, and its base offset is returned as the log's end.
         """
-        active, path = segments[-1], state.path
+        active, path = segments[-1], str(state.path)
         base, identity = active.base_offset, (active.base_offset, active.inode)
         at_base = ProducerStates(base)
         # A checkpoint above ``base`` would look as if it were outside the log, and be reset: then the true
@@ -565,19 +583,22 @@ class Watch:
         if checkpoints.cleaner.get(state.topic_partition, 0) <= base:
             if self._without_open_transactions.get(path) == identity:
                 return at_base
-            if load_producers(path, segments, base, listed=listed).first_open_transaction() is None:
+            if load_producers(state.path, segments, base, listed=listed).first_open_transaction() is None:
                 self._without_open_transactions[path] = identity
                 return at_base
-        producers = load_producers(path, segments, listed=listed)
+        producers = load_producers(state.path, segments, listed=listed)
         first = producers.first_open_transaction()
         if first is None or first >= base:
             self._without_open_transactions[path] = identity
         return producers
 
     def _horizons(
-        self, path: Path, segments: tuple[Segment, ...], end: int, now_ms: int, batch_limit: int
+        self, log: Path, segments: tuple[Segment, ...], end: int, now_ms: int, batch_limit: int
     ) -> Horizons | None:
         """The delete horizons of segments, read again if these have changed or the newest has passed."""
+        if not segments:
+            return NO_HORIZONS
+        path = str(log)
         if path in self._horizons_read:
             before, read_ms, horizons = self._horizons_read[path]
             newest_ms = horizons.newest_ms
@@ -591,13 +612,11 @@ class Watch:
         return horizons
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
-    """The facts that a log's state depends on, beside the bytes of its active segment: when its directory was
-    changed, and what other files and settings say of it."""
+class _Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The facts that a log's state depends on, beside its settings and the bytes of its active segment: when
+    its directory was changed, and what other files say of it."""
 
     modified_ns: int
-    settings: Config | str = field(compare=False)
     is_in_use: bool
     checkpoint: int | None
     high_watermark: int | None
@@ -607,21 +626,46 @@ class _Facts:
     last_failure: Cleaning | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _KeptLog:
+class _KeptLog(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A log, and what it was read from."""
 
     log: WatchedLog
+    settings: Config | str
     facts: _Facts
-    active: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TopicRules:
+    """What the settings of a topic say of all its logs: the fields of ``WatchedLog`` and ``LogState``.
+    ``refusal``: why the logs are skipped without a look at their files, None if they are not."""
+
+    config: Config | None
+    refused: str | None
+    policy: Setting | None
+    min_ratio: Setting | None
+    refusal: str | None
+
+    @classmethod
+    def of(cls, topic: str, settings: Config | str) -> _TopicRules:
+        """The rules that follow from a topic's settings, or from the reason why they are not known."""
+        config = settings if isinstance(settings, Config) else None
+        refused = settings if isinstance(settings, str) else None
+        is_compacted = config is not None and "compact" in config.policies
+        return cls(
+            config=config,
+            refused=refused,
+            policy=None if config is None else config.setting("cleanup.policy"),
+            min_ratio=None if config is None else config.setting("min.cleanable.dirty.ratio"),
+            refusal=None if is_compacted else refusal_by_settings(topic, config, refused),
+        )
 
 
 def _listed_segments(path: Path) -> ListedSegments:
     """The segments in a directory. Raises OSError."""
     sizes = {
         parsed.base_offset: status.size
-        for name, status in files.list_files(path).items()
-        if (parsed := parse_segment_file(name)) is not None and parsed.kind == "log" and not parsed.suffix
+        for name, status in files.list_files(path, ending=".log").items()
+        if (parsed := parse_segment_file(name)) is not None
     }
     newest = max(sizes, default=0)
     active = newest, sizes.get(newest, 0)
@@ -639,6 +683,8 @@ class _DirectoryWatch:
         self._in_use = files.is_locked(directory.path / LOCK)
         self.notes: list[str] = []
         self._checkpoints = directory.checkpoints()
+        self._rules: dict[str, _TopicRules] = {}
+        """By topic."""
         self._uncleanable: dict[TopicPartition, Uncleanable] = {}
         try:
             self._uncleanable = read_uncleanable(directory.path)
@@ -654,33 +700,43 @@ class _DirectoryWatch:
             else:
                 self._failures[topic_partition] = cleaning
 
-    def log(self, topic_partition: TopicPartition, settings: Config | str) -> WatchedLog:
+    def log(
+        self, topic_partition: TopicPartition, settings: Config | str, owner: int | None = None
+    ) -> WatchedLog:
         """One log with its topic's settings, or the reason why they are not known; its state and reason say
-        what failed."""
-        path = self._directory.partitions[topic_partition]
-        state = LogState(
-            topic_partition=topic_partition,
-            path=path,
-            directory=self._directory,
-            config=settings if isinstance(settings, Config) else None,
-            refused=settings if isinstance(settings, str) else None,
-        )
+        what failed. ``owner``: of its directory, as it was just now, None: not known."""
+        path, topic = self._directory.partitions[topic_partition], topic_partition.topic
+        rules = self._rules.get(topic)
+        if rules is None:
+            rules = self._rules[topic] = _TopicRules.of(topic, settings)
         unread = WatchedLog(
             topic_partition=topic_partition,
             directory=path,
             state=SKIPPED,
-            policy=None if state.config is None else state.config.setting("cleanup.policy"),
-            min_ratio=None if state.config is None else state.config.setting("min.cleanable.dirty.ratio"),
+            reason=rules.refusal or "",
+            policy=rules.policy,
+            min_ratio=rules.min_ratio,
             uncleanable=self._uncleanable.get(topic_partition),
             last_cleaning=self._cleanings.get(topic_partition),
             last_failure=self._failures.get(topic_partition),
         )
+        if rules.refusal is not None and not self._in_use:
+            return unread
+        state = LogState(
+            topic_partition=topic_partition,
+            path=path,
+            directory=self._directory,
+            config=rules.config,
+            refused=rules.refused,
+        )
         failure: Exception | None = None
         for _ in range(READS_MAX):
             try:
-                return self._inspect(state, unread)
+                if rules.refusal is not None:
+                    return self._being_swapped(state, unread) or unread
+                return self._inspect(state, unread, files.stat(path).owner if owner is None else owner)
             except (FileNotFoundError, SourceChangedError, CorruptRecordError) as error:
-                failure = error
+                failure, owner = error, None
                 self._checkpoints = self._directory.checkpoints()
             except (SiltstoneError, OSError) as error:
                 return replace(unread, state=UNREADABLE, reason=str(error))
@@ -705,13 +761,13 @@ class _DirectoryWatch:
     def kept_or_read(self, topic_partition: TopicPartition, settings: Config | str) -> WatchedLog:
         """As ``log``, with the sizes of any log; one that has not changed is not read again."""
         path = self._directory.partitions[topic_partition]
+        text = str(path)
         try:
-            modified_ns = files.stat(path).modified_ns
+            status = files.stat(text)
         except OSError:
             return self.log(topic_partition, settings)
         facts = _Facts(
-            modified_ns=modified_ns,
-            settings=settings,
+            modified_ns=status.modified_ns,
             is_in_use=self._in_use,
             checkpoint=self._checkpoints.cleaner.get(topic_partition),
             high_watermark=self._checkpoints.high_watermark.get(topic_partition),
@@ -720,20 +776,21 @@ class _DirectoryWatch:
             last_cleaning=self._cleanings.get(topic_partition),
             last_failure=self._failures.get(topic_partition),
         )
-        kept = self._watch.kept(path, facts)
+        kept = self._watch.kept(text, settings, facts)
         if kept is not None:
             return kept
-        log = self.log(topic_partition, settings)
+        log = self.log(topic_partition, settings, status.owner)
         if log.snapshot is None:
             with contextlib.suppress(OSError):
                 log = replace(log, listed=_listed_segments(path))
-        self._watch.keep(path, log, facts, self._now_ms)
+        self._watch.keep(text, log, settings, facts, self._now_ms)
         return log
 
-    def _inspect(self, state: LogState, unread: WatchedLog) -> WatchedLog:
-        """Read one log. ``unread``: what is known of it before that. Raises SiltstoneError, OSError."""
+    def _inspect(self, state: LogState, unread: WatchedLog, owner: int) -> WatchedLog:
+        """Read one log that its settings do not refuse. ``unread``: what is known of it before that;
+        ``owner``: of its directory. Raises SiltstoneError, OSError."""
         # Listed once: where there are many logs, most of the time goes into listing.
-        listed = partition_files(state.path, require_owner=True) if state.may_be_cleaned else {}
+        listed = partition_entries(state.path, owner)
         segments = segments_of_listing(state.path, listed)
         reason = refusal(state, segments, listed)
         if reason is not None:
@@ -759,7 +816,8 @@ class _DirectoryWatch:
             return swapped
         checkpoint = checkpoints.cleaner.get(state.topic_partition)
         watched = replace(unread, checkpoint=checkpoint, snapshot=snapshot)
-        log_state, reason = self._state_and_reason(state.path, watched, snapshot)
+        is_staged = self._in_use and STAGING in listed
+        log_state, reason = self._state_and_reason(state.path, watched, snapshot, is_staged=is_staged)
         return replace(watched, state=log_state, reason=reason)
 
     def _being_swapped(self, state: LogState, unread: WatchedLog) -> WatchedLog | None:
@@ -770,11 +828,14 @@ class _DirectoryWatch:
             return None
         return replace(unread, state=CLEANING, reason=f"segments are being swapped ({unfinished[0]})")
 
-    def _state_and_reason(self, path: Path, log: WatchedLog, snapshot: LogSnapshot | None) -> tuple[str, str]:
-        """The state and its reason, "" without one."""
+    def _state_and_reason(
+        self, path: Path, log: WatchedLog, snapshot: LogSnapshot | None, *, is_staged: bool
+    ) -> tuple[str, str]:
+        """The state and its reason, "" without one. ``is_staged``: a process that uses the directory may
+        stage files in the log."""
         if log.uncleanable is not None:
             return UNCLEANABLE, log.uncleanable.reason
-        if self._in_use and files.is_directory(path / STAGING) and files.entries(path / STAGING):
+        if is_staged and files.is_directory(path / STAGING) and files.entries(path / STAGING):
             run = files.entries(path / STAGING)[-1].name
             return CLEANING, f"run {run} cleans it, or was killed"
         if snapshot is None:

@@ -527,15 +527,28 @@ def partition_files(directory: Path, *, require_owner: bool = False) -> dict[str
     ``require_owner``: Kafka's and Siltstone's files must belong to the directory's owner. Raises
     UnsafeFileError, OSError.
     """
-    listed = files.list_all(directory, may_vanish=(names.TEMPORARY, names.DELETED))
     owner = files.stat(directory).owner if require_owner else None
-    for name, status in sorted(listed.items()):
-        is_owned = owner in (None, status.owner)
-        if status.kind == files.FILE and is_owned and name not in _FOLDERS:
-            continue
+    listed = partition_entries(directory, owner)
+    return {name: status for name, status in listed.items() if status.kind == files.FILE}
+
+
+def partition_entries(directory: Path, owner: int | None) -> dict[str, files.FileStat]:
+    """List a partition directory, with its folders, by name; the module's docstring has the rules.
+
+    ``owner``: to whom Kafka's and Siltstone's files must belong, None: to anybody. Raises UnsafeFileError,
+    OSError.
+    """
+    listed = files.list_all(directory, may_vanish=(names.TEMPORARY, names.DELETED))
+    unusual = [
+        name
+        for name, status in listed.items()
+        if status.kind != files.FILE or name in _FOLDERS or owner not in (None, status.owner)
+    ]
+    for name in sorted(unusual):
         if not names.is_kafka_file(name) and name not in _FOLDERS:
             continue
-        path = directory / name
+        status, path = listed[name], directory / name
+        is_owned = owner in (None, status.owner)
         require_kind(path, status, files.DIRECTORY if name in _FOLDERS else files.FILE)
         if not is_owned:
             raise UnsafeFileError(
@@ -544,7 +557,7 @@ def partition_files(directory: Path, *, require_owner: bool = False) -> dict[str
                 path=path,
                 advice=f"find out who created it; if it belongs to the log, run chown {owner} {path}",
             )
-    return {name: status for name, status in listed.items() if status.kind == files.FILE}
+    return listed
 
 
 def refuse_unsafe_files(directory: Path, *, require_owner: bool = True) -> None:

@@ -480,9 +480,11 @@ def load_producers(
     """
     first_base = segments[0].base_offset if segments else 0
     names = (entry.name for entry in files.entries(directory)) if listed is None else listed
-    parsed = map(parse_segment_file, names)
+    parsed = map(parse_segment_file, [name for name in names if name.endswith(SNAPSHOT)])
     offsets = (name.base_offset for name in parsed if name and name.kind == SNAPSHOT and not name.suffix)
-    in_log = (offset for offset in offsets if first_base <= offset <= end_offset)
+    in_log = [offset for offset in offsets if first_base <= offset <= end_offset]
+    if not in_log and end_offset <= first_base:
+        return ProducerStates(end_offset if segments else 0)  # no batch is below the end
     for offset, entries in itertools.chain(newest_snapshots(directory, in_log), [(0, [])]):
         if entries is None:
             continue

@@ -86,9 +86,11 @@ def list_segments(directory: Path, *, require_owner: bool = False) -> list[Segme
 
 def segments_of_listing(directory: Path, listed: Mapping[str, files.FileStat]) -> list[Segment]:
     """The segments by base offset; ``listed`` has the directory's files by name."""
-    logs = (parse_segment_file(name) for name in listed if name.endswith(".log"))
-    bases = sorted(name.base_offset for name in logs if name is not None)
-    return [_segment(directory, base, listed) for base in bases]
+    logs = [name for name in listed if name.endswith(".log")]
+    parsed = map(parse_segment_file, logs)
+    bases = sorted([name.base_offset for name in parsed if name is not None])
+    text = str(directory)
+    return [_segment(text, base, listed) for base in bases]
 
 
 def find_segment(directory: Path, base_offset: int) -> Segment:
@@ -101,15 +103,15 @@ def find_segment(directory: Path, base_offset: int) -> Segment:
             listed[name] = files.stat(directory / name, follow=False)
     for name, status in listed.items():
         require_kind(directory / name, status, files.FILE)
-    return _segment(directory, base_offset, listed)
+    return _segment(str(directory), base_offset, listed)
 
 
-def _segment(directory: Path, base_offset: int, listed: Mapping[str, files.FileStat]) -> Segment:
+def _segment(directory: str, base_offset: int, listed: Mapping[str, files.FileStat]) -> Segment:
     log = listed[segment_file(base_offset, "log")]
-    indexes = (listed.get(segment_file(base_offset, kind)) for kind in SEGMENT_KINDS[1:])
-    offset_index, time_index, transaction_index = (stat.size if stat else 0 for stat in indexes)
+    indexes = [listed.get(segment_file(base_offset, kind)) for kind in SEGMENT_KINDS[1:]]
+    offset_index, time_index, transaction_index = [stat.size if stat else 0 for stat in indexes]
     return Segment(
-        directory=str(directory),
+        directory=directory,
         base_offset=base_offset,
         size=log.size,
         modified_ns=log.modified_ns,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX, LogConfig
@@ -276,6 +276,19 @@ def test_a_reset_is_written_even_where_nothing_is_cleaned(tmp_path: Path) -> Non
     logs.write_log(path, {0: [one(0, "a")]}, checkpoint=900)
     assert logs.run(path).status == NOTHING_TO_DO
     assert checkpoint(path) == 0
+
+
+@pytest.mark.parametrize(("checkpoint_offset", "clean"), [(None, 0), (4, 0), (10, 0), (11, 100), (20, 100)])
+def test_the_only_segment_is_clean_if_the_checkpoint_is_above_its_base(
+    checkpoint_offset: int | None, clean: int
+) -> None:
+    range_ = found(facts(10, checkpoint=checkpoint_offset), now_ms=10**15, min_ms=1, max_ms=1)
+    assert (range_.end, range_.clean_end, range_.clean_bytes, range_.cleanable_bytes) == (10, 10, clean, 0)
+    assert (range_.overdue_ms, range_.is_overdue, range_.is_checkpoint_reset) == (
+        0,
+        False,
+        checkpoint_offset == 4,
+    )
 
 
 # where it ends

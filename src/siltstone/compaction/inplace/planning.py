@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from siltstone.base import files
@@ -58,11 +59,12 @@ from siltstone.log.transactions import read_transaction_indexes
 # that it does not repeat a mistake of these.
 
 
-def stable_offset(partition: Path, *bounds: int | None) -> int:
+def stable_offset(partition: Path, *bounds: int | None, may_have_ledger: bool = True) -> int:
     """The offset at and above which nothing may be cleaned: the least of ``bounds`` (None: no bound) and of
-    the bound by the log's compacted ledger. Raises OSError."""
-    all_bounds = (*bounds, cleaning_bounds(partition).clean_below)
-    return min(bound for bound in all_bounds if bound is not None)
+    the bound by the log's compacted ledger. ``may_have_ledger``: False if the directory was listed just now
+    without the ledgers' folder, so that none is looked for. Raises OSError."""
+    below = cleaning_bounds(partition).clean_below if may_have_ledger else LONG_MAX
+    return min([bound for bound in (*bounds, below) if bound is not None])
 
 
 # Delete horizons (KIP-534): tombstones that a cleaning can remove although nothing new was written.
@@ -89,6 +91,9 @@ class Horizons:
     is_due: bool = False
 
 
+NO_HORIZONS = Horizons()
+
+
 def find_horizons(
     segments: Sequence[Segment], end: int, now_ms: int, batch_limit: int = DEFAULT_DECOMPRESSION_LIMIT
 ) -> Horizons:
@@ -96,6 +101,8 @@ def find_horizons(
 
     ``batch_limit``: the most bytes that one batch may decompress to. Raises CorruptFileError, OSError.
     """
+    if not segments:
+        return NO_HORIZONS
     newest_or_none = {segment: _newest_horizon(segment) for segment in segments if segment.base_offset < end}
     newest_by_segment = {segment: newest for segment, newest in newest_or_none.items() if newest is not None}
     newest = max(newest_by_segment.values(), default=None)
@@ -280,7 +287,7 @@ def refusal(
 
     Raises UnsafeFileError, OSError.
     """
-    reason = _refusal_by_settings(state)
+    reason = refusal_by_settings(state.topic_partition.topic, state.config, state.refused)
     if reason is not None:
         return reason
     if state.opened is None:
@@ -293,17 +300,18 @@ def refusal(
     return None
 
 
-def _refusal_by_settings(state: LogState) -> str | None:
-    """Why the log is skipped by its settings, None if it is not. Reads no file."""
-    if state.topic_partition.topic == CLUSTER_METADATA:
+def refusal_by_settings(topic: str, config: Config | None, refused: str | None = None) -> str | None:
+    """Why the logs of a topic are skipped by its settings, None if they are not. ``refused``: as in
+    ``LogState``. Reads no file."""
+    if topic == CLUSTER_METADATA:
         return "the cluster's metadata log is never cleaned"
-    if state.refused is not None:
-        return state.refused
-    if state.config is None:
+    if refused is not None:
+        return refused
+    if config is None:
         return POLICY_UNKNOWN
-    if "compact" not in state.config.policies:
-        return sys.intern(f"cleanup.policy={','.join(state.config.policies)}")  # of many logs
-    if state.config.flag("remote.storage.enable"):
+    if "compact" not in config.policies:
+        return sys.intern(f"cleanup.policy={','.join(config.policies)}")  # of many logs
+    if config.flag("remote.storage.enable"):
         return "remote.storage.enable=true: logs with tiered storage are not cleaned"
     return None
 
@@ -328,7 +336,7 @@ def plan_log(
     Raises CorruptFileError, UnsafeFileError, OSError.
     """
     # 1. Is the log skipped, whatever its records are?
-    reason = _refusal_by_settings(state)
+    reason = refusal_by_settings(state.topic_partition.topic, state.config, state.refused)
     if reason is not None:
         return _skipped(state, reason)
     segments = state.segments()
@@ -387,9 +395,11 @@ def log_facts(
     segments: Sequence[Segment],
     producers: ProducerStates,
     committed_below: int,
+    *,
+    may_have_ledger: bool = True,
 ) -> ranges.LogFacts:
     """A log as ``ranges`` needs it. ``committed_below``: records below this offset are committed
-    (``Checkpoints.committed_below``).
+    (``Checkpoints.committed_below``). ``may_have_ledger``: see ``stable_offset``.
 
     Raises CorruptFileError, OSError.
     """
@@ -412,7 +422,11 @@ def log_facts(
         log_start_offset=max(checkpoints.log_start.get(state.topic_partition, 0), segments[0].base_offset),
         log_end_offset=producers.end_offset,
         stable_offset=stable_offset(
-            state.path, committed_below, producers.first_open_transaction(), producers.end_offset
+            state.path,
+            committed_below,
+            producers.first_open_transaction(),
+            producers.end_offset,
+            may_have_ledger=may_have_ledger,
         ),
         checkpoint=checkpoints.cleaner.get(state.topic_partition),
     )
@@ -462,7 +476,7 @@ def _range_to_clean(log: _LogInput, options: PlanOptions, result: LogResult) -> 
     cleanable = ranges.cleanable_range(facts, config, options.now_ms)
     if options.map_end < cleanable.end:
         end = min(segment.base_offset for segment in log.segments if segment.base_offset >= options.map_end)
-        cleanable = replace(cleanable, end=end)
+        cleanable = msgspec.structs.replace(cleanable, end=end)
     result.first_dirty_offset = result.cleaned_end_offset = cleanable.first_dirty
     result.dirty_ratio = cleanable.dirty_ratio
     if cleanable.is_checkpoint_reset:
@@ -482,7 +496,8 @@ def _range_to_clean(log: _LogInput, options: PlanOptions, result: LogResult) -> 
         return None
     result.notes.append("the delete horizons of all its tombstones have passed")
     if cleanable.end <= cleanable.first_dirty:  # nothing is dirty: only the clean section is cleaned again
-        cleanable = replace(cleanable, first_dirty=cleanable.clean_end, end=cleanable.clean_end)
+        end = cleanable.clean_end
+        cleanable = msgspec.structs.replace(cleanable, first_dirty=end, end=end)
     return cleanable
 
 

@@ -17,7 +17,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from siltstone.base.config import INT_MAX, LONG_MAX, Config, LogConfig
 from siltstone.compaction.work import Group, groups_from
@@ -26,8 +27,7 @@ KAFKA_MAP_ENTRY_BYTES = 24
 """An entry of Kafka's map: 16 bytes of MD5 and an 8-byte offset."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanSegment:
+class PlanSegment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A segment as planning sees it: sizes in bytes, times in ms.
 
     ``first_timestamp``: the largest timestamp of its first batch, None without one or if it is not needed.
@@ -43,8 +43,7 @@ class PlanSegment:
     first_timestamp: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogFacts:
+class LogFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A log as planning sees it. ``segments`` ascend; the last one is active.
 
     ``checkpoint``: the log's entry in the cleaner checkpoint, None without one. ``stable_offset``: nothing at
@@ -58,8 +57,7 @@ class LogFacts:
     checkpoint: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanableRange:
+class CleanableRange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The range of offsets that may be cleaned, and the bytes of its sections.
 
     ``first_dirty``: the first dirty offset. ``end``: the first uncleanable offset, always a segment's base
@@ -111,6 +109,8 @@ def cleanable_range(facts: LogFacts, config: LogConfig, now_ms: int) -> Cleanabl
     # 1. The segments from the checkpoint up to the active one. Some may be uncleanable: step 3 cuts them off.
     first_dirty, is_reset = first_dirty_offset(facts)
     active = facts.segments[-1].base_offset
+    if len(facts.segments) == 1:
+        return _range_of_active_only(facts, first_dirty, is_reset=is_reset)
     dirty = segments_between(facts.segments, first_dirty, active)
     # 2. Kafka's first uncleanable offset is the least of these: the stable offset, the active segment's base,
     #    and the base of the first dirty segment with a record that is younger than min.compaction.lag.ms.
@@ -135,6 +135,21 @@ def cleanable_range(facts: LogFacts, config: LogConfig, now_ms: int) -> Cleanabl
         is_checkpoint_reset=is_reset,
         is_overdue=overdue_ms > 0,
         overdue_ms=overdue_ms,
+    )
+
+
+def _range_of_active_only(facts: LogFacts, first_dirty: int, *, is_reset: bool) -> CleanableRange:
+    """``cleanable_range`` of a log whose only segment is the active one, as most are where there are many:
+    nothing may be cleaned, and it is clean if the checkpoint is above its base offset."""
+    active = facts.segments[0]
+    return CleanableRange(
+        first_dirty=first_dirty,
+        end=active.base_offset,
+        clean_end=active.base_offset,
+        clean_bytes=active.size if active.base_offset < first_dirty else 0,
+        cleanable_bytes=0,
+        is_checkpoint_reset=is_reset,
+        is_overdue=False,
     )
 
 
