@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from siltstone.spark.session import start_session
+from tests.support.thoroughness import THOROUGH
 
 
 @pytest.fixture(scope="session")
@@ -15,6 +16,9 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     catalog = str(tmp_path_factory.mktemp("warehouse"))
     settings = {"spark.sql.warehouse.dir": catalog, "spark.connect.grpc.binding.port": "0"}
     settings["spark.sql.shuffle.partitions"] = "3"
+    if not THOROUGH:  # Spark would compile a class for each query, which takes a fifth of the time
+        settings["spark.sql.codegen.wholeStage"] = "false"
+        settings["spark.sql.codegen.factoryMode"] = "NO_CODEGEN"
     session = start_session("local[2]", settings=settings)
     yield session
     session.stop()
