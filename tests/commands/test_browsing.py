@@ -456,25 +456,62 @@ def test_a_job_begins_anew_if_the_log_is_truncated_meanwhile(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("by_job", [False, True])
-def test_latest_of_another_process_s_log_begins_anew_after_each_change(tmp_path: Path, by_job: bool) -> None:
-    """There is no counter of its truncations, so every change of its files may be one."""
+def test_latest_of_another_process_s_log_begins_anew_if_it_may_be_truncated(
+    tmp_path: Path, by_job: bool
+) -> None:
+    """There is no counter of its truncations: the batch before the end tells, or nothing does."""
     (log,) = open_logs(tmp_path, 1)
     keyed(log, range(20))
     log.flush()
     seen = ReadOnlyLogs([log.directory])[log.topic_partition]
-    bound = 19 * 16 if by_job else 20 * 16
-    views, query = LatestViews(kept_bytes=bound), RecordQuery(view="latest", limit=500)
+    views, query = LatestViews(), RecordQuery(view="latest", limit=500)
     if by_job:
         find_all(views, [seen])
-    for _ in range(2):
-        assert len(read(topic_of([seen]), query, latest=views)) == 20
-        # Opened again over the same files it is the same log.
-        seen = ReadOnlyLogs([log.directory])[log.topic_partition]
+    assert len(read(topic_of([seen]), query, latest=views)) == 20
     log.truncate_to(10)
     keyed(log, range(2, 14))
+    again = ReadOnlyLogs([log.directory])[log.topic_partition]
+    topic = topic_of([again], checkpoints={0: 15})  # what the catalogue has read before the truncation
+    assert [record.offset for record in read(topic, query, latest=views)] == [0, 1, *range(10, 22)]
+    keyed(log, range(1))
     seen.refresh()
-    found = [record.offset for record in read(topic_of([seen]), query, latest=views)]
-    assert found == [0, 1, *range(10, 22)]
+    again.refresh()
+    for newest in seen, again:
+        found = [record.offset for record in read(topic_of([newest]), query, latest=views)]
+        assert found == [1, *range(10, 23)]
+
+
+@pytest.mark.parametrize("by_job", [False, True])
+def test_latest_of_another_process_s_log_is_kept_while_that_appends_and_cleans(
+    tmp_path: Path, by_job: bool
+) -> None:
+    log, query = opened_values(tmp_path, segment_bytes=400), RecordQuery(view="latest", limit=500)
+    keyed(log, range(20))
+    keyed(log, range(10))
+    log.flush()
+    waiting: list[Any] = []
+    views = LatestViews(kept_bytes=(12 if by_job else 26) * 16, start=waiting.append)
+
+    def seen() -> BrowsedTopic:
+        return topic_of([ReadOnlyLogs([log.directory])[log.topic_partition]])
+
+    if by_job:
+        find_all(views, list(seen().logs()))
+    else:  # it is built in the background while the log grows
+        assert browse(seen(), query, latest=views, budget=Budget(read_bytes=1)).building is not None
+        keyed(log, range(2, 3))
+        assert browse(seen(), query, latest=views, budget=Budget(read_bytes=1)).building is not None
+        waiting.pop()()
+        assert waiting == []
+    keyed(log, range(18, 22))
+    last = {record.key: record.offset for record in log.records()}
+    assert [record.offset for record in read(seen(), query, latest=views)] == sorted(last.values())
+    stored = len(list(log.records()))
+    clean_two(log, 0, lambda record: record.offset == last[record.key])
+    assert len(list(log.records())) < stored
+    keyed(log, range(22, 24))
+    expected = [*sorted(last.values()), log.log_end_offset - 2, log.log_end_offset - 1]
+    assert [record.offset for record in read(seen(), query, latest=views)] == expected
 
 
 def test_the_latest_record_of_a_key_needs_no_keys(

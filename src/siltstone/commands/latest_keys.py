@@ -24,14 +24,14 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from siltstone.base.errors import TooManyKeysError
 from siltstone.base.records.columns import RecordColumns
-from siltstone.base.records.layout import Bytes, Flags, Int64, Words
+from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Flags, Int64, Words
 from siltstone.compaction.keys import hashes_of
 from siltstone.log.read_only import ReadableLog, ReadOnlyLog
 from siltstone.log.reading import LogReader
@@ -69,16 +69,46 @@ class WorkBudget(Protocol):
         ...
 
 
+class Tail(NamedTuple):
+    """The header of the batch with the last record below offset ``end``, of a log that another process may
+    write; empty if there is none.
+
+    A log that is opened again and has the same header there was not truncated below ``end`` meanwhile: in a
+    Kafka's log, an offset and its leader epoch identify all records before. Of other logs it is not noticed
+    if a program truncates one, and then appends other batches and this very one, with its times, at its
+    offset.
+    """
+
+    end: int
+    header: bytes
+
+    @staticmethod
+    def of(log: ReadableLog, end: int) -> Tail:
+        """Read it. Raises CorruptRecordError (where batches cannot be told apart), OSError."""
+        if not isinstance(log, ReadOnlyLog) or not log.log_start_offset < end <= log.high_watermark:
+            return Tail(end, b"")
+        fetched = log.read(end - 1, 1)
+        if fetched.slice is None or fetched.first_offset >= end:  # a cleaning has removed the batch
+            return Tail(end, b"")
+        return Tail(end, fetched.slice.read()[:BATCH_OVERHEAD].tobytes())
+
+    def is_in(self, log: ReadableLog) -> bool:
+        """Does a log have it, too? Raises CorruptRecordError, OSError."""
+        return bool(self.header) and Tail.of(log, self.end) == self
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LastRecords:
     """Which of a log's records from offset ``start`` (inclusive) to ``end`` (exclusive) are the last of their
     keys up to ``end``. ``bits``: uint8 of (end - start + 7) // 8, the first offset in the highest bit.
-    ``truncations``: the log's then; with another number the bits are no longer true."""
+    ``truncations``: the log's then; with another number the bits are no longer true. ``tail``: of the log, up
+    to ``end``."""
 
     start: int
     end: int
     bits: Bytes
     truncations: int
+    tail: Tail
 
     def holds(self, offsets: Int64) -> Flags:
         """Is the record of each offset the last of its key? False outside of the range."""
@@ -136,7 +166,7 @@ class LatestKeys:
 
     def _restart(self) -> None:
         view = self._log.view
-        self._truncations = view.truncations
+        self._truncations, self._tail = view.truncations, Tail.of(self._log, self.goal())
         if self._last_records is not None and self._last_records.truncations != view.truncations:
             self._last_records = None
         # A checkpoint beyond the end is not this log's (Kafka's cleaner begins at the log start then, too).
@@ -150,6 +180,20 @@ class LatestKeys:
         self._count = 0
         self._pending: list[tuple[Words, Int64]] = []
         self._pending_count = 0
+
+    def continue_in(self, log: ReadableLog) -> bool:
+        """Continue in a log of the same directory that was opened again, once what is built in the background
+        is done. Returns False if it may have been truncated meanwhile."""
+        if log is self._log:
+            return True
+        if not self._tail.is_in(log):
+            return False
+        if not self.is_building:
+            if self._last_records is not None:
+                self._last_records = replace(self._last_records, truncations=log.view.truncations)
+            self._log, self._truncations = log, log.view.truncations
+            self._tail = Tail.of(log, self.goal())
+        return True
 
     @property
     def size(self) -> int:
@@ -278,7 +322,9 @@ def find_last_records(
     _require_room_for_bits([log], isolation, kept_bytes, str(log.topic_partition))
     view = log.view
     start, end = view.log_start_offset, view.readable_end(isolation)
-    found = LastRecords(start, end, np.zeros((end - start + 7) // 8, np.uint8), view.truncations)
+    found = LastRecords(
+        start, end, np.zeros((end - start + 7) // 8, np.uint8), view.truncations, Tail.of(log, end)
+    )
     hash_key, share_bits = _random_hash_key(), 0
     while True:
         try:
@@ -330,13 +376,6 @@ def _random_hash_key() -> HashKey:
     return np.uint64(secrets.randbits(64)), np.uint64(secrets.randbits(64))
 
 
-def _is_same_log(kept: ReadableLog, log: ReadableLog) -> bool:
-    """Is what was found of the log ``kept`` true of ``log``, unless one of them was truncated since?"""
-    if isinstance(kept, ReadOnlyLog) and isinstance(log, ReadOnlyLog):
-        return kept.has_files_of(log)
-    return kept is log
-
-
 def _start_thread(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="latest-keys", daemon=True).start()
 
@@ -354,24 +393,24 @@ class LatestViews:
     ) -> None:
         self._kept_bytes, self._start = kept_bytes, start
         self._lock, self._slots = threading.Lock(), threading.BoundedSemaphore(_CONCURRENT_BUILDS)
-        self._kept: OrderedDict[LogName, tuple[ReadableLog, LatestKeys]] = OrderedDict()
+        self._kept: OrderedDict[LogName, LatestKeys] = OrderedDict()
         self._found: dict[LogName, tuple[ReadableLog, LastRecords]] = {}
 
     def of(
         self, topic: str, logs: Mapping[int, ReadableLog], checkpoints: Mapping[int, int], isolation: str
     ) -> dict[int, LatestKeys]:
         """The keys of a topic's logs that a page shows, by partition, perhaps not built yet. For a log that
-        was opened again since, new ones are begun.
+        was opened again, and may have been truncated meanwhile, new ones are begun.
 
-        Raises TooManyKeysError if they take too much together.
+        Raises TooManyKeysError if they take too much together, CorruptRecordError, OSError.
         """
         with self._lock:
             shown = {
                 partition: self._of_log(log, checkpoints.get(partition, 0), isolation)
                 for partition, log in logs.items()
             }
-            size = sum(keys.size for _, keys in self._kept.values())
-            for name, (_, keys) in list(self._kept.items()):
+            size = sum(keys.size for keys in self._kept.values())
+            for name, keys in list(self._kept.items()):
                 if size > self._kept_bytes and keys not in shown.values():
                     del self._kept[name]
                     size -= keys.size
@@ -386,19 +425,29 @@ class LatestViews:
     def _of_log(self, log: ReadableLog, checkpoint: int, isolation: str) -> LatestKeys:
         """The keys of a log, which are now the last ones to be dropped. The caller holds the lock."""
         name = str(log.directory), isolation
-        known, found = self._kept.get(name), self._found.get(name)
-        if known is None or not _is_same_log(known[0], log):
+        keys = self._kept.get(name)
+        if isinstance(log, ReadOnlyLog):  # its own is not older than the log
+            checkpoint = log.first_dirty_offset
+        if keys is None or not keys.continue_in(log):
             keys = LatestKeys(
                 log,
                 checkpoint,
                 isolation,
                 self._kept_bytes,
-                last_records=found[1] if found is not None and _is_same_log(found[0], log) else None,
+                last_records=self._found_of(name, log),
                 advice=JOB_ADVICE,
             )
-            self._kept[name] = log, keys
+            self._kept[name] = keys
         self._kept.move_to_end(name)
-        return self._kept[name][1]
+        return keys
+
+    def _found_of(self, name: LogName, log: ReadableLog) -> LastRecords | None:
+        """What a job has found of a log, if that is true of the log as it is now."""
+        found_in, found = self._found.get(name, (None, None))
+        if found is not None and found_in is not log:
+            is_true = found.tail.is_in(log)
+            return replace(found, truncations=log.view.truncations) if is_true else None
+        return found
 
     def require_room(self, topic: str, logs: Iterable[ReadableLog], isolation: str) -> None:
         """Raises TooManyKeysError if a job could not keep what it finds of all these logs of a topic."""

@@ -280,10 +280,6 @@ class ReadOnlyLog(ReadableLog):
         """Whether the files are still as they were when this was opened or refreshed. Raises OSError."""
         return _file_state(self.directory) == self._state
 
-    def has_files_of(self, other: ReadOnlyLog) -> bool:
-        """Were the files as they are in ``other`` when this was opened or refreshed?"""
-        return (self.directory, self._state) == (other.directory, other._state)
-
     def refresh(self) -> None:
         """Read the files again if they have changed. Raises what opening raises."""
         ask_again(self.directory)
