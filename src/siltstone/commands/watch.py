@@ -475,7 +475,8 @@ class Watch:
         passed = {**self._policies.by_topic.get(topic.name, {}), **self._policies.config}
         try:
             if snapshot.settings_of(topic).knows(topic.name):
-                config = snapshot.config_of(topic).with_topic_layer(passed)
+                config = snapshot.config_of(topic)
+                config = config.with_topic_layer(passed) if passed else config
             else:
                 config = snapshot.settings.broker.with_topic_layer(passed)
                 policy = config.setting("cleanup.policy")
@@ -660,7 +661,7 @@ class _TopicRules:
         )
 
 
-def _listed_segments(path: Path) -> ListedSegments:
+def _listed_segments(path: str) -> ListedSegments:
     """The segments in a directory. Raises OSError."""
     sizes = {
         parsed.base_offset: status.size
@@ -700,18 +701,23 @@ class _DirectoryWatch:
             else:
                 self._failures[topic_partition] = cleaning
 
-    def log(
-        self, topic_partition: TopicPartition, settings: Config | str, owner: int | None = None
-    ) -> WatchedLog:
+    def log(self, topic_partition: TopicPartition, settings: Config | str) -> WatchedLog:
         """One log with its topic's settings, or the reason why they are not known; its state and reason say
-        what failed. ``owner``: of its directory, as it was just now, None: not known."""
-        path, topic = self._directory.partitions[topic_partition], topic_partition.topic
+        what failed."""
+        rules = self._rules_of(topic_partition.topic, settings)
+        return self._read(self._unread(topic_partition, rules), rules)
+
+    def _rules_of(self, topic: str, settings: Config | str) -> _TopicRules:
         rules = self._rules.get(topic)
         if rules is None:
             rules = self._rules[topic] = _TopicRules.of(topic, settings)
-        unread = WatchedLog(
+        return rules
+
+    def _unread(self, topic_partition: TopicPartition, rules: _TopicRules) -> WatchedLog:
+        """What is known of a log before its files are read."""
+        return WatchedLog(
             topic_partition=topic_partition,
-            directory=path,
+            directory=self._directory.partitions[topic_partition],
             state=SKIPPED,
             reason=rules.refusal or "",
             policy=rules.policy,
@@ -720,10 +726,15 @@ class _DirectoryWatch:
             last_cleaning=self._cleanings.get(topic_partition),
             last_failure=self._failures.get(topic_partition),
         )
+
+    def _read(self, unread: WatchedLog, rules: _TopicRules, owner: int | None = None) -> WatchedLog:
+        """Read the files of a log, as far as its rules ask for them. ``owner``: of its directory, as it was
+        just now, None: not known."""
         if rules.refusal is not None and not self._in_use:
             return unread
+        path = unread.directory
         state = LogState(
-            topic_partition=topic_partition,
+            topic_partition=unread.topic_partition,
             path=path,
             directory=self._directory,
             config=rules.config,
@@ -760,30 +771,31 @@ class _DirectoryWatch:
 
     def kept_or_read(self, topic_partition: TopicPartition, settings: Config | str) -> WatchedLog:
         """As ``log``, with the sizes of any log; one that has not changed is not read again."""
-        path = self._directory.partitions[topic_partition]
-        text = str(path)
+        rules = self._rules_of(topic_partition.topic, settings)
+        unread = self._unread(topic_partition, rules)
+        path = str(unread.directory)
         try:
-            status = files.stat(text)
+            status = files.stat(path)
         except OSError:
-            return self.log(topic_partition, settings)
+            return self._read(unread, rules)
         facts = _Facts(
             modified_ns=status.modified_ns,
             is_in_use=self._in_use,
             checkpoint=self._checkpoints.cleaner.get(topic_partition),
             high_watermark=self._checkpoints.high_watermark.get(topic_partition),
             log_start=self._checkpoints.log_start.get(topic_partition),
-            uncleanable=self._uncleanable.get(topic_partition),
-            last_cleaning=self._cleanings.get(topic_partition),
-            last_failure=self._failures.get(topic_partition),
+            uncleanable=unread.uncleanable,
+            last_cleaning=unread.last_cleaning,
+            last_failure=unread.last_failure,
         )
-        kept = self._watch.kept(text, settings, facts)
+        kept = self._watch.kept(path, settings, facts)
         if kept is not None:
             return kept
-        log = self.log(topic_partition, settings, status.owner)
+        log = self._read(unread, rules, status.owner)
         if log.snapshot is None:
             with contextlib.suppress(OSError):
                 log = replace(log, listed=_listed_segments(path))
-        self._watch.keep(text, log, settings, facts, self._now_ms)
+        self._watch.keep(path, log, settings, facts, self._now_ms)
         return log
 
     def _inspect(self, state: LogState, unread: WatchedLog, owner: int) -> WatchedLog:

@@ -56,6 +56,7 @@ from siltstone.log.segments import windows
 VerifiedLogs = Mapping[int, Sequence[int]]
 """Base offset of a new segment → identity of its log (``files.FileStat``), if it is verified already."""
 NO_VERIFIED_LOGS: VerifiedLogs = {}
+_SUFFIXES = (CLEANED, SWAP, DELETED)
 
 
 def rename_to_cleaned(directory: Path, staged: Mapping[int, Mapping[str, Path]]) -> None:
@@ -119,8 +120,9 @@ def drop_cleaned(directory: Path, base_offset: int) -> None:
 def swap_leftovers(directory: Path, listed: Iterable[str] | None = None) -> list[str]:
     """The names of an interrupted swap's files, in order; empty if only ``.deleted`` are left, since then the
     swap was complete. ``listed``: the names of the directory's files, if they were listed just now."""
-    names = [entry.name for entry, _ in _files(directory)] if listed is None else sorted(listed)
-    parsed = ((name, parse_segment_file(name)) for name in names)
+    all_names = [entry.name for entry, _ in _files(directory)] if listed is None else listed
+    names = sorted([name for name in all_names if name.endswith(_SUFFIXES)])
+    parsed = [(name, parse_segment_file(name)) for name in names]
     leftovers = [(name, file.suffix) for name, file in parsed if file is not None and file.suffix]
     return [] if all(suffix == DELETED for _, suffix in leftovers) else [name for name, _ in leftovers]
 

@@ -87,10 +87,14 @@ def list_segments(directory: Path, *, require_owner: bool = False) -> list[Segme
 def segments_of_listing(directory: Path, listed: Mapping[str, files.FileStat]) -> list[Segment]:
     """The segments by base offset; ``listed`` has the directory's files by name."""
     logs = [name for name in listed if name.endswith(".log")]
-    parsed = map(parse_segment_file, logs)
-    bases = sorted([name.base_offset for name in parsed if name is not None])
-    text = str(directory)
-    return [_segment(text, base, listed) for base in bases]
+    if len(logs) > 1:
+        logs.sort()  # by base offset: all have 20 digits
+    text, parsed = str(directory), map(parse_segment_file, logs)
+    return [
+        _segment(text, log, name.base_offset, listed)
+        for log, name in zip(logs, parsed, strict=True)
+        if name is not None
+    ]
 
 
 def find_segment(directory: Path, base_offset: int) -> Segment:
@@ -103,12 +107,14 @@ def find_segment(directory: Path, base_offset: int) -> Segment:
             listed[name] = files.stat(directory / name, follow=False)
     for name, status in listed.items():
         require_kind(directory / name, status, files.FILE)
-    return _segment(str(directory), base_offset, listed)
+    return _segment(str(directory), log, base_offset, listed)
 
 
-def _segment(directory: str, base_offset: int, listed: Mapping[str, files.FileStat]) -> Segment:
-    log = listed[segment_file(base_offset, "log")]
-    indexes = [listed.get(segment_file(base_offset, kind)) for kind in SEGMENT_KINDS[1:]]
+def _segment(
+    directory: str, log_name: str, base_offset: int, listed: Mapping[str, files.FileStat]
+) -> Segment:
+    log, stem = listed[log_name], log_name.removesuffix("log")
+    indexes = [listed.get(stem + kind) for kind in SEGMENT_KINDS[1:]]
     offset_index, time_index, transaction_index = [stat.size if stat else 0 for stat in indexes]
     return Segment(
         directory=directory,

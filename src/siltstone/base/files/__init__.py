@@ -414,11 +414,12 @@ def list_all(
     ``ending``: only entries whose names have it. Raises FileNotFoundError if another entry is removed,
     OSError.
     """
-    if is_read_only(directory):
+    text = os.fspath(directory)
+    if text[:1] != "/" and is_read_only(text):
         listed = _list_all_elsewhere(directory, may_vanish)
         return {name: status for name, status in listed.items() if name.endswith(ending)}
     status_by_name = dict[str, FileStat]()
-    with os.scandir(directory) as listing:
+    with os.scandir(text) as listing:
         for entry in listing:
             name = entry.name
             if not name.endswith(ending):
