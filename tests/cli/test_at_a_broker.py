@@ -87,17 +87,17 @@ def test_log_dirs_of_certain_brokers(run: Command, address: str) -> None:
 
 
 def test_each_command_asks_a_broker_or_says_what_to_do_instead() -> None:
-    assert main.BROKER_COMMANDS | set(main.ADVICE_WITHOUT_BROKER) == set(main.COMMANDS)
-    assert not main.BROKER_COMMANDS & set(main.ADVICE_WITHOUT_BROKER)
+    assert main.BROKER_COMMANDS | set(main.ADVICE_FOR_BOOTSTRAP_SERVER) == set(main.COMMANDS)
+    assert not main.BROKER_COMMANDS & set(main.ADVICE_FOR_BOOTSTRAP_SERVER)
 
 
-@pytest.mark.parametrize("command", sorted(main.ADVICE_WITHOUT_BROKER))
+@pytest.mark.parametrize("command", sorted(main.ADVICE_FOR_BOOTSTRAP_SERVER))
 def test_what_works_on_files_says_so_in_one_line(run: Command, command: str) -> None:
     for arguments in (["--bootstrap-server", "there:1"], ["--bootstrap-server=there:1", "DIR"]):
         done = run(command, *arguments)
         assert (done.status, done.out, done.err.count("\n")) == (main.USAGE, b"", 1)
         reason = f"{command} works on files, and does not ask a running broker"
-        assert f"{reason}; {main.ADVICE_WITHOUT_BROKER[command]}" in done.err
+        assert f"{reason}; {main.ADVICE_FOR_BOOTSTRAP_SERVER[command]}" in done.err
 
 
 @pytest.mark.parametrize("line", [

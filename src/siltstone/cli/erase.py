@@ -1,5 +1,7 @@
-"""``siltstone erase`` erases keys from a compacted topic, ``siltstone empty`` empties a topic. Both show what
-they would remove, and ask."""
+"""``siltstone erase`` erases keys from a compacted topic, ``siltstone empty`` empties a topic. Both say what
+they would remove, and ask.
+
+A holder is a file that still has a record of a key (``erasing.Holder``)."""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from siltstone.commands.library import EngineName
 
 _KEY_BYTES_MAX = 256 << 20
 _HOLDERS_SHOWN = 20
-"""Files that are named; ``--json`` has all of them."""
+"""Holders that are named; ``--json`` has all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,9 +108,10 @@ def erase(
 ) -> int:
     """Erase keys from a compacted topic: run it twice, the second time after delete.retention.ms.
 
-    First the values: a tombstone, a cleaning, a search of all files. Then the tombstone with the key. Each
-    step has a receipt of each key in the audit log, or is refused with what holds the key still (exit status
-    1, as for a key that no record has).
+    The first run writes a tombstone, cleans and searches all files: no value may be left. The second run,
+    after delete.retention.ms, cleans the tombstone away and searches: the key may be in no file. A completed
+    step writes a receipt for each key to the audit log; one that cannot be completed names the files that
+    still have the key (exit status 1, as for a key that no record has).
 
     Parameters
     ----------
@@ -127,7 +130,7 @@ def erase(
                 where, command_actor(), request, dry_run=dry_run, engine=engine, progress=progress
             )
 
-    _require_answer(flags.yes or flags.dry_run, "the key's records would be erased")
+    _require_terminal_unless(flags.yes or flags.dry_run, "the key's records would be erased")
     if flags.yes:
         return _show_erasures(run(dry_run=False), as_json=json_)
     search = run(dry_run=True)
@@ -148,16 +151,19 @@ def _show_erasures(done: erasing.Erasures, *, as_json: bool) -> int:
     elif len(done.keys) == 1:
         _show_erasure(done.keys[0])
     else:
-        output.write_table("", _ERASED_COLUMNS, list(map(_erased_row, done.keys, count(1))), left=0)
+        rows = list(map(_erased_row, done.keys, count(1)))
+        output.write_table("", _ERASED_COLUMNS, rows, left=_LEFT_ALIGNED)
         holders = dict.fromkeys(
             erasing.holder_text(done.topic, holder) for key in done.keys for holder in key.holders
         )
         _show_holders(list(holders))
         output.write_wrapped(done.sentence)
-    output.note(*done.keys[0].notes)
+    output.note(*done.keys[0].notes)  # they are about the topic, and the same for each key
     return 0 if done.is_complete else 1
 
 
+_LEFT_ALIGNED = 0
+"""How many columns of the tables are aligned left."""
 _ERASED_COLUMNS = ("key", "values", "tombstones", "status", "receipts", "tombstone may go")
 
 
@@ -180,7 +186,8 @@ def _show_erasure(done: erasing.Erasure) -> None:
     where = f" in {'partition' if len(done.partitions) == 1 else 'partitions'} {numbers}" if numbers else ""
     output.write_lines(f"topic {done.topic}: {counts} of the key found{where}")
     _show_holders([erasing.holder_text(done.topic, holder) for holder in done.holders])
-    output.write_wrapped(*(f"receipt: {receipt['states']}" for receipt in done.receipts))
+    statements = [receipt["states"] for receipt in done.receipts]
+    output.write_wrapped(*(f"receipt: {statement}" for statement in statements))
     searched = f"{counted(done.files, 'file')}, {size_text(done.bytes)} searched"
     output.write_wrapped(f"{done.sentence} ({searched})")
 
@@ -224,12 +231,12 @@ def empty(
     flags: EmptyFlags = EmptyFlags(),
     json_: output.Json = False,
 ) -> int:
-    """Empty a topic; first it shows the records, keys and bytes that go, and asks.
+    """Empty a topic; first it says how many records and bytes go, and asks (--dry-run: by partition).
 
     The mode tombstones is for compacted topics: each key gets a tombstone, and a cleaning removes the values.
     The mode truncate is for all topics, also those with cleanup.policy=compact, where Kafka refuses it. Exit
     status 1 if values are left, with what holds them. At a running broker tombstones are written, and the
-    broker cleans when it does; truncate is what DeleteRecords does.
+    broker's cleaner removes the values at its next cleaning; truncate is what DeleteRecords does.
 
     Parameters
     ----------
@@ -241,12 +248,12 @@ def empty(
     flags = flags.at(directories)
     topic, mode = flags.required_topic(), flags.required_mode()
     run = _run_of_emptying(flags, topic, mode, quiet=json_)
-    _require_answer(flags.yes or flags.dry_run, f"topic {topic} would be emptied")
+    _require_terminal_unless(flags.yes or flags.dry_run, f"topic {topic} would be emptied")
     if flags.yes:
         return _show_emptying(run(dry_run=False), as_json=json_)
     result = run(dry_run=True)
     if not flags.dry_run:
-        _show_emptying(result, as_json=False, write=_on_standard_error)
+        _show_emptying(result, before_question=True)
         if not _agreed(f"empty topic {topic} by {mode}?"):
             return 1
         result = run(dry_run=False)
@@ -279,20 +286,18 @@ def _run_of_emptying(
 _EMPTIED_COLUMNS = ("partition", "records", "keys", "bytes", "log start")
 
 
-def _show_emptying(
-    done: emptying.Emptying, *, as_json: bool, write: Callable[[str], None] = output.write_lines
-) -> int:
-    """Show what went, or would; the exit status."""
+def _show_emptying(done: emptying.Emptying, *, as_json: bool = False, before_question: bool = False) -> int:
+    """Show what went, or would; returns the exit status. ``before_question``: on standard error, and without
+    the table by partition."""
     is_complete = done.dry_run or done.is_empty
     if as_json:
         output.write_json(done.to_json())
         output.note(*done.notes)
         return 0 if is_complete else 1
-    if write is output.write_lines:
+    write = output.note if before_question else output.write_lines
+    if not before_question:
         title = f"what would go from {done.topic} (dry run: nothing was changed)" if done.dry_run else ""
-        output.write_table(
-            title, _EMPTIED_COLUMNS, [_emptied_row(partition) for partition in done.partitions], left=0
-        )
+        output.write_table(title, _EMPTIED_COLUMNS, map(_emptied_row, done.partitions), left=_LEFT_ALIGNED)
     for partition in done.partitions:
         if (why := partition.not_removed) is not None:
             write(f"{done.topic}-{partition.partition}: {why.reason}; {why.advice}")
@@ -309,14 +314,10 @@ def _emptied_row(partition: emptying.EmptiedPartition) -> tuple[object, ...]:
     return str(partition.partition), partition.records, keys, size, partition.log_start_offset
 
 
-def _on_standard_error(line: str) -> None:
-    output.note(line)
-
-
-def _require_answer(is_answered: bool, what: str) -> None:
-    """Raises UsageError without a terminal on which the user can be asked, unless ``is_answered``."""
+def _require_terminal_unless(needs_no_answer: bool, what: str) -> None:
+    """Raises UsageError if the user has to be asked and there is no terminal for it."""
     output.refuse_if(
-        not is_answered and not (sys.stdin.isatty() and sys.stderr.isatty()),
+        not needs_no_answer and not (sys.stdin.isatty() and sys.stderr.isatty()),
         f"{what}, and there is no terminal to ask on",
         "pass --yes; --dry-run shows what would go",
     )

@@ -59,9 +59,10 @@ BROKER_COMMANDS = frozenset(
     "compact configs consume delete-records dump empty get-offsets groups log-dirs produce topics "
     "verify".split()
 )
-"""The commands that also ask a running broker, by Kafka's protocol."""
+"""The commands that take --bootstrap-server, to ask a running broker by Kafka's protocol; ``compact`` works
+only so. With those of ``ADVICE_FOR_BOOTSTRAP_SERVER`` they are all commands, which a test checks."""
 _STOPPED = "pass the log directories once the broker has stopped"
-ADVICE_WITHOUT_BROKER = {
+ADVICE_FOR_BOOTSTRAP_SERVER = {
     "backup": "pass the log directories, with --live while a broker runs",
     "clean": f"{_STOPPED}; siltstone compact has a running Kafka clean a topic",
     "compact-topic": f"{_STOPPED}; Siltstone's broker compacts from its console or by REST",
@@ -75,7 +76,7 @@ ADVICE_WITHOUT_BROKER = {
     "serve": "name the listener of this broker by --kafka-listen",
     "undo": _STOPPED,
 }
-"""For each command that works on files only: what to do if the broker is running."""
+"""What the error advises when --bootstrap-server is passed to a command that does not take it."""
 _MODULES = (
     dict.fromkeys(("get-offsets", "log-dirs", "delete-records"), "offsets")
     | dict.fromkeys(("explain", "verify"), "review")
@@ -87,7 +88,8 @@ _MODULES = (
 
 
 def build_app(command: str = "") -> cyclopts.App:
-    """The parser of all commands. ``command`` has the help text of its function, the others one line.
+    """The parser of all commands. ``command`` has the help text of its function, the others one line:
+    only the module of the command that runs is loaded, which is most of the time that a start takes.
 
     The imports are here, and not at the top, so that Ctrl-C while they run prints one line and no traceback.
     """
@@ -135,14 +137,14 @@ def escape_unencodable() -> None:
 def refuse_bootstrap_server(command: str, arguments: Sequence[str]) -> None:
     """Raises UsageError if ``--bootstrap-server`` is passed to a command that works on files only."""
     has_flag = any(argument.partition("=")[0] == BROKER_FLAG for argument in arguments)
-    if has_flag and command in ADVICE_WITHOUT_BROKER:
+    if has_flag and command in ADVICE_FOR_BOOTSTRAP_SERVER:
         reason = f"{BROKER_FLAG}: {command} works on files, and does not ask a running broker"
-        raise UsageError(reason, advice=ADVICE_WITHOUT_BROKER[command])
+        raise UsageError(reason, advice=ADVICE_FOR_BOOTSTRAP_SERVER[command])
 
 
 def _run(arguments: list[str]) -> int:
-    """Run one command line. Raises UsageError for one that cannot be parsed, and KeyboardInterrupt instead of
-    any error after a signal, which may have caused it."""
+    """Run one command line. Raises UsageError for one that cannot be parsed. After a signal any error becomes
+    KeyboardInterrupt: the signal may have caused it."""
     app = build_app(arguments[0] if arguments else "")
     from cyclopts import CycloptsError, UnusedCliTokensError
 
@@ -192,7 +194,8 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:
-    """A filter of the root logger: drops the tracebacks that Py4J logs after an interrupt."""
+    """A filter of the root logger: drops the tracebacks that Py4J logs after an interrupt. (Py4J logs them at
+    the root logger itself: the filters of a logger do not see the records of the loggers below it.)"""
     if "KeyboardInterrupt while sending command" in str(record.msg):
         return False
     return not (interruption.current().was_signalled and record.exc_info)
@@ -200,7 +203,7 @@ def _is_worth_logging(record: logging.LogRecord) -> bool:
 
 def _print_interrupted(line: str) -> None:
     """Print the line that says why the process ends in the middle of its work."""
-    if sys.stderr.isatty():  # a progress bar has hidden the cursor
+    if sys.stderr.isatty():  # a progress bar may have hidden the cursor
         sys.stderr.write("\x1b[?25h\n")
     print_error(line)
 
@@ -211,7 +214,8 @@ def main() -> NoReturn:
     interrupt = interruption.InterruptHandler(print_line=_print_interrupted)
     interrupt.install()
     logging.getLogger().addFilter(_is_worth_logging)
-    # Siltstone multiplies no matrices, and a process with OpenBLAS's threads could not be forked safely.
+    # For processes that fork and inherit this, such as the daemon of Spark's Python workers: a process with
+    # OpenBLAS's threads cannot be forked safely, and Siltstone multiplies no matrices.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     status = run()
     try:
@@ -220,6 +224,6 @@ def main() -> NoReturn:
         from siltstone.base import files
 
         files.discard_standard_output()
-    interrupt.wait_for_callbacks()
+    interrupt.wait_for_callbacks()  # after a signal: until Spark's processes, which it ends, have ended
     gc.freeze()  # else the garbage collections at exit would visit all objects of the libraries
     sys.exit(interrupt.status if interrupt.was_signalled else status)

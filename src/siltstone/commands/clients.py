@@ -13,16 +13,19 @@ from typing import Any, Protocol
 from siltstone.commands.metrics import MetricFamily, Sample
 from siltstone.commands.served import Served
 
-NO_BROKER = "this server has no broker: it only looks, or was started with --kafka-listen none"
+NO_BROKER = "this server has no broker: it is in look mode, or was started with --kafka-listen none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConnection:
     """A connection. ``number``: unique since the start; ``client_id``: the last request's, shortened;
-    ``api``: of the last request; ``state``: what becomes of it, ``idle`` when it is answered and sent, else
-    ``running``, ``parked`` (a fetch that waits for records), ``sending``, ``waiting`` (for its turn, or for
-    memory), ``throttled`` (its client has exceeded a quota); ``for_ms``: since when, 0 if it is idle. Bytes
-    are those of frames."""
+    ``api``: of the last request.
+
+    ``state``: ``idle`` once the response to the last request has been sent, ``receiving`` when a part of the
+    next request has come, ``waiting`` (for its turn, or for memory), ``running``, ``parked`` (a fetch that
+    waits for records), ``sending``, ``throttled`` (its client has exceeded a quota). ``for_ms``: milliseconds
+    since the last request had arrived, whatever the state; 0 if ``idle`` or ``receiving``. ``bytes_in`` and
+    ``bytes_out``: of frames, with the 4 bytes of their sizes."""
 
     number: int
     client_id: str | None
@@ -44,7 +47,8 @@ class ClientConnection:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiRequests:
     """The requests of one API since the start. ``errors``: codes other than 0 in responses, of whole requests
-    and of their parts, by Kafka's name; times are of answered requests, estimated between bounds."""
+    and of their parts, by Kafka's name; ``p50_ms`` …: percentiles of the times of answered requests,
+    interpolated within the buckets of a histogram."""
 
     api: str
     requests: int
@@ -66,18 +70,18 @@ class ApiRequests:
 
 
 class Clients(Protocol):
-    """The broker's side. In any thread."""
+    """Implemented by the broker (``Served.clients``). All methods may be called from any thread."""
 
     def connections(self) -> list[ClientConnection]:
         """The open connections, the oldest first."""
         ...
 
     def requests(self) -> list[ApiRequests]:
-        """The APIs that were asked, by name."""
+        """The APIs that had requests, by name."""
         ...
 
     def samples(self) -> list[Sample]:
-        """The broker's samples, but for topics."""
+        """The broker's metrics, except those of topics."""
         ...
 
     def topic_metrics(self) -> list[MetricFamily]:
@@ -91,5 +95,5 @@ def connections(served: Served) -> Sequence[ClientConnection]:
 
 
 def requests(served: Served) -> Sequence[ApiRequests]:
-    """The requests that a server's broker was asked, by API; none without one."""
+    """The requests to a server's broker, by API; none without one."""
     return [] if served.clients is None else served.clients.requests()

@@ -1,4 +1,5 @@
-"""Appends records for a client of a server: each is appended, or refused with a reason.
+"""Appends records for the REST API and the console: each is appended, or refused with a reason. (Kafka's
+clients do not come here: the broker appends their batches.)
 
 The audit log has who sent how many records to which topic, never the records.
 """
@@ -20,7 +21,7 @@ from siltstone.commands.served import Served
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerRecord:
     """A record to append (Kafka's ``ProducerRecord``). ``partition``: None for the one that the partitioner
-    chooses; ``timestamp_ms``: None for now."""
+    chooses; ``timestamp_ms``: None for the time of the append."""
 
     key: bytes | None = None
     value: bytes | None = None
@@ -39,10 +40,10 @@ class AppendedRecord:
 
 
 TEXT_FORMATS = ("utf8", "json", "base64")
-"""The formats in which a key or a value of bytes is passed as text."""
+"""How a key or a value is written as text."""
 
 
-def encoded(text: str, text_format: str, what: str) -> bytes:
+def bytes_of_text(text: str, text_format: str, what: str) -> bytes:
     """The bytes that a text stands for; JSON is checked and sent as it is written. Raises UsageError that
     names ``what``."""
     if text_format == "base64":
@@ -57,17 +58,19 @@ def encoded(text: str, text_format: str, what: str) -> bytes:
             raise UsageError(f"{what} is not JSON: {error}", advice="choose utf8, or correct it") from None
     elif text_format != "utf8":
         raise UsageError(f"{text_format[:20]!r} is no format", advice=f"pass {', '.join(TEXT_FORMATS)}")
+    # The text, from JSON, may contain lone surrogates: each becomes three bytes, and the record is sent.
     return text.encode("utf-8", "surrogatepass")
 
 
 def send_records(
     served: Served, actor: Actor, topic: str, records: Sequence[ProducerRecord]
 ) -> list[AppendedRecord | SiltstoneError]:
-    """Append records in their order, each as a batch; a refused one does not hold up the others.
+    """Append records in their order, each as a batch of its own: a refused one refuses no other.
 
     Raises UnknownTopicError, NotAllowedError, and StorageError if the audit log cannot be written; nothing is
     appended then.
     """
+    # Both raise (in look mode, for an unknown topic) before the audit log gets a line.
     served.opened()
     partitions_of(served, topic)
     changes = served.opened_changes()

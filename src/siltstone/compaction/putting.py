@@ -1,7 +1,9 @@
-"""Puts files of a cleaned copy into a store, as the chunks of a restore point (``base.files.backups``).
+"""Uploads the files of a cleaned copy (clean --out to an object store), rewritten or not, as chunks.
 
-The driver of a run calls this, and so do the tasks of an engine whose executors are other machines. A chunk
-is named by its bytes, so an attempt of a task that is repeated, or runs beside another one, puts the same.
+The restore point that names the chunks is written last, by ``inplace.stored_copy`` (the formats of both:
+``base.files.backups``). Spark's tasks put the unchanged files of a store, and the new segments if executors
+may be other machines; the driver of the run puts all the rest. A chunk is named by the SHA-256 of its bytes,
+so a retried or a speculative attempt of a task puts the same.
 """
 
 from __future__ import annotations
@@ -21,23 +23,25 @@ _READABLE = 0o644
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkStore:
-    """The prefix of a store that gets the copy; ``known_chunks``: those that it has already."""
+    """``target``: the prefix in the object store that gets the copy; ``known_chunks``: the names of the
+    chunks that are there already."""
 
     target: Path
     known_chunks: frozenset[str]
 
     def writer(self) -> ChunkWriter:
-        """Puts chunks there."""
+        """A writer that puts chunks there."""
         return ChunkWriter(self.target, self.known_chunks)
 
 
 def put_file(source: Path, name: str, writer: ChunkWriter) -> BackedUpFile:
-    """Put a file's chunks. Those of a restore point of the same store are not read: the store copies them.
-    Raises SourceChangedError, OSError."""
+    """Put a file's chunks. If they are chunks of a restore point of the same store, the store itself copies
+    them, and they are not read. Raises SourceChangedError, OSError."""
     status = files.stat(source, follow=False)
     stored = files.stored_chunks(source)
-    is_near = stored is not None and files.is_same_store(stored.target, writer.target)
-    if stored is not None and is_near and stored.chunk_bytes == backups.CHUNK_BYTES:
+    is_same_store = stored is not None and files.is_same_store(stored.target, writer.target)
+    # All chunks of the new restore point have its one size, so only chunks of that size can be its own.
+    if stored is not None and is_same_store and stored.chunk_bytes == backups.CHUNK_BYTES:
         chunks = writer.copy(stored.target, stored.names, status.size)
     else:
         with files.Reader(source) as reader:
@@ -46,15 +50,15 @@ def put_file(source: Path, name: str, writer: ChunkWriter) -> BackedUpFile:
         name=name,
         size=status.size,
         modified_ns=status.modified_ns,
-        inode=0,
+        inode=0,  # a backup compares it with a file of this machine, which the cleaned copy is not
         mode=_READABLE if files.is_object(source) else status.mode,
         chunks=chunks,
     )
 
 
 def put_staged(staged: Mapping[str, str], store: ChunkStore) -> dict[str, BackedUpFile]:
-    """Put the staged files of a segment, at the same time; paths and results by kind. The results have no
-    names: the driver knows those. Raises OSError."""
+    """Put the staged files of a segment, in parallel. Both mappings have the file's kind (log, index, …) as
+    key. The results have no names: the driver knows those. Raises SourceChangedError, OSError."""
     writer = store.writer()
 
     def put(path: str) -> BackedUpFile:

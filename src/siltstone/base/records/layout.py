@@ -1,5 +1,7 @@
 """Kafka's batch format as constants, and the batch headers that every reader shares.
 
+An entry of a log is a record batch, or a message of magic 0 or 1.
+
 A record batch (magic 2; ``DefaultRecordBatch`` in Kafka, KIP-98), all integers big-endian::
 
      0  base offset        8      23  last offset delta   4      51  producer epoch   2
@@ -10,10 +12,10 @@ A record batch (magic 2; ``DefaultRecordBatch`` in Kafka, KIP-98), all integers 
     21  attributes         2      bits 0-2 codec · 3 timestamp type · 4 transactional · 5 control
                                   bit 6 delete horizon (the base timestamp holds it, KIP-534)
 
-A message set entry (magic 0 and 1, ``LegacyRecord``)::
+A message (magic 0 and 1, ``LegacyRecord``)::
 
      0  offset 8 · 8 size 4 · 12 CRC32 of 16… 4 · 16 magic 1 · 17 attributes 1
-    18  [timestamp 8, magic 1] · key size 4, key · value size 4, value (-1: null)
+    18  timestamp 8 (magic 1 only) · key size 4, key · value size 4, value (-1: null)
 
 The magic byte is at 16 in every version, so one scanner reads all of them.
 """
@@ -25,7 +27,7 @@ import struct
 import numpy as np
 import numpy.typing as npt
 
-# Arrays: ``Flags`` are bool, ``Words`` uint64.
+# Arrays. ``Flags``: bool, whether something holds for each row of another array; ``Words``: uint64.
 Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -93,8 +95,9 @@ BATCH = np.dtype(
     align=True,
 )
 """One row a batch. ``position`` counts from the scanned buffer's first byte; ``size`` is the whole
-entry, its 12 bytes of offset and size included. A message set entry (magic 0 or 1) has base = last =
-its offset as stored, count -1 (unknown before it is decoded), its timestamp in both timestamps."""
+entry, its 12 bytes of offset and size included. A message (magic 0 or 1) has base = last = its offset as
+stored, count -1 (unknown before it is decoded), its timestamp in both timestamps (-1 for magic 0, which has
+none)."""
 
 
 def have_delete_horizons(batches: BatchHeaders) -> npt.NDArray[np.bool_]:
@@ -102,9 +105,9 @@ def have_delete_horizons(batches: BatchHeaders) -> npt.NDArray[np.bool_]:
     timestamp is the horizon.
 
     A negative delete horizon counts as none. Kafka never writes one
-    (``MemoryRecordsBuilder.hasDeleteHorizonMs``), but its cleaner would treat it as passed. It can only come
-    from a sum that overflowed, so the tombstones of such a batch are retained, and the next cleaning that
-    rewrites the batch sets a new delete horizon.
+    (``MemoryRecordsBuilder.hasDeleteHorizonMs``), but its cleaner would treat it as passed. It can only be an
+    overflowed now + delete.retention.ms, far in the future: so the tombstones of such a batch are retained,
+    and the next cleaning that rewrites the batch sets a new delete horizon.
     """
     stamped = (batches["attributes"] & DELETE_HORIZON_BIT) != 0
     return np.asarray(stamped & (batches["base_timestamp"] >= 0) & (batches["magic"] == 2))

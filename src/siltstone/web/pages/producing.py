@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.responses import RedirectResponse, Response
 
 from siltstone.base.errors import SiltstoneError, UsageError
-from siltstone.commands.sending import TEXT_FORMATS, ProducerRecord, encoded, send_records
+from siltstone.commands.sending import TEXT_FORMATS, ProducerRecord, bytes_of_text, send_records
 from siltstone.web.errors import with_status_of
 from siltstone.web.guards import ADMIN, VIEWER
 from siltstone.web.here import CurrentActor, Here
@@ -46,7 +46,7 @@ class RecordToSend(ConsoleForm):
         with self.field("key"):
             if self.value_kind == "tombstone" and self.key_kind != "text":
                 raise UsageError("a tombstone deletes a key, and there is none", advice="write the key")
-            key = encoded(self.key, self.key_format, "the key") if self.key_kind == "text" else None
+            key = bytes_of_text(self.key, self.key_format, "the key") if self.key_kind == "text" else None
         with self.field("value"):
             value = self._value() if self.value_kind == "text" else None
         with self.field("headers"):
@@ -56,7 +56,7 @@ class RecordToSend(ConsoleForm):
 
     def _value(self) -> bytes:
         """A browser sends a new line of a field as CR and LF."""
-        return encoded(self.value.replace("\r\n", "\n"), self.value_format, "the value")
+        return bytes_of_text(self.value.replace("\r\n", "\n"), self.value_format, "the value")
 
     def _headers(self) -> Sequence[tuple[str, bytes | None]]:
         lines = [line for line in self.headers.splitlines() if line.strip()]
