@@ -13,6 +13,7 @@ from bench.beside_kafka.figures import Measured, Results, break_even, markdown
 from bench.beside_kafka.producing import Made
 from bench.beside_kafka.running import OtherRecordsError, Plan, measure
 from bench.beside_kafka.workloads import NARROW, RecordMaker, Workload, chosen
+from tests.support.in_memory import FOLDER
 from tests.support.kafka.jars import quick_flags
 
 pytestmark = pytest.mark.kafka
@@ -41,7 +42,8 @@ def test_both_cleaners_leave_the_same_records_and_are_measured(
     assert kafka.passes == 1
     for each in (kafka, ours):
         assert 0 < each.own <= each.wall + 0.2
-        assert min(each.processor, each.written, each.memory) > 0
+        assert min(each.processor, each.memory) > 0
+        assert each.written > 0 or (FOLDER is not None and tmp_path.is_relative_to(FOLDER))
     assert kafka.disk > 0, "what Kafka replaces stays for a minute"
     assert "| in-process | hot | " in markdown(results)
 
