@@ -182,3 +182,36 @@ def test_a_look_lists_a_log_once_and_asks_each_file_once(root: Path, monkeypatch
     for path in (str(root / "plain-0"), str(root / "users-0")):
         assert listed.count(path) == 1
         assert [other for other in asked if other.startswith(path)] == [path]
+
+
+def test_the_names_are_listed_again_if_and_only_if_one_has_changed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed, entries = list[str](), files.entries
+
+    def counted(path: Path | int) -> object:
+        listed.append(str(path))
+        return entries(path)
+
+    watch = Watch([root], LogOptions(), ManualClock(NOW), for_catalogue=True)
+    monkeypatch.setattr(files, "entries", counted)
+    for number, change in enumerate((None, None, "made", "renamed", None)):
+        listed.clear()
+        if change == "made":
+            (root / "users-1").mkdir()
+        elif change == "renamed":
+            (root / "users-1").rename(root / "others-7")
+        if change is not None:
+            os.utime(root, ns=(0, number))  # the file system's clock may not have moved since
+        names = [str(log.topic_partition) for log in watch.snapshot().logs]
+        assert (str(root) in listed) == (change is not None)
+        assert names == sorted([*LOGS, *{2: ["users-1"], 3: ["others-7"], 4: ["others-7"]}.get(number, [])])
+
+
+def test_names_are_listed_again_while_the_directory_has_just_been_changed(root: Path) -> None:
+    os.utime(root, ns=(0, NOW * 1_000_000))
+    watch = Watch([root], LogOptions(), ManualClock(NOW), for_catalogue=True)
+    watch.snapshot()
+    (root / "users-1").mkdir()
+    os.utime(root, ns=(0, NOW * 1_000_000))  # a change within the same tick of the clock
+    assert len(watch.snapshot().logs) == len(LOGS) + 1

@@ -331,7 +331,7 @@ class Catalogue:
         """(Logs, their bytes) of each log directory, by its path."""
         sums = dict.fromkeys(self.directories, (0, 0))
         for log in self.watched:
-            path = os.path.dirname(log.directory)
+            path = os.path.dirname(str(log.directory))
             count, size = sums.get(path, (0, 0))
             sums[path] = count + 1, size + log.size
         return sums

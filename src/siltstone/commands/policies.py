@@ -22,6 +22,8 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from siltstone.base import files
 from siltstone.base.config import (
     Config,
@@ -204,14 +206,14 @@ class Policies:
         with contextlib.suppress(CorruptFileError):
             refused = settings.topic_mismatch(topic, path)
             if refused is not None:
-                return replace(state, refused=refused)
+                return msgspec.structs.replace(state, refused=refused)
         try:
             stored = settings.config_of(topic)
             config = refuse_contradictions(stored.with_topic_layer(from_file).with_topic_layer(self.config))
         except UsageError as error:
             if not has_stored_settings:
                 raise
-            return replace(state, refused=str(error))
+            return msgspec.structs.replace(state, refused=str(error))
         if (
             not has_stored_settings
             and config.setting("cleanup.policy").config_source is ConfigSource.DEFAULT_CONFIG
@@ -220,7 +222,7 @@ class Policies:
         # If the stored settings compact the topic, its broker discards keyless records, too. If only the
         # command line does, that may be a mistake, so ``--drop-keyless`` has to allow it.
         is_compacted_by_broker = has_stored_settings and "compact" in stored.policies
-        return replace(state, config=config, drop_keyless=is_compacted_by_broker)
+        return msgspec.structs.replace(state, config=config, drop_keyless=is_compacted_by_broker)
 
 
 def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) -> Policies:
@@ -330,7 +332,7 @@ def as_if_compacted(state: LogState) -> LogState:
     layer = parse_assignments((f"{_REMOTE_STORAGE}=false",), _AS_IF_COMPACTED)
     if not state.is_compacted:
         layer |= parse_assignments(("cleanup.policy=compact",), _AS_IF_COMPACTED)
-    return replace(state, config=state.config.with_topic_layer(layer))
+    return msgspec.structs.replace(state, config=state.config.with_topic_layer(layer))
 
 
 def tiered_notes(states: Iterable[LogState]) -> Iterator[str]:

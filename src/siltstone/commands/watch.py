@@ -291,9 +291,7 @@ class Watch:
 
         Raises UsageError for these, NotALogDirectoryError, CorruptFileError, OSError.
         """
-        self._paths = tuple(paths)
-        self._topics = tuple(options.topics)
-        self._clock = clock
+        self._paths, self._topics, self._clock = tuple(paths), tuple(options.topics), clock
         self.for_catalogue, self._is_ours, self.history_of = for_catalogue, is_ours, history_of
         self._kept: dict[str, _KeptLog] = {}
         """By the path of the log."""
@@ -305,7 +303,9 @@ class Watch:
         """By id of the settings."""
         self.no_other_replica = high_watermark_is_end(options.high_watermark)
         self._before = tuple(opened)
-        listed = open_directories(paths, lock=False, before=self._before)
+        self._listing: _Listing | None = None
+        """The directories as they were listed last."""
+        listed = self._list(clock.now_ms(), self._before)
         self._policies = gather_policies(listed, options)
         self._listed: list[LogDirectory] | None = listed
         """For the first snapshot: to list the directories takes long where there are many partitions."""
@@ -326,7 +326,7 @@ class Watch:
 
     def list_again(self) -> None:
         """Let the first snapshot list the directories again: this process may change them before that."""
-        self._listed = None
+        self._listed = self._listing = None
 
     def snapshot(self) -> WatchSnapshot:
         """All logs now. The first snapshot raises UsageError for a missing topic, SiltstoneError, OSError;
@@ -437,7 +437,7 @@ class Watch:
         opened_ms, earlier = self._opened or (0, None)
         if listed is None:
             known = self._before if earlier is None else earlier.directories
-            listed = open_directories(self._paths, lock=False, before=known)
+            listed = self._list(now_ms, known)
         settled_ns = (opened_ms - SETTLED_MS) * 1_000_000
         if earlier is not None and any(
             file is not None and file.modified_ns >= settled_ns for file in earlier.registry_files
@@ -450,14 +450,31 @@ class Watch:
             self._metadata = (now_ms, snapshot)
         return snapshot
 
+    def _list(self, now_ms: int, known: Sequence[LogDirectory]) -> list[LogDirectory]:
+        """The log directories; those of the last listing if no name in them has changed since: to list them
+        takes long where there are many partitions. ``known``: they as they were listed earlier. Raises
+        NotALogDirectoryError, OSError."""
+        last, states = self._listing, _directory_states(self._paths)
+        if last is not None and last.states == states and last.is_reliable:
+            return last.directories
+        listed = open_directories(self._paths, lock=False, before=known)
+        self._listing = _Listing(directories=listed, states=states, at_ms=now_ms)
+        return listed
+
     def _settings_of(self, snapshot: Snapshot, topic: TopicDescription) -> Config | str:
         """A topic's settings, or the reason why they are not known: the same object while nothing changes."""
         origin = topic, snapshot.metadata_state, id(snapshot.broker)
         before = self._settings_read.get(topic.name)
         if before is not None and before[0] == origin:
             return before[1]
-        settings = self._new_settings_of(snapshot, topic)
-        if isinstance(settings, Config):
+        # Registered topics with the same settings of their own share one object, which is made once.
+        alike: object = None
+        if topic.is_registered and topic.name not in self._policies.by_topic:
+            alike = ("registered", frozenset(topic.config.items()), *origin[1:])
+        settings = self._shared.get(alike) or self._new_settings_of(snapshot, topic)
+        if alike is not None and isinstance(settings, Config):
+            self._shared[alike] = settings
+        elif isinstance(settings, Config):
             own = settings.layer(ConfigSource.DYNAMIC_TOPIC_CONFIG)
             settings = self._shared.setdefault((frozenset(own.items()), *origin[1:]), settings)
         self._settings_read[topic.name] = origin, settings
@@ -658,6 +675,38 @@ class _TopicRules:
             policy=None if config is None else config.setting("cleanup.policy"),
             min_ratio=None if config is None else config.setting("min.cleanable.dirty.ratio"),
             refusal=None if is_compacted else refusal_by_settings(topic, config, refused),
+        )
+
+
+def _directory_states(paths: Sequence[Path]) -> list[tuple[int, int, int]] | None:
+    """Device, inode and modification time (ns) of each directory, which is another one after a name in it was
+    added or removed; None where that is not known, as in a store, or where one is missing."""
+    if any(map(files.is_read_only, paths)):
+        return None
+    try:
+        return [(*status.device_and_inode, status.modified_ns) for status in map(files.stat, paths)]
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listing:
+    """Log directories that were listed at ``at_ms``, and their ``_directory_states`` just before that."""
+
+    directories: list[LogDirectory]
+    states: list[tuple[int, int, int]] | None
+    at_ms: int
+
+    @property
+    def is_reliable(self) -> bool:
+        """Do equal states mean that the list is the same? Not if a directory had just been changed, and not
+        for single partitions and without a broker's files, where what counts as a partition depends on its
+        own files."""
+        settled_ns = (self.at_ms - SETTLED_MS) * 1_000_000
+        return (
+            self.states is not None
+            and all(modified_ns < settled_ns for *_, modified_ns in self.states)
+            and all(it.is_log_directory and not it.is_partition_subset for it in self.directories)
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from siltstone.base.config import LONG_MAX, LogConfig
@@ -228,7 +229,7 @@ def test_a_default_retention_ms_deletes_nothing_and_says_so(tmp_path: Path) -> N
         )
         cleaner = Cleaner(InProcessEngine, InPlace("run"), RunLimits())
         (result,) = cleaner.run(
-            [replace(state, has_brokers_defaults=True)], PlanOptions(now_ms=NOW + 10 * DAY)
+            [msgspec.structs.replace(state, has_brokers_defaults=True)], PlanOptions(now_ms=NOW + 10 * DAY)
         )
     assert bases(partition) == [4] and result.discarded.expired == 3
 

@@ -201,8 +201,7 @@ class OpenLog:
     checkpoints: Checkpoints
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogState:
+class LogState(msgspec.Struct, frozen=True, kw_only=True):
     """One log of a run, with its settings. ``config`` is None if the topic's policy is not known.
 
     ``path``: the partition's directory, in the log directory ``directory``. ``opened``: the log's snapshot if
