@@ -55,7 +55,11 @@ def reference_page() -> str:
         "\n## Settings of a broker\n\n",
         *_table([key for key in BROKER_KEYS if key.is_used]),
         "\n## Where Kafka differs\n\n",
-        *(f"- `{key.name}` (here {_shown(key.default)}): {key.kafka}\n" for key in ALL_KEYS if key.kafka),
+        *(
+            f"- `{key.name}` (here {_shown(key.default)}): {key.origin_note}\n"
+            for key in ALL_KEYS
+            if key.origin_note
+        ),
         "\n## Accepted names\n\n",
         "Known, so that files made for Kafka can be read; without effect here, at least yet.\n\n",
         *_table([key for key in ALL_KEYS if not key.is_used]),

@@ -237,8 +237,8 @@ def test_defaults(name: str) -> None:
 
 def test_other_defaults_are_explained() -> None:
     for name in OTHER_DEFAULTS:
-        assert "Kafka's default is " in find_key(name).kafka
-        assert format_value(BROKER_DEFAULTS[name]) in find_key(name).kafka
+        assert "Kafka's default is " in find_key(name).origin_note
+        assert format_value(BROKER_DEFAULTS[name]) in find_key(name).origin_note
 
 
 def test_synonyms_and_their_units() -> None:

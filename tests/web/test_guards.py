@@ -116,9 +116,11 @@ REQUESTS: Mapping[tuple[str, str], Try] = {
     ("POST", "/ui/topics/{topic}/partitions/{partition}/clean"): Try(),
     ("POST", "/ui/topics/{topic}/partitions/{partition}/pause"): Try(),
     ("POST", "/ui/topics/{topic}/partitions/{partition}/resume"): Try(),
-    ("POST", "/ui/selected/settings"): Try(form={"topic": "users", "name": "segment.ms", "value": "700000"}),
+    ("POST", "/ui/selected/settings"): Try(
+        form={"topic": "users", "tag": "*", "name": "segment.ms", "value": "700000"}
+    ),
     ("POST", "/ui/selected/clean"): Try(form={"topic": "users", "force": "true"}),
-    ("POST", "/ui/selected/delete"): Try(form={"topic": "users", "typed": "1 topic"}),
+    ("POST", "/ui/selected/delete"): Try(form={"topic": "users", "tag": "*", "typed": "1 topic"}),
     ("POST", "/ui/broker"): Try(form={"name": "log.retention.ms", "value": "7"}),
     ("POST", "/ui/broker/restart"): Try(),
     ("POST", "/ui/topics/{topic}/configuration"): Try(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from starlette.testclient import TestClient
@@ -21,7 +22,7 @@ from starlette.testclient import TestClient
 from siltstone import web
 from siltstone.base.clock import SystemClock
 from siltstone.base.errors import UsageError
-from siltstone.commands import browsing
+from siltstone.commands import browsing, console
 from siltstone.commands.clients import NO_BROKER
 from siltstone.commands.latest_keys import LatestViews, WorkBudget
 from siltstone.commands.served import Served, ServeOptions
@@ -1127,9 +1128,30 @@ def test_ticked_topics_are_previewed_and_changed_each_for_itself(served: Served,
     text = client.post("/ui/selected/clean", data={"topic": ["users", "plain"]}).text
     assert "a job cleans it" in text and "is not compacted" in text
     assert client.get("/ui/selected", params=[("topic", "nobody"), ("action", "delete")]).status_code == 200
-    form = {"topic": ["users", "plain"], "typed": "2 topics"}
+    form = {"topic": ["users", "plain"], "tag": ["*", "*"], "typed": "2 topics"}
     client.post("/ui/selected/delete", data=form)
     assert served.opened().topics.names() == []
+
+
+@pytest.mark.parametrize("tags", [[], ["", ""], ["", "*"], [" "]])
+def test_a_ticked_topic_whose_preview_failed_is_neither_changed_nor_deleted(
+    served: Served, client: TestClient, tags: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.opened().topics.create("plain", 1, {})
+    served.cataloguer.refresh()
+    ticked = {"topic": ["users", "plain"], "name": "segment.ms", "value": "5000"}
+    with monkeypatch.context() as failing:
+        failing.setattr(console, "preview_change", Mock(side_effect=OSError(5, "Input/output error")))
+        text = client.get("/ui/selected", params={**ticked, "action": "settings"}).text
+    assert "Input/output error" in text and re.findall(r'name="tag" value="([^"]*)"', text) == ["", ""]
+    text = client.post("/ui/selected/settings", data={**ticked, "tag": tags}).text
+    checked(text)
+    assert "could not be shown" in text or "has changed since" in text
+    deletion = {"topic": ["users", "plain"], "tag": tags, "typed": "2 topics"}
+    assert "segment.ms" not in served.describe("users").config
+    client.post("/ui/selected/delete", data=deletion)
+    allowed = {"plain"} if tags[1:] == ["*"] else set()
+    assert set(served.opened().topics.names()) == {"users", "plain"} - allowed
 
 
 def test_two_editors_see_each_others_values(served: Served, client: TestClient) -> None:

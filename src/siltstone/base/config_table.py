@@ -1,7 +1,7 @@
 """The table of settings: name, synonyms, type, default, range and one line of documentation for each.
 
     a topic's names    ``aliases``, then ``name``     internal.segment.bytes, then segment.bytes
-    a broker's names   ``synonyms``, with their unit  one of log.retention.hours is 3,600,000 ms
+    a broker's names   ``synonyms``, with their unit  log.retention.hours=1 is retention.ms=3600000
 
 Names are in their order of precedence. The settings of topics are those of Kafka 4's ``TopicConfig`` and
 Siltstone's own. The settings of brokers are those of Kafka 4 for its logs, and others that Siltstone accepts
@@ -42,8 +42,8 @@ class Synonym:
 
     ``unit``: the size of its unit, in the setting's own unit (an hour, for a setting in ms: 3,600,000).
     ``kind``: its type if that is not the setting's. ``minimum``: its smallest value, in its own unit; None: the
-    setting's bounds if the unit is 1, else none. A negative synonym of retention.ms always means no limit.
-    ``is_dynamic``: whether it can change at run time.
+    setting's bounds if the unit is 1, else none. A negative value under a broker's name of retention.ms means
+    no limit, whatever ``minimum`` says. ``is_dynamic``: whether it can change at run time.
     """
 
     name: str
@@ -59,9 +59,11 @@ class Key:
 
     ``minimum`` and ``maximum`` bound numbers; ``refused`` are numbers between them that are not allowed;
     ``choices`` are the allowed words. ``negative_is_unlimited``: any negative number means −1. ``is_used``:
-    False for a setting that Siltstone accepts but does not use. ``is_dynamic``: whether a broker's setting of
-    this ``name`` can change at run time. ``kafka``: how Kafka differs, and why. ``names``: all of them, in their
-    order of precedence.
+    False for a setting that Siltstone accepts but does not use (``siltstone serve`` refuses one of these,
+    authorizer.class.name, where it is set). ``is_dynamic``: whether a broker's setting of this ``name`` can
+    change at run time; False unless a row of ``BROKER_KEYS`` says so. ``origin_note``: where the setting comes
+    from if not from Kafka 4, or how Kafka differs, and why. ``names``: all of them, in their order of
+    precedence.
     """
 
     name: str
@@ -78,7 +80,7 @@ class Key:
     negative_is_unlimited: bool = False
     is_used: bool = True
     is_dynamic: bool = True
-    kafka: str = ""
+    origin_note: str = ""
     names: tuple[str, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
@@ -97,7 +99,7 @@ class Key:
         return names if self.is_topic_key else (self.name, *names)
 
     def synonym(self, name: str) -> Synonym | None:
-        """The ``Synonym`` with this name; None if ``name`` is the setting's own."""
+        """The ``Synonym`` with this name, if there is one."""
         return next((synonym for synonym in self.synonyms if synonym.name == name), None)
 
     def changes_at_run_time(self, name: str) -> bool:
@@ -122,7 +124,7 @@ def _broker_key(name: str, kind: Kind, default: Value, doc: str, *synonyms: Syno
     return Key(name=name, kind=kind, default=default, doc=doc, is_topic_key=False, synonyms=synonyms, **more)
 
 
-# Settings that Siltstone accepts but does not use.
+# Settings that Siltstone accepts but does not use: their rows have a type, a range and a default.
 _accepted_topic_key = partial(_topic_key, is_used=False)
 _accepted_broker_key = partial(_broker_key, is_used=False)
 
@@ -145,8 +147,8 @@ _SERVE = "Siltstone's own: for siltstone serve (docs/serve.md)."
 # range.
 _ROWS = (
     _topic_key("cleanup.policy", Kind.LIST, ("delete",), "What is discarded from the log: old segments (delete), all but the last record of each key (compact), both, or nothing (empty).", "log.cleanup.policy", choices=("delete", "compact")),
-    _topic_key("compactionThreshold", Kind.LONG, 0, "More bytes than this above the compaction horizon start a side-by-side compaction; 0: never.", "brokerServiceCompactionThresholdInBytes", minimum=0,
-         kafka="Pulsar's. A namespace's policy of this name is used where neither the topic nor the broker sets it."),
+    _topic_key("compactionThreshold", Kind.LONG, 0, "A side-by-side compaction starts when the log has more bytes than this above the offset up to which its ledger reaches; 0: never.", "brokerServiceCompactionThresholdInBytes", minimum=0,
+         origin_note="Pulsar's. A namespace's policy of this name is used where neither the topic nor the broker sets it."),
     *(_compression_level_key(codec.name, codec.levels) for codec in CODECS if codec.levels is not None),
     _topic_key("compression.type", Kind.STRING, "producer", "Codec that batches are stored with; producer: that of the producer.", "compression.type", choices=COMPRESSION_TYPES),
     _topic_key("delete.retention.ms", Kind.LONG, 86_400_000, "How long a tombstone is retained after the first cleaning that has seen it.", "log.cleaner.delete.retention.ms", minimum=0),
@@ -160,13 +162,13 @@ _ROWS = (
     _accepted_topic_key("local.retention.bytes", Kind.LONG, -2, _TIERED, "log.local.retention.bytes", minimum=-2),
     _accepted_topic_key("local.retention.ms", Kind.LONG, -2, _TIERED, "log.local.retention.ms", minimum=-2),
     _topic_key("max.compaction.lag.ms", Kind.LONG, LONG_MAX, "A record stays uncleaned at most this long, whatever the dirty ratio.", "log.cleaner.max.compaction.lag.ms", minimum=1),
-    _topic_key("max.decompressed.message.bytes", Kind.INT, 256 << 20, "Most bytes that one batch may decompress to; a log with a larger one is uncleanable (docs/operating.md).", "max.decompressed.message.bytes", minimum=1, kafka="Siltstone's own: a small batch must not be able to fill the memory; the memory of several batches together is bounded without it."),
+    _topic_key("max.decompressed.message.bytes", Kind.INT, 256 << 20, "Most bytes that one batch may decompress to; a log with a larger one is uncleanable (docs/operating.md).", "max.decompressed.message.bytes", minimum=1, origin_note="Siltstone's own: a small batch must not be able to fill the memory; the memory of several batches together is bounded without it."),
     _topic_key("max.message.bytes", Kind.INT, 1_048_588, "Largest batch that may be appended, as stored.", "message.max.bytes", minimum=0),
-    _accepted_topic_key("message.downconversion.enable", Kind.BOOLEAN, True, "For readers of old formats.", "log.message.downconversion.enable", kafka="Removed in Kafka 4."),
-    _accepted_topic_key("message.format.version", Kind.STRING, "3.0-IV1", "Format that records are written in.", "log.message.format.version", kafka="Removed in Kafka 4."),
+    _accepted_topic_key("message.downconversion.enable", Kind.BOOLEAN, True, "For readers of old formats.", "log.message.downconversion.enable", origin_note="Removed in Kafka 4."),
+    _accepted_topic_key("message.format.version", Kind.STRING, "3.0-IV1", "Format that records are written in.", "log.message.format.version", origin_note="Removed in Kafka 4."),
     _topic_key("message.timestamp.after.max.ms", Kind.LONG, _HOUR_MS, "How far ahead of the clock a producer's timestamp may be.", "log.message.timestamp.after.max.ms", minimum=0),
     _topic_key("message.timestamp.before.max.ms", Kind.LONG, LONG_MAX, "How far behind the clock a producer's timestamp may be.", "log.message.timestamp.before.max.ms", minimum=0),
-    _accepted_topic_key("message.timestamp.difference.max.ms", Kind.LONG, LONG_MAX, "Former name of both limits.", "log.message.timestamp.difference.max.ms", minimum=0, kafka="Removed in Kafka 4."),
+    _accepted_topic_key("message.timestamp.difference.max.ms", Kind.LONG, LONG_MAX, "Former name of message.timestamp.before.max.ms and message.timestamp.after.max.ms together.", "log.message.timestamp.difference.max.ms", minimum=0, origin_note="Removed in Kafka 4."),
     _topic_key("message.timestamp.type", Kind.STRING, "CreateTime", "Whose timestamp a record has: its producer's, or that of the append.", "log.message.timestamp.type", choices=_TIMESTAMP_TYPES),
     _topic_key("min.cleanable.dirty.ratio", Kind.DOUBLE, 0.5, "A log is eligible for cleaning when more than this share of its bytes is dirty.", "log.cleaner.min.cleanable.ratio", minimum=0, maximum=1),
     _topic_key("min.compaction.lag.ms", Kind.LONG, 0, "A record stays uncleaned at least this long.", "log.cleaner.min.compaction.lag.ms", minimum=0),
@@ -184,13 +186,13 @@ _ROWS = (
          _hours_synonym("log.retention.hours", 1),
          minimum=-1),
     _topic_key("segment.bytes", Kind.INT, 1 << 30, "Size at which a segment is full, and largest size of a segment group that is cleaned into one.", "log.segment.bytes", aliases=("internal.segment.bytes",), minimum=1,
-         kafka="Kafka refuses less than 1 MiB here and takes small sizes only as internal.segment.bytes. Tests and small machines want small segments, so both names take them; where both are set, internal.segment.bytes takes precedence, as in Kafka."),
+         origin_note="Kafka refuses less than 1 MiB here and takes small sizes only as internal.segment.bytes. Tests and small machines want small segments, so both names take them; where both are set, internal.segment.bytes takes precedence, as in Kafka."),
     _topic_key("segment.index.bytes", Kind.INT, 10 << 20, "Largest size of an index; a full one rolls the segment.", "log.index.size.max.bytes", minimum=4),
     _topic_key("segment.jitter.ms", Kind.LONG, 0, "Largest random time that is subtracted from segment.ms, so that logs do not all roll at once.", "log.roll.jitter.ms", _hours_synonym("log.roll.jitter.hours", 0), minimum=0),
     _topic_key("segment.ms", Kind.LONG, 7 * 24 * _HOUR_MS, "Age at which a segment is rolled although it is not full.", "log.roll.ms", _hours_synonym("log.roll.hours", 1), minimum=1),
-    _topic_key("siltstone.compaction.order", Kind.STRING, "offset", "Whether the compacted view keeps the last record of a key by its offset, or the one with the latest timestamp.", choices=("offset", "time"), kafka="Siltstone's own. By time: of equal timestamps the last offset; an older record that comes late replaces no newer one, and brings no deleted key back."),
-    _topic_key("siltstone.retention.policy", Kind.STRING, "kafka", "Name of the function that chooses the segments to delete (policy delete); kafka: by retention.bytes and retention.ms.", kafka="Siltstone's own: deletion policies are plain functions, registered under a name by siltstone.register_policy."),
-    _topic_key("topicCompactionRetainNullKey", Kind.BOOLEAN, False, "Whether the compacted view keeps records without a key.", "topicCompactionRetainNullKey", kafka="Pulsar's."),
+    _topic_key("siltstone.compaction.order", Kind.STRING, "offset", "Whether the ledger of a side-by-side compaction keeps a key's last record by offset, or the one with the latest timestamp.", choices=("offset", "time"), origin_note="Siltstone's own. The log cleaner always goes by offset. By time: of equal timestamps the last offset; an older record that comes late replaces no newer one, and brings no deleted key back."),
+    _topic_key("siltstone.retention.policy", Kind.STRING, "kafka", "Name of the function that chooses the segments to delete (policy delete); kafka: by retention.bytes and retention.ms.", origin_note="Siltstone's own: deletion policies are plain functions, registered under a name by siltstone.register_policy."),
+    _topic_key("topicCompactionRetainNullKey", Kind.BOOLEAN, False, "Whether the ledger of a side-by-side compaction keeps records without a key.", "topicCompactionRetainNullKey", origin_note="Pulsar's."),
     _accepted_topic_key("unclean.leader.election.enable", Kind.BOOLEAN, False, _REPLICAS, "unclean.leader.election.enable"),
 )  # fmt: skip
 
@@ -198,16 +200,16 @@ TOPIC_KEYS = tuple(sorted(_ROWS, key=lambda key: key.name))
 """Topics' settings, sorted by name."""
 
 BROKER_KEYS = (
-    _broker_key("brokerServiceCompactionMonitorIntervalInSeconds", Kind.INT, 60, "How often logs are checked against their compactionThreshold, in seconds.", minimum=1, kafka="Pulsar's."),
+    _broker_key("brokerServiceCompactionMonitorIntervalInSeconds", Kind.INT, 60, "How often logs are checked against their compactionThreshold, in seconds.", minimum=1, origin_note="Pulsar's."),
     _broker_key("cleaner.spark.master", Kind.STRING, "local[*]", "Spark master of the embedded cleaner: local[N] for N cores of this machine, or a cluster's.",
-         kafka="Siltstone's own: Kafka's cleaner runs in the broker's own threads."),
+         origin_note="Siltstone's own: Kafka's cleaner runs in the broker's own threads."),
     _broker_key("log.cleaner.backoff.ms", Kind.LONG, 15_000, "How long the cleaner sleeps when there is no log to clean.", minimum=0, is_dynamic=True),
-    _broker_key("log.cleaner.dedupe.buffer.size", Kind.LONG, 128 << 20, "A quarter of the memory that one cleaning task may use for keys.", minimum=1 << 20, is_dynamic=True,
-         kafka="In Kafka the memory of the offset map, for all threads together, and the most keys that one pass can clean; here it bounds each task's memory, and one pass cleans everything."),
+    _broker_key("log.cleaner.dedupe.buffer.size", Kind.LONG, 128 << 20, "Memory for keys: one cleaning task may use four times this.", minimum=1 << 20, is_dynamic=True,
+         origin_note="In Kafka the memory of the offset map, for all threads together, and the most keys that one pass can clean; here it bounds each task's memory, and one pass cleans everything."),
     _broker_key("log.cleaner.enable", Kind.BOOLEAN, True, "Whether the embedded cleaner runs; siltstone clean runs in either case."),
     _broker_key("log.cleaner.io.buffer.load.factor", Kind.DOUBLE, 0.9, "How full Kafka's offset map gets: used only to say how many passes Kafka would need.", minimum=0, maximum=1, is_dynamic=True),
-    _broker_key("log.cleaner.io.buffer.size", Kind.INT, 4 << 20, "Size of a reading window; it grows to the largest batch.", minimum=1 << 12, maximum=1 << 30, is_dynamic=True,
-         kafka="Kafka's default is 512 KiB (524288), for all cleaner threads together. A window here is decoded as a whole, column by column, and its fixed cost is worth it from a few MiB on."),
+    _broker_key("log.cleaner.io.buffer.size", Kind.INT, 4 << 20, "Bytes of a log that are read and decoded at a time; more for a larger batch.", minimum=1 << 12, maximum=1 << 30, is_dynamic=True,
+         origin_note="Kafka's default is 512 KiB (524288), for all cleaner threads together. A window here is decoded as a whole, column by column, and its fixed cost is worth it from a few MiB on."),
     _broker_key("log.cleaner.io.max.bytes.per.second", Kind.DOUBLE, sys.float_info.max, "Most bytes that the cleaner reads and writes per second.", minimum=1, is_dynamic=True),
     _broker_key("log.cleaner.threads", Kind.INT, 1, "Logs that the embedded cleaner cleans at the same time.", Synonym(name="log.cleaner.thread"), minimum=0, is_dynamic=True),
     _broker_key("log.dirs", Kind.LIST, ("/tmp/kafka-logs",), "The log directories: one for each disk.", Synonym(name="log.dir", is_dynamic=False)),
@@ -219,43 +221,43 @@ BROKER_KEYS = (
     _broker_key("num.recovery.threads.per.data.dir", Kind.INT, 2, "Logs of one directory that are opened at the same time.", minimum=1, is_dynamic=True),
     _broker_key("producer.id.expiration.ms", Kind.INT, 86_400_000, "How long the state of an inactive producer is kept.", minimum=1, is_dynamic=True),
     _broker_key("producer.id.expiration.check.interval.ms", Kind.INT, 600_000, "How often expired producers are removed.", minimum=1),
-    _broker_key("siltstone.http.auth", Kind.STRING, "none", "Who may use the server: all on this machine (none), users of siltstone.http.users (basic), whom a trusted proxy names (proxy).", choices=("none", "basic", "proxy"), kafka=_SERVE),
-    _broker_key("siltstone.http.connections.max", Kind.INT, 256, "Connections to the console and the REST API at the same time.", minimum=1, kafka=_SERVE),
-    _broker_key("siltstone.http.hosts", Kind.LIST, (), "Further names in the Host header that are answered; others get 421.", kafka=_SERVE),
-    _broker_key("siltstone.http.insecure", Kind.BOOLEAN, False, "Whether an address other than loopback may be used without authentication or without TLS.", kafka=_SERVE),
-    _broker_key("siltstone.http.listeners", Kind.LIST, ("http://127.0.0.1:8082",), "Where siltstone serve listens.", kafka=_SERVE),
-    _broker_key("siltstone.http.mask", Kind.LIST, (), "What of records is never shown: REGEX:key, REGEX:value or REGEX:/json/pointer, where REGEX is for topics' names.", kafka=_SERVE),
-    _broker_key("siltstone.http.proxy.roles", Kind.LIST, (), "GROUP:ROLE for the groups that a proxy names; ROLE is viewer, reader, editor or admin.", kafka=_SERVE),
-    _broker_key("siltstone.http.proxy.trusted", Kind.LIST, (), "Addresses of proxies whose X-Forwarded-User and X-Forwarded-Groups are believed.", kafka=_SERVE),
-    _broker_key("siltstone.http.read.only", Kind.BOOLEAN, False, "Whether the console and the REST API change nothing.", kafka=_SERVE),
-    _broker_key("siltstone.http.tls.certificate", Kind.STRING, "", "File of the certificate chain (PEM) of an https listener.", kafka=_SERVE),
-    _broker_key("siltstone.http.tls.key", Kind.STRING, "", "File of its private key (PEM).", kafka=_SERVE),
-    _broker_key("siltstone.http.users", Kind.STRING, "", "File of users for siltstone.http.auth=basic (docs/serve.md).", kafka=_SERVE),
+    _broker_key("siltstone.http.auth", Kind.STRING, "none", "Who may use the server: all on this machine (none), users of siltstone.http.users (basic), whom a trusted proxy names (proxy).", choices=("none", "basic", "proxy"), origin_note=_SERVE),
+    _broker_key("siltstone.http.connections.max", Kind.INT, 256, "Connections to the console and the REST API at the same time.", minimum=1, origin_note=_SERVE),
+    _broker_key("siltstone.http.hosts", Kind.LIST, (), "Further names in the Host header that are answered; others get 421.", origin_note=_SERVE),
+    _broker_key("siltstone.http.insecure", Kind.BOOLEAN, False, "Whether an address other than loopback may be used without authentication or without TLS.", origin_note=_SERVE),
+    _broker_key("siltstone.http.listeners", Kind.LIST, ("http://127.0.0.1:8082",), "Where siltstone serve listens.", origin_note=_SERVE),
+    _broker_key("siltstone.http.mask", Kind.LIST, (), "What of records is never shown: REGEX:key, REGEX:value or REGEX:/json/pointer, where REGEX is for topics' names.", origin_note=_SERVE),
+    _broker_key("siltstone.http.proxy.roles", Kind.LIST, (), "GROUP:ROLE for the groups that a proxy names; ROLE is viewer, reader, editor or admin.", origin_note=_SERVE),
+    _broker_key("siltstone.http.proxy.trusted", Kind.LIST, (), "Addresses of proxies whose X-Forwarded-User and X-Forwarded-Groups are believed.", origin_note=_SERVE),
+    _broker_key("siltstone.http.read.only", Kind.BOOLEAN, False, "Whether the console and the REST API change nothing.", origin_note=_SERVE),
+    _broker_key("siltstone.http.tls.certificate", Kind.STRING, "", "File of the certificate chain (PEM) of an https listener.", origin_note=_SERVE),
+    _broker_key("siltstone.http.tls.key", Kind.STRING, "", "File of the private key (PEM) of siltstone.http.tls.certificate.", origin_note=_SERVE),
+    _broker_key("siltstone.http.users", Kind.STRING, "", "File of users for siltstone.http.auth=basic (docs/serve.md).", origin_note=_SERVE),
     _broker_key("advertised.listeners", Kind.LIST, (), "Addresses that are published to clients."),
     _broker_key("auto.create.topics.enable", Kind.BOOLEAN, True, "Whether a topic is created when it is first used."),
     _broker_key("controller.listener.names", Kind.LIST, (), "Names of the controllers' listeners."),
-    _broker_key("broker.id", Kind.INT, -1, "Older name of node.id, which goes before it.", minimum=-1),
-    _accepted_broker_key("authorizer.class.name", Kind.STRING, "", "Authorization by Kafka's ACLs: siltstone serve refuses the setting, since it has none."),
+    _broker_key("broker.id", Kind.INT, -1, "Former name of node.id, which takes precedence where both are set.", minimum=-1),
+    _accepted_broker_key("authorizer.class.name", Kind.STRING, "", "Class that authorizes by Kafka's ACLs, which Siltstone does not have: siltstone serve refuses to start with it."),
     _broker_key("connections.max.idle.ms", Kind.LONG, 600_000, "A connection of a Kafka client that has been silent for so long is closed.", minimum=0),
     _broker_key("fetch.max.bytes", Kind.INT, 57_671_680, "Most bytes of records in the answer to one fetch, whatever the client asks for.", minimum=1024),
     _broker_key("max.connections", Kind.INT, INT_MAX, "Connections of Kafka clients at the same time; also at most half of the files that the process may open. More wait until one is closed.", minimum=0),
-    _broker_key("max.connections.per.ip", Kind.INT, INT_MAX, "The same for one address; more are closed at once.", minimum=0),
-    _broker_key("max.connections.per.ip.overrides", Kind.STRING, "", "ADDRESS:COUNT for IP addresses, or hosts, with a limit of their own."),
+    _broker_key("max.connections.per.ip", Kind.INT, INT_MAX, "Connections of Kafka clients from one address at the same time; more are closed immediately.", minimum=0),
+    _broker_key("max.connections.per.ip.overrides", Kind.STRING, "", "ADDRESS:COUNT for IP addresses, or hosts, that have another limit than max.connections.per.ip."),
     _broker_key("max.incremental.fetch.session.cache.slots", Kind.INT, 1_000, "Fetch sessions at the same time; a client without one names all its partitions in each request.", minimum=0),
-    _broker_key("queued.max.request.bytes", Kind.LONG, 256 << 20, "Memory that requests and unsent responses may take together; -1: no limit. Then no connection is read until some of it is free.", minimum=-1, kafka="Kafka's default is -1, and it counts requests only."),
+    _broker_key("queued.max.request.bytes", Kind.LONG, 256 << 20, "Memory that requests and unsent responses may take together; -1: no limit. Then no connection is read until some of it is free.", minimum=-1, origin_note="Kafka's default is -1, and it counts requests only."),
     _broker_key("quota.window.num", Kind.INT, 11, "Windows over which the rates of quotas are measured.", minimum=1),
-    _broker_key("quota.window.size.seconds", Kind.INT, 1, "The length of each of them, in seconds.", minimum=1),
-    _broker_key("controller.quota.window.num", Kind.INT, 11, "The same for the quota of created and deleted partitions: what may be saved up for a burst.", minimum=1),
-    _broker_key("controller.quota.window.size.seconds", Kind.INT, 1, "The length of each of them, in seconds.", minimum=1),
-    _broker_key("socket.listen.backlog.size", Kind.INT, 1024, "Connections that wait until they are accepted.", minimum=1, kafka="Kafka's default is 50, with a thread that only accepts. Here many connections may come while the one thread answers, and each that finds no place waits for a second."),
+    _broker_key("quota.window.size.seconds", Kind.INT, 1, "The length of each window of quota.window.num, in seconds.", minimum=1),
+    _broker_key("controller.quota.window.num", Kind.INT, 11, "Windows over which the quota of created and deleted partitions is measured: what may be saved up for a burst.", minimum=1),
+    _broker_key("controller.quota.window.size.seconds", Kind.INT, 1, "The length of each window of controller.quota.window.num, in seconds.", minimum=1),
+    _broker_key("socket.listen.backlog.size", Kind.INT, 1024, "Connections that wait until they are accepted.", minimum=1, origin_note="Kafka's default is 50, with a thread that only accepts. Here many connections may come while the one thread answers, and each that finds no place waits for a second."),
     _accepted_broker_key("controller.quorum.bootstrap.servers", Kind.LIST, (), "Addresses of the controllers."),
     _accepted_broker_key("controller.quorum.voters", Kind.LIST, (), "Ids and addresses of the controllers."),
     _accepted_broker_key("group.initial.rebalance.delay.ms", Kind.INT, 3_000, "How long a new group waits for more members.", minimum=0),
     _accepted_broker_key("inter.broker.listener.name", Kind.STRING, "", "Name of the listener between brokers."),
     _broker_key("listener.security.protocol.map", Kind.LIST, ("SASL_SSL:SASL_SSL", "PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT"), "Which protocol each listener speaks."),
-    _broker_key("listeners", Kind.LIST, ("PLAINTEXT://127.0.0.1:9092",), "Where Kafka clients connect: NAME://HOST:PORT; no host: every address of the machine. Empty: nowhere.", kafka="Kafka's default is every address: PLAINTEXT://:9092."),
+    _broker_key("listeners", Kind.LIST, ("PLAINTEXT://127.0.0.1:9092",), "Where Kafka clients connect: NAME://HOST:PORT; no host: every address of the machine. Empty: nowhere.", origin_note="Kafka's default is every address: PLAINTEXT://:9092."),
     _accepted_broker_key("metadata.log.max.record.bytes.between.snapshots", Kind.LONG, 20 << 20, "Bytes of metadata between two snapshots.", minimum=1),
-    _broker_key("node.id", Kind.INT, -1, "This broker's number; -1: that of its log directories, 0 for new ones.", minimum=-1, kafka="Kafka has no default and wants 0 or more."),
+    _broker_key("node.id", Kind.INT, -1, "This broker's number; -1: that of its log directories, 0 for new ones.", minimum=-1, origin_note="Kafka has no default and wants 0 or more."),
     _accepted_broker_key("num.io.threads", Kind.INT, 8, "Threads that process requests.", minimum=1, is_dynamic=True),
     _accepted_broker_key("num.network.threads", Kind.INT, 3, "Threads that read requests.", minimum=1, is_dynamic=True),
     _broker_key("num.partitions", Kind.INT, 1, "Partitions of a new topic that names no number of its own.", minimum=1),
@@ -265,9 +267,9 @@ BROKER_KEYS = (
     _accepted_broker_key("share.coordinator.state.topic.num.partitions", Kind.INT, 50, "Partitions of the share groups' topic.", minimum=1),
     _accepted_broker_key("share.coordinator.state.topic.min.isr", Kind.INT, 2, "In-sync replicas of the share groups' topic.", minimum=1, maximum=32_767),
     _accepted_broker_key("share.coordinator.state.topic.replication.factor", Kind.INT, 3, "Replicas of the share groups' topic.", minimum=1, maximum=32_767),
-    _broker_key("socket.receive.buffer.bytes", Kind.INT, -1, "Receive buffer of a connection; -1: the system's, which grows as needed.", minimum=-1, kafka="Kafka's default is 102400."),
+    _broker_key("socket.receive.buffer.bytes", Kind.INT, -1, "Receive buffer of a connection; -1: the system's, which grows as needed.", minimum=-1, origin_note="Kafka's default is 102400."),
     _broker_key("socket.request.max.bytes", Kind.INT, 100 << 20, "Largest request.", minimum=1),
-    _broker_key("socket.send.buffer.bytes", Kind.INT, -1, "Send buffer of a connection; -1: the system's, which grows as needed.", minimum=-1, kafka="Kafka's default is 102400."),
+    _broker_key("socket.send.buffer.bytes", Kind.INT, -1, "Send buffer of a connection; -1: the system's, which grows as needed.", minimum=-1, origin_note="Kafka's default is 102400."),
     _accepted_broker_key("transaction.state.log.min.isr", Kind.INT, 2, "In-sync replicas of the transactions' topic.", minimum=1),
     _accepted_broker_key("transaction.state.log.num.partitions", Kind.INT, 50, "Partitions of the transactions' topic.", minimum=1),
     _accepted_broker_key("transaction.state.log.replication.factor", Kind.INT, 3, "Replicas of the transactions' topic.", minimum=1, maximum=32_767),
@@ -380,7 +382,8 @@ transaction.two.phase.commit.enable transactional.id.expiration.ms unclean.leade
 unstable.api.versions.enable unstable.feature.versions.enable
 """.split()
 )
-"""Kafka 4.3's other settings of brokers, which have no effect here. An unknown name that is none of these may be
-a typing error."""
+"""Kafka 4.3's other settings of brokers, which have no effect here: only their names are known, so any value is
+accepted. (An accepted row of ``BROKER_KEYS`` has a type, a range and a default, too.) An unknown name that is
+none of these may be a typing error."""
 
 ALL_KEYS: tuple[Key, ...] = (*TOPIC_KEYS, *BROKER_KEYS)

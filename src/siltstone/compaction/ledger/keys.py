@@ -5,15 +5,16 @@ it. A run is the part of the ledger that one compaction wrote. Keys are hashed w
 key of the ledger: a secret, which has nothing to do with a record's key. A key entry is an array of uint64
 words (``compaction.keys``)::
 
-     word  0   bits 0–63 of the key's hash; the top ten of them are the number of the partition
+     word  0   bits 0–63 of the key's hash; the top ten of them are the number of the shard
            1   bits 64–127
            2   2 · offset, plus 1 if the record deletes the key (its value is null or empty)
-           3   timestamp (ms) with the sign bit flipped: unsigned words then sort as timestamps. Only where
-               the record with the largest timestamp is retained (order BY_TIME) and not the last one
+           3   timestamp (ms) with the sign bit flipped: unsigned words then sort as timestamps. Only
+               with order BY_TIME, where the record with the largest timestamp is retained
 
-Entries are divided by hash into ``KEY_INDEX_PARTITIONS`` partitions, in a task as in a key index file. (They
-have nothing to do with a topic's partitions.) A bucket is a range of them; there are 2ⁿ buckets. (Pulsar's
-``PublishingOrderCompactor`` and ``EventTimeOrderCompactor`` hold a map of all keys in memory instead.)
+Entries are divided by hash into ``KEY_INDEX_PARTITIONS`` shards, in a task as in a key index file. (The key
+index calls them partitions; they have nothing to do with a topic's.) A bucket is the range of shards that one
+task merges; there are 2ⁿ buckets. (Pulsar's ``PublishingOrderCompactor`` and ``EventTimeOrderCompactor`` hold
+a map of all keys in memory instead.)
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from siltstone.compaction.keys import (
 )
 
 KEY_INDEX_PARTITIONS = 1024
-"""Partitions of a key index: with a million keys each fits a core's cache, with a billion a task's memory."""
+"""Shards of a key index: with a million keys each fits a core's cache, with a billion a task's memory."""
 _MIN_CAPACITY = 8
 _SIGN = np.uint64(1 << 63)
 _ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -59,16 +60,16 @@ _ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 def latest_entry_of_each_key(
-    blobs: Sequence[EntryBlob], words: int, first: int = 0, partitions: int = KEY_INDEX_PARTITIONS
+    blobs: Sequence[EntryBlob], words: int, first: int = 0, shards: int = KEY_INDEX_PARTITIONS
 ) -> tuple[Words, Int64]:
-    """The latest entry of each key, by offset or (with a timestamp) by time. ``words``: how many an entry
-    has.
+    """The latest entry of each key, by offset or (with a timestamp) by time. ``words``: how many uint64
+    words an entry has, 3, or 4 with a timestamp.
 
-    Returns the entries in order of partition, and the bounds (int64[partitions + 1]) of the partitions in
-    them. The blobs have ``partitions`` partitions, from number ``first`` on. Memory: twice what the entries
-    take.
+    The blobs have entries of ``shards`` shards, from number ``first`` on: those of new records, or of the
+    runs' key indexes, which are merged into one. Returns the entries in order of shard, and the bounds
+    (int64[shards + 1]) of the shards in them. Memory: twice what the entries take.
     """
-    return dedupe_shards(*gather_by_shard(blobs, KEY_INDEX_PARTITIONS, first, partitions, words))
+    return dedupe_shards(*gather_by_shard(blobs, KEY_INDEX_PARTITIONS, first, shards, words))
 
 
 @kernel
@@ -78,24 +79,24 @@ def _look_up_older_kernel(
     table: Int32,
     older: Words,
     older_bounds: Int64,
-    first: int,
+    first_in_new: int,
     late: Flags,
     superseded: Int64,
 ) -> int:
     """The kernel of ``look_up_older_entries``: fills ``superseded`` and returns how many offsets it has."""
     count = 0
     by_time = entries.shape[1] == TIMED_WORDS
-    for partition in range(len(older_bounds) - 1):
-        low, high = bounds[first + partition], bounds[first + partition + 1]
-        if low == high or older_bounds[partition] == older_bounds[partition + 1]:
+    for shard in range(len(older_bounds) - 1):
+        low, high = bounds[first_in_new + shard], bounds[first_in_new + shard + 1]
+        if low == high or older_bounds[shard] == older_bounds[shard + 1]:
             continue
-        # 1. Make a hash table of this partition's new entries. It is small, so it stays in the core's cache.
+        # 1. Make a hash table of this shard's new entries. It is small, so it stays in the core's cache.
         mask = slot_mask(high - low)
         slots = table[: mask + np.uint64(1)]
         slots[:] = -1
         fill_hash_table(entries, low, high, slots)
         # 2. Look up each older entry. A key without a new entry is not changed.
-        for i in range(older_bounds[partition], older_bounds[partition + 1]):
+        for i in range(older_bounds[shard], older_bounds[shard + 1]):
             row = slots[slot_of(slots, mask, entries, older[i, 0], older[i, 1], _ALL_BITS)]
             if row < 0:
                 continue
@@ -110,17 +111,17 @@ def _look_up_older_kernel(
 
 
 def look_up_older_entries(
-    entries: Words, bounds: Int64, older: Words, older_bounds: Int64, first: int, late: Flags
+    entries: Words, bounds: Int64, older: Words, older_bounds: Int64, first_in_new: int, late: Flags
 ) -> Int64:
     """Look up an older run's entries among the new entries, which ``latest_entry_of_each_key`` has returned.
 
-    Both are in order of partition, with the ``bounds`` of each partition. The older ones begin at partition
-    ``first`` of the new ones. Returns the offsets of the older records that are superseded (int64, in any
-    order). Sets ``late`` (bool, one for each new entry) where the older entry has the larger
-    timestamp: the new record is superseded and is not written.
+    Both are in order of shard, with the ``bounds`` of each shard. The older ones begin at the new ones' shard
+    ``first_in_new``, which is counted from their first. Returns the offsets of the older records that are
+    superseded (int64, in any order). Sets ``late`` (bool, one for each new entry) where the older run has the
+    larger timestamp: so the new record is not written.
     """
     superseded, table = np.empty(len(older), np.int64), new_hash_table(int(np.diff(bounds).max(initial=1)))
-    count = _look_up_older_kernel(entries, bounds, table, older, older_bounds, first, late, superseded)
+    count = _look_up_older_kernel(entries, bounds, table, older, older_bounds, first_in_new, late, superseded)
     return superseded[:count].copy()
 
 
@@ -141,8 +142,9 @@ def _find_deletions(data: Bytes, key_start: Int32, key_size: Int32, deleted: Fla
 class EntryCollector:
     """Makes key entries of records, in log order, and yields them as blobs by bucket.
 
+    A blob is a view of the collector's memory, valid until the next one is asked for (``copied()`` keeps it).
     Memory is bounded: it holds about ``capacity`` entries (24 or 32 bytes each), the latest one of each key.
-    When a partition is full, its entries are yielded, so a key may be yielded again. ``emitted``: how many
+    When a shard is full, all entries are yielded, so a key may be yielded again. ``emitted``: how many
     entries were yielded.
     """
 
@@ -151,18 +153,18 @@ class EntryCollector:
         self._key = (np.uint64(hash_key[0]), np.uint64(hash_key[1]))
         self._words = TIMED_WORDS if by_time else PLAIN_WORDS
         self._buckets = buckets
-        # Partitions differ in size, since hashes are random: 8 standard deviations above the mean are enough.
+        # Shards differ in size, since hashes are random: 8 standard deviations above the mean are enough.
         mean = capacity // KEY_INDEX_PARTITIONS
-        per_partition = mean + 8 * math.isqrt(mean) + _MIN_CAPACITY
-        # Capacity 0: a full partition is not made larger.
+        rows_per_shard = mean + 8 * math.isqrt(mean) + _MIN_CAPACITY
+        # ``capacity=0``: no shard is made larger; when one is full, the entries are taken out.
         self._entries = ShardedEntries(
-            KEY_INDEX_PARTITIONS, per_partition, words=self._words, capacity=0, dedupes=True
+            KEY_INDEX_PARTITIONS, rows_per_shard, words=self._words, capacity=0, dedupes=True
         )
         self.emitted = 0
 
     def add(self, columns: KeyColumns, selected: Flags) -> Iterator[EntryBlob]:
-        """Add the ``selected`` records (bool, one for each record), which must have keys. Yields the entries
-        of partitions that are full. With timestamps ``columns`` must be ``RecordColumns``.
+        """Add the ``selected`` records (bool, one for each record), which must have keys. Yields all
+        entries when a shard is full. With timestamps ``columns`` must be ``RecordColumns``.
         """
         count = int(np.count_nonzero(selected))
         if not count:
@@ -179,7 +181,7 @@ class EntryCollector:
         if self._words == TIMED_WORDS:
             assert isinstance(columns, RecordColumns)
             new[:, 3] = columns.timestamp[rows].view(np.uint64) ^ _SIGN
-        for bounds in self._entries.put(new):
+        for bounds in self._entries.put(new):  # the shards' bounds, each time that one is full
             yield from self._emit(bounds)
 
     def finish(self) -> Iterator[EntryBlob]:
@@ -197,16 +199,18 @@ class EntryCollector:
 #
 #      0  magic "SILTKEYS"             8
 #      8  version 1                    4      12  words of an entry, 3 or 4   4
-#     16  partitions                   4      20  unused, 0                   4
+#     16  partitions: shards           4      20  unused, 0                   4
 #     24  check of the hash key        8      the hash of no bytes; shows that a file has another hash key
 #     32  bounds of the partitions     8 each, one more than partitions, in entries
 #     …   CRC32C of each partition     4 each
 #     …   CRC32C of all before         4, then 4 bytes of 0
 #     …   entries, partition by partition, each ``words`` uint64
 #
-# Little-endian. A bucket is a range of partitions, so it is one range of bytes. The checksum of a partition
-# is checked when it is read. By offset, deleted keys have no entry. By time they keep one for ever: a record
-# with a smaller timestamp may come later, and must not bring the key back.
+# Little-endian. The partitions of the file are the shards. A bucket is a range of them, so it is one range of
+# bytes. The checksum of a partition
+# is checked when it is read. By offset, deleted keys have no entry (``work.merge_bucket`` leaves them out).
+# By time they keep one for ever: a record with a smaller timestamp may come later, and must not bring the key
+# back.
 
 MAGIC, VERSION = b"SILTKEYS", 1
 _FIXED_HEADER = struct.Struct("<8sIIIIQ")
@@ -225,10 +229,10 @@ def hash_key_check(hash_key: tuple[int, int]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyIndexPart:
-    """A part of a key index: the entries of a range of partitions, in a file of their own until
+    """A part of a key index: the entries of a range of shards, in a file of their own until
     ``assemble_key_index``.
 
-    ``counts``: entries of each partition from ``first`` on; ``checksums``: their CRC32C. ``path`` is "" if
+    ``counts``: entries of each shard from ``first`` on; ``checksums``: their CRC32C. ``path`` is "" if
     there are no entries.
     """
 
@@ -239,18 +243,19 @@ class KeyIndexPart:
 
     @property
     def entries(self) -> int:
-        """Entries in all partitions."""
+        """Entries in all its shards."""
         return sum(self.counts)
 
 
 def write_key_index_part(
     folder: Path, entries: Words, bounds: Int64, first: int, attempt: str
 ) -> KeyIndexPart:
-    """Write a part of a key index: ``entries`` in order of partition, with the ``bounds`` (int64) of the
-    partitions from number ``first`` on.
+    """Write a part of a key index: ``entries`` in order of shard, with the ``bounds`` (int64) of the
+    shards from number ``first`` on.
 
-    All attempts of a task write the same bytes, and rename their files to the same path. So a report does not
-    depend on the attempt, and Spark may combine reports of any attempts. The part is not made durable; the
+    All attempts of a task write the same bytes, and rename their files to the same path. So a
+    ``CompactionReport`` of a task, which contains this part, is the same for each attempt, and Spark may
+    combine reports of any attempts. The part is not made durable; the
     assembled index is. Raises OSError.
     """
     stored = np.ascontiguousarray(entries).astype("<u8", copy=False)
@@ -261,7 +266,7 @@ def write_key_index_part(
         attempt_path = folder / f"{first:04d}.{attempt}.keys"
         with files.Writer(attempt_path) as writer:
             writer.write(stored.reshape(-1).view(np.uint8).data)
-            files.inherit_owner(attempt_path)
+            files.inherit_owner(attempt_path)  # the folder's: a root's compaction leaves no root's files
         files.rename(attempt_path, path)
     counts = tuple(np.diff(bounds).tolist())
     return KeyIndexPart(

@@ -29,13 +29,15 @@ from siltstone.web.pages.topic_tabs import DELETING_SETTINGS
 
 router = APIRouter(prefix="/ui/selected")
 Action = Literal["settings", "clean", "delete"]
-TICKED_MAX, PREVIEWED_MAX = 200, 50
-"""The most topics for which one page shows a cleaning or a deletion (its size is bounded,
-``limits.PAGE_BYTES``), and the most for which it previews a change of settings (which reads logs)."""
+TOPICS_OF_ACTION_MAX, TOPICS_OF_CHANGE_MAX = 200, 50
+"""The most topics that one form cleans or deletes (the page's size is bounded, ``limits.PAGE_BYTES``), and
+the most of which it changes a setting (a preview reads logs). With more ticked, the page shows these and has
+no form."""
 
 
 class Selection(BaseModel):
-    """The ticked topics, and what is to be done with them."""
+    """The ticked topics, and what is to be done with them. ``name``: a setting; ``value``: its new value;
+    ``default``: remove it from the topic instead, so that its default counts."""
 
     topic: list[str] = Field(default=[], max_length=PAGE_MAX)
     action: Action = "settings"
@@ -45,8 +47,9 @@ class Selection(BaseModel):
 
 
 class ActionForm(BaseModel):
-    """The form that carries out the action. ``tag``: the ETag of each topic when the page was made;
-    ``typed``: the text that confirms a deletion."""
+    """The form that carries out the action. ``tag``: the ETag of each topic when the page was made, "" for
+    one whose preview failed; ``name``, ``value``, ``default``: as in ``Selection``; ``typed``: the text that
+    confirms a deletion."""
 
     topic: list[str] = Field(default=[], max_length=PAGE_MAX)
     tag: list[str] = Field(default=[], max_length=PAGE_MAX)
@@ -58,7 +61,7 @@ class ActionForm(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class TickedTopic:
     """One ticked topic: what the action would do, or has done; ``tag``: its ETag when the page was made."""
 
     topic: str
@@ -68,19 +71,20 @@ class Chosen:
 
 
 def confirmation(count: int) -> str:
-    """The text that a user types to confirm an action that deletes so many topics, or may delete records."""
+    """The text that a user types to confirm that ``count`` topics, or records of theirs, may be deleted."""
     return counted(count, "topic")
 
 
-def _chosen(topic: str, describe: Callable[[], tuple[Sequence[str], str]]) -> Chosen:
+def _ticked_topic(topic: str, describe: Callable[[], tuple[Sequence[str], str]]) -> TickedTopic:
+    """``describe`` returns the sentences and the tag; its error is the topic's problem."""
     try:
         sentences, tag = describe()
     except (SiltstoneError, OSError) as error:
-        return Chosen(topic=topic, problem=str(error))
-    return Chosen(topic=topic, sentences=sentences, tag=tag)
+        return TickedTopic(topic=topic, problem=str(error))
+    return TickedTopic(topic=topic, sentences=sentences, tag=tag)
 
 
-def _previewed(served: Here, selection: Selection, topic: str) -> Chosen:
+def _previewed(served: Here, selection: Selection, topic: str) -> TickedTopic:
     """What the action would do to one topic."""
 
     def describe() -> tuple[Sequence[str], str]:
@@ -102,7 +106,7 @@ def _previewed(served: Here, selection: Selection, topic: str) -> Chosen:
         )
         return console.preview_change(served, topic, set_to, remove).sentences, tag
 
-    return _chosen(topic, describe)
+    return _ticked_topic(topic, describe)
 
 
 @router.get("", dependencies=[VIEWER])
@@ -111,7 +115,9 @@ def selected(request: Request, served: Here, selection: Annotated[Selection, Que
     try:
         find_topic_key(selection.name)
     except UsageError as error:
-        return _selected(request, served, selection.model_copy(update={"name": "cleanup.policy"}), str(error))
+        # Not the name of a setting: the page still needs one, to show its form.
+        selection = selection.model_copy(update={"name": "cleanup.policy"})
+        return _selected(request, served, selection, str(error))
     if selection.action == "settings" and selection.value and not selection.default:
         try:
             parse_topic_config({selection.name: selection.value}, selection.name)
@@ -121,21 +127,21 @@ def selected(request: Request, served: Here, selection: Annotated[Selection, Que
 
 
 def _selected(
-    request: Request, served: Here, selection: Selection, problem: str | None = None, wrong: str = ""
+    request: Request, served: Here, selection: Selection, problem: str | None = None, wrong_field: str = ""
 ) -> Response:
-    limit = TICKED_MAX if selection.action != "settings" else PREVIEWED_MAX
-    chosen = [_previewed(served, selection, topic) for topic in selection.topic[:limit]]
-    return _shown(request, served, selection, chosen, problem=problem, wrong=wrong)
+    limit = TOPICS_OF_ACTION_MAX if selection.action != "settings" else TOPICS_OF_CHANGE_MAX
+    ticked = [_previewed(served, selection, topic) for topic in selection.topic[:limit]]
+    return _shown(request, served, selection, ticked, problem=problem, wrong_field=wrong_field)
 
 
 def _shown(
     request: Request,
     served: Here,
     selection: Selection,
-    chosen: Sequence[Chosen],
+    ticked: Sequence[TickedTopic],
     *,
     problem: str | None = None,
-    wrong: str = "",
+    wrong_field: str = "",
     is_done: bool = False,
 ) -> Response:
     return page(
@@ -143,22 +149,23 @@ def _shown(
         served,
         "selected.html",
         problem=problem,
-        wrong=wrong,
+        wrong=wrong_field,
         selection=selection,
-        chosen=chosen,
-        left=len(selection.topic) - len(chosen),
+        ticked=ticked,
+        not_shown=len(selection.topic) - len(ticked),
         key=find_topic_key(selection.name),
         names=[key.name for key in TOPIC_KEYS if key.is_used],
         deleting=selection.action == "delete"
         or (selection.action == "settings" and selection.name in DELETING_SETTINGS),
-        confirmation=confirmation(len(chosen)),
+        confirmation=confirmation(len(ticked)),
         done=is_done,
         equivalents=() if is_done else _equivalents(request, served, selection),
     )
 
 
 def _equivalents(request: Request, served: Here, selection: Selection) -> Sequence[str]:
-    """The command and the request for the first topic; the others are alike."""
+    """The commands and requests that do the same: for all topics where one takes several, else for the
+    first."""
     if not selection.topic:
         return ()
     topic = selection.topic[0]
@@ -177,10 +184,11 @@ def _equivalents(request: Request, served: Here, selection: Selection) -> Sequen
 def _outcomes(
     request: Request, served: Here, form: ActionForm, action: Action, act: Callable[[str, str], Sequence[str]]
 ) -> Response:
-    """Carry out the action on each topic; a refusal of one does not stop the others."""
+    """Carry out the action ``act`` (of a topic and its tag) on each topic; a refusal of one does not stop the
+    others."""
     tags = [*form.tag, *[""] * len(form.topic)]
     done = [
-        _chosen(topic, lambda topic=topic, tag=tag: (act(topic, tag), ""))  # type: ignore[misc]
+        _ticked_topic(topic, lambda topic=topic, tag=tag: (act(topic, tag), ""))  # type: ignore[misc]
         for topic, tag in zip(form.topic, tags, strict=False)
     ]
     served.cataloguer.refresh_soon()
@@ -193,12 +201,19 @@ def _refused(
     name = form.name or "cleanup.policy"
     selection = Selection(topic=form.topic, action=action, name=name, value=form.value, default=form.default)
     needs_confirmation = action == "delete" or form.name in DELETING_SETTINGS
-    wrong = "typed" if needs_confirmation and not _is_confirmed(form) else "value"
-    return with_status_of(error, _selected(request, served, selection, str(error), wrong))
+    wrong_field = "typed" if needs_confirmation and not _is_confirmed(form) else "value"
+    return with_status_of(error, _selected(request, served, selection, str(error), wrong_field))
 
 
 def _is_confirmed(form: ActionForm) -> bool:
     return is_confirmed(form.typed, confirmation(len(form.topic)))
+
+
+def _tag_of_preview(tag: str) -> str:
+    """Raises UsageError if there is no tag: the page could not show what the action would do to the topic."""
+    if not tag:
+        raise UsageError("what would be done to it could not be shown", advice="open the page again")
+    return tag
 
 
 def _confirm(form: ActionForm) -> None:
@@ -217,8 +232,9 @@ def alter(request: Request, served: Here, by: CurrentActor, form: Annotated[Acti
         return _refused(request, served, form, "settings", error)
 
     def act(topic: str, tag: str) -> Sequence[str]:
+        # To remove a setting that the topic does not have would be refused; here it is no change.
         removed = own_names(served, topic, [form.name]) if form.default else []
-        administration.alter_settings(served, by, topic, set_to, removed, if_match=tag or None)
+        administration.alter_settings(served, by, topic, set_to, removed, if_match=_tag_of_preview(tag))
         return ["changed"]
 
     return _outcomes(request, served, form, "settings", act)
@@ -244,7 +260,7 @@ def delete(request: Request, served: Here, by: CurrentActor, form: Annotated[Act
         return _refused(request, served, form, "delete", error)
 
     def act(topic: str, tag: str) -> Sequence[str]:
-        administration.delete_topic(served, by, topic, if_match=tag or None)
+        administration.delete_topic(served, by, topic, if_match=_tag_of_preview(tag))
         return ["deleted"]
 
     return _outcomes(request, served, form, "delete", act)

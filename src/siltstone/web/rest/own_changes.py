@@ -1,8 +1,10 @@
-"""What Siltstone's own REST API changes, below ``/api/v1``: settings of many topics, cleanings, emptied
-topics and erased keys, jobs.
+"""The POST and DELETE requests of Siltstone's own REST API (beside Confluent's), below ``/api/v1``: changes
+of settings of many topics; jobs that clean, explain or empty a topic, erase keys or find the last record of
+each key, and the end of a job; partitions that the cleaner tries again, pauses or resumes; the restart of the
+broker.
 
-Settings are only changed as they were read: a change without ``If-Match``, or ``if_match`` of each topic, is
-428.
+A change of settings needs the ETag that was read, so that it overwrites no other's change: without
+``If-Match``, or ``if_match`` of each topic, it is refused with 428.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ TOPICS_MAX = 1000
 
 
 class TopicAlteration(Body):
-    """Settings of a topic to set, and to remove; ``if_match``: the topic's ETag, else the header counts."""
+    """Settings of a topic to set, and to remove; ``if_match``: the topic's ETag; None: the
+    header If-Match applies."""
 
     topic: str
     set: dict[str, str] = Field(default_factory=dict)
@@ -39,27 +42,27 @@ class TopicAlteration(Body):
 
 
 class TopicAlterations(Body):
-    """Changes of several topics: each is made or refused for itself."""
+    """Changes of several topics: each is made or refused independently."""
 
     topics: Annotated[list[TopicAlteration], Field(min_length=1, max_length=TOPICS_MAX)]
     validate_only: Flag = False
 
 
-class CleaningOrder(Body):
+class CleaningRequest(Body):
     """``force``: whatever the dirty ratio, and with the active segments; ``partitions``: empty for all."""
 
     force: Flag = False
     partitions: tuple[WholeNumber, ...] = ()
 
 
-class EmptyingOrder(Body):
+class EmptyingRequest(Body):
     """``tombstones``: one for each key; ``truncate``: the log begins at its end, without tombstones."""
 
     mode: Literal["tombstones", "truncate"]
     dry_run: Flag = False
 
 
-class KeyErasure(Body):
+class KeyErasureRequest(Body):
     """A key, or several in ``keys``: texts, or bytes in hex or base64."""
 
     key: str | None = None
@@ -94,28 +97,32 @@ def _altered(
 
 
 @router.post("/topics/{topic}:clean", dependencies=[EDITOR], status_code=202)
-def clean(served: Here, by: CurrentActor, topic: str, request: CleaningOrder | None = None) -> JsonObject:
+def clean(served: Here, by: CurrentActor, topic: str, request: CleaningRequest | None = None) -> JsonObject:
     """Clean a topic as a job."""
-    request = request or CleaningOrder()
+    request = request or CleaningRequest()
     job = administration.clean_now(served, by, topic, request.partitions, force=request.force)
     return job.to_json()
 
 
-class ExplainOrder(Body):
+class ExplainingRequest(Body):
     """``partitions``: empty for all."""
 
     partitions: tuple[WholeNumber, ...] = ()
 
 
 @router.post("/topics/{topic}:explain", dependencies=[READER], status_code=202)
-def explain(served: Here, by: CurrentActor, topic: str, request: ExplainOrder | None = None) -> JsonObject:
+def explain(
+    served: Here, by: CurrentActor, topic: str, request: ExplainingRequest | None = None
+) -> JsonObject:
     """What a cleaning of a topic would do, as a job; nothing is changed. Keys are masked."""
     partitions = () if request is None else request.partitions
+    # Only the user's name, for the list of jobs: nothing is changed, so the audit log gets no line.
     return explain_topic(served, by.user, topic, partitions).to_json()
 
 
-class LatestOrder(Body):
-    """``partitions``: empty for all; ``isolation``: as that of the records that are read then."""
+class FindLatestRequest(Body):
+    """``partitions``: empty for all; ``isolation``: the level with which view=latest will be read
+    afterwards."""
 
     partitions: tuple[WholeNumber, ...] = ()
     isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
@@ -123,27 +130,30 @@ class LatestOrder(Body):
 
 @router.post("/topics/{topic}:find-latest", dependencies=[READER], status_code=202)
 def find_latest_records(
-    served: Here, by: CurrentActor, latest: Latest, topic: str, order: LatestOrder | None = None
+    served: Here, by: CurrentActor, views: Latest, topic: str, request: FindLatestRequest | None = None
 ) -> JsonObject:
     """Find the last record of each key of a topic with too many keys for view=latest, as a job; nothing is
     changed."""
-    order = order or LatestOrder()
-    job = find_latest(served, by.user, topic, latest, partitions=order.partitions, isolation=order.isolation)
+    request = request or FindLatestRequest()
+    job = find_latest(
+        served, by.user, topic, views, partitions=request.partitions, isolation=request.isolation
+    )
     return job.to_json()
 
 
 @router.post("/topics/{topic}:empty", dependencies=[ADMIN], status_code=202)
-def empty(served: Here, by: CurrentActor, topic: str, order: EmptyingOrder) -> JsonObject:
+def empty(served: Here, by: CurrentActor, topic: str, request: EmptyingRequest) -> JsonObject:
     """Empty a topic as a job, or count what would go."""
-    return administration.empty_topic(served, by, topic, order.mode, dry_run=order.dry_run).to_json()
+    return administration.empty_topic(served, by, topic, request.mode, dry_run=request.dry_run).to_json()
 
 
 @router.post("/topics/{topic}:erase-key", dependencies=[ADMIN], status_code=202)
-def erase_key(served: Here, by: CurrentActor, topic: str, order: KeyErasure) -> JsonObject:
-    """Erase keys as a job: the steps that are possible now. What is kept of the job contains no key."""
-    named = order.keys if order.key is None else (order.key, *order.keys)
-    request = ErasureRequest(topic=topic, keys=tuple(parse_key(key, order.key_format) for key in named))
-    return administration.erase_keys(served, by, request, dry_run=order.dry_run).to_json()
+def erase_key(served: Here, by: CurrentActor, topic: str, request: KeyErasureRequest) -> JsonObject:
+    """Erase keys as a job: first the values; called again after delete.retention.ms, the tombstones with the
+    keys, too. No key is stored with the job."""
+    texts = request.keys if request.key is None else (request.key, *request.keys)
+    erasure = ErasureRequest(topic=topic, keys=tuple(parse_key(text, request.key_format) for text in texts))
+    return administration.erase_keys(served, by, erasure, dry_run=request.dry_run).to_json()
 
 
 @router.post("/topics/{topic}/partitions/{partition}:retry-cleaning", dependencies=[EDITOR], status_code=204)
@@ -166,7 +176,8 @@ def resume(served: Here, by: CurrentActor, topic: str, partition: IntText) -> No
 
 @router.post("/broker:restart", dependencies=[ADMIN], status_code=202)
 def restart(served: Here, by: CurrentActor) -> None:
-    """Close the directories in order, read the broker's file and open them again; answered before that."""
+    """Shut the directories down cleanly, read server.properties and open them again. The response is sent
+    before."""
     broker_settings.restart(served, by)
 
 
