@@ -266,7 +266,7 @@ def write_key_index_part(
         attempt_path = folder / f"{first:04d}.{attempt}.keys"
         with files.Writer(attempt_path) as writer:
             writer.write(stored.reshape(-1).view(np.uint8).data)
-            files.inherit_owner(attempt_path)  # the folder's: a root's compaction leaves no root's files
+            files.inherit_owner(attempt_path)  # the broker's, also if root runs the compaction
         files.rename(attempt_path, path)
     counts = tuple(np.diff(bounds).tolist())
     return KeyIndexPart(
@@ -277,7 +277,7 @@ def write_key_index_part(
 def assemble_key_index(
     path: Path, parts: Sequence[KeyIndexPart], words: int, hash_key: tuple[int, int]
 ) -> tuple[int, int]:
-    """Write a key index of parts that cover all partitions, durably. Returns its size and its CRC32C.
+    """Write a key index of parts that cover all shards, durably. Returns its size and its CRC32C.
 
     Raises CorruptFileError for a part that was damaged since, OSError.
     """
@@ -304,7 +304,7 @@ def assemble_key_index(
 
 
 def _chunks(part: KeyIndexPart, entry_bytes: int) -> Iterator[Bytes]:
-    """Read a part, verified partition by partition. Yields its bytes."""
+    """Read a part, verified shard by shard. Yields its bytes."""
     if not part.path:
         return
     bounds = np.concatenate(([0], np.cumsum(part.counts))).astype(np.int64)
@@ -325,8 +325,8 @@ def _read_verified(
     first: int = 0,
     end: int | None = None,
 ) -> Iterator[tuple[int, int, Bytes]]:
-    """Read and verify partitions [``first``, ``end``), about ``_READ_BYTES`` at a time. Yields (the first
-    partition read, the one after the last, their bytes). The entries begin at position ``origin``."""
+    """Read and verify shards [``first``, ``end``), about ``_READ_BYTES`` at a time. Yields (the first
+    shard read, the one after the last, their bytes). The entries begin at position ``origin``."""
     end = len(bounds) - 1 if end is None else end
     while first < end:
         last_entry = bounds[first] + max(1, _READ_BYTES // entry_bytes)
@@ -334,9 +334,9 @@ def _read_verified(
         edges = ((bounds[first : next_first + 1] - bounds[first]) * entry_bytes).tolist()
         start, chunk = origin + int(bounds[first]) * entry_bytes, np.empty(edges[-1], np.uint8)
         reader.read_into(chunk, start)
-        for partition, (low, high) in enumerate(itertools.pairwise(edges), first):
-            if crc32c(chunk[low:high].data) != checksums[partition]:
-                reason = f"the keys of partition {partition} are damaged"
+        for shard, (low, high) in enumerate(itertools.pairwise(edges), first):
+            if crc32c(chunk[low:high].data) != checksums[shard]:
+                reason = f"the keys of partition {shard} are damaged"
                 raise CorruptFileError(reader.path, start + low, reason)
         yield first, next_first, chunk
         first = next_first
@@ -345,8 +345,8 @@ def _read_verified(
 def read_key_index(
     path: str | Path, hash_key: tuple[int, int], words: int, first: int = 0, end: int = KEY_INDEX_PARTITIONS
 ) -> Iterator[tuple[int, Words, Int64]]:
-    """Read partitions [``first``, ``end``) of a key index, some at a time. Yields (the first partition read,
-    the entries, the bounds of the partitions in these entries).
+    """Read shards [``first``, ``end``) of a key index, some at a time. Yields (the first shard read, the
+    entries, the bounds of the shards in these entries).
 
     Raises CorruptFileError for damage, and for a file made with another hash key or number of ``words``;
     OSError.
@@ -362,7 +362,7 @@ def read_key_index(
 def _read_header(
     reader: files.Reader, hash_key: tuple[int, int], expected_words: int
 ) -> tuple[Int64, list[int]]:
-    """The bounds (in entries) and the checksums of a key index's partitions. Raises CorruptFileError,
+    """The bounds (in entries) and the checksums of a key index's shards. Raises CorruptFileError,
     OSError."""
     path, header = reader.path, reader.read(0, _HEADER_BYTES)
     # The last eight bytes are the checksum of all before, and four bytes of 0.
