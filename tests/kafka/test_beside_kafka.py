@@ -32,6 +32,7 @@ TINY = Workload(
 MADE = Made(shape={}, kafka="", size=10_000_000, ends=[1], expected=[1])
 
 
+@pytest.mark.long  # the benchmark as a whole, which starts five Javas
 def test_both_cleaners_leave_the_same_records_and_are_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

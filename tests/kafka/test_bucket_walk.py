@@ -45,6 +45,7 @@ def siltstone(*arguments: str | Path) -> str:
     return done.stdout
 
 
+@pytest.mark.long  # test_backup.py and cleaning/test_out.py have its two halves
 def test_a_backup_is_cleaned_in_buckets_and_a_kafka_serves_it(tmp_path: Path, server: str) -> None:
     logs, restored = tmp_path / "logs", tmp_path / "restored"
     before, after = "s3://backups/broker", "s3://cleaned/broker"
