@@ -207,10 +207,9 @@ class EntryCollector:
 #     …   entries, partition by partition, each ``words`` uint64
 #
 # Little-endian. The partitions of the file are the shards. A bucket is a range of them, so it is one range of
-# bytes. The checksum of a partition
-# is checked when it is read. By offset, deleted keys have no entry (``work.merge_bucket`` leaves them out).
-# By time they keep one for ever: a record with a smaller timestamp may come later, and must not bring the key
-# back.
+# bytes. The checksum of a partition is checked when it is read. By offset, deleted keys have no entry
+# (``work.merge_bucket`` leaves them out). By time they keep one for ever: a record with a smaller timestamp
+# may come later, and must not bring the key back.
 
 MAGIC, VERSION = b"SILTKEYS", 1
 _FIXED_HEADER = struct.Struct("<8sIIIIQ")
