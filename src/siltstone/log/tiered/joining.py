@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from siltstone.base import files
@@ -352,6 +353,11 @@ def _require(listing: _Listing, part: RemotePart, start: int, segment_id: str) -
         )
 
 
+def _of_size(stat: files.FileStat, size: int) -> files.FileStat:
+    """The attributes of a part of a file: ``size`` bytes."""
+    return msgspec.structs.replace(stat, size=size)
+
+
 def _read_aiven(
     part: RemotePart, topic_id: str, start: int, segment_id: str, listing: _Listing
 ) -> RemoteSegment:
@@ -365,10 +371,10 @@ def _read_aiven(
     if said != (topic.topic, topic.partition, topic_id, segment_id, start):
         its = f"{said[0]}-{said[1]} ({said[2]}), segment {said[4]:020d}-{said[3]}"
         raise CorruptFileError(path, 0, f"the manifest is that of another segment: {its}"[:300])
-    joined = {LOG: replace(log, stat=replace(log.stat, size=manifest.log_size), chunks=manifest.chunks)}
+    joined = {LOG: replace(log, stat=_of_size(log.stat, manifest.log_size), chunks=manifest.chunks)}
     for kind, (position, size) in manifest.indexes.items():
         if kind != EPOCHS and (size or kind != "txnindex"):
-            joined[kind] = replace(indexes, stat=replace(indexes.stat, size=size), position=position)
+            joined[kind] = replace(indexes, stat=_of_size(indexes.stat, size), position=position)
     copy = RemoteCopy(
         segment_id=segment_id,
         start_offset=start,
@@ -458,7 +464,7 @@ def _named(choice: ChosenRange, segment: RemoteSegment) -> Iterator[tuple[str, J
     log = segment.files[LOG]
     yield (
         segment_file(choice.first, LOG),
-        replace(log, stat=replace(log.stat, size=end - start), position=log.position + start),
+        replace(log, stat=_of_size(log.stat, end - start), position=log.position + start),
     )
     # Aborted transactions of the whole copy: those of other offsets hide no record of this range.
     if "txnindex" in segment.files:
