@@ -60,6 +60,16 @@ def test_pysparks_own_takes_its_place(tmp_path: Path, hindrance: str) -> None:
     assert module_that_serves(start(daemon.WORKER, PYTHONPATH=path)) == "pyspark.daemon"
 
 
+def test_threads_that_are_ending_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel counts a thread until a moment after it was joined."""
+    counts = [3, 2, 1]
+    monkeypatch.setattr(daemon, "thread_count", lambda: counts.pop(0))
+    assert daemon.has_one_thread() and counts == []
+    monkeypatch.setattr(daemon, "_END_CHECK_SECONDS", 0)
+    monkeypatch.setattr(daemon, "thread_count", lambda: 2)
+    assert not daemon.has_one_thread()
+
+
 @pytest.mark.long
 def test_freed_memory_is_kept_for_the_next_window() -> None:
     """Arrays of a window's size that come and go cost page faults once."""

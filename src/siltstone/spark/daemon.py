@@ -22,6 +22,7 @@ import importlib
 import os
 import re
 import sys
+import time
 import zipimport
 from pathlib import Path
 
@@ -50,6 +51,9 @@ _TRIM_BYTES, _MMAP_BYTES = 128 << 20, 32 << 20
 """glibc returns freed memory to the system if more than ``_TRIM_BYTES`` are free at the top of the heap, or
 if it was one allocation of ``_MMAP_BYTES`` or more. glibc documents 32 MiB as the largest value of the
 latter."""
+
+_END_CHECKS, _END_CHECK_SECONDS = 200, 0.005
+"""For one second: a thread that is ending, on a machine where it has to wait for a processor."""
 
 
 def keep_memory() -> None:
@@ -107,9 +111,19 @@ def warm_up() -> bool:
             engine.clean_warm_up_log(
                 Path(folder), whole=engine.InProcessEngine(), distributed=engine.InProcessEngine()
             )
-        return thread_count() == 1
+        return has_one_thread()
     except Exception:
         return False
+
+
+def has_one_thread() -> bool:
+    """Has this process one thread? Threads that were joined may be ending still, which is waited for, since
+    the kernel counts a thread until a moment after ``join``. Raises OSError if the number is unknown."""
+    for _ in range(_END_CHECKS):
+        if thread_count() == 1:
+            return True
+        time.sleep(_END_CHECK_SECONDS)
+    return False
 
 
 def thread_count() -> int:
