@@ -1,10 +1,11 @@
-"""Compiles the numba kernels ahead of their first use: ``python -m siltstone.warmup [kernels|spark]``.
+"""Compiles the numba kernels, into their cache on disk (``base.records.compiling``), ahead of their first
+use: ``python -m siltstone.warmup [kernels|spark]``. ``make setup`` runs it.
 
-``kernels``: a small log is cleaned (in one task, and in several), explained, compacted, appended to and read
-in a temporary directory. ``spark``: if Spark is installed, it cleans the log as well and makes its class
-archive (``siltstone.spark.class_archive``). The archive only saves time: if it cannot be made, a line on
-standard error says why. Without an argument both, one after the other; two processes may do them at the
-same time.
+``kernels``: a small log is cleaned in place (in one task, and in several), explained, compacted into a
+ledger beside it, appended to and read, in a temporary directory. ``spark``: if Spark is installed, it
+cleans the log as well and makes an archive of the classes that Spark loads (Java's class-data sharing,
+``siltstone.spark.class_archive``). The archive only saves time: if it cannot be made, a line on standard
+error says why. Without an argument both, one after the other; two processes may do them at the same time.
 """
 
 from __future__ import annotations
@@ -40,11 +41,12 @@ from siltstone.log.validation import Origin
 
 def _append_and_read(directory: Path) -> None:
     """Append batches of a client and of a leader, recover after a crash, and read."""
+    # The batches' timestamps are near 0, and each batch is to have an index entry.
     config = LogConfig(message_timestamp_before_max_ms=LONG_MAX, index_interval_bytes=1)
     log = open_partition(directory, config)
     for batch in warm_up_batches():
         log.append(batch, origin=Origin.REPLICATION)
-    for batch in warm_up_batches()[:-1]:
+    for batch in warm_up_batches()[:-1]:  # the last one is a marker, which no client sends
         log.append(bytes(8) + batch[8:])  # a client's batch has the base offset 0
     partition_for_key(b"key", 1)  # as a producer does before it appends
     log.flush()
@@ -56,7 +58,7 @@ def _append_and_read(directory: Path) -> None:
 
 
 def _compact(directory: Path) -> None:
-    """Compact a growing log side by side, by offset and by time, and read it."""
+    """Compact growing logs, each into a ledger beside it, one by offset and one by time, and read them."""
     config = LogConfig(message_timestamp_before_max_ms=LONG_MAX)
     compactor = TwoPhaseCompactor(InProcessCompactionEngine(), clock=SystemClock())
     for order in ORDERS:
@@ -110,7 +112,7 @@ STEPS: dict[str, dict[str, Callable[[Path], None]]] = {
     },
     "spark": {"spark-0": _start_spark},
 }
-"""For each part: its steps, by the name of the new log directory (``topic-N``) that the step gets."""
+"""For each part: its steps, by the name of the new partition directory (``topic-N``) that the step gets."""
 
 
 def main(*parts: str) -> None:

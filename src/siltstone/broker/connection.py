@@ -41,20 +41,22 @@ from siltstone.broker.request_context import ConnectionInfo, RefusedFrameError, 
 SCRATCH_BYTES = 128 << 10
 """The size of the buffer into which all connections receive small frames."""
 _FIRST_BYTES, _GROWTH = 64 << 10, 4
-"""A frame's buffer has at most ``_FIRST_BYTES``, or ``_GROWTH`` times the bytes that have come."""
+"""A frame's buffer has at most the larger of ``_FIRST_BYTES`` and ``_GROWTH`` times the bytes that have
+come."""
 _SHORT_BYTES = 16 << 10
-"""The most bytes of one receive while memory is short: what it returns was not asked of the budget before."""
+"""The most bytes of one receive while memory is short: the budget counts them only afterwards."""
 _TOGETHER_BYTES = 256 << 10
 """Responses to requests that came together are sent together, up to this many bytes."""
 _TURN_BYTES, _TURN_REQUESTS = 4 << 20, 100
-"""After this many bytes or requests a connection yields to the others in the loop."""
+"""After this many bytes of responses, or requests, a connection yields to the others in the loop."""
 _VECTORS_MAX = 64
 """The most buffers of one ``sendmsg``."""
 IDLE, RECEIVING, WAITING, RUNNING, PARKED, SENDING, THROTTLED = (
     "idle receiving waiting running parked sending throttled".split()
 )
-"""The states of a connection: see ``Connection.state``."""
-_PREFIX, _KEY = struct.Struct(">i"), struct.Struct(">h")
+"""The states of a connection: see ``Connection.state``. RUNNING: its request is carried out; PARKED: its
+fetch waits for data (Kafka's purgatory)."""
+_PREFIX, _API_KEY = struct.Struct(">i"), struct.Struct(">h")
 _EMPTY = memoryview(b"")
 _logger = logging.getLogger("siltstone.broker")
 
@@ -88,11 +90,11 @@ class Connection:
     side.
 
     Answered: ``_delayed`` is the response that is not ready yet; ``_running_bytes``: the size of its request;
-    ``_is_ending``: no further request is answered; ``_waits_its_turn``: ``proceed`` will be called by the
+    ``_is_ending``: no further request is answered; ``_is_waiting``: ``proceed`` will be called by the
     loop or by the budget.
 
     Sent: ``_out`` has the parts to send, of the first of which ``_skip`` bytes are sent; ``_out_bytes``:
-    their memory; ``_is_answered``: a response was queued since ``_out`` was empty last.
+    their memory; ``_has_unsent_response``: a response was queued that is not sent whole.
 
     ``_unmuting``: the timer that ends a throttling; None if there is none.
 
@@ -109,7 +111,7 @@ class Connection:
         self._running_bytes = self._out_bytes = self._held = self._skip = 0
         self._out: deque[ResponsePart] = deque()
         self._is_reading = self._is_writing = self._has_eof = self._is_ending = False
-        self._waits_its_turn = self._is_answered = False
+        self._is_waiting = self._has_unsent_response = False
         self._unmuting: asyncio.TimerHandle | None = None
         self._active_at = shared.now
 
@@ -118,7 +120,8 @@ class Connection:
         self._settle()
 
     def finish(self) -> None:
-        """Read nothing more, send the responses to the requests that run, and close."""
+        """Read nothing more, send the response to the request that runs and those that are not sent yet, and
+        close."""
         self._is_ending = True
         if not self.is_closed:
             self._settle()
@@ -134,7 +137,7 @@ class Connection:
             # meanwhile, the loop does not report that the peer has gone, so the socket is asked.
             is_old = now - self._active_at > limits.stalled_seconds
             return is_old and not self._is_reading and self._has_hung_up()
-        if self._waits_its_turn:
+        if self._is_waiting:
             return False
         return now - self._active_at > limits.idle_seconds
 
@@ -147,7 +150,7 @@ class Connection:
             return PARKED if delayed.is_parked else RUNNING
         if self._out:
             return SENDING
-        if self._waits_its_turn:
+        if self._is_waiting:
             return WAITING
         if self._unmuting is not None:
             return THROTTLED
@@ -160,8 +163,9 @@ class Connection:
         return bool(poll.poll(0))
 
     def end_exemption(self) -> None:
-        """See ``limits.MemoryHolder``. While its request runs, the peer is not to blame: the exemption passes
-        to another connection. Else the peer has stopped within a frame or a response, and is closed."""
+        """The connection was exempt from the memory limit for too long (see ``limits.MemoryHolder``). While
+        its request runs, the peer is not to blame: another connection becomes exempt. Else the peer has
+        stopped within a frame or a response, and is closed."""
         if self._delayed is None:
             self.close()
         else:
@@ -210,7 +214,8 @@ class Connection:
         if shared.budget.used >= shared.budget.large_bytes_max:
             scratch = scratch[:_SHORT_BYTES]
         count = self._socket.recv_into(scratch)
-        if self._data:  # one to three bytes of a length
+        # One to three bytes of a size may be left: with more, nothing is received before they are answered.
+        if self._data:
             self._data = memoryview(bytes(self._data) + scratch[:count])
         else:
             self._data = scratch[:count]
@@ -225,7 +230,7 @@ class Connection:
         writable, the budget when there is memory, and a delayed response when it is complete."""
         if self.is_closed:
             return
-        self._active_at, self._waits_its_turn = self._shared.now, False
+        self._active_at, self._is_waiting = self._shared.now, False
         try:
             if self._out:
                 self._flush()
@@ -246,8 +251,8 @@ class Connection:
             while self._delayed is None and (self._frame is not None or len(self._data) >= _PREFIX.size):
                 if self._unmuting is not None:
                     return
-                self._waits_its_turn = answered == _TURN_REQUESTS or self._out_bytes >= _TOGETHER_BYTES
-                if self._waits_its_turn:
+                self._is_waiting = answered == _TURN_REQUESTS or self._out_bytes >= _TOGETHER_BYTES
+                if self._is_waiting:
                     self.proceed_later()
                     return
                 frame = self._next_frame()
@@ -265,8 +270,9 @@ class Connection:
             self._end("failed", error)
 
     def _next_frame(self) -> bytearray | None:
-        """The next frame; None if it is not complete or there is no memory for it: then it is received into
-        a buffer of its own. Raises RefusedFrameError for a length that is not allowed."""
+        """The next frame; None if there is no memory for it, or it is not complete: an incomplete one is
+        received into a buffer of its own from then on. Raises RefusedFrameError for a length that is not
+        allowed."""
         frame, data = self._frame, self._data
         if frame is None:
             (size,) = _PREFIX.unpack_from(data)
@@ -297,12 +303,12 @@ class Connection:
         # Nearly always there is memory for everything, so the budget's queues are asked only if not.
         if budget.used < budget.large_bytes_max or budget.may_take(self, is_large=is_large):
             return True
-        self._waits_its_turn = True
+        self._is_waiting = True
         return False
 
     def _grow(self, frame: bytearray) -> None:
-        if len(frame) >= _KEY.size:
-            self._shared.limits.refuse_large(self._size, _KEY.unpack_from(frame)[0])
+        if len(frame) >= _API_KEY.size:
+            self._shared.limits.refuse_large(self._size, _API_KEY.unpack_from(frame)[0])
         capacity = min(self._size, max(_GROWTH * len(frame), _FIRST_BYTES))
         # A new bytearray takes zeroed pages of the kernel; ``extend`` would write the zeros, which takes a
         # hundred times as long (750 µs for 1 MiB).
@@ -328,7 +334,7 @@ class Connection:
         self.proceed()
 
     def _put(self, parts: ResponseParts) -> None:
-        self._is_answered = True
+        self._has_unsent_response = True
         if self.info.activity.throttle_ms:
             self._mute()
         for part in parts:
@@ -369,13 +375,13 @@ class Connection:
         except OSError:
             self.close()
         self.info.activity.bytes_out += sent
-        if self._is_answered and not self._out:
-            self._is_answered = False
+        if self._has_unsent_response and not self._out:
+            self._has_unsent_response = False
             self._shared.budget.leave(self)
             self._count_sent()
 
     def _count_sent(self) -> None:
-        """Count how long it took to send the responses since the last one of them was made."""
+        """Count the time from when the last of the unsent responses was made until all of them were sent."""
         activity = self.info.activity
         if activity.sent_phase is not None and activity.unsent:
             activity.sent_phase.took(time.perf_counter() - activity.answered_at, activity.unsent)
@@ -413,7 +419,8 @@ class Connection:
 
     def _settle(self) -> None:
         """Close if all is done; else report the memory in use to the budget, and wait for the socket."""
-        # ``_has_eof`` comes from a read, and reads stop while a complete request waits: none is lost here.
+        # At the end of file no complete request is unanswered: while one waits, nothing is read, so the end
+        # is not seen.
         if (self._is_ending or self._has_eof) and self._delayed is None and not self._out:
             self.close()
             return
@@ -426,7 +433,7 @@ class Connection:
             self._held, difference = held, held - self._held
             self._shared.budget.hold(difference)
         is_muted = self._unmuting is not None
-        reads = not (self._out or self._has_eof or self._is_ending or self._waits_its_turn or is_muted)
+        reads = not (self._out or self._has_eof or self._is_ending or self._is_waiting or is_muted)
         if reads and self._delayed is not None:
             # One request is read ahead of the one that runs, up to the size of its buffer: the buffer grows
             # only after the response.

@@ -23,7 +23,7 @@ class GetOffsetsFlags(output.TopicFlags, output.ServerFlags):
     partitions
         0,2-4,7-: numbers and ranges; the upper end of a range is excluded.
     topic_partitions
-        a:0,b:2-4,c: topics with partitions.
+        Topics with partitions, as in a:0,b:2-4,c
     time
         ms since 1970, -1 or latest, -2 or earliest, -3 or max-timestamp.
     exclude_internal_topics
@@ -45,8 +45,8 @@ def get_offsets(
 ) -> int:
     """Show offsets of partitions by time, a line topic:partition:offset each, as kafka-get-offsets does.
 
-    Locks nothing and changes nothing. A partition without a record that late has no line. Exit status 1 when
-    one cannot be read; the others are shown.
+    Locks nothing and changes nothing. A partition that has no record of --time or later has no line. Exit
+    status 1 when one cannot be read; the others are shown.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class LogDirsFlags(output.DirFlags, output.ServerFlags):
     broker_list: str | None = None
 
     def document(self) -> dict[str, Any]:
-        """The rows to show. Raises SiltstoneError."""
+        """The JSON document, in Kafka's shape. Raises SiltstoneError."""
         config, topics = self.client_properties(), _words(self.topic_list)
         if self.bootstrap_server is None:
             is_set = self.broker_list is not None
@@ -167,8 +167,9 @@ def delete_records(
 ) -> int:
     """Delete the records below given offsets, as kafka-delete-records does.
 
-    The logs start there from now on, durably; segments that are entirely below are removed when retention is
-    checked next. Exit status 1 when a partition was refused; the others are done.
+    Locks the directories, but not for --dry-run. The logs start there from now on, durably; segments that are
+    entirely below are removed when retention is checked next. Exit status 1 when a partition was refused; the
+    others are done.
 
     Parameters
     ----------

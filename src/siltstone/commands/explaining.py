@@ -1,8 +1,9 @@
-"""A dry run of a topic's cleaning as a job of a server: what would go, and why. Nothing is changed, so it
-works in look mode, too.
+"""A dry run of a topic's cleaning as a job of a server: what would go, and why; and the sentences with which
+the console describes what a dry run or a cleaning removed.
 
-An open log is explained with what the manager knows of it (its end, its checkpoint), one that is only looked
-at from its files, as ``siltstone explain`` does. Keys are never shown. A log that is not due is explained as
+Nothing is changed, so it works in look mode (``serve --look``), too. An open log is explained with what the
+log manager knows of it (its end, its checkpoint), in look mode from its files, as ``siltstone explain``
+does. Keys are never shown. A log that is not eligible yet (``min.cleanable.dirty.ratio``) is explained as
 if it were.
 """
 
@@ -26,9 +27,9 @@ from siltstone.log.names import TopicPartition
 from siltstone.runtime.log_cleaner import log_state
 
 CLEAN, EXPLAIN = "clean", "explain"
-"""Kinds of jobs."""
+"""The kinds of jobs that ``outcome_words`` describes."""
 GROUPS_MAX = 100
-"""Groups of a log that a result has; ``groups_left`` says how many more there are."""
+"""The most segment groups of a log that a result lists; ``groups_left`` says how many more there are."""
 REASON_WORDS = {
     "superseded": (
         "older record of a key that has a newer one",
@@ -46,7 +47,7 @@ REASON_WORDS = {
     ),
     "expired": ("record in a segment that retention took", "records in segments that retention took"),
 }
-"""Descriptions of removed records by reason, for one record and for several, without terms of the field."""
+"""Descriptions of removed records by reason, for one record and for several."""
 
 
 def removal_words(removed: Mapping[str, int]) -> str:
@@ -99,7 +100,8 @@ def explain_topic(served: Served, user: str, topic: str, partitions: Sequence[in
 
 
 def last_explanation(served: Served, topic: str) -> BackgroundJob | None:
-    """The newest dry run of a topic, which may still run; None if there was none."""
+    """The newest dry run of a whole topic, which may still run; None if there was none. (Those of single
+    partitions have another target; ``all`` is newest first.)"""
     jobs = (job for job in served.jobs.all() if (job.kind, job.target) == (EXPLAIN, topic))
     return next(jobs, None)
 

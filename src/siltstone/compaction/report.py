@@ -50,9 +50,10 @@ class Summable:
 # The reasons for discarding a record.
 #
 # A reason's number here is its index in the kernels' counts; its field in ``Discarded`` is its name in the
-# JSON, the tables of ``clean`` and ``explain``, the history and the log lines. A new reason is a number and a
-# field, before ``expired``; ``rewrite`` and ``statistics`` (``count_records``) have to count it. ``verify``
-# checks cleanings by rules of its own, so it has a list of its own (``verify/findings``).
+# JSON (there ``removed``), the tables of ``clean`` and ``explain``, the history and the server's log
+# messages. A new reason needs a number and a field, before ``expired``; ``rewrite`` and ``statistics``
+# (``count_records``) have to count it, and ``commands.explaining`` describes it. ``verify`` checks
+# cleanings by rules of its own, so it has a list of its own (``verify/findings``).
 
 SUPERSEDED, TOMBSTONES, ABORTED, KEYLESS, MARKERS, EXPIRED = range(6)
 """The reasons' numbers, in the order of the fields of ``Discarded``."""
@@ -116,6 +117,7 @@ class RecordCounts(Summable):
 # The statuses of a ``LogResult``.
 
 CLEANED = "cleaned"
+"""New segments were swapped in, or retention removed segments."""
 NOTHING_TO_DO = "nothing_to_do"
 """The log has nothing below the first uncleanable offset that a cleaning could remove."""
 NOT_ELIGIBLE = "not_eligible"
@@ -141,7 +143,8 @@ class ErrorDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFailure:
-    """Why a log is not compacted: ``status`` and ``reason`` as in ``LogResult``.
+    """Why a log was not cleaned: ``status`` and ``reason`` as in ``LogResult``. It may only have been
+    skipped.
 
     ``details``: the parts of the error that is the cause; None if a rule excludes the log, or the run was
     stopped.
@@ -186,8 +189,9 @@ class LogResult(HasTopicPartition):
     failed; ``reason``: why, empty only for cleaned. ``failure``: the details of the error that is the cause,
     None without one. ``first_dirty_offset``: where the dirty section began; ``cleaned_end_offset``: the end
     of the cleaned range. ``bytes_before``, ``bytes_after``: of all ``.log`` files of the log.
-    ``records_before``, ``records_after``: of the whole log. Offsets and records are None if the log was not
-    read.
+    ``records_before``, ``records_after``: of the whole log, but of an open one only of the cleaned segments.
+    Offsets and records are None if the log was not read. ``segments_before``, ``segments_after``: how many
+    segments it has; ``notes``: what else somebody should know.
 
     ``counts``: of the groups that were swapped in, with the records that retention removed. ``groups``: how
     many segment groups were planned. ``distinct_dirty_keys``: of the dirty section, None if it was not read.
@@ -264,8 +268,9 @@ def failures(results: Iterable[LogResult]) -> list[LogResult]:
 
 # The history of cleanings: ``siltstone-cleanings.jsonl`` in a log directory.
 #
-# Kafka's cleaner loses its statistics when the process ends. Here each result is a JSON object on a line, the
-# newest last. A broker ignores files in the log directory::
+# Kafka's cleaner loses its statistics when the process ends. Here the result of each cleaning, and each new
+# reason why a log failed, is a JSON object on a line, the newest last. A broker ignores files in the log
+# directory::
 #
 #     {"began_ms": 1800000000000, "topic": "users", "partition": 0, "status": "cleaned", "reason": "",
 #      "bytes_before": 5242880, "bytes_after": 1048576, "recopy_percent": 20.0, "seconds": 0.41,
@@ -278,8 +283,8 @@ def failures(results: Iterable[LogResult]) -> list[LogResult]:
 CLEANINGS_FILE = "siltstone-cleanings.jsonl"
 HISTORY_BYTES_MAX = 1 << 20
 _FIELDS_NOT_WRITTEN = ("directory", "settings")
-"""Keys of a result that a line of the file leaves out: the file is in that directory, and settings are
-long."""
+"""Keys of a result that a line of the file leaves out: the partition's directory follows from where the
+file is, and settings are long."""
 
 
 @known
@@ -288,8 +293,8 @@ class Cleaning:
     """One log's cleaning: when it began (ms since the epoch), and its result. ``kept_originals``: the folder
     with the originals that ``clean --keep-originals`` kept of the log, None without one.
 
-    Of an open log, records before and after are only those of the cleaned segments. A result that was read
-    from the file has no ``settings``.
+    Of a log that a server has open, records before and after are only those of the cleaned segments. A
+    result that was read from the file has no ``settings``.
     """
 
     began_ms: int

@@ -6,13 +6,17 @@
                                        └─ fork: warms up, waits ──┐
     Java, first job ─► python -m siltstone.spark.forked_daemon ───┴─► the fork gets pipes and environment
 
-A daemon that Java starts imports everything again, and the first job waits for that longer than for a
-gigabyte to be cleaned. The process that Java starts in its place connects to the socket that ``VARIABLE``
-names, in a folder of this user, hands over to the fork, once, and ends when the fork ends. Without such a
-socket, or if anything fails before the hand-over, it becomes ``spark.daemon`` itself.
+Only for commands on a local master: ``spark.java`` calls ``fork`` as it starts Java, and the session names
+this module as Spark's ``spark.python.daemon.module``.
 
-A fork copies locks that other threads hold, and no threads. So there must be none but the one that waits for
-signals, which ends for the moment of the fork. The fork keeps no file of the command.
+A daemon that Java starts imports everything again, which takes longer than cleaning a gigabyte, and the
+first job would wait for it. The process that Java starts in its place connects to the socket that
+``VARIABLE`` names (in a folder of this user, so that nobody else connects), passes its arguments,
+environment and standard files to the fork, and ends when the fork ends. Without such a socket, or if
+anything fails before the hand-over, it becomes ``spark.daemon`` itself.
+
+A fork copies locks that other threads hold, and no threads. So there must be no other thread; the one that
+waits for signals is stopped during the fork. The fork keeps no open file of the command.
 """
 
 from __future__ import annotations
@@ -39,12 +43,14 @@ over: ``daemon.main`` then runs PySpark's own daemon."""
 _STANDARD_FILES = (0, 1, 2)
 _SIZE, _TAKEN = struct.Struct(">I"), b"1"
 _kept_open: list[socket.socket] = []
-"""Open sockets. When this process ends they close, and the fork sees it at their other end."""
+"""Open sockets; not empty once this process has forked its daemon. When the process ends they close, and
+the fork sees it at their other end."""
 
 
 def fork(path: str) -> None:
-    """Fork the daemon once, with its socket at ``path``, if this is a command's process. Nothing happens if
-    it has other threads, or cannot."""
+    """Fork the daemon once, with its socket at ``path``. Nothing happens in a program that uses the library
+    (only commands install the handler of signals), with other threads, or if an import or the socket
+    fails."""
     if _kept_open or not interruption.current().is_installed:
         return
     daemon = importlib.import_module(DAEMON)
@@ -59,7 +65,7 @@ def fork(path: str) -> None:
         listener.listen(1)
         ours, theirs = socket.socketpair()
         stack.enter_context(theirs)
-        gc.collect()  # or a later one in the fork would close file numbers that are other files by then
+        gc.collect()  # or a later one in the fork would close descriptors that are other files by then
         if os.fork() == 0:
             _be_daemon(listener, theirs)
         _kept_open.append(ours)
@@ -76,11 +82,11 @@ def _be_daemon(listener: socket.socket, command: socket.socket) -> NoReturn:
         _close_all_but(listener.fileno(), command.fileno())
         daemon = importlib.import_module(DAEMON)
         if daemon.warm_up():
-            # Not ``select``, which takes no file number from 1024 on: the command may have many files.
+            # Not ``select``, which takes no descriptor from 1024 on: the command may have many files.
             poll = select.poll()
             for waited in (listener, command):
                 poll.register(waited, select.POLLIN)
-            if command.fileno() not in dict(poll.poll()):
+            if command.fileno() not in dict(poll.poll()):  # else the command has ended
                 connection, _ = listener.accept()
                 for closed in (listener, command):
                     closed.close()
@@ -132,7 +138,7 @@ def _hand_over(path: str) -> bool:
         socket.send_fds(connection, [_SIZE.pack(len(data))], _STANDARD_FILES)
         connection.sendall(data)
         taken = connection.recv(1)
-        connection.recv(1)
+        connection.recv(1)  # returns when the fork, which keeps the connection open, ends
     return taken == _TAKEN
 
 

@@ -42,7 +42,8 @@ async def elect_leaders(broker: Broker, request: ElectLeadersRequest, call: Call
 def _elect_leaders(broker: Broker, request: ElectLeadersRequest) -> ElectLeadersResponse:
     topics, kind = request.topic_partitions, request.election_type
     if topics is None and kind in _ELECTION_TYPES:
-        # As in Kafka, all topics, with those of their partitions that need an election: none does.
+        # As in Kafka every topic is listed, with the partitions that an election changed: here there are
+        # none.
         topics = tuple(TopicPartitions(topic=name) for name in broker.manager.topics.names())
     return ElectLeadersResponse(
         error_code=Code.INVALID_REQUEST if kind not in _ELECTION_TYPES and topics != () else Code.NONE,
@@ -62,7 +63,7 @@ def _election_result(broker: Broker, kind: int, topic: str, number: int) -> Part
     try:
         if kind not in _ELECTION_TYPES:
             raise RequestRefusedError(Code.INVALID_REQUEST, f"there is no election of type {kind}")
-        broker.log_of(topic, number)
+        broker.log_of(topic, number)  # raises if there is no such partition, or it is offline
         raise RequestRefusedError(Code.ELECTION_NOT_NEEDED, "the only replica leads")
     except Exception as error:
         return PartitionResult(
@@ -103,8 +104,8 @@ def _reassignment_result(
     broker: Broker, topic: str, number: int, replicas: Sequence[int] | None
 ) -> ReassignablePartitionResponse:
     try:
-        broker.log_of(topic, number)
-        if replicas is None:
+        broker.log_of(topic, number)  # raises if there is no such partition, or it is offline
+        if replicas is None:  # to cancel a reassignment
             raise RequestRefusedError(Code.NO_REASSIGNMENT_IN_PROGRESS, "the partition is not being moved")
         if tuple(replicas) != (broker.node_id,):
             reason = f"the only broker is {broker.node_id}"

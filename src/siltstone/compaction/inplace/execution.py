@@ -7,7 +7,8 @@
     WAVES       distributed; the retained offsets are written to files, then one wave of groups after
                 another is rewritten and swapped in: only the new files of one wave are on disk
 
-Waves need less space than one job only if a swap frees the old segments (``SpaceBudget.frees_sources``).
+Waves need less space than one job only if a swap frees the old segments (``SpaceBudget.frees_sources``):
+not if originals are kept, nor for a copy.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ of a batch, and some codecs compress worse than the producer's."""
 MAX_MESSAGE_SET_GROWTH = 2.7
 """The same for message sets (v0, v1), which may become batches of one small record each."""
 PIECES_FACTOR = 2
-"""So many times the bytes of its new files does a group take that is cut into ranges, with its pieces."""
+"""A group that is cut into ranges needs this many times the bytes of its new files: for the pieces that tasks
+write, and for the new segment that is made of them."""
 FILES_PER_GROUP = 8
 """Inodes that must be free for each group: more than its log, its indexes and its retained offsets take."""
 
@@ -71,7 +73,7 @@ def retained_file_bytes(work: LogWork) -> int:
 
 def execution_plan(work: LogWork, space: SpaceBudget, whole_log_bytes: int, wave_bytes: int) -> ExecutionPlan:
     """Choose how to execute the cleaning of a log. ``whole_log_bytes``: the largest log for one task;
-    ``wave_bytes``: the largest log for one job, where waves need less space."""
+    ``wave_bytes``: old segments of a wave for each worker; a log of up to this size is one job."""
     new_bytes, spilled = new_file_bytes(work), shuffle_spill_bytes(work)
     reserved = 0
     if new_bytes <= space.size and fits_one_task(work, whole_log_bytes):
@@ -80,10 +82,13 @@ def execution_plan(work: LogWork, space: SpaceBudget, whole_log_bytes: int, wave
         mode, reserved = ExecutionMode.ONE_JOB, spilled
     else:
         mode, reserved = ExecutionMode.WAVES, spilled + retained_file_bytes(work)
-    # Where a swap frees the old segments, a wave may be one group: the largest one must fit.
-    largest_group = max((new_file_bytes(work, group) for group in work.groups), default=0)
-    if mode is ExecutionMode.WAVES and work.staging is None:  # a dry run has no files between its waves
+    if mode is ExecutionMode.WAVES and work.staging is None:
+        # A dry run has no files between its waves. What is reserved stays that of waves, so that it is
+        # refused where the run itself would be.
         mode = ExecutionMode.ONE_JOB
+    # The least that is needed: where a swap frees the old segments, a wave may be one group, so the largest
+    # one must fit. (The other modes are chosen only where all new files fit.)
+    largest_group = max((new_file_bytes(work, group) for group in work.groups), default=0)
     return ExecutionPlan(
         mode=mode,
         new_bytes_max=space.size - reserved,
@@ -94,8 +99,9 @@ def execution_plan(work: LogWork, space: SpaceBudget, whole_log_bytes: int, wave
 def waves(work: LogWork, new_bytes_max: int, wave_bytes: int, parallelism: int) -> Iterator[list[Group]]:
     """Divide a log's groups into waves of neighbours, each of at least one group.
 
-    The new files of a wave fit ``new_bytes_max``. A wave ends at ``wave_bytes`` of old segments for each
-    worker, which bounds the work that an interrupt costs, but not before it has a group for each.
+    The new files of a wave fit ``new_bytes_max``, unless it is one group. A wave ends at ``wave_bytes`` of
+    old segments for each worker, which bounds the work that an interrupt costs. But it does not end before
+    it has a group for each worker.
     """
     wave: list[Group] = []
     source_bytes = new_bytes = 0
@@ -118,8 +124,9 @@ def plan_waves(
 ) -> tuple[list[list[Group]], bool]:
     """(The waves of a log, whether there is space to cut their groups into ranges.)
 
-    The pieces of a cut group need as much space as its new segment. So waves are smaller where a wave would
-    not have a group for every other worker; elsewhere groups are not cut.
+    The pieces of a cut group need as much space as its new segment, so waves would have to be smaller. That
+    pays only where whole groups would occupy at most half of the workers. Elsewhere groups are cut only if
+    the waves stay as they are.
     """
     whole = list(waves(work, new_bytes_max, wave_bytes, parallelism))
     with_pieces = list(waves(work, new_bytes_max // PIECES_FACTOR, wave_bytes, parallelism))

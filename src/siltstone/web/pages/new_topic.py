@@ -113,6 +113,7 @@ def _equivalents(request: Request, served: Here, form: NewTopicForm) -> Sequence
     words = ["topics", "--create", "--topic", name, "--partitions", form.partitions]
     for setting in settings:
         key, _, value = setting.partition("=")
+        # As in kafka-topics, a value with commas is in brackets.
         words += ["--config", f"{key}=[{value}]" if "," in value else setting]
     try:
         count = form.count()
@@ -135,7 +136,9 @@ def new_topic(request: Request, served: Here) -> Response:
 
 
 def _created(served: Here, by: CurrentActor, form: NewTopicForm, *, validate_only: bool) -> None:
+    """Create the topic, or only check whether it could be. Raises SiltstoneError, OSError."""
     count = form.count()
+    # Each field by itself first, so that the form can mark the one that is wrong.
     for name, text in form.texts.items():
         with form.field(name):
             parse_assignments([f"{name}={text.strip()}"] if text.strip() else [], name)
@@ -167,7 +170,7 @@ def create(
     """Create the topic."""
     try:
         _created(served, by, form, validate_only=False)
-        served.cataloguer.refresh()
+        served.cataloguer.refresh()  # so that the page of the topic finds it
     except (SiltstoneError, OSError) as error:
         return with_status_of(error, _shown(request, served, form, problem=str(error)))
     return RedirectResponse(f"/ui/topics/{path(form.name)}", 303)

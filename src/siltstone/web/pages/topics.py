@@ -54,7 +54,7 @@ class ShownTopics(TopicParameters):
 
 @router.get("", dependencies=[VIEWER])
 def topics(request: Request, served: Here, parameters: Annotated[ShownTopics, Query()]) -> Response:
-    """The topics."""
+    """The page of topics, or with ``format`` the whole list as a file."""
     listing = parameters.listing()
     if parameters.format:
         list_topics(served.catalogue, listing)  # refuses what is wrong before the file begins
@@ -86,11 +86,12 @@ def _html(request: Request, served: Served, parameters: ShownTopics, listing: Li
             ],
         )
 
+    # As many rows as fit the bytes of a page, which is estimated from the first ones.
     return within_bytes(render, len(page.rows), sample=PAGE_ROWS)
 
 
 def _pages(catalogue: Catalogue, listing: Listing) -> Iterator[Sequence[TopicRow]]:
-    """All topics that fit, some at a time: there may be 100,000."""
+    """All topics that match the filters, a page at a time, of one catalogue: there may be 100,000."""
     start: int | None = listing.start
     while start is not None:
         page = list_topics(catalogue, replace(listing, start=start))
