@@ -2,11 +2,11 @@
 use: ``python -m siltstone.warmup [kernels|spark]``. ``make setup`` runs it.
 
 ``kernels``: a small log is cleaned in place (in one task, and in several), explained, compacted into a
-ledger beside it, appended to and read, in a temporary directory. ``spark``: if Spark is installed, it
-cleans the log as well and makes an archive of the classes that Spark loads (Java's class-data sharing,
-``siltstone.spark.class_archive``). The archive only saves time: if it cannot be made, a line on standard
-error says why. Without an argument both, one after the other; two processes may do them at the same time.
-"""
+ledger beside it, appended to and read, and decoded as a fetch brings it, in a temporary directory.
+``spark``: if Spark is installed, it cleans the log as well and makes an archive of the classes that Spark
+loads (Java's class-data sharing, ``siltstone.spark.class_archive``). The archive only saves time: if it
+cannot be made, a line on standard error says why. Without an argument both, one after the other; two
+processes may do them at the same time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from siltstone.base import files
 from siltstone.base.clock import SystemClock
 from siltstone.base.codec_table import CODECS
 from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.base.errors import SiltstoneError
+from siltstone.base.records.decode import decode_records
 from siltstone.base.records.hashing import partition_for_key
+from siltstone.base.records.scan import scan_batches
 from siltstone.compaction.engine import (
     InProcessEngine,
     clean_warm_up_log,
@@ -79,6 +83,14 @@ def _explain(directory: Path) -> None:
     assert log_report.failure is None, log_report
 
 
+def _decode_fetched(_: Path) -> None:
+    """Decode the batches of an answer to a fetch. Kernels are compiled for memory that may be written, as a
+    window of a log, and for such that may not, as these bytes."""
+    fetched = np.frombuffer(b"".join(warm_up_batches()), np.uint8)
+    columns = decode_records(fetched, scan_batches(fetched).batches)
+    assert len(columns.offset) == 2 * 10 * len(CODECS) + 1
+
+
 def _start_spark(directory: Path) -> None:
     """Clean a log on Spark, and make the class archive."""
     if find_spec("pyspark") is None:
@@ -109,6 +121,7 @@ STEPS: dict[str, dict[str, Callable[[Path], None]]] = {
         "explained-0": _explain,
         "appended-0": _append_and_read,
         "compacted-0": _compact,
+        "fetched-0": _decode_fetched,
     },
     "spark": {"spark-0": _start_spark},
 }
