@@ -35,7 +35,7 @@ class _Budget:
     def is_over(self) -> bool:
         """Never; reports the progress, up to the end of the reading that runs."""
         self.progress.check()
-        readings = 1 + self.spent // max(self.size, 1)
+        readings = max(-(-self.spent // max(self.size, 1)), 1)
         self.progress(self.name, "reading", self.spent, readings * self.size)
         return False
 
