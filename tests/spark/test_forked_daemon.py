@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,28 +79,30 @@ def listens(pid: int) -> bool:
     return any(line[3] == "0A" and line[9] in inodes for line in lines)
 
 
-def comes_to_listen(pid: int) -> bool:
-    """Does a process listen within a minute? While others open and close sockets, a read of the kernel's list
-    can miss one that is there."""
+def in_time(condition: Callable[[], bool]) -> bool:
+    """Does a condition hold within a minute?"""
     deadline = time.monotonic() + TIMEOUT_S
-    while not listens(pid):
-        if time.monotonic() > deadline:
-            return False
+    while not (holds := condition()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return True
+    return holds
+
+
+def comes_to_listen(pid: int) -> bool:
+    """Does a process listen, within a minute? While others open and close sockets, a read of the kernel's
+    list can miss one that is there."""
+    return in_time(lambda: listens(pid))
 
 
 def gone(pid: int) -> bool:
     """Has a process ended, within a minute?"""
-    deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
+
+    def has_ended() -> bool:
         try:
-            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                return True
+            return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
         except FileNotFoundError:
             return True
-        time.sleep(0.05)
-    return False
+
+    return in_time(has_ended)
 
 
 def test_the_fork_is_the_daemon(tmp_path: Path) -> None:

@@ -155,6 +155,13 @@ class RemoteBroker:
                 described[name] = _answer(future)
         return described
 
+    def _described_or_none(self, name: str) -> Any:
+        """A topic's description, None if the broker does not know it."""
+        try:
+            return self._described([name])[name]
+        except UnknownTopicError:
+            return None
+
     def describe(self, name: str) -> tuple[TopicDescription, list[PartitionDescription]]:
         """A topic and its partitions. Raises UnknownTopicError, BrokerUnreachableError."""
         topic, described = self.topic(name), self._described([name])[name]
@@ -202,7 +209,13 @@ class RemoteBroker:
         if dry_run:
             count = partitions or int(self._default("num.partitions"))
             return TopicChange(topic=name, status="created", partitions=count, config=config)
-        described = _once_known(lambda: self._described([name])[name], name)
+        described = _once(lambda shown: shown is not None, lambda: self._described_or_none(name))
+        if described is None:
+            raise UnknownTopicError(
+                "the topic is created, but the broker does not show it yet",
+                path=name,
+                advice="siltstone topics --describe shows when it does",
+            )
         return TopicChange(
             topic=name,
             status="created",
@@ -289,7 +302,7 @@ class RemoteBroker:
         self._alter(ResourceType.TOPIC, name, new, removals, dry_run=dry_run)
         after = {**{key: text for key, text in before.items() if key not in removals}, **new}
         if not dry_run and after != before:
-            after = _once_changed(lambda: self.own_settings([name])[name], before)
+            after = _once(lambda shown: shown != before, lambda: self.own_settings([name])[name])
         return SettingsChange(topic=name, before=before, after=after)
 
     def alter_broker_settings(
@@ -301,7 +314,7 @@ class RemoteBroker:
         self._alter(ResourceType.BROKER, number, new, removals, dry_run=dry_run)
         after = {**{key: text for key, text in before.items() if key not in removals}, **new}
         if not dry_run and after != before:
-            after = _once_changed(lambda: self._set_at_run_time(number), before)
+            after = _once(lambda shown: shown != before, lambda: self._set_at_run_time(number))
         return SettingsChange(topic=number, before=before, after=after)
 
     def _set_at_run_time(self, number: str) -> dict[str, str]:
@@ -395,26 +408,13 @@ class RemoteBroker:
         return max(target, start)
 
 
-def _once_changed(read: Callable[[], dict[str, str]], before: Mapping[str, str]) -> dict[str, str]:
-    """The settings once they are not those of ``before``: a Kafka shows them a moment after its answer, when
-    its broker has the controller's record. What it shows after ``CHANGED_SECONDS`` otherwise."""
+def _once(holds: Callable[[_Answer], bool], read: Callable[[], _Answer]) -> _Answer:
+    """What is read once it ``holds``, or after ``CHANGED_SECONDS``: a Kafka answers to a change a moment
+    before it shows it, when its broker has the controller's record."""
     deadline = time.monotonic() + CHANGED_SECONDS
-    while (after := read()) == before and time.monotonic() < deadline:
+    while not holds(value := read()) and time.monotonic() < deadline:
         time.sleep(_CHECK_SECONDS)
-    return after
-
-
-def _once_known(describe: Callable[[], Any], name: str) -> Any:
-    """A new topic's description once the broker has it: a Kafka answers that it created a topic a
-    moment before its brokers know it. Raises UnknownTopicError after ``CHANGED_SECONDS``."""
-    deadline = time.monotonic() + CHANGED_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            return describe()
-        except UnknownTopicError:
-            time.sleep(_CHECK_SECONDS)
-    reason = "the topic is created, but the broker does not show it yet"
-    raise UnknownTopicError(reason, path=name, advice="siltstone topics --describe shows when it does")
+    return value
 
 
 def _id_of(described: Any) -> str:

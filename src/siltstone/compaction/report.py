@@ -191,7 +191,7 @@ class LogResult(HasTopicPartition):
     of the cleaned range. ``bytes_before``, ``bytes_after``: of all ``.log`` files of the log.
     ``records_before``, ``records_after``: of the whole log, but of an open one only of the cleaned segments.
     Offsets and records are None if the log was not read. ``segments_before``, ``segments_after``: how many
-    segments it has; ``notes``: what else somebody should know.
+    segments it has; ``notes``: remarks for the user.
 
     ``counts``: of the groups that were swapped in, with the records that retention removed. ``groups``: how
     many segment groups were planned. ``distinct_dirty_keys``: of the dirty section, None if it was not read.

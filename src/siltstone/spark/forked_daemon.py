@@ -11,7 +11,7 @@ this module as Spark's ``spark.python.daemon.module``.
 
 A daemon that Java starts imports everything again, which takes longer than cleaning a gigabyte, and the
 first job would wait for it. The process that Java starts in its place connects to the socket that
-``VARIABLE`` names (in a folder of this user, so that nobody else connects), passes its arguments,
+``VARIABLE`` names (in a folder of this user, so that no other user connects), passes its arguments,
 environment and standard files to the fork, and ends when the fork ends. Without such a socket, or if
 anything fails before the hand-over, it becomes ``spark.daemon`` itself.
 
