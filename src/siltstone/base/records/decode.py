@@ -82,9 +82,13 @@ class DecodeOptions(TypedDict, total=False):
 
 
 class _PlainBatches(NamedTuple):
-    """The decompressed records of the batches ``rows`` of ``batches``: ``data[starts[i]:ends[i]]``."""
+    """The decompressed records of the batches ``rows`` of ``batches``: from byte ``starts[i]`` to byte
+    ``ends[i]`` of the memory at the address ``origin``.
 
-    data: Bytes
+    An address, and no array: numba would compile the kernel once more for memory that cannot be written.
+    """
+
+    origin: int
     starts: Int64
     ends: Int64
     rows: Int64
@@ -108,8 +112,8 @@ def _decode_batches(
     one variant of the kernel for each combination of None. Without ``keys`` (key_start, key_size) it reads a
     record only up to its offset delta, and goes to the next one by the record's size.
     """
-    data, starts, ends, rows, batches = plain
-    count, left_out, keyless, matched, origin = 0, 0, 0, 0, data.ctypes.data
+    origin, starts, ends, rows, batches = plain
+    count, left_out, keyless, matched = 0, 0, 0, 0
     if keys is not None:
         key_start, key_size = keys
     if other_columns is not None:
@@ -177,7 +181,7 @@ def decode_records(
     decoded.
     """
     source = _Source.of(window, batches, None, scratch, **options)
-    columns = empty_columns(source.plain.data, source.records)
+    columns = empty_columns(source.data, source.records)
     is_v2 = batches["magic"] == 2
     if is_v2.all():
         source.decode(columns)
@@ -202,7 +206,7 @@ def decode_record_keys(
     if not (batches["magic"] == 2).all():
         return decode_records(window, batches, scratch, **options)
     source = _Source.of(window, batches, None, scratch, **options)
-    columns = KeyColumns(data=source.plain.data, **empty_arrays(KEY_COLUMNS, source.records))
+    columns = KeyColumns(data=source.data, **empty_arrays(KEY_COLUMNS, source.records))
     source.decode(columns)
     return columns
 
@@ -240,7 +244,7 @@ def decode_chosen_records(
         all_columns = decode_records(window, batches[rows], scratch, **options)
         return _choose_records(all_columns, rows, chosen, options.get("path", ""))
     source = _Source.of(window, batches, rows, scratch, **options)
-    columns = empty_columns(source.plain.data, source.max_chosen_records(chosen))
+    columns = empty_columns(source.data, source.max_chosen_records(chosen))
     count, matched, left_out, keyless = source.decode(columns, chosen)
     columns = select(columns, slice(0, count))
     return ChosenRecords(columns=columns, matched=matched, left_out=left_out, keyless=keyless)
@@ -248,8 +252,10 @@ def decode_chosen_records(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """Decompressed batches, ready for the kernels, and the number of records of each (``counts``)."""
+    """Decompressed batches in ``data``, ready for the kernels, and the number of records of each
+    (``counts``)."""
 
+    data: Bytes
     plain: _PlainBatches
     counts: Int64
     path: str
@@ -275,8 +281,8 @@ class _Source:
         limit = options.get("limit", DEFAULT_DECOMPRESSION_LIMIT)
         refuse_impossible_counts(selected, counts, ends - starts, path, origin, limit)
         rows = np.arange(len(batches)) if rows is None else rows
-        plain = _PlainBatches(data, starts, ends, rows, batches)
-        return cls(plain=plain, counts=counts, path=path, origin=origin)
+        plain = _PlainBatches(data.ctypes.data, starts, ends, rows, batches)
+        return cls(data=data, plain=plain, counts=counts, path=path, origin=origin)
 
     @property
     def records(self) -> int:
@@ -284,14 +290,14 @@ class _Source:
 
     def part(self, start: int, end: int) -> _Source:
         """The batches ``start`` to ``end`` (exclusive), over the same data."""
-        data, starts, ends, rows, batches = self.plain
-        plain = _PlainBatches(data, starts[start:end], ends[start:end], rows[start:end], batches)
+        address, starts, ends, rows, batches = self.plain
+        plain = _PlainBatches(address, starts[start:end], ends[start:end], rows[start:end], batches)
         return replace(self, plain=plain, counts=self.counts[start:end])
 
     def decode_messages(self, columns: RecordColumns) -> None:
         """Fill the columns with the records of message sets."""
-        data, starts, _, rows, batches = self.plain
-        bad, reason = decode_messages(data, starts, self.counts, rows, batches, columns.arrays)
+        _, starts, _, rows, batches = self.plain
+        bad, reason = decode_messages(self.data, starts, self.counts, rows, batches, columns.arrays)
         if reason:
             raise corrupt_batch(batches, rows[bad], LEGACY_REASON[reason], self.path, self.origin)
 
