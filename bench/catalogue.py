@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from siltstone.commands.catalogue import Listing, list_topics
+from siltstone.commands.catalogue import TopicQuery, list_topics
 from siltstone.commands.served import Served, ServeOptions
 
 Result = TypeVar("Result")
@@ -57,7 +57,7 @@ def main(topics: int = 10_000, partitions: int = 10) -> None:
         served = measured("open", lambda: Served(ServeOptions(paths=(path,), is_look=True)))
         with served:
             cataloguer = served.cataloguer
-            measured("names only, first page", lambda: list_topics(cataloguer.outline(), Listing()))
+            measured("names only, first page", lambda: list_topics(cataloguer.outline(), TopicQuery()))
             catalogue = measured("first look", cataloguer.refresh)
             assert catalogue.error is None, catalogue.error
             time.sleep(3)  # directories that were made just now are read again
@@ -68,7 +68,7 @@ def main(topics: int = 10_000, partitions: int = 10) -> None:
                     file.write(b"\0" * 100)
             measured("look again, 100 logs appended to", cataloguer.refresh)
             for sort in ("name", "bytes", "state"):
-                listing = Listing(sort=sort, descending=True, start=topics // 2)
+                listing = TopicQuery(sort=sort, descending=True, start=topics // 2)
                 measured(f"50 rows by {sort}", lambda: list_topics(cataloguer.current, listing))  # noqa: B023
 
 

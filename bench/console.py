@@ -50,7 +50,7 @@ from bench.partition_log import Figure, append, batch_of, open_log
 from bench.readers import POLL_SECONDS, Counts, Readers
 from siltstone.base.collector import collect_less_often, leave_out_of_collections
 from siltstone.commands import disk_contents, transactions
-from siltstone.commands.catalogue import Listing, list_topics
+from siltstone.commands.catalogue import TopicQuery, list_topics
 from siltstone.commands.cluster import cluster_identity
 from siltstone.commands.explain_page import counted
 from siltstone.commands.served import Served, ServeOptions
@@ -262,7 +262,7 @@ def measure_look(options: argparse.Namespace) -> dict[str, object]:
         served.start()
         while not served.catalogue.topics:
             time.sleep(0.005)
-        list_topics(served.catalogue, Listing())
+        list_topics(served.catalogue, TopicQuery())
         first = time.perf_counter() - began, time.process_time() - cpu
         while not served.catalogue.is_complete:
             time.sleep(0.05)

@@ -16,10 +16,10 @@ from siltstone.broker.quotas import QuotaManager
 from siltstone.broker.request_context import (
     CLOSE,
     NO_RESPONSE,
-    Call,
     ConnectionInfo,
     NoResponse,
     RefusedFrameError,
+    RequestContext,
 )
 from siltstone.broker.wire.apis import (
     API_VERSIONS,
@@ -62,10 +62,10 @@ def dispatch(handler: Handler, request: Message = REQUEST, version: int = 5, **h
 
 
 def test_a_handler_gets_the_message_and_where_it_came_from() -> None:
-    seen: list[tuple[Message, Call]] = []
+    seen: list[tuple[Message, RequestContext]] = []
 
-    def handler(broker: object, request: Message, call: Call) -> Message:
-        seen.append((request, call))
+    def handler(broker: object, request: Message, context: RequestContext) -> Message:
+        seen.append((request, context))
         return InitProducerIdResponse(producer_id=1 << 40)
 
     for version in range(6):
@@ -74,7 +74,7 @@ def test_a_handler_gets_the_message_and_where_it_came_from() -> None:
         assert read_response(REQUEST, version, data).producer_id == 1 << 40
         assert seen[-1] == (
             REQUEST,
-            Call(
+            RequestContext(
                 api_key=INIT_PRODUCER_ID,
                 version=version,
                 correlation_id=version - 1,
@@ -85,14 +85,14 @@ def test_a_handler_gets_the_message_and_where_it_came_from() -> None:
 
 
 def failing(error: Exception, *, later: str) -> Handler:
-    def handler(broker: object, request: Message, call: Call) -> Message:
+    def handler(broker: object, request: Message, context: RequestContext) -> Message:
         raise error
 
-    async def handler_later(broker: object, request: Message, call: Call) -> Message:
+    async def handler_later(broker: object, request: Message, context: RequestContext) -> Message:
         await asyncio.sleep(0)
         raise error
 
-    def handler_delayed(broker: object, request: Message, call: Call) -> DelayedResponse:
+    def handler_delayed(broker: object, request: Message, context: RequestContext) -> DelayedResponse:
         delayed = DelayedResponse()
         asyncio.get_running_loop().call_soon(lambda: delayed.complete(error))
         return delayed
@@ -119,7 +119,7 @@ def test_no_answer_is_sent_where_none_is_wanted() -> None:
         async def later() -> NoResponse:
             return what
 
-        return lambda broker, request, call: later() if call.version == 1 else what
+        return lambda broker, request, context: later() if context.version == 1 else what
 
     for version in (0, 1):
         assert dispatch(returning(NO_RESPONSE), version=version) == b""
@@ -131,7 +131,7 @@ def answer(frame: bytes) -> list[Any] | Awaitable[list[Any]]:
     return Dispatcher(Counting(), {INIT_PRODUCER_ID: _never}).answer(bytearray(frame), INFO)  # type: ignore[arg-type]
 
 
-def _never(broker: object, request: Message, call: Call) -> Message:
+def _never(broker: object, request: Message, context: RequestContext) -> Message:
     raise AssertionError("no handler is to be called")
 
 
@@ -155,7 +155,7 @@ def test_what_cannot_be_read_or_is_not_here_closes_the_connection(frame: bytes, 
 
 
 def test_bytes_behind_a_body_are_ignored() -> None:
-    handler = lambda broker, request, call: InitProducerIdResponse(producer_id=9)  # noqa: E731
+    handler = lambda broker, request, context: InitProducerIdResponse(producer_id=9)  # noqa: E731
     dispatcher = Dispatcher(Counting(), {INIT_PRODUCER_ID: handler})  # type: ignore[arg-type]
     parts = dispatcher.answer(bytearray(request_frame(REQUEST, 5)[4:] + b"more"), INFO)
     assert isinstance(parts, list)

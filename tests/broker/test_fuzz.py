@@ -27,7 +27,7 @@ import pytest
 from siltstone.broker.delayed import DelayedResponse
 from siltstone.broker.dispatch import HANDLERS, Dispatcher
 from siltstone.broker.limits import STALLED_SECONDS
-from siltstone.broker.request_context import Call, ConnectionInfo, RefusedFrameError
+from siltstone.broker.request_context import ConnectionInfo, RefusedFrameError, RequestContext
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.apis import (
     ALTER_CONFIGS,
@@ -72,8 +72,8 @@ def properties(tmp_path: Path) -> Path:
     return path
 
 
-def answer_nothing(broker: Broker, request: Message, call: Call) -> Message:
-    return APIS[call.api_key].response()
+def answer_nothing(broker: Broker, request: Message, context: RequestContext) -> Message:
+    return APIS[context.api_key].response()
 
 
 class AtOnce(Executor):

@@ -24,7 +24,7 @@ from siltstone.broker.quotas import (
     Rate,
     TokenBucket,
 )
-from siltstone.broker.request_context import Activity, Call, ConnectionInfo, ResponsePart
+from siltstone.broker.request_context import Activity, ConnectionInfo, RequestContext, ResponsePart
 from siltstone.broker.server import DELAYED_MAX
 from siltstone.runtime.quotas import Quotas
 from tests.broker.test_connection import echo, frame
@@ -33,9 +33,11 @@ from tests.support.turned_loop import LISTENER, TurnedLoop
 DEFAULT = None
 
 
-def call_of(client_id: str | None, version: int = 7) -> Call:
+def call_of(client_id: str | None, version: int = 7) -> RequestContext:
     connection = ConnectionInfo(number=1, listener=LISTENER, peer="192.0.2.1", activity=Activity())
-    return Call(api_key=0, version=version, correlation_id=1, client_id=client_id, connection=connection)
+    return RequestContext(
+        api_key=0, version=version, correlation_id=1, client_id=client_id, connection=connection
+    )
 
 
 class Limited:
@@ -220,9 +222,9 @@ def test_the_time_fits_into_an_answer() -> None:
 
 
 def test_the_longest_time_counts_and_is_set_on_the_connection() -> None:
-    limited, call = Limited({}), call_of("a")
-    assert limited.manager.throttle(call, {PRODUCE: 5, REQUEST: 7}) == 7
-    assert call.connection.activity.throttle_ms == 7
+    limited, context = Limited({}), call_of("a")
+    assert limited.manager.throttle(context, {PRODUCE: 5, REQUEST: 7}) == 7
+    assert context.connection.activity.throttle_ms == 7
     totals = limited.manager.totals
     assert (totals[REQUEST].times, totals[REQUEST].milliseconds, totals[PRODUCE].times) == (1, 7, 0)
     other = call_of("b")

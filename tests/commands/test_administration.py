@@ -19,7 +19,7 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.commands import administration as admin
-from siltstone.commands.catalogue import Listing, list_topics
+from siltstone.commands.catalogue import TopicQuery, list_topics
 from siltstone.commands.changes import Actor
 from siltstone.commands.erasing import ErasureRequest
 from siltstone.commands.explaining import outcome_words
@@ -225,7 +225,7 @@ def test_the_catalogue_sorts_filters_and_pages(served: Served) -> None:
     assert catalogue.error is None
 
     def names(**listing: object) -> list[str]:
-        return [row.name for row in list_topics(catalogue, Listing(**listing)).rows]  # type: ignore[arg-type]
+        return [row.name for row in list_topics(catalogue, TopicQuery(**listing)).rows]  # type: ignore[arg-type]
 
     assert names() == ["a", "b", "users"]
     assert names(descending=True) == ["users", "b", "a"]
@@ -234,9 +234,9 @@ def test_the_catalogue_sorts_filters_and_pages(served: Served) -> None:
     assert names(policy="compact") == ["users"]
     assert names(contains="s") == ["users"]
     assert names(state="skipped") == ["a", "b"]
-    page = list_topics(catalogue, Listing(count=2))
+    page = list_topics(catalogue, TopicQuery(count=2))
     assert (page.total, page.next_start) == (3, 2)
-    assert list_topics(catalogue, Listing(start=2, count=2)).next_start is None
+    assert list_topics(catalogue, TopicQuery(start=2, count=2)).next_start is None
     row = catalogue.topic("a")
     assert (row.retention_ms, row.partitions, row.policy, row.records) == (5, 3, "delete", 1)
     assert row.bytes > 100
@@ -244,4 +244,4 @@ def test_the_catalogue_sorts_filters_and_pages(served: Served) -> None:
     assert [each.topic_partition.partition for each in catalogue.partitions_of("users")] == [0, 1]
     for bad in ({"sort": "x"}, {"state": "x"}, {"count": 0}, {"count": 501}, {"start": -1}):
         with pytest.raises(UsageError):
-            list_topics(catalogue, Listing(**bad))  # type: ignore[arg-type]
+            list_topics(catalogue, TopicQuery(**bad))  # type: ignore[arg-type]

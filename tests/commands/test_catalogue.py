@@ -12,7 +12,7 @@ from siltstone.base import files
 from siltstone.base.clock import ManualClock
 from siltstone.base.errors import UnknownTopicError
 from siltstone.commands import catalogue as module
-from siltstone.commands.catalogue import Listing, list_topics
+from siltstone.commands.catalogue import TopicQuery, list_topics
 from siltstone.commands.counting import RecordTotals, SegmentCounter
 from siltstone.commands.served import SNAPSHOT_MS, Served, ServeOptions
 from siltstone.log.names import TopicPartition
@@ -50,7 +50,7 @@ def counts(served: Served) -> dict[str, int | None]:
     served.cataloguer.refresh()
     while not served.catalogue.figures.is_complete:
         served.cataloguer.refresh_figures()
-    return {row.name: row.records for row in list_topics(served.catalogue, Listing()).rows}
+    return {row.name: row.records for row in list_topics(served.catalogue, TopicQuery()).rows}
 
 
 def test_records_are_counted_exactly_also_after_a_cleaning_and_in_look_mode(served: Served) -> None:
@@ -64,7 +64,7 @@ def test_records_are_counted_exactly_also_after_a_cleaning_and_in_look_mode(serv
         assert counts(other) == counts(served)
     (row,) = [row for row in served.catalogue.partitions_of("plain") if row.topic_partition.partition == 1]
     assert row.records == 5
-    by_records = Listing(sort="records", descending=True)
+    by_records = TopicQuery(sort="records", descending=True)
     assert [row.name for row in list_topics(served.catalogue, by_records).rows] == ["plain", "users", "empty"]
 
 
@@ -73,7 +73,7 @@ def test_a_log_is_unknown_until_it_was_counted_and_then_counted_once(
 ) -> None:
     monkeypatch.setattr("siltstone.commands.served.FIGURES_SECONDS", 0.0)
     served.cataloguer.refresh()  # one segment
-    found = [row.records for row in list_topics(served.catalogue, Listing()).rows]
+    found = [row.records for row in list_topics(served.catalogue, TopicQuery()).rows]
     assert found[0] == 0 and None in found and not served.catalogue.figures.is_complete
     columns = served.catalogue.topic_columns
     while not served.catalogue.figures.is_complete:
@@ -127,7 +127,7 @@ def test_a_log_whose_row_is_the_same_is_not_read_again(served: Served) -> None:
 
 def test_savings_are_in_the_lists(served: Served) -> None:
     assert counts(served)["users"] == 6
-    rows = {row.name: row for row in list_topics(served.catalogue, Listing()).rows}
+    rows = {row.name: row for row in list_topics(served.catalogue, TopicQuery()).rows}
     assert {row.saved_bytes_7d for row in rows.values()} == {0}
     (result,) = [each for each in served.opened_cleaner().clean_once() if each.topic == "users"]
     served.cataloguer.refresh()

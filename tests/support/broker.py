@@ -16,7 +16,7 @@ from siltstone.base.clock import Clock, ManualClock
 from siltstone.base.errors import NotAllowedError, StorageError
 from siltstone.base.files import FileSlice
 from siltstone.base.records.layout import Bytes
-from siltstone.broker.request_context import Call, ConnectionInfo, ListenerAddress
+from siltstone.broker.request_context import ConnectionInfo, ListenerAddress, RequestContext
 from siltstone.broker.store import Broker
 from siltstone.commands.changes import ChangeLog
 from siltstone.commands.served import Served
@@ -129,11 +129,13 @@ def served(path: Path, *more: Path, config: Mapping[str, str] | None = None) -> 
             manager.close()
 
 
-def call_of(version: int, client_id: str | None = "test") -> Call:
+def call_of(version: int, client_id: str | None = "test") -> RequestContext:
     """The circumstances of a request."""
     listener = ListenerAddress(name="PLAINTEXT", host="localhost", port=9092)
     connection = ConnectionInfo(number=1, listener=listener, peer="127.0.0.1:5000")
-    return Call(api_key=0, version=version, correlation_id=7, client_id=client_id, connection=connection)
+    return RequestContext(
+        api_key=0, version=version, correlation_id=7, client_id=client_id, connection=connection
+    )
 
 
 def frame(batch: Bytes) -> memoryview:

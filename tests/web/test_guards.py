@@ -26,6 +26,7 @@ from siltstone.commands.changes import CHANGES_FILE, RESTART, ChangeLog
 from siltstone.commands.jobs import Progress
 from siltstone.commands.served import Served
 from siltstone.web import site
+from siltstone.web.dependencies import CurrentActor, CurrentServed
 from siltstone.web.guards import (
     ADMIN,
     EDITOR,
@@ -37,7 +38,6 @@ from siltstone.web.guards import (
     is_of_job,
     is_question,
 )
-from siltstone.web.here import CurrentActor, Here
 from siltstone.web.identity import Identity, Role, Users
 from siltstone.web.running import rules_of
 from tests.web.conftest import client_of
@@ -142,17 +142,17 @@ _router = APIRouter()
 
 
 @_router.post("/probe/topics/{name}", dependencies=[ADMIN])
-def _create(name: str, served: Here, by: CurrentActor) -> str:
+def _create(name: str, served: CurrentServed, by: CurrentActor) -> str:
     return administration.create_topic(served, by, name, 1, {}).status
 
 
 @_router.delete("/probe/topics/{name}", dependencies=[ADMIN])
-def _delete(name: str, served: Here, by: CurrentActor) -> str:
+def _delete(name: str, served: CurrentServed, by: CurrentActor) -> str:
     return administration.delete_topic(served, by, name).status
 
 
 @_router.put("/probe/topics/{name}", dependencies=[EDITOR])
-def _alter(name: str, served: Here, by: CurrentActor) -> str:
+def _alter(name: str, served: CurrentServed, by: CurrentActor) -> str:
     administration.alter_settings(served, by, name, {"retention.ms": "1"})
     return "altered"
 

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from siltstone.base.errors import SiltstoneError, StorageError
 from siltstone.commands import administration, server_metrics
-from siltstone.commands.catalogue import Listing, list_topics
+from siltstone.commands.catalogue import TopicQuery, list_topics
 from siltstone.commands.changes import Actor
 from siltstone.commands.metrics import MetricFamily
 from siltstone.commands.served import Served, ServeOptions
@@ -43,7 +43,7 @@ def test_readiness_follows_the_catalogue(open_served: Callable[..., Served], ser
     client = client_of(looking)
     assert client.get("/readyz").status_code == 503
     outline = looking.cataloguer.outline()
-    (row,) = list_topics(outline, Listing()).rows
+    (row,) = list_topics(outline, TopicQuery()).rows
     assert (row.name, row.partitions, row.state, row.reason) == ("users", 2, "skipped", NOT_READ)
     assert client.get("/readyz").status_code == 503
     looking.cataloguer.refresh()

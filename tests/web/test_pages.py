@@ -190,7 +190,7 @@ def test_a_topics_page_of_many_segments_is_not_kept(
     served: Served, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("siltstone.web.pages.topic_tabs.SEGMENTS_KEPT", 0)
-    monkeypatch.setattr("siltstone.web.pages.topic_tabs.kept_response", None)
+    monkeypatch.setattr("siltstone.web.pages.topic_tabs.cached_response", None)
     first = client.get("/ui/topics/users")
     again = client.get("/ui/topics/users", headers={"If-None-Match": first.headers["etag"]})
     assert (first.status_code, again.status_code) == (200, 304)

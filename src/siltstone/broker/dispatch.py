@@ -45,10 +45,10 @@ from siltstone.broker.request_context import (
     CLIENT_ID_MAX,
     CLOSE,
     NO_RESPONSE,
-    Call,
     ConnectionInfo,
     NoResponse,
     RefusedFrameError,
+    RequestContext,
     ResponsePart,
 )
 from siltstone.broker.store import Broker
@@ -61,7 +61,7 @@ from siltstone.broker.wire.headers import RequestHeader, read_header, response_h
 from siltstone.broker.wire.messages.fetch import FetchResponse
 
 Handler: TypeAlias = Callable[
-    [Broker, Any, Call], "Message | NoResponse | DelayedResponse | Awaitable[Message | NoResponse]"
+    [Broker, Any, RequestContext], "Message | NoResponse | DelayedResponse | Awaitable[Message | NoResponse]"
 ]
 """Answers the requests of one API. It runs in the loop's thread: one that is slow or reads a disk is a
 coroutine that awaits ``broker.in_pool``. Fetch returns a ``DelayedResponse``."""
@@ -159,7 +159,7 @@ class Dispatcher:
         activity.bytes_in += size + _PREFIX.size
         if client_id != activity.client_id:
             activity.client_id = None if client_id is None else client_id[:CLIENT_ID_MAX]
-        call = Call(
+        context = RequestContext(
             api_key=header.api_key,
             version=header.api_version,
             correlation_id=header.correlation_id,
@@ -167,17 +167,17 @@ class Dispatcher:
             connection=connection,
         )
         if request is None:
-            return self._pieces(route, call, size, 0, versions.unsupported())
+            return self._pieces(route, context, size, 0, versions.unsupported())
         try:
-            response = route.handler(self._broker, request, call)
+            response = route.handler(self._broker, request, context)
         except Exception as error:
-            response = self._failure(route, call, error)
+            response = self._failure(route, context, error)
         if isinstance(response, (Message, NoResponse)):
-            return self._answer(route, call, size, response)
+            return self._answer(route, context, size, response)
         if isinstance(response, DelayedResponse):
-            response.encode = partial(self._answer_delayed, route, call, size)
+            response.encode = partial(self._answer_delayed, route, context, size)
             return response
-        return self._answer_later(route, call, size, response)
+        return self._answer_later(route, context, size, response)
 
     def _route(self, header: RequestHeader) -> _Route:
         """The route of a request. Raises RefusedFrameError for an unknown API or version."""
@@ -190,81 +190,81 @@ class Dispatcher:
         return route
 
     async def _answer_later(
-        self, route: _Route, call: Call, size: int, later: Awaitable[Message | NoResponse]
+        self, route: _Route, context: RequestContext, size: int, later: Awaitable[Message | NoResponse]
     ) -> list[ResponsePart]:
         try:
             response: Message | NoResponse | Exception = await later
         except Exception as error:
             response = error
-        return self._answer_delayed(route, call, size, response)
+        return self._answer_delayed(route, context, size, response)
 
     def _answer_delayed(
-        self, route: _Route, call: Call, size: int, outcome: Message | NoResponse | Exception
+        self, route: _Route, context: RequestContext, size: int, outcome: Message | NoResponse | Exception
     ) -> list[ResponsePart]:
         """As ``_answer``, also for the error that a handler has raised later."""
         if isinstance(outcome, Exception):
-            outcome = self._failure(route, call, outcome)
-        return self._answer(route, call, size, outcome)
+            outcome = self._failure(route, context, outcome)
+        return self._answer(route, context, size, outcome)
 
     def _answer(
-        self, route: _Route, call: Call, size: int, response: Message | NoResponse
+        self, route: _Route, context: RequestContext, size: int, response: Message | NoResponse
     ) -> list[ResponsePart]:
         """The parts of the response to a frame of ``size`` bytes. Raises RefusedFrameError."""
         # Fetch throttles by itself: it leaves the records out of the response of a client that is throttled.
         if self._quotas.is_set and route.api.key != apis.FETCH:
-            response = self._throttled(route.api.key, call, size, response)
+            response = self._throttled(route.api.key, context, size, response)
         if isinstance(response, Message):
-            return self._pieces(route, call, size, call.version, response)
-        self._count(route.counts, call, size, 0)
+            return self._pieces(route, context, size, context.version, response)
+        self._count(route.counts, context, size, 0)
         if response is CLOSE:
             raise RefusedFrameError(f"{route.api.name} failed, and no response can say so")
         assert response is NO_RESPONSE
         return []
 
-    def _throttled(self, key: int, call: Call, size: int, response: Message | NoResponse) -> Any:
+    def _throttled(self, key: int, context: RequestContext, size: int, response: Message | NoResponse) -> Any:
         """The response, with the time for which the client is throttled."""
         throttle_ms_by_kind = {quotas.REQUEST: 0}
         if key == apis.PRODUCE:
-            throttle_ms_by_kind[quotas.PRODUCE] = self._quotas.record(quotas.PRODUCE, call, size)
+            throttle_ms_by_kind[quotas.PRODUCE] = self._quotas.record(quotas.PRODUCE, context, size)
         if isinstance(response, NoResponse):
-            self._quotas.throttle(call, throttle_ms_by_kind)
+            self._quotas.throttle(context, throttle_ms_by_kind)
             return response
-        throttle_ms_by_kind[quotas.REQUEST] = self._quotas.used(call, call.seconds)
+        throttle_ms_by_kind[quotas.REQUEST] = self._quotas.used(context, context.seconds)
         throttle_ms_by_kind[quotas.MUTATION] = getattr(response, "throttle_time_ms", 0)
-        throttle_ms = self._quotas.throttle(call, throttle_ms_by_kind)
+        throttle_ms = self._quotas.throttle(context, throttle_ms_by_kind)
         # DescribeQuorum's response has no place for it.
         has_place = throttle_ms and "throttle_time_ms" in response.__struct_fields__
         return structs.replace(response, throttle_time_ms=throttle_ms) if has_place else response
 
-    def _failure(self, route: _Route, call: Call, error: Exception) -> Message | NoResponse:
+    def _failure(self, route: _Route, context: RequestContext, error: Exception) -> Message | NoResponse:
         """The response if a handler has raised: its ``error_code`` is that of the error. If the response of
         the API has no such field, CLOSE."""
         api, code = route.api, code_of(error)
         if code == Code.UNKNOWN_SERVER_ERROR:
-            who = f"{call.client_id!r:.256} at {call.connection.peer}"
-            _logger.error("%s version %d of %s failed", api.name, call.version, who)
+            who = f"{context.client_id!r:.256} at {context.connection.peer}"
+            _logger.error("%s version %d of %s failed", api.name, context.version, who)
         if "error_code" not in api.response.__struct_fields__:
             self._counts.refused(api.key, (code,))
             return CLOSE
         return api.response(error_code=code)
 
     def _pieces(
-        self, route: _Route, call: Call, frame_bytes: int, version: int, message: Message
+        self, route: _Route, context: RequestContext, frame_bytes: int, version: int, message: Message
     ) -> list[ResponsePart]:
-        head = response_header(route.api.key, version, call.correlation_id)
+        head = response_header(route.api.key, version, context.correlation_id)
         parts = codec.write(message, version)
         size = len(head) + sum(map(len, parts))
         parts[0] = _PREFIX.pack(size) + head + parts[0]  # type: ignore[operator]
         if route.note is not None:
             route.note(message)
-        self._count(route.counts, call, frame_bytes, size)
-        call.connection.activity.unsent += 1
+        self._count(route.counts, context, frame_bytes, size)
+        context.connection.activity.unsent += 1
         return parts  # type: ignore[return-value]
 
     @staticmethod
-    def _count(counts: ApiCounts, call: Call, frame_bytes: int, response_bytes: int) -> None:
+    def _count(counts: ApiCounts, context: RequestContext, frame_bytes: int, response_bytes: int) -> None:
         """Count a request that is answered now."""
-        activity, now = call.connection.activity, time.perf_counter()
+        activity, now = context.connection.activity, time.perf_counter()
         seconds = now - activity.asked_at
         counts.answered(frame_bytes, response_bytes, seconds)
         counts.note_phases(activity, seconds, now)

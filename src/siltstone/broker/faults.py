@@ -25,7 +25,7 @@ from msgspec import structs
 from siltstone.base.errors import UsageError
 from siltstone.broker.dispatch import Handler
 from siltstone.broker.errors import Code
-from siltstone.broker.request_context import CLOSE, Call, NoResponse
+from siltstone.broker.request_context import CLOSE, NoResponse, RequestContext
 from siltstone.broker.store import Broker
 from siltstone.broker.wire import apis
 from siltstone.broker.wire.apis import APIS
@@ -110,37 +110,37 @@ class Faults:
         return {key: self._around(key, handler) for key, handler in handlers.items()}
 
     def _around(self, key: int, handler: Handler) -> Handler:
-        def handle(broker: Broker, request: Any, call: Call) -> Any:
+        def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
             due = self._due.get(key)
             if not due:
-                return handler(broker, request, call)
-            return self._meet(due.popleft(), handler, broker, request, call)
+                return handler(broker, request, context)
+            return self._meet(due.popleft(), handler, broker, request, context)
 
         return handle
 
     async def _meet(
-        self, fault: InjectedFault, handler: Handler, broker: Broker, request: Any, call: Call
+        self, fault: InjectedFault, handler: Handler, broker: Broker, request: Any, context: RequestContext
     ) -> Any:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._has_ended.wait(), fault.delay_s)
             return CLOSE
-        return await _carried_out(fault, handler, broker, request, call)
+        return await _carried_out(fault, handler, broker, request, context)
 
 
 async def _carried_out(
-    fault: InjectedFault, handler: Handler, broker: Broker, request: Any, call: Call
+    fault: InjectedFault, handler: Handler, broker: Broker, request: Any, context: RequestContext
 ) -> Any:
     response: Any = None
-    if fault.after or (fault.code is None and not fault.cuts) or call.api_key in _CALLED_FOR_ERRORS:
-        response = handler(broker, request, call)
+    if fault.after or (fault.code is None and not fault.cuts) or context.api_key in _CALLED_FOR_ERRORS:
+        response = handler(broker, request, context)
         response = await response if inspect.isawaitable(response) else response
     if fault.cuts:
         return CLOSE
     if fault.code is None or isinstance(response, NoResponse):
         return response
-    if call.api_key in _ERROR_RESPONSES:
-        return _ERROR_RESPONSES[call.api_key](request, response, fault.code)
-    return APIS[call.api_key].response(error_code=fault.code)
+    if context.api_key in _ERROR_RESPONSES:
+        return _ERROR_RESPONSES[context.api_key](request, response, fault.code)
+    return APIS[context.api_key].response(error_code=fault.code)
 
 
 def code_named(code: int | str) -> int:

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from siltstone.base.config import Config
-from siltstone.broker.request_context import Call
+from siltstone.broker.request_context import RequestContext
 from siltstone.runtime.quotas import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
@@ -245,51 +245,51 @@ class QuotaManager:
 
     # Clients
 
-    def bound_of(self, kind: str, call: Call) -> float | None:
+    def bound_of(self, kind: str, context: RequestContext) -> float | None:
         """A client's bound of a kind; None: no limit."""
-        quota = self._table.of_client(kind, ANONYMOUS, call.client_id or "")
+        quota = self._table.of_client(kind, ANONYMOUS, context.client_id or "")
         return None if quota is None else quota.bound
 
-    def record(self, kind: str, call: Call, amount: float) -> int:
+    def record(self, kind: str, context: RequestContext, amount: float) -> int:
         """A client has taken an amount: for how many ms is it to be throttled? 0: not at all."""
-        quota = self._table.of_client(kind, ANONYMOUS, call.client_id or "")
+        quota = self._table.of_client(kind, ANONYMOUS, context.client_id or "")
         return 0 if quota is None else self._record(kind, quota, amount)
 
-    def used(self, call: Call, seconds: float) -> int:
+    def used(self, context: RequestContext, seconds: float) -> int:
         """A request has taken a thread for so long: for how many ms is its client to be throttled?"""
-        return self.record(REQUEST, call, 100 * seconds)
+        return self.record(REQUEST, context, 100 * seconds)
 
-    def give_back(self, kind: str, call: Call, amount: float) -> None:
+    def give_back(self, kind: str, context: RequestContext, amount: float) -> None:
         """Subtract an amount that was recorded and then not used."""
-        quota = self._table.of_client(kind, ANONYMOUS, call.client_id or "")
+        quota = self._table.of_client(kind, ANONYMOUS, context.client_id or "")
         if quota is not None:
             with self._lock:
                 meter = self._meter(kind, quota.group)
                 if isinstance(meter, Rate):
                     meter.record(-amount, self._now() * 1000)
 
-    def fetched_bytes_max(self, call: Call) -> int | None:
+    def fetched_bytes_max(self, context: RequestContext) -> int | None:
         """The most bytes that a response to Fetch may have, so that a client within its quota is not
         throttled for one response alone; None: no limit."""
-        bound = self.bound_of(FETCH, call)
+        bound = self.bound_of(FETCH, context)
         if bound is None:
             return None
         windows = self._windows
         return int(min(bound * (windows.samples - 1) * windows.window_ms / 1000, THROTTLE_MS_MAX))
 
-    def mutations(self, call: Call, strict_from: int) -> MutationQuota:
+    def mutations(self, context: RequestContext, strict_from: int) -> MutationQuota:
         """The quota for the mutations of one request. ``strict_from``: the first version of its API whose
         clients know that they may be refused; others are only throttled."""
-        quota = self._table.of_client(MUTATION, ANONYMOUS, call.client_id or "")
-        return MutationQuota(self, quota, is_strict=call.version >= strict_from)
+        quota = self._table.of_client(MUTATION, ANONYMOUS, context.client_id or "")
+        return MutationQuota(self, quota, is_strict=context.version >= strict_from)
 
-    def throttle(self, call: Call, throttle_ms_by_kind: Mapping[str, int]) -> int:
+    def throttle(self, context: RequestContext, throttle_ms_by_kind: Mapping[str, int]) -> int:
         """Throttle a client for the longest of these times, by kind, once its request is answered: that
         time in ms."""
         kind = max(throttle_ms_by_kind, key=throttle_ms_by_kind.__getitem__)
         throttle_ms = throttle_ms_by_kind[kind]
         if throttle_ms:
-            call.connection.activity.throttle_ms = throttle_ms
+            context.connection.activity.throttle_ms = throttle_ms
             self.throttled(kind, throttle_ms)
         return throttle_ms
 

@@ -89,7 +89,7 @@ class ConnectionInfo:
     activity: Activity = field(default_factory=Activity, compare=False, repr=False)
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     """The header of a request, and the connection that it came from (Kafka's ``RequestContext``).
 
     It is a msgspec struct because one is made for each request: a frozen dataclass takes half a microsecond

@@ -38,7 +38,7 @@ from siltstone.log.validation import validate_and_assign
 from siltstone.runtime.producing import NewRecord, batch_of
 
 if TYPE_CHECKING:
-    from siltstone.broker.request_context import Call
+    from siltstone.broker.request_context import RequestContext
 
 THREADS = 4
 """Threads of the pool (Kafka's ``num.io.threads``). Compiled kernels and system calls release the
@@ -130,9 +130,9 @@ class Broker(Closing):
         """The id of a topic (16 bytes); ``ZERO_ID`` for a topic without an id and for an unknown topic."""
         return self.manager.topics.ids.get(name, ZERO_ID)
 
-    def host_and_port(self, call: Call) -> tuple[str, int]:
+    def host_and_port(self, context: RequestContext) -> tuple[str, int]:
         """The advertised address of the listener that the request came through."""
-        listener = call.connection.listener
+        listener = context.connection.listener
         return listener.host, listener.port
 
     def producer_id_at_hand(self) -> int | None:

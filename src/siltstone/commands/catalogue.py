@@ -493,7 +493,7 @@ def is_internal(topic: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class TopicQuery:
     """Which topics of a list, in which order: those whose name has ``contains``, whatever its case, with
     this ``policy`` ("compact", "compact,delete") and ``state``; ``count`` rows from row ``start``."""
 
@@ -523,7 +523,7 @@ SORTS = (
 """The columns by which a list of topics may be sorted."""
 
 
-def list_topics(catalogue: Catalogue, listing: Listing) -> TopicPage:
+def list_topics(catalogue: Catalogue, listing: TopicQuery) -> TopicPage:
     """A page of topics. Raises UsageError for a column, a state or a page that does not exist."""
     if listing.sort not in SORTS:
         advice = f"pass {', '.join(SORTS)}"
@@ -546,7 +546,7 @@ def list_topics(catalogue: Catalogue, listing: Listing) -> TopicPage:
     )
 
 
-def _matching_rows(catalogue: Catalogue, listing: Listing) -> Numbers:
+def _matching_rows(catalogue: Catalogue, listing: TopicQuery) -> Numbers:
     chosen = np.ones(len(catalogue.names), bool)
     if listing.contains:
         has_text = np.zeros(len(chosen), bool)

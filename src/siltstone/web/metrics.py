@@ -11,8 +11,8 @@ from starlette.responses import Response, StreamingResponse
 
 from siltstone.commands.metrics import Histogram, Sample, metrics_page
 from siltstone.commands.server_metrics import log_metrics, server_samples
+from siltstone.web.dependencies import CurrentServed
 from siltstone.web.guards import VIEWER
-from siltstone.web.here import Here
 
 OPENMETRICS = "application/openmetrics-text"
 REQUESTS, SECONDS = "siltstone_http_requests_total", "siltstone_http_request_seconds"
@@ -53,7 +53,7 @@ class RequestCounts:
 
 
 @router.get("/metrics", dependencies=[VIEWER], response_class=StreamingResponse)
-def metrics(request: Request, served: Here, partitions: Literal["", "all"] = "") -> Response:
+def metrics(request: Request, served: CurrentServed, partitions: Literal["", "all"] = "") -> Response:
     """All metrics of this process. With more than 20,000 partitions, metrics of partitions are summed by
     topic, unless ``partitions=all``."""
     samples = server_samples(served) + request.app.state.counts.samples()

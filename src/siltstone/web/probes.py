@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
-from siltstone.web.here import Here
+from siltstone.web.dependencies import CurrentServed
 
 router = APIRouter()
 
@@ -17,7 +17,7 @@ async def healthz() -> dict[str, str]:
 
 
 @router.get("/readyz")
-async def readyz(served: Here) -> Response:
+async def readyz(served: CurrentServed) -> Response:
     """200 when the catalogue was read and a directory is in service, else 503 with the reason."""
     reason = served.unready_reason()
     body = {"status": "ready"} if reason is None else {"status": "not ready", "reason": reason}

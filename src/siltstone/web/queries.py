@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.commands.browsing import PAGE_RECORDS, PAGE_RECORDS_MAX, RecordQuery
-from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, Listing
+from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, TopicQuery
 from siltstone.commands.decoding import Decoding, check_decoding
 
 _DIGITS = re.compile(r"-?[0-9]+(\.0+)?")
@@ -88,9 +88,9 @@ class TopicParameters(BaseModel):
     start: IntText = Field(default=0, ge=0)
     count: IntText = Field(default=PAGE_ROWS, ge=1, le=PAGE_MAX)
 
-    def listing(self) -> Listing:
+    def listing(self) -> TopicQuery:
         """As the catalogue takes it."""
-        return Listing(
+        return TopicQuery(
             sort=self.sort,
             descending=self.descending,
             contains=self.contains,

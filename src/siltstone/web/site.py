@@ -2,7 +2,7 @@
 
 Each route of a router names the role that it needs (``guards.VIEWER`` …) as a dependency; ``build_site``
 fails for a route without one. Routes are plain functions (``def``), which run in a pool of threads. Their
-parameter ``served: Here`` (``web.here``) has the log directories of the server.
+parameter ``served: CurrentServed`` (``web.dependencies``) has the log directories of the server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from siltstone.web.metrics import RequestCounts
 from siltstone.web.metrics import router as metrics
 from siltstone.web.openapi import router as openapi
 from siltstone.web.pages import router as pages
-from siltstone.web.pages.kept import KeptPages
+from siltstone.web.pages.cached_pages import CachedPages
 from siltstone.web.pages.rendering import error_page
 from siltstone.web.probes import router as probes
 from siltstone.web.rest.confluent import router as confluent
@@ -53,7 +53,7 @@ def build_site(served: Served, rules: Rules, tails: Tails | None = None) -> ASGI
     ``tails``: the open streams of records, which the caller ends when it stops the server."""
     app = FastAPI(title="Siltstone", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.served, app.state.counts, app.state.latest = served, RequestCounts(), LatestViews()
-    app.state.rules, app.state.kept_pages = rules, KeptPages()
+    app.state.rules, app.state.cached_pages = rules, CachedPages()
     app.state.tails, app.state.reads = tails or Tails(), ReadSlots()
     errors.install(app, error_page)
     for router in ROUTERS:

@@ -16,7 +16,7 @@ from siltstone.broker.handlers.fetch import fetch
 from siltstone.broker.handlers.metadata import metadata
 from siltstone.broker.handlers.quotas import alter_client_quotas, describe_client_quotas
 from siltstone.broker.handlers.topics import create_topics, delete_topics
-from siltstone.broker.request_context import Call
+from siltstone.broker.request_context import RequestContext
 from siltstone.broker.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     EntityData,
@@ -96,17 +96,17 @@ def produce_request(acks: int = 1) -> ProduceRequest:
     return ProduceRequest(acks=acks, topic_data=(TopicProduceData(name="t", partition_data=data),))
 
 
-def produced(broker: ServedBroker, version: int, acks: int = 1) -> tuple[Call, Any]:
+def produced(broker: ServedBroker, version: int, acks: int = 1) -> tuple[RequestContext, Any]:
     """The call with what its connection was told, and the answer, None without one."""
-    call, request = call_of(version), produce_request(acks)
+    context, request = call_of(version), produce_request(acks)
     frame = bytearray(request_frame(request, version)[4:])
-    found = Dispatcher(broker.broker).answer(frame, call.connection)
+    found = Dispatcher(broker.broker).answer(frame, context.connection)
 
     async def finish() -> Any:
         return await found if inspect.isawaitable(found) else found
 
     data = b"".join(map(bytes, broker.loop.run_until_complete(finish())))[4:]
-    return call, read_response(request, version, data) if data else None
+    return context, read_response(request, version, data) if data else None
 
 
 @pytest.mark.parametrize("version", range(3, 13))
@@ -115,24 +115,24 @@ def test_a_producer_gets_its_throttle_time(broker: ServedBroker, version: int) -
     size = len(request_frame(produce_request(), version)) - 4
     bound = size // 100
     alter(broker, entry("producer_byte_rate", bound, client_id="test"))
-    call, answer = produced(broker, version)
+    context, answer = produced(broker, version)
     assert abs(answer.throttle_time_ms - (size / 10 - bound) / bound * 10_000) <= 1
-    assert call.connection.activity.throttle_ms == answer.throttle_time_ms
+    assert context.connection.activity.throttle_ms == answer.throttle_time_ms
     assert answer.responses[0].partition_responses[0].error_code == 0
 
 
 def test_a_producer_without_an_answer_is_throttled_all_the_same(broker: ServedBroker) -> None:
     broker.log("t")
     alter(broker, entry("producer_byte_rate", 1.0, client_id="test"))
-    call, answer = produced(broker, 9, acks=0)
-    assert answer is None and call.connection.activity.throttle_ms > 10_000
+    context, answer = produced(broker, 9, acks=0)
+    assert answer is None and context.connection.activity.throttle_ms > 10_000
 
 
 def test_other_clients_are_told_nothing(broker: ServedBroker) -> None:
     broker.log("t")
     alter(broker, entry("producer_byte_rate", 1.0, client_id="other"))
-    call, answer = produced(broker, 9)
-    assert answer.throttle_time_ms == call.connection.activity.throttle_ms == 0
+    context, answer = produced(broker, 9)
+    assert answer.throttle_time_ms == context.connection.activity.throttle_ms == 0
 
 
 def fetch_request(**session: int) -> FetchRequest:
@@ -180,19 +180,19 @@ def test_a_consumer_is_given_no_more_than_its_quota_of_ten_seconds(broker: Serve
 
 
 def test_a_wait_for_records_is_no_time_of_a_request() -> None:
-    call = call_of(12)
-    call.connection.activity.asked_at = time.perf_counter() - 3_600
-    assert call.seconds >= 3_600
-    call.connection.activity.parked_seconds = 3_600.0
-    assert call.seconds < 60
+    context = call_of(12)
+    context.connection.activity.asked_at = time.perf_counter() - 3_600
+    assert context.seconds >= 3_600
+    context.connection.activity.parked_seconds = 3_600.0
+    assert context.seconds < 60
 
 
 def test_a_fetch_notes_how_long_it_was_parked(broker: ServedBroker) -> None:
     broker.log("t")
-    call = call_of(12)
-    waiting = fetch(broker.broker, structs.replace(fetch_request(), max_wait_ms=30), call)
+    context = call_of(12)
+    waiting = fetch(broker.broker, structs.replace(fetch_request(), max_wait_ms=30), context)
     broker.loop.run_until_complete(waiting)  # type: ignore[arg-type]
-    assert call.connection.activity.parked_seconds > 0
+    assert context.connection.activity.parked_seconds > 0
 
 
 def create(name: str, count: int = 1) -> CreateTopicsRequest:

@@ -68,7 +68,7 @@ def load() -> None:
     with _lock:
         if _is_loaded.is_set():
             return
-        for space in _spaces():
+        for space in _namespaces():
             for name, value in list(space.items()):
                 if isinstance(value, Kernel):
                     space[name] = value.compiled()
@@ -76,7 +76,7 @@ def load() -> None:
         _is_loaded.set()
 
 
-def _spaces() -> list[dict[str, Any]]:
+def _namespaces() -> list[dict[str, Any]]:
     """The globals of the package's modules, and of those outside of it that declare kernels."""
     modules = [module for name, module in list(sys.modules.items()) if name.startswith("siltstone.")]
     spaces = [vars(module) for module in modules if module is not None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from siltstone.broker.errors import Code, RequestRefusedError, code_of, message_of
-from siltstone.broker.request_context import Call
+from siltstone.broker.request_context import RequestContext
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -34,7 +34,9 @@ _ELECTION_TYPES = (0, 1)
 """PREFERRED and UNCLEAN (``ElectionType``)."""
 
 
-async def elect_leaders(broker: Broker, request: ElectLeadersRequest, call: Call) -> ElectLeadersResponse:
+async def elect_leaders(
+    broker: Broker, request: ElectLeadersRequest, context: RequestContext
+) -> ElectLeadersResponse:
     """The result of each partition that exists is ELECTION_NOT_NEEDED."""
     return await broker.in_pool(_elect_leaders, broker, request)
 
@@ -72,7 +74,7 @@ def _election_result(broker: Broker, kind: int, topic: str, number: int) -> Part
 
 
 async def alter_partition_reassignments(
-    broker: Broker, request: AlterPartitionReassignmentsRequest, call: Call
+    broker: Broker, request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
     """Accept reassignments to this broker alone, which change nothing, and refuse others."""
     return await broker.in_pool(_alter_reassignments, broker, request)
@@ -118,7 +120,7 @@ def _reassignment_result(
 
 
 def list_partition_reassignments(
-    broker: Broker, request: ListPartitionReassignmentsRequest, call: Call
+    broker: Broker, request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
     """The empty list: no partition is being reassigned."""
     return ListPartitionReassignmentsResponse(error_message=None)

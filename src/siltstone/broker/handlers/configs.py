@@ -35,7 +35,7 @@ from siltstone.broker.handlers.settings import (
     topic_entries,
 )
 from siltstone.broker.handlers.topics import actor_of
-from siltstone.broker.request_context import Call
+from siltstone.broker.request_context import RequestContext
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.messages import alter_configs as alter_messages
 from siltstone.broker.wire.messages import incremental_alter_configs as incremental_messages
@@ -98,7 +98,7 @@ class AlteredResource(NamedTuple):
 
 
 async def describe_configs(
-    broker: Broker, request: DescribeConfigsRequest, call: Call
+    broker: Broker, request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:
     """The settings of topics and brokers."""
     return await broker.in_pool(_describe_configs, broker, request)
@@ -235,7 +235,7 @@ def _refuse_other_node(broker: Broker, name: str, not_a_number: str, expected: s
 
 
 async def incremental_alter_configs(
-    broker: Broker, request: IncrementalAlterConfigsRequest, call: Call
+    broker: Broker, request: IncrementalAlterConfigsRequest, context: RequestContext
 ) -> IncrementalAlterConfigsResponse:
     """Set, delete, append to and subtract from settings."""
     resources = [
@@ -250,7 +250,7 @@ async def incremental_alter_configs(
         )
         for resource in request.resources
     ]
-    outcomes = await broker.in_pool(_alter_all, broker, resources, call, request.validate_only)
+    outcomes = await broker.in_pool(_alter_all, broker, resources, context, request.validate_only)
     return IncrementalAlterConfigsResponse(
         responses=tuple(
             incremental_messages.AlterConfigsResourceResponse(
@@ -264,7 +264,9 @@ async def incremental_alter_configs(
     )
 
 
-async def alter_configs(broker: Broker, request: AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
+async def alter_configs(
+    broker: Broker, request: AlterConfigsRequest, context: RequestContext
+) -> AlterConfigsResponse:
     """Replace all settings of resources by others."""
     resources = [
         AlteredResource(
@@ -275,7 +277,7 @@ async def alter_configs(broker: Broker, request: AlterConfigsRequest, call: Call
         )
         for resource in request.resources
     ]
-    outcomes = await broker.in_pool(_alter_all, broker, resources, call, request.validate_only)
+    outcomes = await broker.in_pool(_alter_all, broker, resources, context, request.validate_only)
     return AlterConfigsResponse(
         responses=tuple(
             alter_messages.AlterConfigsResourceResponse(
@@ -290,7 +292,7 @@ async def alter_configs(broker: Broker, request: AlterConfigsRequest, call: Call
 
 
 def _alter_all(
-    broker: Broker, resources: Sequence[AlteredResource], call: Call, validate_only: bool
+    broker: Broker, resources: Sequence[AlteredResource], context: RequestContext, validate_only: bool
 ) -> list[tuple[int, str | None]]:
     """Alter each resource on its own. Returns (error code, message for the client) for each of them."""
     times = Counter((resource.type, resource.name) for resource in resources)
@@ -299,7 +301,7 @@ def _alter_all(
         try:
             if times[resource.type, resource.name] > 1:
                 raise RequestRefusedError(Code.INVALID_REQUEST, "Each resource must appear at most once.")
-            _alter(broker, resource, call, validate_only=validate_only)
+            _alter(broker, resource, context, validate_only=validate_only)
             outcomes.append((Code.NONE, None))
         except UnknownTopicError as error:
             outcomes.append((error.error_code, f"The topic '{resource.name}' does not exist."))
@@ -311,17 +313,19 @@ def _alter_all(
     return outcomes
 
 
-def _alter(broker: Broker, resource: AlteredResource, call: Call, *, validate_only: bool) -> None:
+def _alter(
+    broker: Broker, resource: AlteredResource, context: RequestContext, *, validate_only: bool
+) -> None:
     """Alter one resource. Raises RequestRefusedError, SiltstoneError, OSError."""
     name = resource.name
     if resource.type == TOPIC:
         _refuse_bad_changes(resource)
-        _alter_topic(broker, resource, call, validate_only=validate_only)
+        _alter_topic(broker, resource, context, validate_only=validate_only)
     elif resource.type == BROKER:
         if name:
             _refuse_other_node(broker, name, "Node id must be an integer, but it is: ", "expected {}")
         _refuse_bad_changes(resource)
-        _alter_broker(broker, resource, call, validate_only=validate_only)
+        _alter_broker(broker, resource, context, validate_only=validate_only)
     elif resource.type == BROKER_LOGGER and not resource.replaces:
         _refuse_other_node(broker, name, "Node id must be an integer, but it is: ", "expected {}")
         if resource.changes:
@@ -351,7 +355,9 @@ def _refuse_bad_changes(resource: AlteredResource) -> None:
             raise RequestRefusedError(Code.INVALID_CONFIG, reason)
 
 
-def _alter_topic(broker: Broker, resource: AlteredResource, call: Call, *, validate_only: bool) -> None:
+def _alter_topic(
+    broker: Broker, resource: AlteredResource, context: RequestContext, *, validate_only: bool
+) -> None:
     """Alter a topic. Of several errors the first in Kafka's order is raised: an operation on a list, the
     topic's name, a setting, a topic that does not exist."""
     manager, name = broker.manager, resource.name
@@ -369,11 +375,13 @@ def _alter_topic(broker: Broker, resource: AlteredResource, call: Call, *, valid
         refuse_tiered(set_to)
         altered_settings(name, before, set_to, removed, manager.config)
         administration.alter_settings(
-            broker.served, actor_of(call), name, set_to, removed, validate_only=validate_only
+            broker.served, actor_of(context), name, set_to, removed, validate_only=validate_only
         )
 
 
-def _alter_broker(broker: Broker, resource: AlteredResource, call: Call, *, validate_only: bool) -> None:
+def _alter_broker(
+    broker: Broker, resource: AlteredResource, context: RequestContext, *, validate_only: bool
+) -> None:
     of_all = not resource.name
     before = dict.fromkeys(broker.config.layer(dynamic_source(of_all=of_all)), "")
 
@@ -383,7 +391,7 @@ def _alter_broker(broker: Broker, resource: AlteredResource, call: Call, *, vali
 
     set_to, removed = _resulting_changes(resource, before, current_list, broker_settings.kind_of)
     broker_settings.alter_dynamic(
-        broker.served, actor_of(call), set_to, removed, of_all=of_all, validate_only=validate_only
+        broker.served, actor_of(context), set_to, removed, of_all=of_all, validate_only=validate_only
     )
 
 
@@ -438,11 +446,11 @@ def _changed_list(items: Iterable[str], change: SettingOperation) -> list[str]:
 
 
 async def list_config_resources(
-    broker: Broker, request: ListConfigResourcesRequest, call: Call
+    broker: Broker, request: ListConfigResourcesRequest, context: RequestContext
 ) -> ListConfigResourcesResponse:
     """The names of the resources that have settings. Version 0 lists subscriptions of client metrics only,
     and there are none."""
-    if call.version < _FIRST_VERSION_WITH_TYPES:
+    if context.version < _FIRST_VERSION_WITH_TYPES:
         return ListConfigResourcesResponse()
     types = set(request.resource_types) or _ALL_TYPES
     if not types <= _ALL_TYPES:

@@ -37,7 +37,7 @@ from siltstone.broker.delayed import DelayedResponse
 from siltstone.broker.errors import Code, RequestRefusedError, code_of
 from siltstone.broker.purgatory import AwaitedLog
 from siltstone.broker.quotas import FETCH, REQUEST
-from siltstone.broker.request_context import Call
+from siltstone.broker.request_context import RequestContext
 from siltstone.broker.sessions import (
     FIRST_EPOCH,
     LAST_EPOCH,
@@ -75,9 +75,9 @@ _ISOLATIONS = {0: READ_UNCOMMITTED, 1: READ_COMMITTED}
 _NO_DIVERGING_EPOCH = EpochEndOffset()
 
 
-def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | DelayedResponse:
+def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse | DelayedResponse:
     """Answers a Fetch request, at once, or when its turn has come and there are ``min_bytes``."""
-    one, turns = _Fetch(broker, request, call), broker.fetch_turns
+    one, turns = _Fetch(broker, request, context), broker.fetch_turns
     if not turns.is_free:
         turns.add(one.begin_in_turn)
         return one.delayed
@@ -111,9 +111,9 @@ class _Fetch:
     fetch is parked, and since when it is, in seconds.
     """
 
-    def __init__(self, broker: Broker, request: FetchRequest, call: Call) -> None:
-        self._broker, self._request, self._call = broker, request, call
-        self._by_id = call.version >= _TOPIC_IDS_SINCE
+    def __init__(self, broker: Broker, request: FetchRequest, context: RequestContext) -> None:
+        self._broker, self._request, self._call = broker, request, context
+        self._by_id = context.version >= _TOPIC_IDS_SINCE
         self._isolation = isolation_of(request.isolation_level)
         self._is_committed = self._isolation == READ_COMMITTED
         self._session: FetchSession | None = None
@@ -341,17 +341,17 @@ class _Fetch:
     def _throttle_ms(self) -> int:
         """For how many ms the client is throttled, for this response or for the time that it took; 0 if
         not."""
-        quotas, call = self._broker.quotas, self._call
+        quotas, context = self._broker.quotas, self._call
         rows = [row for row in self._rows if self._session is None or row.partition.is_new(row.data)]
         response = FetchResponse(responses=_by_topic(rows))
-        size = _LENGTH_BYTES + sum(map(len, codec.write(response, call.version)))
+        size = _LENGTH_BYTES + sum(map(len, codec.write(response, context.version)))
         throttle_ms_by_kind = {
-            FETCH: quotas.record(FETCH, call, size),
-            REQUEST: quotas.used(call, call.seconds),
+            FETCH: quotas.record(FETCH, context, size),
+            REQUEST: quotas.used(context, context.seconds),
         }
-        throttle_ms = quotas.throttle(call, throttle_ms_by_kind)
+        throttle_ms = quotas.throttle(context, throttle_ms_by_kind)
         if throttle_ms:
-            quotas.give_back(FETCH, call, size)
+            quotas.give_back(FETCH, context, size)
         return throttle_ms
 
     def _begin_session(self, rows: Sequence[_Read]) -> int:

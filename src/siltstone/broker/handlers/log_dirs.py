@@ -8,7 +8,7 @@ from pathlib import Path
 
 from siltstone.base import files
 from siltstone.broker.errors import Code
-from siltstone.broker.request_context import Call
+from siltstone.broker.request_context import RequestContext
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -25,7 +25,7 @@ Wanted = Mapping[str, frozenset[int]] | None
 
 
 async def describe_log_dirs(
-    broker: Broker, request: DescribeLogDirsRequest, call: Call
+    broker: Broker, request: DescribeLogDirsRequest, context: RequestContext
 ) -> DescribeLogDirsResponse:
     """Answers with the log directories, their space, and the sizes of the requested partitions."""
     wanted: Wanted = None

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from siltstone.base.errors import LogError, SiltstoneError, UnknownTopicError
 from siltstone.broker.errors import Code
 from siltstone.broker.handlers.topics import actor_of
-from siltstone.broker.request_context import Call
+from siltstone.broker.request_context import RequestContext
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.fields import ZERO_ID
 from siltstone.broker.wire.messages.describe_cluster import (
@@ -102,25 +102,25 @@ def _partitions(broker: Broker, topic: str, start: int = 0) -> Iterator[_Partiti
 # Metadata
 
 
-async def metadata(broker: Broker, request: MetadataRequest, call: Call) -> MetadataResponse:
+async def metadata(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
     """Describe the broker and topics. Creates topics that do not exist, if that is enabled."""
-    return await broker.in_pool(_metadata, broker, request, call)
+    return await broker.in_pool(_metadata, broker, request, context)
 
 
-def _metadata(broker: Broker, request: MetadataRequest, call: Call) -> MetadataResponse:
-    refusal = _refusal(request, call.version)
+def _metadata(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    refusal = _refusal(request, context.version)
     if refusal is not None:
         return refusal
-    wants_all = request.topics is None or (call.version == 0 and not request.topics)
+    wants_all = request.topics is None or (context.version == 0 and not request.topics)
     if wants_all:
         topics = [_topic(broker, name) for name in broker.manager.topics.names()]
     elif any(topic.topic_id != ZERO_ID for topic in request.topics or ()):
         topics = _by_id(broker, request.topics or ())
     else:
-        topics = _by_name(broker, request, call)
+        topics = _by_name(broker, request, context)
     if request.include_topic_authorized_operations:
         topics = [_with_operations(topic) for topic in topics]
-    host, port = broker.host_and_port(call)
+    host, port = broker.host_and_port(context)
     operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_OMITTED
     return MetadataResponse(
         brokers=(MetadataResponseBroker(node_id=broker.node_id, host=host, port=port),),
@@ -216,7 +216,9 @@ def _by_id(broker: Broker, topics: Iterable[MetadataRequestTopic]) -> list[Metad
     return responses
 
 
-def _by_name(broker: Broker, request: MetadataRequest, call: Call) -> list[MetadataResponseTopic]:
+def _by_name(
+    broker: Broker, request: MetadataRequest, context: RequestContext
+) -> list[MetadataResponseTopic]:
     """Describe the topics that a request names, those without an error first, as in Kafka. Creates the topics
     that do not exist, if that is enabled."""
     topics = [
@@ -224,26 +226,26 @@ def _by_name(broker: Broker, request: MetadataRequest, call: Call) -> list[Metad
     ]
     if request.allow_auto_topic_creation and broker.config.flag(AUTO_CREATE):
         missing = [topic.name for topic in topics if topic.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION]
-        quota = broker.quotas.mutations(call, strict_from=0)
+        quota = broker.quotas.mutations(context, strict_from=0)
         for name in missing[:CREATED_MAX]:
             if quota.take(broker.config.integer("num.partitions")):
-                _create(broker, name or "", call)
+                _create(broker, name or "", context)
     return sorted(topics, key=lambda topic: topic.error_code != 0)
 
 
-def _create(broker: Broker, name: str, call: Call) -> None:
+def _create(broker: Broker, name: str, context: RequestContext) -> None:
     """Try to create a topic. An error is not reported: the client repeats its request, and the topic is still
     unknown then. Internal topics are not created: only their coordinators do that."""
     if name not in INTERNAL_TOPICS:
         with contextlib.suppress(SiltstoneError, OSError):
-            administration.create_topic(broker.served, actor_of(call), name, None, {})
+            administration.create_topic(broker.served, actor_of(context), name, None, {})
 
 
 # DescribeTopicPartitions
 
 
 async def describe_topic_partitions(
-    broker: Broker, request: DescribeTopicPartitionsRequest, call: Call
+    broker: Broker, request: DescribeTopicPartitionsRequest, context: RequestContext
 ) -> DescribeTopicPartitionsResponse:
     """Describe the partitions of topics, sorted by name, a page at a time (KIP-966)."""
     return await broker.in_pool(_describe_topic_partitions, broker, request)
@@ -322,7 +324,9 @@ def _describe_page(
 # DescribeCluster
 
 
-def describe_cluster(broker: Broker, request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
+def describe_cluster(
+    broker: Broker, request: DescribeClusterRequest, context: RequestContext
+) -> DescribeClusterResponse:
     """Describe the cluster, which has this broker only. Kafka describes controllers at a controller's
     listener, which this broker does not have."""
     if request.endpoint_type != _BROKER_ENDPOINT:
@@ -334,7 +338,7 @@ def describe_cluster(broker: Broker, request: DescribeClusterRequest, call: Call
             if is_controller
             else f"Unsupported endpoint type {request.endpoint_type}",
         )
-    host, port = broker.host_and_port(call)
+    host, port = broker.host_and_port(context)
     operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_OMITTED
     return DescribeClusterResponse(
         cluster_id=broker.cluster_id,

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from siltstone.broker.errors import Code, RequestRefusedError, code_of
 from siltstone.broker.handlers.fetch import NO_ISOLATION, isolation_of, refuse_other_epoch
-from siltstone.broker.request_context import Call
+from siltstone.broker.request_context import RequestContext
 from siltstone.broker.store import MANY_PARTITIONS, Broker
 from siltstone.broker.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -54,14 +54,14 @@ _FIRST_VERSIONS = {
 
 
 def list_offsets(
-    broker: Broker, request: ListOffsetsRequest, call: Call
+    broker: Broker, request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
     """Find offsets by timestamps; in the pool if batches are searched, or for many partitions."""
     timestamps = [wanted.timestamp for topic in request.topics for wanted in topic.partitions]
     searches = any(timestamp >= 0 or timestamp == MAX_TIMESTAMP for timestamp in timestamps)
 
     def find_all() -> ListOffsetsResponse:
-        find = _finder(broker, request, call.version)
+        find = _finder(broker, request, context.version)
         # As in Kafka, a topic that is named twice is in the response once, and so is a partition.
         joined = dict[str, dict[int, ListOffsetsPartition]]()
         for topic in request.topics:
@@ -150,7 +150,7 @@ def _offset_at(log: PartitionLog, timestamp: int, *, reads_committed: bool) -> t
 
 
 def offset_for_leader_epoch(
-    broker: Broker, request: OffsetForLeaderEpochRequest, call: Call
+    broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse | Awaitable[OffsetForLeaderEpochResponse]:
     """Find the end offsets of leader epochs, by which a consumer notices that a log was truncated below its
     position (KIP-320)."""

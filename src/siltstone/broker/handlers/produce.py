@@ -57,7 +57,7 @@ from siltstone.base.records.layout import (
     TRANSACTIONAL_BIT,
 )
 from siltstone.broker.errors import Code, RequestRefusedError, code_of, message_of
-from siltstone.broker.request_context import CLOSE, NO_RESPONSE, Call, NoResponse
+from siltstone.broker.request_context import CLOSE, NO_RESPONSE, NoResponse, RequestContext
 from siltstone.broker.store import MANY_PARTITIONS, Broker
 from siltstone.broker.wire.apis import PRODUCE
 from siltstone.broker.wire.messages.produce import (
@@ -96,9 +96,9 @@ Outcome = ProduceResponse | NoResponse
 Batch = memoryview | bytes
 
 
-def produce(broker: Broker, request: ProduceRequest, call: Call) -> Outcome | Awaitable[Outcome]:
+def produce(broker: Broker, request: ProduceRequest, context: RequestContext) -> Outcome | Awaitable[Outcome]:
     """Appends the batches of a request, at once or in the pool."""
-    appends = _Appends(broker, request, call)
+    appends = _Appends(broker, request, context)
     if sum(len(topic.partition_data) for topic in request.topic_data) > MANY_PARTITIONS:
         return broker.in_pool(appends.append_all)
     appends.try_all()
@@ -127,10 +127,10 @@ class _Appends:
     partition, log, batch). ``_has_marks``: may a batch have a bit because of which it is refused before the
     append?"""
 
-    def __init__(self, broker: Broker, request: ProduceRequest, call: Call) -> None:
-        self._broker, self._request, self._version = broker, request, call.version
+    def __init__(self, broker: Broker, request: ProduceRequest, context: RequestContext) -> None:
+        self._broker, self._request, self._version = broker, request, context.version
         self._has_acks = request.acks in (-1, 0, 1)
-        self._refused_topics = _NO_TOPICS if call.client_id == ADMIN_CLIENT_ID else INTERNAL_TOPICS
+        self._refused_topics = _NO_TOPICS if context.client_id == ADMIN_CLIENT_ID else INTERNAL_TOPICS
         self.responses: list[list[PartitionProduceResponse | None]] = []
         self.late: list[tuple[int, int, PartitionLog, Batch]] = []
         self._late_logs: set[PartitionLog] = set()

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from siltstone.broker.errors import Code, code_of
-from siltstone.broker.request_context import Call
+from siltstone.broker.request_context import RequestContext
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 
 def init_producer_id(
-    broker: Broker, request: InitProducerIdRequest, call: Call
+    broker: Broker, request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
     """Answers with a new producer id; in the pool if a new block of ids has to be written first."""
     refused = _refused(request)

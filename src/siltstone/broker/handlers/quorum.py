@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from siltstone.base.errors import InvalidTopicError
 from siltstone.broker.errors import Code, RequestRefusedError, code_of
-from siltstone.broker.request_context import Call
+from siltstone.broker.request_context import RequestContext
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -35,14 +35,16 @@ _FUTURE_SUFFIX, _DIRECTORY_NAME_MAX = len("-future") + 32, 255
 """What Kafka appends to the name of a partition's directory while it moves, and how long a name may be."""
 
 
-def describe_quorum(broker: Broker, request: DescribeQuorumRequest, call: Call) -> DescribeQuorumResponse:
+def describe_quorum(
+    broker: Broker, request: DescribeQuorumRequest, context: RequestContext
+) -> DescribeQuorumResponse:
     """The one voter of the cluster's metadata; other partitions, and several at once, are unknown."""
     asked = [
         (topic.topic_name, tuple(one.partition_index for one in topic.partitions)) for topic in request.topics
     ]
     if asked == [(CLUSTER_METADATA, (0,))]:
-        host, port = broker.host_and_port(call)
-        listener = Listener(name=call.connection.listener.name, host=host, port=port)
+        host, port = broker.host_and_port(context)
+        listener = Listener(name=context.connection.listener.name, host=host, port=port)
         return DescribeQuorumResponse(
             topics=(ResponseTopicData(topic_name=CLUSTER_METADATA, partitions=(_quorum(broker),)),),
             nodes=(Node(node_id=broker.node_id, listeners=(listener,)),),
@@ -71,7 +73,9 @@ def _unknown(number: int) -> ResponsePartitionData:
     )
 
 
-def update_features(broker: Broker, request: UpdateFeaturesRequest, call: Call) -> UpdateFeaturesResponse:
+def update_features(
+    broker: Broker, request: UpdateFeaturesRequest, context: RequestContext
+) -> UpdateFeaturesResponse:
     """Refuses every change."""
     for update in request.feature_updates:
         reason = f"nothing was updated: there is no feature {update.feature!r:.100} here"
@@ -80,7 +84,7 @@ def update_features(broker: Broker, request: UpdateFeaturesRequest, call: Call) 
 
 
 async def alter_replica_log_dirs(
-    broker: Broker, request: AlterReplicaLogDirsRequest, call: Call
+    broker: Broker, request: AlterReplicaLogDirsRequest, context: RequestContext
 ) -> AlterReplicaLogDirsResponse:
     """Leave partitions where they are, and refuse other directories."""
     return await broker.in_pool(_alter_log_dirs, broker, request)

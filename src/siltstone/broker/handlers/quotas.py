@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from siltstone.broker.errors import Code, RequestRefusedError, code_of, message_of, message_with_advice_of
 from siltstone.broker.handlers.topics import actor_of
-from siltstone.broker.request_context import Call
+from siltstone.broker.request_context import RequestContext
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.messages import alter_client_quotas as alter_messages
 from siltstone.broker.wire.messages.alter_client_quotas import (
@@ -45,7 +45,7 @@ ENTRIES_MAX = 1_000
 
 
 def describe_client_quotas(
-    broker: Broker, request: DescribeClientQuotasRequest, call: Call
+    broker: Broker, request: DescribeClientQuotasRequest, context: RequestContext
 ) -> DescribeClientQuotasResponse:
     """The quotas of the entities that match the request's filter."""
     try:
@@ -88,13 +88,15 @@ def _matches(components: Sequence[ComponentData]) -> list[EntityMatch]:
 
 
 async def alter_client_quotas(
-    broker: Broker, request: AlterClientQuotasRequest, call: Call
+    broker: Broker, request: AlterClientQuotasRequest, context: RequestContext
 ) -> AlterClientQuotasResponse:
     """Set and remove quotas."""
-    return await broker.in_pool(_alter_all, broker, request, call)
+    return await broker.in_pool(_alter_all, broker, request, context)
 
 
-def _alter_all(broker: Broker, request: AlterClientQuotasRequest, call: Call) -> AlterClientQuotasResponse:
+def _alter_all(
+    broker: Broker, request: AlterClientQuotasRequest, context: RequestContext
+) -> AlterClientQuotasResponse:
     times = Counter(_names(entry) for entry in request.entries)
     responses = dict[_Names, ResponseEntryData]()
     for entry in request.entries:
@@ -108,7 +110,7 @@ def _alter_all(broker: Broker, request: AlterClientQuotasRequest, call: Call) ->
                 raise RequestRefusedError(
                     Code.INVALID_REQUEST, "the request has an entity, or a quota of it, twice"
                 )
-            _alter(broker, entry, call, validate_only=request.validate_only)
+            _alter(broker, entry, context, validate_only=request.validate_only)
             code, message = int(Code.NONE), None
         except Exception as error:  # one entity's error is not the others'
             code, message = code_of(error), message_with_advice_of(error) or message_of(error)
@@ -130,17 +132,19 @@ def _response_entry(entity: _Names, code: int, message: str | None) -> ResponseE
     )
 
 
-def _alter(broker: Broker, entry: alter_messages.EntryData, call: Call, *, validate_only: bool) -> None:
+def _alter(
+    broker: Broker, entry: alter_messages.EntryData, context: RequestContext, *, validate_only: bool
+) -> None:
     """Alter the quotas of one entity. Raises InvalidQuotaError, PolicyViolationError, StorageError."""
     changes = {change.key: None if change.remove else change.value for change in entry.ops}
     entity = checked_entity(_names(entry))
-    commands.alter(broker.served, actor_of(call), entity, changes, validate_only=validate_only)
+    commands.alter(broker.served, actor_of(context), entity, changes, validate_only=validate_only)
     if not validate_only:
         broker.quotas.replace(broker.manager.topics.quotas)
 
 
 def describe_user_scram_credentials(
-    broker: Broker, request: DescribeUserScramCredentialsRequest, call: Call
+    broker: Broker, request: DescribeUserScramCredentialsRequest, context: RequestContext
 ) -> DescribeUserScramCredentialsResponse:
     """No user has credentials: an error for each user that the request names, and no row if it asks for all
     users."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from siltstone.base.errors import LogError, OffsetOutOfRangeError
 from siltstone.broker.errors import Code, code_of
 from siltstone.broker.handlers.topics import actor_of
-from siltstone.broker.request_context import Call
+from siltstone.broker.request_context import RequestContext
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -23,12 +23,16 @@ HIGH_WATERMARK = -1
 """The offset that stands for the high watermark."""
 
 
-async def delete_records(broker: Broker, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
+async def delete_records(
+    broker: Broker, request: DeleteRecordsRequest, context: RequestContext
+) -> DeleteRecordsResponse:
     """Delete the records below an offset of each partition."""
-    return await broker.in_pool(_delete_records, broker, request, call)
+    return await broker.in_pool(_delete_records, broker, request, context)
 
 
-def _delete_records(broker: Broker, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
+def _delete_records(
+    broker: Broker, request: DeleteRecordsRequest, context: RequestContext
+) -> DeleteRecordsResponse:
     # As in Kafka, the last offset counts of a partition that is listed twice.
     wanted = dict[str, dict[int, DeleteRecordsPartition]]()
     for topic in request.topics:
@@ -39,7 +43,7 @@ def _delete_records(broker: Broker, request: DeleteRecordsRequest, call: Call) -
             DeleteRecordsTopicResult(
                 name=name,
                 partitions=tuple(
-                    _deleted(broker, name, partition, call) for partition in partitions.values()
+                    _deleted(broker, name, partition, context) for partition in partitions.values()
                 ),
             )
             for name, partitions in wanted.items()
@@ -48,17 +52,17 @@ def _delete_records(broker: Broker, request: DeleteRecordsRequest, call: Call) -
 
 
 def _deleted(
-    broker: Broker, topic: str, partition: DeleteRecordsPartition, call: Call
+    broker: Broker, topic: str, partition: DeleteRecordsPartition, context: RequestContext
 ) -> DeleteRecordsPartitionResult:
     number, offset = partition.partition_index, partition.offset
     try:
-        code, start = int(Code.NONE), _start_after(broker, topic, number, offset, call)
+        code, start = int(Code.NONE), _start_after(broker, topic, number, offset, context)
     except Exception as error:  # one partition's error is not the others'
         code, start = code_of(error), -1
     return DeleteRecordsPartitionResult(partition_index=number, low_watermark=start, error_code=code)
 
 
-def _start_after(broker: Broker, topic: str, number: int, offset: int, call: Call) -> int:
+def _start_after(broker: Broker, topic: str, number: int, offset: int, context: RequestContext) -> int:
     """Delete the records of one partition below ``offset``, and return its new log start offset. Raises
     LogError."""
     if topic in INTERNAL_TOPICS:
@@ -67,7 +71,7 @@ def _start_after(broker: Broker, topic: str, number: int, offset: int, call: Cal
     refuse_compacted_only(log.topic_partition, log.config)  # as in Kafka, it comes before the offset
     if offset < HIGH_WATERMARK:
         raise OffsetOutOfRangeError(f"{offset} is not an offset", path=f"{topic}-{number}")
-    return administration.delete_records(broker.served, actor_of(call), topic, {number: offset})[number]
+    return administration.delete_records(broker.served, actor_of(context), topic, {number: offset})[number]
 
 
 class _InternalTopicError(LogError, code="INVALID_TOPIC_EXCEPTION", error_code=17):

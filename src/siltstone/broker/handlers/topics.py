@@ -24,7 +24,7 @@ from siltstone.base.errors import (
 from siltstone.broker.errors import Code, RequestRefusedError, code_of, message_of, message_with_advice_of
 from siltstone.broker.handlers.settings import refuse_tiered, topic_entries
 from siltstone.broker.quotas import MutationQuota
-from siltstone.broker.request_context import CLIENT_ID_MAX, Call
+from siltstone.broker.request_context import CLIENT_ID_MAX, RequestContext
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.fields import ZERO_ID
 from siltstone.broker.wire.messages.create_partitions import (
@@ -69,31 +69,37 @@ _STRICT_CREATION, _STRICT_DELETION, _STRICT_PARTITIONS = 6, 5, 3
 quotas)."""
 
 
-def actor_of(call: Call) -> Actor:
+def actor_of(context: RequestContext) -> Actor:
     """The origin of a change for the audit log: the client id and the client's address."""
-    return Actor(user=(call.client_id or LOCAL_USER)[:CLIENT_ID_MAX], address=call.connection.peer, way=WAY)
+    return Actor(
+        user=(context.client_id or LOCAL_USER)[:CLIENT_ID_MAX], address=context.connection.peer, way=WAY
+    )
 
 
 # CreateTopics
 
 
-async def create_topics(broker: Broker, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
+async def create_topics(
+    broker: Broker, request: CreateTopicsRequest, context: RequestContext
+) -> CreateTopicsResponse:
     """Create topics, or check whether they could be."""
-    return await broker.in_pool(_create_topics, broker, request, call)
+    return await broker.in_pool(_create_topics, broker, request, context)
 
 
-def _create_topics(broker: Broker, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
+def _create_topics(
+    broker: Broker, request: CreateTopicsRequest, context: RequestContext
+) -> CreateTopicsResponse:
     times = Counter(topic.name for topic in request.topics)
     topics = [topic for topic in request.topics if times[topic.name] == 1]
     default = broker.config.integer("num.partitions")
     # As in Kafka, the limit counts metadata records: one a topic, one a partition.
     total = sum(_requested_count(topic, default) + 1 for topic in topics)
-    results, quota = [], broker.quotas.mutations(call, _STRICT_CREATION)
+    results, quota = [], broker.quotas.mutations(context, _STRICT_CREATION)
     for topic in topics:
         try:
             if total > PARTITIONS_MAX:
                 raise RequestRefusedError(Code.POLICY_VIOLATION, _TOO_MANY)
-            results.append(_create_topic(broker, topic, call, quota, validate_only=request.validate_only))
+            results.append(_create_topic(broker, topic, context, quota, validate_only=request.validate_only))
         except Exception as error:  # the other topics are created
             results.append(_not_created(topic.name, code_of(error), _creation_message(topic.name, error)))
     results += [
@@ -128,7 +134,12 @@ def _creation_message(name: str, error: Exception) -> str | None:
 
 
 def _create_topic(
-    broker: Broker, topic: CreatableTopic, call: Call, quota: MutationQuota, *, validate_only: bool
+    broker: Broker,
+    topic: CreatableTopic,
+    context: RequestContext,
+    quota: MutationQuota,
+    *,
+    validate_only: bool,
 ) -> CreatableTopicResult:
     """Create one topic. Raises RequestRefusedError, SiltstoneError, OSError."""
     name = topic.name
@@ -143,7 +154,7 @@ def _create_topic(
         checked = settings if len(settings) == len(topic.configs) else {}
         refuse_new_topic(name, broker.manager.topics.names(), 1, checked, broker.manager.config)
         raise
-    create = partial(administration.create_topic, broker.served, actor_of(call), name, count, overrides)
+    create = partial(administration.create_topic, broker.served, actor_of(context), name, count, overrides)
     if validate_only or quota.is_set:  # a topic that is refused must not use up the quota
         create(validate_only=True)
     _take_quota(quota, count or broker.config.integer("num.partitions"))
@@ -157,6 +168,7 @@ def _create_topic(
     else:
         config, created = manager.topics.settings(name), len(manager.partitions_of(name))
         topic_id = broker.id_of_topic(name)
+    entries = sorted(topic_entries(config), key=lambda entry: (entry.is_own_to_siltstone, entry.name))
     return CreatableTopicResult(
         name=name,
         topic_id=topic_id,
@@ -168,9 +180,7 @@ def _create_topic(
             CreatableTopicConfigs(
                 name=entry.name, value=overrides.get(entry.name, entry.value), config_source=entry.source
             )
-            for entry in sorted(
-                topic_entries(config), key=lambda entry: (entry.is_own_to_siltstone, entry.name)
-            )
+            for entry in entries
         ),
     )
 
@@ -255,21 +265,25 @@ def _refuse_bad_replicas(replicas_of: Sequence[Sequence[int]], node_id: int) -> 
 # DeleteTopics
 
 
-async def delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
+async def delete_topics(
+    broker: Broker, request: DeleteTopicsRequest, context: RequestContext
+) -> DeleteTopicsResponse:
     """Delete topics by their names, from version 6 on also by their ids."""
-    return await broker.in_pool(_delete_topics, broker, request, call)
+    return await broker.in_pool(_delete_topics, broker, request, context)
 
 
-def _delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
+def _delete_topics(
+    broker: Broker, request: DeleteTopicsRequest, context: RequestContext
+) -> DeleteTopicsResponse:
     states = request.topics
-    if call.version < _FIRST_VERSION_WITH_IDS:
+    if context.version < _FIRST_VERSION_WITH_IDS:
         states = tuple(DeleteTopicState(name=name) for name in request.topic_names)
     refused, names = _resolve_topics(broker, states)
-    results, quota = list(refused), broker.quotas.mutations(call, _STRICT_DELETION)
+    results, quota = list(refused), broker.quotas.mutations(context, _STRICT_DELETION)
     for name, topic_id in names.items():
         try:
             _take_quota(quota, len(broker.manager.partitions_of(name)))
-            administration.delete_topic(broker.served, actor_of(call), name)
+            administration.delete_topic(broker.served, actor_of(context), name)
             results.append(DeletableTopicResult(name=name, topic_id=topic_id))
         except UnknownTopicError:
             results.append(_not_deleted(name, topic_id, Code.UNKNOWN_TOPIC_OR_PARTITION, _NO_TOPIC))
@@ -317,18 +331,18 @@ def _resolve_topics(
 
 
 async def create_partitions(
-    broker: Broker, request: CreatePartitionsRequest, call: Call
+    broker: Broker, request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
     """Add partitions to topics, or check whether they could be added."""
-    return await broker.in_pool(_create_partitions, broker, request, call)
+    return await broker.in_pool(_create_partitions, broker, request, context)
 
 
 def _create_partitions(
-    broker: Broker, request: CreatePartitionsRequest, call: Call
+    broker: Broker, request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
     times = Counter(topic.name for topic in request.topics)
     results, remaining = [], PARTITIONS_MAX
-    quota = broker.quotas.mutations(call, _STRICT_PARTITIONS)
+    quota = broker.quotas.mutations(context, _STRICT_PARTITIONS)
 
     def add(topic: CreatePartitionsTopic, existing: int) -> None:
         nonlocal remaining
@@ -337,7 +351,7 @@ def _create_partitions(
             raise RequestRefusedError(Code.POLICY_VIOLATION, _TOO_MANY)
         _take_quota(quota, topic.count - existing)
         administration.add_partitions(
-            broker.served, actor_of(call), topic.name, topic.count, validate_only=request.validate_only
+            broker.served, actor_of(context), topic.name, topic.count, validate_only=request.validate_only
         )
 
     for topic in request.topics:

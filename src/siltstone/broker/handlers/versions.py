@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from siltstone.broker.request_context import Call
+from siltstone.broker.request_context import RequestContext
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.apis import API_VERSIONS, APIS, PRODUCE
 from siltstone.broker.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
@@ -20,7 +20,9 @@ _NAMED_FROM = 3
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def announcing(keys: Iterable[int]) -> Callable[[Broker, ApiVersionsRequest, Call], ApiVersionsResponse]:
+def announcing(
+    keys: Iterable[int],
+) -> Callable[[Broker, ApiVersionsRequest, RequestContext], ApiVersionsResponse]:
     """The handler of ApiVersions, which announces the APIs with these keys."""
     known = tuple(
         ApiVersion(
@@ -33,9 +35,9 @@ def announcing(keys: Iterable[int]) -> Callable[[Broker, ApiVersionsRequest, Cal
         for key in sorted(keys)
     )
 
-    def handle(broker: Broker, request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
+    def handle(broker: Broker, request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
         names = request.client_software_name, request.client_software_version
-        if call.version >= _NAMED_FROM and not all(map(_SOFTWARE.fullmatch, names)):
+        if context.version >= _NAMED_FROM and not all(map(_SOFTWARE.fullmatch, names)):
             return ApiVersionsResponse(error_code=INVALID_REQUEST)
         return ApiVersionsResponse(api_keys=known)
 

@@ -57,7 +57,7 @@ _TAIL_SIZE_MAX = 16 << 20
 _UNWRITTEN_OFFSET = "the first bytes of the batch's base offset were never written"
 _RESTORE_ADVICE = "restore the partition from a replica, or move it away, and recover again"
 
-Listing = Mapping[str, files.FileStat]
+TopicQuery = Mapping[str, files.FileStat]
 """The files of a partition directory."""
 
 
@@ -291,7 +291,7 @@ def _tail_entries(segment: Segment) -> tuple[int, npt.NDArray[np.void]]:
 
 
 def impossible_indexes(
-    segment: Segment, offset_limit: int, listing: Listing, *, all_entries: bool
+    segment: Segment, offset_limit: int, listing: TopicQuery, *, all_entries: bool
 ) -> list[str]:
     """The names of a segment's indexes that are missing or have impossible entries. Raises OSError.
 
@@ -348,7 +348,7 @@ def _named_index(segment: Segment, kind: str) -> NamedFile:
 
 
 def wrong_indexes(
-    segment: Segment, listing: Listing, aborted: Sequence[AbortedTransaction], *, exact_transactions: bool
+    segment: Segment, listing: TopicQuery, aborted: Sequence[AbortedTransaction], *, exact_transactions: bool
 ) -> list[str]:
     """The names of a segment's indexes that contradict its log, which is undamaged. Raises OSError.
 

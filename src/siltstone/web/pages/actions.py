@@ -16,9 +16,9 @@ from siltstone.commands.cluster import partition_named
 from siltstone.commands.explaining import explain_topic
 from siltstone.commands.latest_job import find_latest
 from siltstone.commands.topics import parse_assignments
+from siltstone.web.dependencies import CurrentActor, CurrentServed, Latest
 from siltstone.web.errors import status_of, with_status_of
 from siltstone.web.guards import ADMIN, EDITOR, READER
-from siltstone.web.here import CurrentActor, Here, Latest
 from siltstone.web.pages import cleaner, topic_tabs
 from siltstone.web.pages.confirmation import refuse_unconfirmed
 from siltstone.web.pages.lists import ListParameters
@@ -52,7 +52,7 @@ class NewSetting(ConsoleForm):
 
 @router.post("/topics/{topic}/configuration", dependencies=[EDITOR])
 def alter(
-    request: Request, served: Here, by: CurrentActor, topic: str, form: Annotated[NewSetting, Form()]
+    request: Request, served: CurrentServed, by: CurrentActor, topic: str, form: Annotated[NewSetting, Form()]
 ) -> Response:
     """Set one of the topic's own settings, or leave it to the default."""
     name = form.name
@@ -77,7 +77,7 @@ def alter(
 
 @router.post("/topics/{topic}/partitions", dependencies=[ADMIN])
 def add_partitions(
-    request: Request, served: Here, by: CurrentActor, topic: str, count: Text = "", tag: Text = ""
+    request: Request, served: CurrentServed, by: CurrentActor, topic: str, count: Text = "", tag: Text = ""
 ) -> Response:
     """Raise the topic's number of partitions."""
 
@@ -94,7 +94,9 @@ def add_partitions(
 
 
 @router.post("/topics/{topic}/clean", dependencies=[EDITOR])
-def clean(request: Request, served: Here, by: CurrentActor, topic: str, force: Checked = False) -> Response:
+def clean(
+    request: Request, served: CurrentServed, by: CurrentActor, topic: str, force: Checked = False
+) -> Response:
     """Clean the topic now, as a job."""
     again = partial(topic_tabs.segments, request, served, topic)
     act = partial(administration.clean_now, served, by, topic, force=force)
@@ -102,7 +104,7 @@ def clean(request: Request, served: Here, by: CurrentActor, topic: str, force: C
 
 
 @router.post("/topics/{topic}:explain", dependencies=[READER])
-def explain(request: Request, served: Here, by: CurrentActor, topic: str) -> Response:
+def explain(request: Request, served: CurrentServed, by: CurrentActor, topic: str) -> Response:
     """Explain the topic's next cleaning, as a job; its result is on the page of segments."""
     again = partial(topic_tabs.segments, request, served, topic)
     act = partial(explain_topic, served, by.user, topic)
@@ -112,7 +114,7 @@ def explain(request: Request, served: Here, by: CurrentActor, topic: str) -> Res
 @router.post("/topics/{topic}:find-latest", dependencies=[READER])
 def find_latest_records(
     request: Request,
-    served: Here,
+    served: CurrentServed,
     by: CurrentActor,
     latest: Latest,
     topic: str,
@@ -128,7 +130,7 @@ def find_latest_records(
 
 @router.post("/topics/{topic}/delete", dependencies=[ADMIN])
 def delete(
-    request: Request, served: Here, by: CurrentActor, topic: str, typed: Text = "", tag: Text = ""
+    request: Request, served: CurrentServed, by: CurrentActor, topic: str, typed: Text = "", tag: Text = ""
 ) -> Response:
     """Delete the topic, as it was read."""
 
@@ -142,7 +144,7 @@ def delete(
 
 
 @router.post("/topics/{topic}/partitions/{partition}/retry", dependencies=[EDITOR])
-def retry(request: Request, served: Here, by: CurrentActor, topic: str, partition: int) -> Response:
+def retry(request: Request, served: CurrentServed, by: CurrentActor, topic: str, partition: int) -> Response:
     """Let the cleaner try an uncleanable log again."""
 
     def act() -> None:
@@ -153,19 +155,21 @@ def retry(request: Request, served: Here, by: CurrentActor, topic: str, partitio
     return _answer("/ui/cleaner/uncleanable", act, again)
 
 
-def _in_queue(request: Request, served: Here, target: str, act: Callable[[], object]) -> Response:
+def _in_queue(request: Request, served: CurrentServed, target: str, act: Callable[[], object]) -> Response:
     return _answer(target, act, partial(cleaner.queue, request, served, ListParameters()))
 
 
 @router.post("/topics/{topic}/partitions/{partition}/clean", dependencies=[EDITOR])
-def clean_partition(request: Request, served: Here, by: CurrentActor, topic: str, partition: int) -> Response:
+def clean_partition(
+    request: Request, served: CurrentServed, by: CurrentActor, topic: str, partition: int
+) -> Response:
     """Clean one log now, as a job, whatever its dirty ratio."""
     act = partial(administration.clean_now, served, by, topic, [partition], force=True)
     return _in_queue(request, served, "/ui/jobs", act)
 
 
 @router.post("/topics/{topic}/partitions/{partition}/pause", dependencies=[EDITOR])
-def pause(request: Request, served: Here, by: CurrentActor, topic: str, partition: int) -> Response:
+def pause(request: Request, served: CurrentServed, by: CurrentActor, topic: str, partition: int) -> Response:
     """Pause the cleaning of a log."""
 
     def act() -> None:
@@ -175,7 +179,7 @@ def pause(request: Request, served: Here, by: CurrentActor, topic: str, partitio
 
 
 @router.post("/topics/{topic}/partitions/{partition}/resume", dependencies=[EDITOR])
-def resume(request: Request, served: Here, by: CurrentActor, topic: str, partition: int) -> Response:
+def resume(request: Request, served: CurrentServed, by: CurrentActor, topic: str, partition: int) -> Response:
     """End the pause of a log."""
 
     def act() -> None:
@@ -185,7 +189,7 @@ def resume(request: Request, served: Here, by: CurrentActor, topic: str, partiti
 
 
 @router.post("/jobs/{job_id}/cancel", dependencies=[EDITOR])
-def cancel(served: Here, by: CurrentActor, job_id: str) -> Response:
+def cancel(served: CurrentServed, by: CurrentActor, job_id: str) -> Response:
     """Cancel a job."""
     administration.cancel_job(served, by, job_id)
     return RedirectResponse("/ui/jobs", 303)

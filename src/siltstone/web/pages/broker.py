@@ -14,9 +14,9 @@ from siltstone.commands import broker_settings
 from siltstone.commands.broker_settings import CLEANER_SWITCH, LOG_CLEANER, MAIN, BrokerRow
 from siltstone.commands.cluster import broker_tag
 from siltstone.commands.listing import Column
+from siltstone.web.dependencies import CurrentActor, CurrentServed
 from siltstone.web.errors import status_of, with_status_of
 from siltstone.web.guards import ADMIN, VIEWER
-from siltstone.web.here import CurrentActor, Here
 from siltstone.web.pages.equivalents import cluster_url, curl
 from siltstone.web.pages.lists import ListParameters, list_page
 from siltstone.web.pages.rendering import page
@@ -48,14 +48,16 @@ class BrokerParameters(ListParameters):
 
 
 @router.get("", dependencies=[VIEWER])
-def broker(request: Request, served: Here, parameters: Annotated[BrokerParameters, Query()]) -> Response:
+def broker(
+    request: Request, served: CurrentServed, parameters: Annotated[BrokerParameters, Query()]
+) -> Response:
     """The settings of the broker and of its log cleaner."""
     return _settings(request, served, parameters)
 
 
 def _settings(
     request: Request,
-    served: Here,
+    served: CurrentServed,
     parameters: BrokerParameters,
     *,
     problem: str | None = None,
@@ -97,14 +99,14 @@ def _settings(
     )
 
 
-def _equivalents(request: Request, served: Here, name: str, value: str) -> str:
+def _equivalents(request: Request, served: CurrentServed, name: str, value: str) -> str:
     return curl(request, "PUT", cluster_url(served, "broker-configs", name), {"value": value})
 
 
 @router.post("", dependencies=[ADMIN])
 def save(
     request: Request,
-    served: Here,
+    served: CurrentServed,
     by: CurrentActor,
     name: Annotated[str, Form()],
     value: Annotated[str, Form()] = "",
@@ -125,7 +127,7 @@ def save(
 
 
 @router.post("/restart", dependencies=[ADMIN])
-def restart(request: Request, served: Here, by: CurrentActor) -> Response:
+def restart(request: Request, served: CurrentServed, by: CurrentActor) -> Response:
     """Close the directories in order, read the file and open them again. The page waits for that."""
     try:
         broker_settings.restart(served, by)

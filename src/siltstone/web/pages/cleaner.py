@@ -12,10 +12,10 @@ from siltstone.commands import cleaner_lists, console
 from siltstone.commands.cleaner_lists import QueueRow, RunRow, UncleanableRow
 from siltstone.commands.explaining import removal_words
 from siltstone.commands.listing import Column
+from siltstone.web.dependencies import CurrentServed
 from siltstone.web.guards import VIEWER
-from siltstone.web.here import Here
+from siltstone.web.pages.cached_pages import cached_response
 from siltstone.web.pages.equivalents import log_actions
-from siltstone.web.pages.kept import kept_response
 from siltstone.web.pages.lists import Parameters, list_html, list_page
 from siltstone.web.pages.topic_tabs import Problem
 
@@ -69,7 +69,9 @@ SAVINGS: tuple[Column[Any], ...] = (
 
 
 @router.get("", dependencies=[VIEWER])
-def queue(request: Request, served: Here, parameters: Parameters, *, problem: Problem = None) -> Response:
+def queue(
+    request: Request, served: CurrentServed, parameters: Parameters, *, problem: Problem = None
+) -> Response:
     """The compacted logs, the dirtiest first."""
     template, tab = "cleaner_queue.html", "queue"
     values = {"problem": problem, "tab": tab, "equivalents": partial(log_actions, request)}
@@ -82,11 +84,11 @@ def queue(request: Request, served: Here, parameters: Parameters, *, problem: Pr
         return list_html(request, served, template, QUEUE, rows, parameters, **values)
 
     paused = None if served.cleaner is None else served.cleaner.paused
-    return kept_response(request, served, html, facts=paused)
+    return cached_response(request, served, html, facts=paused)
 
 
 @router.get("/runs", dependencies=[VIEWER])
-def runs(request: Request, served: Here, parameters: Parameters) -> Response:
+def runs(request: Request, served: CurrentServed, parameters: Parameters) -> Response:
     """The cleanings that ended."""
     rows = cleaner_lists.runs(served)
     return list_page(request, served, "cleaner_runs.html", "runs", RUNS, rows, parameters, tab="runs")
@@ -94,7 +96,7 @@ def runs(request: Request, served: Here, parameters: Parameters) -> Response:
 
 @router.get("/uncleanable", dependencies=[VIEWER])
 def uncleanable(
-    request: Request, served: Here, parameters: Parameters, *, problem: Problem = None
+    request: Request, served: CurrentServed, parameters: Parameters, *, problem: Problem = None
 ) -> Response:
     """The logs that the cleaner skips."""
     rows, tab = cleaner_lists.uncleanable(served), "uncleanable"
@@ -105,7 +107,7 @@ def uncleanable(
 
 
 @router.get("/savings", dependencies=[VIEWER])
-def savings(request: Request, served: Here, parameters: Parameters) -> Response:
+def savings(request: Request, served: CurrentServed, parameters: Parameters) -> Response:
     """What cleanings have saved, by day and topic."""
     rows = console.savings(served)
     return list_page(

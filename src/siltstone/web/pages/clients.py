@@ -8,8 +8,8 @@ from starlette.responses import Response
 from siltstone.commands import clients
 from siltstone.commands.clients import NO_BROKER, ApiRequests, ClientConnection
 from siltstone.commands.listing import Column
+from siltstone.web.dependencies import CurrentServed
 from siltstone.web.guards import VIEWER
-from siltstone.web.here import Here
 from siltstone.web.pages.lists import Parameters, list_page
 
 router = APIRouter(prefix="/ui/clients")
@@ -48,7 +48,7 @@ REQUESTS: tuple[Column[ApiRequests], ...] = (
 
 
 @router.get("", dependencies=[VIEWER])
-def connections(request: Request, served: Here, parameters: Parameters) -> Response:
+def connections(request: Request, served: CurrentServed, parameters: Parameters) -> Response:
     """The broker's open connections, the oldest first."""
     rows, tab = clients.connections(served), "connections"
     return list_page(
@@ -65,7 +65,7 @@ def connections(request: Request, served: Here, parameters: Parameters) -> Respo
 
 
 @router.get("/requests", dependencies=[VIEWER])
-def requests(request: Request, served: Here, parameters: Parameters) -> Response:
+def requests(request: Request, served: CurrentServed, parameters: Parameters) -> Response:
     """The requests that the broker has received since its start, by API."""
     rows, tab = clients.requests(served), "requests"
     return list_page(
@@ -82,5 +82,5 @@ def requests(request: Request, served: Here, parameters: Parameters) -> Response
     )
 
 
-def _note(served: Here) -> str | None:
+def _note(served: CurrentServed) -> str | None:
     return NO_BROKER if served.clients is None else None

@@ -9,8 +9,8 @@ from siltstone.commands import console
 from siltstone.commands.console import DirectoryRow
 from siltstone.commands.disk_contents import LogOnDisk, last_scan, outline, path_of, paths_of
 from siltstone.commands.listing import Column
+from siltstone.web.dependencies import CurrentServed
 from siltstone.web.guards import VIEWER
-from siltstone.web.here import Here
 from siltstone.web.pages.lists import Parameters, list_page
 
 router = APIRouter(prefix="/ui/directories")
@@ -37,7 +37,7 @@ LOGS: tuple[Column[LogOnDisk], ...] = (
 
 
 @router.get("", dependencies=[VIEWER])
-def directories(request: Request, served: Here, parameters: Parameters) -> Response:
+def directories(request: Request, served: CurrentServed, parameters: Parameters) -> Response:
     """The log directories."""
     rows, numbers = (
         console.directories(served),
@@ -57,7 +57,7 @@ def directories(request: Request, served: Here, parameters: Parameters) -> Respo
 
 
 @router.get("/{number}", dependencies=[VIEWER])
-def directory(request: Request, served: Here, number: int, parameters: Parameters) -> Response:
+def directory(request: Request, served: CurrentServed, number: int, parameters: Parameters) -> Response:
     """What takes the space of one directory: its logs, the largest first, and left-over files."""
     scan = last_scan(served, number)
     contents = scan.found or outline(served, path_of(served, number))

@@ -11,9 +11,9 @@ from starlette.responses import RedirectResponse, Response
 from siltstone.base.errors import SiltstoneError
 from siltstone.commands import administration, console, emptying, erasing
 from siltstone.commands.erasing import ErasureRequest, parse_key
+from siltstone.web.dependencies import CurrentActor, CurrentServed
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, VIEWER
-from siltstone.web.here import CurrentActor, Here
 from siltstone.web.pages.confirmation import is_confirmed, refuse_unconfirmed
 from siltstone.web.pages.equivalents import curl, shell
 from siltstone.web.pages.rendering import page, page_response, path, render_page, within_bytes
@@ -25,7 +25,7 @@ Text = Annotated[str, Form()]
 @router.get("/{topic}/empty", dependencies=[VIEWER])
 def empty_page(
     request: Request,
-    served: Here,
+    served: CurrentServed,
     topic: str,
     mode: str = "",
     start: Annotated[int, Query(ge=0)] = 0,
@@ -37,7 +37,7 @@ def empty_page(
 
 def _empty_page(
     request: Request,
-    served: Here,
+    served: CurrentServed,
     topic: str,
     mode: str,
     problem: str | None = None,
@@ -81,7 +81,7 @@ def _empty_page(
 @router.post("/{topic}/empty", dependencies=[ADMIN])
 def empty(
     request: Request,
-    served: Here,
+    served: CurrentServed,
     by: CurrentActor,
     topic: str,
     mode: Text = emptying.TOMBSTONES,
@@ -98,14 +98,14 @@ def empty(
 
 
 @router.get("/{topic}/erase", dependencies=[VIEWER])
-def erase_page(request: Request, served: Here, topic: str) -> Response:
+def erase_page(request: Request, served: CurrentServed, topic: str) -> Response:
     """The form for a key."""
     return _erase_page(request, served, topic)
 
 
 def _erase_page(
     request: Request,
-    served: Here,
+    served: CurrentServed,
     topic: str,
     key: str = "",
     key_format: str = "utf8",
@@ -134,7 +134,7 @@ def _erase_page(
 @router.post("/{topic}/erase", dependencies=[ADMIN])
 def erase(
     request: Request,
-    served: Here,
+    served: CurrentServed,
     by: CurrentActor,
     topic: str,
     key: Text = "",

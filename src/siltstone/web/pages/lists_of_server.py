@@ -19,8 +19,8 @@ from siltstone.commands.groups import ConsumerGroup, GroupOffset
 from siltstone.commands.jobs import BackgroundJob
 from siltstone.commands.listing import Column
 from siltstone.commands.transactions import OpenTransaction, OpenTransactions, last_scan
+from siltstone.web.dependencies import CurrentServed
 from siltstone.web.guards import VIEWER
-from siltstone.web.here import Here
 from siltstone.web.limits import READING
 from siltstone.web.openapi import description_of
 from siltstone.web.pages.equivalents import curl
@@ -125,7 +125,7 @@ def value_words(value: object) -> str:
 
 
 @router.get("/groups", dependencies=[VIEWER, READING])
-def groups(request: Request, served: Here, parameters: Parameters) -> Response:
+def groups(request: Request, served: CurrentServed, parameters: Parameters) -> Response:
     """Consumer groups and their lags, a row for each partition that a group has."""
     groups, notes = console.groups(served)
     rows = [(group, offset) for group in groups for offset in group.offsets]
@@ -136,7 +136,7 @@ def groups(request: Request, served: Here, parameters: Parameters) -> Response:
 
 
 @router.get("/topics/{topic}/consumers", dependencies=[VIEWER, READING])
-def consumers(request: Request, served: Here, topic: str, parameters: Parameters) -> Response:
+def consumers(request: Request, served: CurrentServed, topic: str, parameters: Parameters) -> Response:
     """The consumer groups that have committed offsets of a topic, a row for each partition."""
     row = served.catalogue.topic(topic)
     groups, notes = console.groups(served)
@@ -160,7 +160,7 @@ def consumers(request: Request, served: Here, topic: str, parameters: Parameters
 
 
 @router.get("/transactions", dependencies=[VIEWER])
-def transactions(request: Request, served: Here, parameters: Parameters) -> Response:
+def transactions(request: Request, served: CurrentServed, parameters: Parameters) -> Response:
     """Open transactions, and the logs that they keep from being cleaned."""
     scan = last_scan(served)
     transactions = (
@@ -181,14 +181,14 @@ def transactions(request: Request, served: Here, parameters: Parameters) -> Resp
 
 
 @router.get("/changes", dependencies=[VIEWER])
-def changes(request: Request, served: Here, parameters: Parameters) -> Response:
+def changes(request: Request, served: CurrentServed, parameters: Parameters) -> Response:
     """The audit log, the newest change first."""
     rows = console.changes(served)
     return list_page(request, served, "changes.html", "changes", CHANGES, rows, parameters, words=value_words)
 
 
 @router.get("/jobs", dependencies=[VIEWER])
-def jobs(request: Request, served: Here, parameters: Parameters) -> Response:
+def jobs(request: Request, served: CurrentServed, parameters: Parameters) -> Response:
     """Background jobs, the newest first."""
     rows = served.jobs.all()
     running = [job for job in rows if not job.has_ended]
@@ -209,7 +209,7 @@ def jobs(request: Request, served: Here, parameters: Parameters) -> Response:
 
 
 @router.get("/api", dependencies=[VIEWER])
-def api(request: Request, served: Here, parameters: Parameters) -> Response:
+def api(request: Request, served: CurrentServed, parameters: Parameters) -> Response:
     """The operations of the REST APIs, from the document that describes them."""
     rows = [
         Operation(method.upper(), path, operation["description"].replace("`", ""))

@@ -20,9 +20,9 @@ from siltstone.base.errors import (
 )
 from siltstone.commands import administration
 from siltstone.commands.topics import parse_assignments
+from siltstone.web.dependencies import CurrentActor, CurrentServed
 from siltstone.web.errors import with_status_of
 from siltstone.web.guards import ADMIN, VIEWER
-from siltstone.web.here import CurrentActor, Here
 from siltstone.web.pages.equivalents import cluster_url, curl, siltstone
 from siltstone.web.pages.rendering import page, path
 from siltstone.web.queries import ConsoleForm, is_whole_number
@@ -82,9 +82,9 @@ class NewTopicForm(ConsoleForm):
         return int(self.partitions)
 
 
-def _shown(
+def _form_page(
     request: Request,
-    served: Here,
+    served: CurrentServed,
     form: NewTopicForm,
     *,
     problem: str | None = None,
@@ -108,7 +108,7 @@ def _shown(
     )
 
 
-def _equivalents(request: Request, served: Here, form: NewTopicForm) -> Sequence[str]:
+def _equivalents(request: Request, served: CurrentServed, form: NewTopicForm) -> Sequence[str]:
     name, settings = form.name or "NAME", form.settings()
     words = ["topics", "--create", "--topic", name, "--partitions", form.partitions]
     for setting in settings:
@@ -130,12 +130,12 @@ def _equivalents(request: Request, served: Here, form: NewTopicForm) -> Sequence
 
 
 @router.get("/new-topic", dependencies=[VIEWER])
-def new_topic(request: Request, served: Here) -> Response:
+def new_topic(request: Request, served: CurrentServed) -> Response:
     """The empty form."""
-    return _shown(request, served, NewTopicForm())
+    return _form_page(request, served, NewTopicForm())
 
 
-def _created(served: Here, by: CurrentActor, form: NewTopicForm, *, validate_only: bool) -> None:
+def _create(served: CurrentServed, by: CurrentActor, form: NewTopicForm, *, validate_only: bool) -> None:
     """Create the topic, or only check whether it could be. Raises SiltstoneError, OSError."""
     count = form.count()
     # Each field by itself first, so that the form can mark the one that is wrong.
@@ -153,24 +153,24 @@ def _created(served: Here, by: CurrentActor, form: NewTopicForm, *, validate_onl
 
 @router.post("/new-topic:check", dependencies=[ADMIN])
 def check(
-    request: Request, served: Here, by: CurrentActor, form: Annotated[NewTopicForm, Form()]
+    request: Request, served: CurrentServed, by: CurrentActor, form: Annotated[NewTopicForm, Form()]
 ) -> Response:
     """Say whether the topic could be created; nothing is changed."""
     try:
-        _created(served, by, form, validate_only=True)
+        _create(served, by, form, validate_only=True)
     except (SiltstoneError, OSError) as error:
-        return with_status_of(error, _shown(request, served, form, problem=str(error)))
-    return _shown(request, served, form, is_checked=True)
+        return with_status_of(error, _form_page(request, served, form, problem=str(error)))
+    return _form_page(request, served, form, is_checked=True)
 
 
 @router.post("/new-topic", dependencies=[ADMIN])
 def create(
-    request: Request, served: Here, by: CurrentActor, form: Annotated[NewTopicForm, Form()]
+    request: Request, served: CurrentServed, by: CurrentActor, form: Annotated[NewTopicForm, Form()]
 ) -> Response:
     """Create the topic."""
     try:
-        _created(served, by, form, validate_only=False)
+        _create(served, by, form, validate_only=False)
         served.cataloguer.refresh()  # so that the page of the topic finds it
     except (SiltstoneError, OSError) as error:
-        return with_status_of(error, _shown(request, served, form, problem=str(error)))
+        return with_status_of(error, _form_page(request, served, form, problem=str(error)))
     return RedirectResponse(f"/ui/topics/{path(form.name)}", 303)

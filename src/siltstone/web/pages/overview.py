@@ -14,9 +14,9 @@ from starlette.responses import RedirectResponse, Response
 from siltstone.base.config import BROKER_NAMES
 from siltstone.commands import console
 from siltstone.commands.catalogue import dirtiest
+from siltstone.web.dependencies import CurrentServed
 from siltstone.web.guards import VIEWER
-from siltstone.web.here import Here
-from siltstone.web.pages.kept import kept_response
+from siltstone.web.pages.cached_pages import cached_response
 from siltstone.web.pages.rendering import THEME_COOKIE, THEMES, path, query_text, render_page
 
 router = APIRouter()
@@ -38,7 +38,7 @@ def root() -> Response:
 
 
 @router.get("/ui/", dependencies=[VIEWER])
-def overview(request: Request, served: Here) -> Response:
+def overview(request: Request, served: CurrentServed) -> Response:
     """Bytes by section, what needs attention, the dirtiest logs, the last cleanings."""
     facts: dict[str, Any] = {
         "cleanings": console.cleanings(served)[:10],
@@ -50,11 +50,11 @@ def overview(request: Request, served: Here) -> Response:
     def html() -> str:
         return render_page(request, served, "overview.html", dirtiest=dirtiest(served.catalogue, 10), **facts)
 
-    return kept_response(request, served, html, facts=facts)
+    return cached_response(request, served, html, facts=facts)
 
 
 @router.get("/ui/jump", dependencies=[VIEWER])
-def jump(served: Here, to: str = "") -> Response:
+def jump(served: CurrentServed, to: str = "") -> Response:
     """The search field. Redirects to a topic (``users``), to the records of a key (``users anna``), to a
     record (``users 0 756``: topic, partition, offset) or to a setting of the broker; for any other text to
     the list of the topics whose names contain it."""

@@ -12,9 +12,9 @@ from starlette.responses import RedirectResponse, Response
 
 from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.commands.sending import TEXT_FORMATS, ProducerRecord, bytes_of_text, send_records
+from siltstone.web.dependencies import CurrentActor, CurrentServed
 from siltstone.web.errors import with_status_of
 from siltstone.web.guards import ADMIN, VIEWER
-from siltstone.web.here import CurrentActor, Here
 from siltstone.web.pages.equivalents import cluster_url, curl, shell
 from siltstone.web.pages.rendering import page, path, query_text
 from siltstone.web.queries import ConsoleForm, is_whole_number
@@ -76,7 +76,7 @@ class Stored(BaseModel):
 
 def _shown(
     request: Request,
-    served: Here,
+    served: CurrentServed,
     topic: str,
     form: RecordToSend,
     *,
@@ -98,7 +98,7 @@ def _shown(
     )
 
 
-def _equivalents(request: Request, served: Here, topic: str, form: RecordToSend) -> Sequence[str]:
+def _equivalents(request: Request, served: CurrentServed, topic: str, form: RecordToSend) -> Sequence[str]:
     """As the form is filled in; a record that could not be sent yet has none of its parts there."""
     try:
         record = form.record()
@@ -127,14 +127,20 @@ def _equivalents(request: Request, served: Here, topic: str, form: RecordToSend)
 
 
 @router.get("/{topic}/produce", dependencies=[VIEWER])
-def empty_form(request: Request, served: Here, topic: str, stored: Annotated[Stored, Query()]) -> Response:
+def empty_form(
+    request: Request, served: CurrentServed, topic: str, stored: Annotated[Stored, Query()]
+) -> Response:
     """The form, and where the last record went."""
     return _shown(request, served, topic, RecordToSend(), stored=stored)
 
 
 @router.post("/{topic}/produce", dependencies=[ADMIN])
 def produce(
-    request: Request, served: Here, by: CurrentActor, topic: str, form: Annotated[RecordToSend, Form()]
+    request: Request,
+    served: CurrentServed,
+    by: CurrentActor,
+    topic: str,
+    form: Annotated[RecordToSend, Form()],
 ) -> Response:
     """Append the record."""
     try:

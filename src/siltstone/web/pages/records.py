@@ -20,9 +20,9 @@ from siltstone.commands.cluster import partition_named
 from siltstone.commands.decoding import DECODINGS
 from siltstone.commands.latest_job import unfinished_find
 from siltstone.commands.streaming import StreamEvent, check_stream
+from siltstone.web.dependencies import CurrentServed, Latest
 from siltstone.web.errors import status_of
 from siltstone.web.guards import READER
-from siltstone.web.here import Here, Latest
 from siltstone.web.limits import READING
 from siltstone.web.pages.equivalents import curl, shell
 from siltstone.web.pages.rendering import (
@@ -46,7 +46,11 @@ DECODING_COOKIE = "siltstone-decoding"
 
 @router.get("/{topic}/records", dependencies=[READER, READING])
 def records(
-    request: Request, served: Here, latest: Latest, topic: str, parameters: Annotated[RecordForm, Query()]
+    request: Request,
+    served: CurrentServed,
+    latest: Latest,
+    topic: str,
+    parameters: Annotated[RecordForm, Query()],
 ) -> Response:
     """Records: the last ones, those from an offset on, or those that are found."""
     parameters, decoding = _with_decoding(request, parameters)
@@ -54,10 +58,8 @@ def records(
     has_too_many_keys, browsed = False, None
     try:
         url = f"/api/v1/topics/{path(topic)}/records?{query_text(parameters.api_parameters())}"
-        equivalents = [
-            shell("siltstone", "consume", *served.paths, "--topic", topic),
-            curl(request, "GET", url),
-        ]
+        consume = shell("siltstone", "consume", *served.paths, "--topic", topic)
+        equivalents = [consume, curl(request, "GET", url)]
         browsed = console.browsed_topic(served, topic)
         page = browse(browsed, parameters.query(), cursor=parameters.cursor or None, latest=latest)
     except SiltstoneError as error:
@@ -90,9 +92,8 @@ def records(
     is_whole = status in (200, 500)
     response = page_response(request, html) if is_whole else HTMLResponse(html, status)
     if decoding and not problem:
-        response.set_cookie(
-            DECODING_COOKIE, decoding, samesite="strict", path=f"/ui/topics/{path(topic)}/records"
-        )
+        cookie_path = f"/ui/topics/{path(topic)}/records"
+        response.set_cookie(DECODING_COOKIE, decoding, samesite="strict", path=cookie_path)
     return response
 
 
@@ -112,7 +113,7 @@ def _with_decoding(request: Request, parameters: RecordForm) -> tuple[RecordForm
 
 @router.get("/{topic}/records:tail", dependencies=[READER], response_class=StreamingResponse)
 async def follow(
-    request: Request, served: Here, topic: str, parameters: Annotated[RecordForm, Query()]
+    request: Request, served: CurrentServed, topic: str, parameters: Annotated[RecordForm, Query()]
 ) -> StreamingResponse:
     """New records that fit the form, as rows of the table."""
     browsed, query = await run_in_threadpool(_followed, served, topic, parameters)
@@ -128,7 +129,7 @@ async def follow(
     return opened_stream(request.app.state.tails, browsed, query, rows)
 
 
-def _followed(served: Here, topic: str, parameters: RecordForm) -> tuple[BrowsedTopic, RecordQuery]:
+def _followed(served: CurrentServed, topic: str, parameters: RecordForm) -> tuple[BrowsedTopic, RecordQuery]:
     """Raises UsageError, UnknownTopicError."""
     query = parameters.tail_query()
     browsed = console.browsed_topic(served, topic)
@@ -141,7 +142,7 @@ def _followed(served: Here, topic: str, parameters: RecordForm) -> tuple[Browsed
 @router.get("/{topic}/why/{partition}/{offset}", dependencies=[READER, READING])
 def why(
     request: Request,
-    served: Here,
+    served: CurrentServed,
     topic: str,
     partition: int,
     offset: int,

@@ -25,8 +25,8 @@ from siltstone.base.clock import duration_text
 from siltstone.commands.explain_page import counted, size_text
 from siltstone.commands.served import Served
 from siltstone.web import limits
+from siltstone.web.dependencies import served_by
 from siltstone.web.guards import user_of
-from siltstone.web.here import served_by
 from siltstone.web.identity import Role
 from siltstone.web.words import STATES, WORDS
 

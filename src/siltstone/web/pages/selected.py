@@ -19,9 +19,9 @@ from siltstone.commands.catalogue import PAGE_MAX
 from siltstone.commands.cluster import own_names
 from siltstone.commands.explain_page import counted, size_text
 from siltstone.commands.topics import parse_assignments
+from siltstone.web.dependencies import CurrentActor, CurrentServed
 from siltstone.web.errors import with_status_of
 from siltstone.web.guards import ADMIN, EDITOR, VIEWER
-from siltstone.web.here import CurrentActor, Here
 from siltstone.web.pages.confirmation import is_confirmed, refuse_unconfirmed
 from siltstone.web.pages.equivalents import cluster_url, curl, shell, siltstone
 from siltstone.web.pages.rendering import page, path
@@ -84,7 +84,7 @@ def _ticked_topic(topic: str, describe: Callable[[], tuple[Sequence[str], str]])
     return TickedTopic(topic=topic, sentences=sentences, tag=tag)
 
 
-def _previewed(served: Here, selection: Selection, topic: str) -> TickedTopic:
+def _previewed(served: CurrentServed, selection: Selection, topic: str) -> TickedTopic:
     """What the action would do to one topic."""
 
     def describe() -> tuple[Sequence[str], str]:
@@ -110,7 +110,7 @@ def _previewed(served: Here, selection: Selection, topic: str) -> TickedTopic:
 
 
 @router.get("", dependencies=[VIEWER])
-def selected(request: Request, served: Here, selection: Annotated[Selection, Query()]) -> Response:
+def selected(request: Request, served: CurrentServed, selection: Annotated[Selection, Query()]) -> Response:
     """What the action would do to each ticked topic."""
     try:
         find_topic_key(selection.name)
@@ -127,7 +127,11 @@ def selected(request: Request, served: Here, selection: Annotated[Selection, Que
 
 
 def _selected(
-    request: Request, served: Here, selection: Selection, problem: str | None = None, wrong_field: str = ""
+    request: Request,
+    served: CurrentServed,
+    selection: Selection,
+    problem: str | None = None,
+    wrong_field: str = "",
 ) -> Response:
     limit = TOPICS_OF_ACTION_MAX if selection.action != "settings" else TOPICS_OF_CHANGE_MAX
     ticked = [_previewed(served, selection, topic) for topic in selection.topic[:limit]]
@@ -136,7 +140,7 @@ def _selected(
 
 def _shown(
     request: Request,
-    served: Here,
+    served: CurrentServed,
     selection: Selection,
     ticked: Sequence[TickedTopic],
     *,
@@ -163,7 +167,7 @@ def _shown(
     )
 
 
-def _equivalents(request: Request, served: Here, selection: Selection) -> Sequence[str]:
+def _equivalents(request: Request, served: CurrentServed, selection: Selection) -> Sequence[str]:
     """The commands and requests that do the same: for all topics where one takes several, else for the
     first."""
     if not selection.topic:
@@ -182,7 +186,11 @@ def _equivalents(request: Request, served: Here, selection: Selection) -> Sequen
 
 
 def _outcomes(
-    request: Request, served: Here, form: ActionForm, action: Action, act: Callable[[str, str], Sequence[str]]
+    request: Request,
+    served: CurrentServed,
+    form: ActionForm,
+    action: Action,
+    act: Callable[[str, str], Sequence[str]],
 ) -> Response:
     """Carry out the action ``act`` (of a topic and its tag) on each topic; a refusal of one does not stop the
     others."""
@@ -196,7 +204,7 @@ def _outcomes(
 
 
 def _refused(
-    request: Request, served: Here, form: ActionForm, action: Action, error: SiltstoneError
+    request: Request, served: CurrentServed, form: ActionForm, action: Action, error: SiltstoneError
 ) -> Response:
     name = form.name or "cleanup.policy"
     selection = Selection(topic=form.topic, action=action, name=name, value=form.value, default=form.default)
@@ -222,7 +230,9 @@ def _confirm(form: ActionForm) -> None:
 
 
 @router.post("/settings", dependencies=[EDITOR])
-def alter(request: Request, served: Here, by: CurrentActor, form: Annotated[ActionForm, Form()]) -> Response:
+def alter(
+    request: Request, served: CurrentServed, by: CurrentActor, form: Annotated[ActionForm, Form()]
+) -> Response:
     """Change one setting of each topic, as it was read."""
     try:
         if form.name in DELETING_SETTINGS:
@@ -241,7 +251,9 @@ def alter(request: Request, served: Here, by: CurrentActor, form: Annotated[Acti
 
 
 @router.post("/clean", dependencies=[EDITOR])
-def clean(request: Request, served: Here, by: CurrentActor, form: Annotated[ActionForm, Form()]) -> Response:
+def clean(
+    request: Request, served: CurrentServed, by: CurrentActor, form: Annotated[ActionForm, Form()]
+) -> Response:
     """Clean each topic, as a job."""
 
     def act(topic: str, _: str) -> Sequence[str]:
@@ -252,7 +264,9 @@ def clean(request: Request, served: Here, by: CurrentActor, form: Annotated[Acti
 
 
 @router.post("/delete", dependencies=[ADMIN])
-def delete(request: Request, served: Here, by: CurrentActor, form: Annotated[ActionForm, Form()]) -> Response:
+def delete(
+    request: Request, served: CurrentServed, by: CurrentActor, form: Annotated[ActionForm, Form()]
+) -> Response:
     """Delete each topic, as it was read."""
     try:
         _confirm(form)

@@ -25,11 +25,11 @@ from siltstone.commands.segments import PartitionSegments, SegmentRow
 from siltstone.commands.served import Served
 from siltstone.commands.topic_history import CLEANING, TopicEvent, history_of
 from siltstone.commands.topics import settings_of_topic
+from siltstone.web.dependencies import CurrentServed
 from siltstone.web.guards import VIEWER
-from siltstone.web.here import Here
 from siltstone.web.limits import READING
+from siltstone.web.pages.cached_pages import cached_response
 from siltstone.web.pages.equivalents import cleaning_of_topic, more_partitions, topic_deletion, topic_setting
-from siltstone.web.pages.kept import kept_response
 from siltstone.web.pages.lists import Parameters, list_page
 from siltstone.web.pages.rendering import page, page_response, render_page, within_bytes
 from siltstone.web.strip import Scale, strip
@@ -47,7 +47,9 @@ Problem = Annotated[str | None, Depends(lambda: None)]
 """Why a form was refused: only ``actions`` passes it, never a request."""
 
 
-def topic_page(request: Request, served: Here, template: str, topic: str, tab: str, **more: Any) -> Response:
+def topic_page(
+    request: Request, served: CurrentServed, template: str, topic: str, tab: str, **more: Any
+) -> Response:
     """A page of a topic. Raises UnknownTopicError."""
     row = served.catalogue.topic(topic)
     return page(request, served, template, topic=row, tab=tab, **more)
@@ -56,7 +58,7 @@ def topic_page(request: Request, served: Here, template: str, topic: str, tab: s
 @router.get("/{topic}", dependencies=[VIEWER, READING])
 def segments(
     request: Request,
-    served: Here,
+    served: CurrentServed,
     topic: str,
     start: Annotated[int, Query(ge=0)] = 0,
     segment: Annotated[int, Query(ge=0)] = 0,
@@ -99,7 +101,7 @@ def segments(
 
     if problem is not None or sum(map(_segment_count, found)) > SEGMENTS_KEPT:
         return page_response(request, html())
-    return kept_response(request, served, html, facts=(found, dry_run))
+    return cached_response(request, served, html, facts=(found, dry_run))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +154,7 @@ class SettingForm(BaseModel):
 @router.get("/{topic}/configuration", dependencies=[VIEWER, READING])
 def configuration(
     request: Request,
-    served: Here,
+    served: CurrentServed,
     topic: str,
     form: Annotated[SettingForm, Query()],
     *,
@@ -202,7 +204,7 @@ def configuration(
 
 
 def _previewed(
-    served: Here, topic: str, name: str, form: SettingForm
+    served: CurrentServed, topic: str, name: str, form: SettingForm
 ) -> tuple[ChangePreview | None, str | None]:
     """The preview of the change that the form has, None without one, and why there is none."""
     if not form.value and not form.default:
@@ -228,7 +230,7 @@ HISTORY: tuple[Column[TopicEvent], ...] = (
 
 
 @router.get("/{topic}/history", dependencies=[VIEWER])
-def history(request: Request, served: Here, topic: str, parameters: Parameters) -> Response:
+def history(request: Request, served: CurrentServed, topic: str, parameters: Parameters) -> Response:
     """What happened to the topic: cleanings, the last compactions beside the log, changes of settings."""
     row = served.catalogue.topic(topic)
     events = history_of(served, topic)

@@ -11,14 +11,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, Catalogue, Listing, TopicRow, list_topics
+from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, Catalogue, TopicQuery, TopicRow, list_topics
 from siltstone.commands.listing import Column, csv_text, json_rows
 from siltstone.commands.served import Served
 from siltstone.commands.watch import STATES
+from siltstone.web.dependencies import CurrentServed
 from siltstone.web.guards import VIEWER
-from siltstone.web.here import Here
+from siltstone.web.pages.cached_pages import cached_response
 from siltstone.web.pages.equivalents import curl, siltstone
-from siltstone.web.pages.kept import kept_response
 from siltstone.web.pages.lists import KINDS, Format, attachment, first_rows
 from siltstone.web.pages.rendering import query_text, render_page, within_bytes
 from siltstone.web.queries import TopicParameters
@@ -53,7 +53,7 @@ class ShownTopics(TopicParameters):
 
 
 @router.get("", dependencies=[VIEWER])
-def topics(request: Request, served: Here, parameters: Annotated[ShownTopics, Query()]) -> Response:
+def topics(request: Request, served: CurrentServed, parameters: Annotated[ShownTopics, Query()]) -> Response:
     """The page of topics, or with ``format`` the whole list as a file."""
     listing = parameters.listing()
     if parameters.format:
@@ -64,10 +64,10 @@ def topics(request: Request, served: Here, parameters: Annotated[ShownTopics, Qu
             media_type=KINDS[parameters.format],
             headers=attachment(f"topics.{parameters.format}"),
         )
-    return kept_response(request, served, partial(_html, request, served, parameters, listing))
+    return cached_response(request, served, partial(_html, request, served, parameters, listing))
 
 
-def _html(request: Request, served: Served, parameters: ShownTopics, listing: Listing) -> str:
+def _html(request: Request, served: Served, parameters: ShownTopics, listing: TopicQuery) -> str:
     page = list_topics(served.catalogue, listing)
 
     def render(count: int) -> str:
@@ -90,7 +90,7 @@ def _html(request: Request, served: Served, parameters: ShownTopics, listing: Li
     return within_bytes(render, len(page.rows), sample=PAGE_ROWS)
 
 
-def _pages(catalogue: Catalogue, listing: Listing) -> Iterator[Sequence[TopicRow]]:
+def _pages(catalogue: Catalogue, listing: TopicQuery) -> Iterator[Sequence[TopicRow]]:
     """All topics that match the filters, a page at a time, of one catalogue: there may be 100,000."""
     start: int | None = listing.start
     while start is not None:

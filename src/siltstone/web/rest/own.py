@@ -18,8 +18,8 @@ from siltstone.commands.catalogue import uncleanable as uncleanable_logs
 from siltstone.commands.topics import settings_of_broker, settings_of_topic
 from siltstone.commands.transactions import OpenTransactions, last_scan
 from siltstone.web import limits
+from siltstone.web.dependencies import CurrentServed, Latest
 from siltstone.web.guards import READER, VIEWER
-from siltstone.web.here import Here, Latest
 from siltstone.web.limits import READING
 from siltstone.web.queries import (
     DIGITS,
@@ -69,7 +69,7 @@ class SettingsToPreview(Body):
 
 
 @router.get("/overview", dependencies=[VIEWER])
-def overview(served: Here) -> JsonObject:
+def overview(served: CurrentServed) -> JsonObject:
     """Sums over all logs, the ten dirtiest ones, the last ten cleanings, the state of the cleaner,
     directories that are offline, notes."""
     catalogue, saved = served.catalogue, console.saved(served)
@@ -89,7 +89,7 @@ def overview(served: Here) -> JsonObject:
 
 
 @router.get("/topics", dependencies=[VIEWER])
-def topics(served: Here, parameters: Annotated[TopicParameters, Query()]) -> JsonObject:
+def topics(served: CurrentServed, parameters: Annotated[TopicParameters, Query()]) -> JsonObject:
     """A page of topics."""
     page = list_topics(served.catalogue, parameters.listing())
     return {"at_ms": served.catalogue.at_ms, **_page("topics", page.rows, page.total, parameters.start)}
@@ -97,7 +97,7 @@ def topics(served: Here, parameters: Annotated[TopicParameters, Query()]) -> Jso
 
 @router.get("/topics/{topic}", dependencies=[VIEWER])
 def topic(
-    served: Here, topic: str, response: Response, start: Start = 0, count: Count = PAGE_ROWS
+    served: CurrentServed, topic: str, response: Response, start: Start = 0, count: Count = PAGE_ROWS
 ) -> JsonObject:
     """One topic, a page of its partitions, and its settings, with its ETag."""
     catalogue = served.catalogue
@@ -111,7 +111,7 @@ def topic(
 
 
 @router.get("/topics/{topic}/configs", dependencies=[VIEWER])
-def topic_configs(served: Here, topic: str, response: Response) -> JsonObject:
+def topic_configs(served: CurrentServed, topic: str, response: Response) -> JsonObject:
     """A topic's effective settings with their sources, and the topic's ETag."""
     response.headers["ETag"] = topic_etag(served, topic)
     settings = settings_of_topic(served.settings_of(topic), everything=True)
@@ -125,7 +125,7 @@ def _setting(setting: Any) -> JsonObject:
 
 @router.get("/topics/{topic}/partitions/{partition}/segments", dependencies=[VIEWER, READING])
 def segments(
-    served: Here, topic: str, partition: IntText, start: Start = 0, count: Count = PAGE_ROWS
+    served: CurrentServed, topic: str, partition: IntText, start: Start = 0, count: Count = PAGE_ROWS
 ) -> JsonObject:
     """A page of the segments of a partition, its marks, and why it is not cleaned."""
     segments = console.partition_segments(served, topic, partition)
@@ -134,7 +134,7 @@ def segments(
 
 @router.get("/topics/{topic}/records", dependencies=[READER, READING])
 def records(
-    served: Here, latest: Latest, topic: str, parameters: Annotated[RecordParameters, Query()]
+    served: CurrentServed, latest: Latest, topic: str, parameters: Annotated[RecordParameters, Query()]
 ) -> JsonObject:
     """A page of records: at most 64 MiB or a second of reading; ``cursor`` is for the next one."""
     browsed = console.browsed_topic(served, topic)
@@ -142,20 +142,22 @@ def records(
 
 
 @router.get("/topics/{topic}/cleanings", dependencies=[VIEWER])
-def topic_cleanings(served: Here, topic: str, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
+def topic_cleanings(
+    served: CurrentServed, topic: str, start: Start = 0, count: Count = PAGE_ROWS
+) -> JsonObject:
     """The last cleanings of a topic, the newest first."""
     return _page_of("cleanings", console.cleanings(served, topic), start, count)
 
 
 @router.post("/topics/{topic}/configs:preview", dependencies=[VIEWER, JSON_ONLY, READING])
-def preview_configs(served: Here, topic: str, change: SettingsToPreview) -> JsonObject:
+def preview_configs(served: CurrentServed, topic: str, change: SettingsToPreview) -> JsonObject:
     """What a change of a topic's own settings would do, from the facts of its segments. Changes nothing."""
     return console.preview_change(served, topic, change.set, change.remove).to_json()
 
 
 @router.get("/topics/{topic}/partitions/{partition}/records/{offset}", dependencies=[READER, READING])
 def record(
-    served: Here,
+    served: CurrentServed,
     topic: str,
     partition: IntText,
     offset: IntText,
@@ -174,7 +176,7 @@ def record(
     response_class=Response,
     responses={200: {"content": {"application/octet-stream": {}}}, 204: {"description": "A null value"}},
 )
-def value(served: Here, topic: str, partition: IntText, offset: IntText) -> Response:
+def value(served: CurrentServed, topic: str, partition: IntText, offset: IntText) -> Response:
     """A record's value as bytes, to be saved; 204 for none."""
     data = raw_value(console.browsed_topic(served, topic), partition, offset)
     if data is None:
@@ -185,7 +187,7 @@ def value(served: Here, topic: str, partition: IntText, offset: IntText) -> Resp
 
 @router.get("/topics/{topic}/partitions/{partition}/records/{offset}/why", dependencies=[READER, READING])
 def why(
-    served: Here,
+    served: CurrentServed,
     topic: str,
     partition: IntText,
     offset: IntText,
@@ -200,7 +202,7 @@ def why(
 
 
 @router.get("/cleaner/queue", dependencies=[VIEWER])
-def queue(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
+def queue(served: CurrentServed, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """The compacted logs, the dirtiest first."""
     catalogue = served.catalogue
     rows = dirtiest(catalogue, count, start)
@@ -208,13 +210,13 @@ def queue(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObjec
 
 
 @router.get("/cleaner/runs", dependencies=[VIEWER])
-def runs(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
+def runs(served: CurrentServed, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """The last cleanings, the newest first."""
     return _page_of("cleanings", console.cleanings(served), start, count)
 
 
 @router.get("/cleaner/uncleanable", dependencies=[VIEWER])
-def uncleanable(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
+def uncleanable(served: CurrentServed, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """The logs that the cleaner skips, since when, and why."""
     catalogue = served.catalogue
     rows = uncleanable_logs(catalogue, count, start)
@@ -222,20 +224,20 @@ def uncleanable(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Jso
 
 
 @router.get("/cleaner/savings", dependencies=[VIEWER])
-def savings(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
+def savings(served: CurrentServed, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """What cleanings have saved, by day and topic, the newest day first."""
     return _page_of("savings", console.savings(served), start, count)
 
 
 @router.get("/configs", dependencies=[VIEWER])
-def broker_configs(served: Here, everything: BoolText = False) -> JsonObject:
+def broker_configs(served: CurrentServed, everything: BoolText = False) -> JsonObject:
     """The broker's settings with their sources."""
     settings = settings_of_broker(served.broker_settings(), everything=everything)
     return {"settings": [_setting(setting) for setting in settings]}
 
 
 @router.get("/broker/connections", dependencies=[VIEWER])
-def broker_connections(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
+def broker_connections(served: CurrentServed, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """The broker's open connections, the oldest first."""
     connections = clients.connections(served)
     end = start + count
@@ -247,20 +249,20 @@ def broker_connections(served: Here, start: Start = 0, count: Count = PAGE_ROWS)
 
 
 @router.get("/broker/requests", dependencies=[VIEWER])
-def broker_requests(served: Here) -> JsonObject:
+def broker_requests(served: CurrentServed) -> JsonObject:
     """The requests that the broker has received since its start, by API."""
     return {"requests": [row.to_json() for row in clients.requests(served)]}
 
 
 @router.get("/groups", dependencies=[VIEWER, READING])
-def groups(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
+def groups(served: CurrentServed, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """Consumer groups with their offsets and lags, from ``__consumer_offsets``."""
     groups, notes = console.groups(served)
     return {**_page_of("groups", groups, start, count), "notes": notes}
 
 
 @router.get("/transactions", dependencies=[VIEWER])
-def transactions(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
+def transactions(served: CurrentServed, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """The open transactions as the last scan of all logs has found them: it began ``at_ms``, null before
     the first has ended; ``scanning``: how far one is that runs now (``looking``: its earlier name)."""
     scan = last_scan(served)
@@ -273,25 +275,25 @@ def transactions(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> Js
 
 
 @router.get("/directories", dependencies=[VIEWER])
-def directories(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
+def directories(served: CurrentServed, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """The log directories, and whether a process uses them."""
     return _page_of("directories", console.directories(served), start, count)
 
 
 @router.get("/changes", dependencies=[VIEWER])
-def changes(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
+def changes(served: CurrentServed, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """The audit log, the newest change first, as far back as the console shows it."""
     changes = console.changes(served)
     return _page("changes", changes[start : start + count], len(changes), start)
 
 
 @router.get("/jobs", dependencies=[VIEWER])
-def jobs(served: Here, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
+def jobs(served: CurrentServed, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """The background jobs, the newest first."""
     return _page_of("jobs", served.jobs.all(), start, count)
 
 
 @router.get("/jobs/{job_id}", dependencies=[VIEWER])
-def job(served: Here, job_id: str) -> JsonObject:
+def job(served: CurrentServed, job_id: str) -> JsonObject:
     """One job."""
     return served.jobs.get(job_id).to_json()

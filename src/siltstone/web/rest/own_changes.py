@@ -20,9 +20,9 @@ from siltstone.commands.cluster import partition_named
 from siltstone.commands.erasing import ErasureRequest, parse_key
 from siltstone.commands.explaining import explain_topic
 from siltstone.commands.latest_job import find_latest
+from siltstone.web.dependencies import CurrentActor, CurrentServed, Latest
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, EDITOR, READER
-from siltstone.web.here import CurrentActor, Here, Latest
 from siltstone.web.queries import IntText
 from siltstone.web.rest.bodies import JSON_ONLY, Body, Flag, JsonObject, WholeNumber
 
@@ -73,7 +73,7 @@ class KeyErasureRequest(Body):
 
 @router.post("/topics:alter", dependencies=[EDITOR])
 def alter_topics(
-    served: Here, by: CurrentActor, new: TopicAlterations, if_match: IfMatch = None
+    served: CurrentServed, by: CurrentActor, new: TopicAlterations, if_match: IfMatch = None
 ) -> JsonObject:
     """Set and remove settings of several topics, as they were read; the outcome of each."""
     if any((change.if_match or if_match) is None for change in new.topics):
@@ -82,7 +82,11 @@ def alter_topics(
 
 
 def _altered(
-    served: Here, by: CurrentActor, change: TopicAlteration, if_match: str | None, validate_only: bool
+    served: CurrentServed,
+    by: CurrentActor,
+    change: TopicAlteration,
+    if_match: str | None,
+    validate_only: bool,
 ) -> JsonObject:
     try:
         done = administration.alter_settings(
@@ -97,7 +101,9 @@ def _altered(
 
 
 @router.post("/topics/{topic}:clean", dependencies=[EDITOR], status_code=202)
-def clean(served: Here, by: CurrentActor, topic: str, request: CleaningRequest | None = None) -> JsonObject:
+def clean(
+    served: CurrentServed, by: CurrentActor, topic: str, request: CleaningRequest | None = None
+) -> JsonObject:
     """Clean a topic as a job."""
     request = request or CleaningRequest()
     job = administration.clean_now(served, by, topic, request.partitions, force=request.force)
@@ -112,7 +118,7 @@ class ExplainingRequest(Body):
 
 @router.post("/topics/{topic}:explain", dependencies=[READER], status_code=202)
 def explain(
-    served: Here, by: CurrentActor, topic: str, request: ExplainingRequest | None = None
+    served: CurrentServed, by: CurrentActor, topic: str, request: ExplainingRequest | None = None
 ) -> JsonObject:
     """What a cleaning of a topic would do, as a job; nothing is changed. Keys are masked."""
     partitions = () if request is None else request.partitions
@@ -130,7 +136,11 @@ class FindLatestRequest(Body):
 
 @router.post("/topics/{topic}:find-latest", dependencies=[READER], status_code=202)
 def find_latest_records(
-    served: Here, by: CurrentActor, views: Latest, topic: str, request: FindLatestRequest | None = None
+    served: CurrentServed,
+    by: CurrentActor,
+    views: Latest,
+    topic: str,
+    request: FindLatestRequest | None = None,
 ) -> JsonObject:
     """Find the last record of each key of a topic with too many keys for view=latest, as a job; nothing is
     changed."""
@@ -142,13 +152,13 @@ def find_latest_records(
 
 
 @router.post("/topics/{topic}:empty", dependencies=[ADMIN], status_code=202)
-def empty(served: Here, by: CurrentActor, topic: str, request: EmptyingRequest) -> JsonObject:
+def empty(served: CurrentServed, by: CurrentActor, topic: str, request: EmptyingRequest) -> JsonObject:
     """Empty a topic as a job, or count what would go."""
     return administration.empty_topic(served, by, topic, request.mode, dry_run=request.dry_run).to_json()
 
 
 @router.post("/topics/{topic}:erase-key", dependencies=[ADMIN], status_code=202)
-def erase_key(served: Here, by: CurrentActor, topic: str, request: KeyErasureRequest) -> JsonObject:
+def erase_key(served: CurrentServed, by: CurrentActor, topic: str, request: KeyErasureRequest) -> JsonObject:
     """Erase keys as a job: first the values; called again after delete.retention.ms, the tombstones with the
     keys, too. No key is stored with the job."""
     texts = request.keys if request.key is None else (request.key, *request.keys)
@@ -157,31 +167,31 @@ def erase_key(served: Here, by: CurrentActor, topic: str, request: KeyErasureReq
 
 
 @router.post("/topics/{topic}/partitions/{partition}:retry-cleaning", dependencies=[EDITOR], status_code=204)
-def retry_cleaning(served: Here, by: CurrentActor, topic: str, partition: IntText) -> None:
+def retry_cleaning(served: CurrentServed, by: CurrentActor, topic: str, partition: IntText) -> None:
     """Let the cleaner try an uncleanable partition again."""
     administration.retry_cleaning(served, by, partition_named(served, topic, partition))
 
 
 @router.post("/topics/{topic}/partitions/{partition}:pause", dependencies=[EDITOR], status_code=204)
-def pause(served: Here, by: CurrentActor, topic: str, partition: IntText) -> None:
+def pause(served: CurrentServed, by: CurrentActor, topic: str, partition: IntText) -> None:
     """Pause the cleaning of a partition."""
     administration.pause_cleaning(served, by, partition_named(served, topic, partition))
 
 
 @router.post("/topics/{topic}/partitions/{partition}:resume", dependencies=[EDITOR], status_code=204)
-def resume(served: Here, by: CurrentActor, topic: str, partition: IntText) -> None:
+def resume(served: CurrentServed, by: CurrentActor, topic: str, partition: IntText) -> None:
     """End the pause of a partition."""
     administration.resume_cleaning(served, by, partition_named(served, topic, partition))
 
 
 @router.post("/broker:restart", dependencies=[ADMIN], status_code=202)
-def restart(served: Here, by: CurrentActor) -> None:
+def restart(served: CurrentServed, by: CurrentActor) -> None:
     """Shut the directories down cleanly, read server.properties and open them again. The response is sent
     before."""
     broker_settings.restart(served, by)
 
 
 @router.delete("/jobs/{job_id}", dependencies=[EDITOR])
-def cancel_job(served: Here, by: CurrentActor, job_id: str) -> JsonObject:
+def cancel_job(served: CurrentServed, by: CurrentActor, job_id: str) -> JsonObject:
     """Cancel a job: one that runs ends at its next check."""
     return administration.cancel_job(served, by, job_id).to_json()

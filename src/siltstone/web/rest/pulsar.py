@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse, Response
 from siltstone.base.errors import UsageError
 from siltstone.commands import administration, pulsar
 from siltstone.commands.cluster import partitions_of
+from siltstone.web.dependencies import CurrentActor, CurrentServed
 from siltstone.web.guards import EDITOR, VIEWER
-from siltstone.web.here import CurrentActor, Here
 from siltstone.web.queries import BoolText
 from siltstone.web.rest.bodies import JSON_ONLY, NUMBERS_ONLY, JsonObject
 
@@ -55,68 +55,68 @@ def _number(size: int | None) -> Response:
 
 
 @router.put(f"{TOPIC}/compaction", dependencies=[EDITOR], status_code=204)
-def compact(served: Here, by: CurrentActor, name: Topic) -> None:
+def compact(served: CurrentServed, by: CurrentActor, name: Topic) -> None:
     """Begin to compact a topic; 409 while it is compacted."""
     administration.compact_side_by_side(served, by, name)
 
 
 @router.get(f"{TOPIC}/compaction", dependencies=[VIEWER])
-def compaction_status(served: Here, name: Topic) -> JsonObject:
+def compaction_status(served: CurrentServed, name: Topic) -> JsonObject:
     """NOT_RUN, RUNNING, SUCCESS or ERROR, and the last error."""
     status = pulsar.compaction_status(served, name)
     return {"status": status.status, "lastError": status.last_error}
 
 
 @router.get(f"{TOPIC}/compactionThreshold", dependencies=[VIEWER], response_model=int, responses={204: {}})
-def threshold(served: Here, name: Topic, applied: BoolText = False) -> Response:
+def threshold(served: CurrentServed, name: Topic, applied: BoolText = False) -> Response:
     """The topic's own threshold in bytes, 204 without one; with ``applied`` the one that is used."""
     return _number(pulsar.threshold(served, name, applied=applied))
 
 
 @router.post(f"{TOPIC}/compactionThreshold", dependencies=[EDITOR], status_code=204)
-def set_threshold(served: Here, by: CurrentActor, name: Topic, size: Bytes) -> None:
+def set_threshold(served: CurrentServed, by: CurrentActor, name: Topic, size: Bytes) -> None:
     """Set the topic's own threshold: the body is a number of bytes."""
     pulsar.set_threshold(served, by, name, _checked(size))
 
 
 @router.delete(f"{TOPIC}/compactionThreshold", dependencies=[EDITOR], status_code=204)
-def remove_threshold(served: Here, by: CurrentActor, name: Topic) -> None:
+def remove_threshold(served: CurrentServed, by: CurrentActor, name: Topic) -> None:
     """Remove the topic's own threshold."""
     pulsar.set_threshold(served, by, name, None)
 
 
 @router.get(f"{TOPIC}/internalStats", dependencies=[VIEWER])
-def internal_stats(served: Here, name: Topic) -> JsonObject:
+def internal_stats(served: CurrentServed, name: Topic) -> JsonObject:
     """The compacted ledger and the cursor of compaction, of each partition."""
     return pulsar.internal_stats(served, name)
 
 
 @router.get(f"{TOPIC}/stats", dependencies=[VIEWER])
-def stats(served: Here, name: Topic) -> JsonObject:
+def stats(served: CurrentServed, name: Topic) -> JsonObject:
     """Sizes, and the last compaction."""
     return pulsar.topic_stats(served, name)
 
 
 @router.get(f"{TOPIC}/partitions", dependencies=[VIEWER])
-def partitions(served: Here, name: Topic) -> JsonObject:
+def partitions(served: CurrentServed, name: Topic) -> JsonObject:
     """How many partitions a topic has."""
     return {"partitions": len(partitions_of(served, pulsar.topic_of(served, name))), "deleted": False}
 
 
 @router.get(NAMESPACE, dependencies=[VIEWER], response_model=int, responses={204: {}})
-def namespace_threshold(served: Here, name: Namespace) -> Response:
+def namespace_threshold(served: CurrentServed, name: Namespace) -> Response:
     """The namespace's threshold in bytes, 204 without one."""
     return _number(pulsar.namespace_threshold(served, name))
 
 
 @router.put(NAMESPACE, dependencies=[EDITOR], status_code=204)
-def set_namespace_threshold(served: Here, by: CurrentActor, name: Namespace, size: Bytes) -> None:
+def set_namespace_threshold(served: CurrentServed, by: CurrentActor, name: Namespace, size: Bytes) -> None:
     """Set the namespace's threshold: the body is a number of bytes."""
     pulsar.set_namespace_threshold(served, by, name, _checked(size))
 
 
 @router.delete(NAMESPACE, dependencies=[EDITOR], status_code=204)
-def remove_namespace_threshold(served: Here, by: CurrentActor, name: Namespace) -> None:
+def remove_namespace_threshold(served: CurrentServed, by: CurrentActor, name: Namespace) -> None:
     """Remove the namespace's threshold."""
     pulsar.set_namespace_threshold(served, by, name, None)
 

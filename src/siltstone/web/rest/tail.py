@@ -32,8 +32,8 @@ from siltstone.commands.browsing import BrowsedTopic, RecordQuery
 from siltstone.commands.cluster import partition_named
 from siltstone.commands.served import Served
 from siltstone.commands.streaming import StreamEvent, check_stream, follow_rendered
+from siltstone.web.dependencies import CurrentServed
 from siltstone.web.guards import READER
-from siltstone.web.here import Here
 from siltstone.web.limits import Tails
 from siltstone.web.queries import StreamParameters
 
@@ -116,7 +116,7 @@ def _checked(
 )
 async def tail(
     request: Request,
-    served: Here,
+    served: CurrentServed,
     topic: str,
     parameters: Annotated[StreamParameters, Query()],
     last_event_id: Annotated[str | None, Header()] = None,

@@ -19,8 +19,8 @@ from siltstone.commands import administration
 from siltstone.commands import cluster as clusters
 from siltstone.commands.broker_settings import alter_static
 from siltstone.commands.changes import Actor
+from siltstone.web.dependencies import CurrentActor
 from siltstone.web.guards import ADMIN, EDITOR, VIEWER
-from siltstone.web.here import CurrentActor
 from siltstone.web.queries import IntText
 from siltstone.web.rest.bodies import Body, Flag, JsonObject
 from siltstone.web.rest.confluent.shapes import (

@@ -22,9 +22,9 @@ from starlette.responses import JSONResponse, Response
 from siltstone.base.errors import SiltstoneError
 from siltstone.commands.changes import Actor
 from siltstone.commands.sending import AppendedRecord, ProducerRecord, send_records
+from siltstone.web.dependencies import CurrentActor
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN
-from siltstone.web.here import CurrentActor
 from siltstone.web.rest.bodies import DATE_AND_TIME, NUMBERS_ONLY, Body, JsonObject, WholeNumber
 from siltstone.web.rest.confluent.shapes import Cluster, NamedCluster
 from siltstone.web.rest.confluent.topics import TOPIC

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 
 from siltstone.commands.cluster import cluster_identity
 from siltstone.commands.served import Served
-from siltstone.web.here import Here
+from siltstone.web.dependencies import CurrentServed
 from siltstone.web.queries import DIGITS
 from siltstone.web.rest.bodies import JsonObject
 
@@ -165,7 +165,7 @@ def root_of(request: Request) -> str:
     return f"{request.base_url}{prefix}"
 
 
-def this_cluster(request: Request, served: Here) -> Cluster:
+def this_cluster(request: Request, served: CurrentServed) -> Cluster:
     """The only cluster."""
     identity = cluster_identity(served)
     return Cluster(served=served, id=identity.cluster_id, broker_id=identity.broker_id, root=root_of(request))

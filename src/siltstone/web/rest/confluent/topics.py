@@ -13,8 +13,8 @@ from siltstone.base.errors import InvalidPartitionsError
 from siltstone.commands import administration
 from siltstone.commands import cluster as clusters
 from siltstone.commands.catalogue import is_internal
+from siltstone.web.dependencies import CurrentActor
 from siltstone.web.guards import ADMIN, VIEWER
-from siltstone.web.here import CurrentActor
 from siltstone.web.queries import IntText
 from siltstone.web.rest.bodies import NUMBERS_ONLY, Body, Flag, JsonObject, WholeNumber
 from siltstone.web.rest.confluent.shapes import (

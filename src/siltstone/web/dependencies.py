@@ -1,4 +1,4 @@
-"""What a route gets: ``served: Here``.
+"""What a route gets: ``served: CurrentServed``.
 
 Its functions are ``async``, although they wait for nothing: FastAPI runs others in a thread, one after the
 other, which took longer than they do.
@@ -37,6 +37,6 @@ async def latest_of(request: Request) -> LatestViews:
     return cast(LatestViews, request.app.state.latest)
 
 
-Here = Annotated[Served, Depends(served_of)]
+CurrentServed = Annotated[Served, Depends(served_of)]
 CurrentActor = Annotated[Actor, Depends(actor_of)]
 Latest = Annotated[LatestViews, Depends(latest_of)]

@@ -3,10 +3,10 @@ overview, the topics, a topic's segments, the queue.
 
 ::
 
-    50 tabs poll ─► same URL, user, theme, host, catalogue, facts? ─ yes ─► the kept page, or 304
-                                                                   └ no ──► rendered, and kept
+    50 tabs poll ─► same URL, user, theme, host, catalogue, facts? ─ yes ─► the cached page, or 304
+                                                                   └ no ──► rendered, and cached
 
-A refresh replaces the catalogue, so a kept page is at most as old as that. Only a weak reference to the
+A refresh replaces the catalogue, so a cached page is at most as old as that. Only a weak reference to the
 catalogue is held, which may have 300 MB.
 """
 
@@ -26,23 +26,23 @@ from siltstone.commands.served import Served
 from siltstone.web.guards import user_of
 from siltstone.web.pages.rendering import THEME_COOKIE, page_etag, tagged_response
 
-KEPT_PAGES_MAX = 32
-"""Pages that are kept at one time: each has at most ``limits.PAGE_BYTES``."""
+CACHED_PAGES_MAX = 32
+"""Pages that are cached at one time: each has at most ``limits.PAGE_BYTES``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _KeptPage:
+class _CachedPage:
     catalogue: weakref.ref[Catalogue]
     facts: object
     html: str
     tag: str
 
 
-class KeptPages:
-    """The pages of one server that are kept. Thread-safe; two threads may render a page twice."""
+class CachedPages:
+    """The cached pages of one server. Thread-safe; two threads may render a page twice."""
 
     def __init__(self) -> None:
-        self._lock, self._pages = threading.Lock(), OrderedDict[object, _KeptPage]()
+        self._lock, self._pages = threading.Lock(), OrderedDict[object, _CachedPage]()
 
     def response(
         self, request: Request, served: Served, render: Callable[[], str], *, facts: object = None
@@ -56,18 +56,18 @@ class KeptPages:
         if kept is None or kept.catalogue() is not catalogue or kept.facts != facts:
             html = render()
             reference = weakref.ref(catalogue)
-            kept = _KeptPage(catalogue=reference, facts=facts, html=html, tag=page_etag(html))
+            kept = _CachedPage(catalogue=reference, facts=facts, html=html, tag=page_etag(html))
             with self._lock:
                 self._pages[key] = kept
                 self._pages.move_to_end(key)
-                while len(self._pages) > KEPT_PAGES_MAX:
+                while len(self._pages) > CACHED_PAGES_MAX:
                     self._pages.popitem(last=False)
         return tagged_response(request, kept.html, kept.tag)
 
 
-def kept_response(
+def cached_response(
     request: Request, served: Served, render: Callable[[], str], *, facts: object = None
 ) -> Response:
-    """``KeptPages.response`` of the server that the request has come to."""
-    pages: KeptPages = request.app.state.kept_pages
+    """``CachedPages.response`` of the server that the request has come to."""
+    pages: CachedPages = request.app.state.cached_pages
     return pages.response(request, served, render, facts=facts)
