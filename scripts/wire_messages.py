@@ -139,6 +139,15 @@ def structures_of(fields: list[dict[str, Any]]) -> Iterator[tuple[str, list[dict
             yield from structures_of(field["fields"])
 
 
+def uses(fields: list[dict[str, Any]], kind: str) -> list[str]:
+    """The fields that have this structure, by Kafka's names: a common structure may have several."""
+    return [field["name"] for field in fields if field["type"].removeprefix("[]") == kind]
+
+
+def _told(names: list[str]) -> str:
+    return " and ".join(f"``{name[0].lower() + name[1:]}``" for name in names)
+
+
 def structures(message: dict[str, Any], written: dict[str, list[str]]) -> Iterator[str]:
     """The classes of a message: those in it first. ``written``: the lines of the module's classes; a request
     and its response may share one."""
@@ -151,7 +160,7 @@ def structures(message: dict[str, Any], written: dict[str, list[str]]) -> Iterat
             kind = field["type"].removeprefix("[]")
             if kind[0].isupper():
                 inner = field.get("fields") or common[kind]["fields"]
-                yield from of(kind, inner, f"``{field['name'][0].lower() + field['name'][1:]}`` of {name}.")
+                yield from of(kind, inner, f"{_told(uses(fields, kind))} of {name}.")
             python, default = annotation(field, valid)
             lines.append(f"    {snake(field['name'])}: {python} = {default}\n")
         if written.setdefault(name, lines) is not lines:

@@ -189,7 +189,7 @@ def test_the_overview_and_a_topics_page_are_rendered_once_while_nothing_has_happ
 def test_a_topics_page_of_many_segments_is_not_kept(
     served: Served, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("siltstone.web.pages.topic_tabs.SEGMENTS_KEPT", 0)
+    monkeypatch.setattr("siltstone.web.pages.topic_tabs.CACHED_SEGMENTS_MAX", 0)
     monkeypatch.setattr("siltstone.web.pages.topic_tabs.cached_response", None)
     first = client.get("/ui/topics/users")
     again = client.get("/ui/topics/users", headers={"If-None-Match": first.headers["etag"]})

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from siltstone.cli import output
-from siltstone.commands import fleet as running
+from siltstone.commands import fleet as fleet_command
 from siltstone.commands.clean import CleanOutcome, CleanRequest
 from siltstone.commands.explain_page import counted, size_text
 from siltstone.commands.policies import NO_BROKER_CONFIG
@@ -23,7 +23,7 @@ Document = Callable[[CleanOutcome], dict[str, object]]
 
 def clean_fleet(
     request: CleanRequest,
-    options: running.FleetOptions,
+    options: fleet_command.FleetOptions,
     *,
     show_broker: ShowBroker | None,
     document: Document | None,
@@ -33,13 +33,13 @@ def clean_fleet(
     ``--verbose``; ``document``: makes the object that is printed for each broker instead, with ``--json``."""
     began = time.monotonic()
     with output.RunProgress(quiet=quiet or document is not None) as progress:
-        fleet: running.Fleet | None = None
+        fleet: fleet_command.Fleet | None = None
 
         def show_progress(brokers: int, logs: int) -> None:
             if fleet is not None:
                 progress.show(f"{brokers:,}/{len(fleet.brokers):,} brokers · {counted(logs, 'log')} done")
 
-        def on_broker(result: running.BrokerResult, outcome: CleanOutcome) -> None:
+        def on_broker(result: fleet_command.BrokerResult, outcome: CleanOutcome) -> None:
             if document is not None:
                 output.write_json(_broker_document(result, document(outcome)), flush=True)
             elif show_broker is not None and not quiet:
@@ -47,7 +47,7 @@ def clean_fleet(
                 output.write_lines(f"{result.broker}:")
                 show_broker(outcome, result.seconds)
 
-        fleet = running.Fleet(request, options, progress=show_progress)
+        fleet = fleet_command.Fleet(request, options, progress=show_progress)
         is_complete = False
         try:
             fleet.clean(on_broker)
@@ -60,7 +60,7 @@ def clean_fleet(
 
 
 def _finish(
-    request: CleanRequest, fleet: running.Fleet, seconds: float, *, as_json: bool, quiet: bool
+    request: CleanRequest, fleet: fleet_command.Fleet, seconds: float, *, as_json: bool, quiet: bool
 ) -> None:
     """Print the last JSON object, or the table with the lines below it."""
     if as_json:
@@ -71,7 +71,7 @@ def _finish(
         _show(request, fleet, seconds)
 
 
-def _broker_document(result: running.BrokerResult, document: dict[str, object]) -> dict[str, object]:
+def _broker_document(result: fleet_command.BrokerResult, document: dict[str, object]) -> dict[str, object]:
     """The object of one broker: what ``clean --json`` prints for it, and the broker's own keys."""
     return {
         "broker": result.broker,
@@ -85,7 +85,7 @@ def _broker_document(result: running.BrokerResult, document: dict[str, object]) 
     }
 
 
-def _total_document(request: CleanRequest, fleet: running.Fleet) -> dict[str, object]:
+def _total_document(request: CleanRequest, fleet: fleet_command.Fleet) -> dict[str, object]:
     statuses = [result.status for result in fleet.results]
     return {
         "run": fleet.run,
@@ -105,7 +105,7 @@ def _total_document(request: CleanRequest, fleet: running.Fleet) -> dict[str, ob
     }
 
 
-_COLUMNS: dict[str, Callable[[running.BrokerResult], object]] = {
+_COLUMNS: dict[str, Callable[[fleet_command.BrokerResult], object]] = {
     "broker": lambda result: result.broker,
     "status": lambda result: output.status_text(result.status),
     "logs": lambda result: result.totals.logs or None,
@@ -122,7 +122,7 @@ _COLUMNS: dict[str, Callable[[running.BrokerResult], object]] = {
 """The columns of the table, from left to right: a heading, and what a broker's cell shows."""
 
 
-def _show(request: CleanRequest, fleet: running.Fleet, seconds: float) -> None:
+def _show(request: CleanRequest, fleet: fleet_command.Fleet, seconds: float) -> None:
     columns = dict(_COLUMNS)
     if request.dry_run:
         would = {CLEANED: "would_clean"}
@@ -146,7 +146,7 @@ def _by_number(name: str) -> list[tuple[str, int]]:
 
 
 def _reasons(
-    results: Sequence[running.BrokerResult], *, only_failed: bool = False
+    results: Sequence[fleet_command.BrokerResult], *, only_failed: bool = False
 ) -> Iterator[tuple[tuple[str, str], object]]:
     """((Status, reason), name) of brokers with a reason, and of their logs that failed."""
     for result in results:
@@ -156,17 +156,21 @@ def _reasons(
             yield (log.status, log.reason), f"{result.broker} {log.topic_partition}"
 
 
-def _kept_patterns(folder: Path, fleet: running.Fleet) -> list[str]:
-    """Patterns of the runs' folders, quoted for a shell: one for each number of parts that names have."""
+def _kept_patterns(folder: Path, fleet: fleet_command.Fleet) -> list[str]:
+    """Patterns of the folders of this run's originals, quoted for a shell: one for each depth of the brokers'
+    names (``a/b`` has two parts), since ``*`` matches no slash."""
     keep = re.sub(r"([*?[])", r"[\1]", str(folder.absolute()))
     depths = sorted({result.broker.count("/") + 1 for result in fleet.results if result.kept is not None})
     names = ["/".join("*" * depth) for depth in depths]
-    if running.BROKER in keep:
-        return [shlex.quote(f"{keep.replace(running.BROKER, name)}/{fleet.run}") for name in names]
+    if fleet_command.BROKER_PLACEHOLDER in keep:
+        return [
+            shlex.quote(f"{keep.replace(fleet_command.BROKER_PLACEHOLDER, name)}/{fleet.run}")
+            for name in names
+        ]
     return [shlex.quote(f"{keep}/{name}/{fleet.run}") for name in names]
 
 
-def _summary(request: CleanRequest, fleet: running.Fleet) -> str:
+def _summary(request: CleanRequest, fleet: fleet_command.Fleet) -> str:
     """``39,800 of 40,000 logs of 400 brokers cleaned: 9 GB → 3 GB, 3,400 records removed; in-process``."""
     totals, brokers = fleet.totals, counted(len(fleet.brokers), "broker")
     logs = counted(totals.logs, "log")
@@ -185,7 +189,7 @@ def _summary(request: CleanRequest, fleet: running.Fleet) -> str:
 def undo_fleet(patterns: Sequence[str], topics: Sequence[str], *, dry_run: bool, as_json: bool) -> int:
     """Undo the runs of brokers; the exit status."""
     verb, has_failed = "would be restored" if dry_run else "restored", False
-    for result in running.undo_fleet(patterns, topics, dry_run=dry_run):
+    for result in fleet_command.undo_fleet(patterns, topics, dry_run=dry_run):
         has_failed |= result.failure is not None
         if as_json:
             logs = [{"directory": path, "restored": names} for path, names in result.restored.items()]

@@ -44,16 +44,17 @@ def export(
     ``format``: "parquet" makes a directory of files, and ``mode`` "error" (default) refuses an existing one,
     "overwrite" replaces one that an export has made. "delta" and "iceberg" make a table, or bring it up to
     date (``mode`` "update", the default; "overwrite" replaces all its rows): ``view="log"`` appends new
-    records, ``view="latest"`` has a row for each key, in ``buckets`` for each partition. ``compression``:
-    "snappy", "none", "zstd", "lz4" or "gzip". ``decode``: as in ``st.read``. ``spark``: the ``SparkSession``
-    whose tasks write, to a store or to storage that its executors share; without one, this process does, on
-    all cores. ``storage_options``: of the object stores that ``path`` and ``target`` are in. The other
-    arguments are those of ``st.read``. Raises UsageError, EngineError, TableChangedError, and what
-    reading raises; nothing has changed then.
+    records, ``view="latest"`` has a row for each key; the rows of each partition are divided into so many
+    ``buckets`` by the hash of the key. ``compression``: "snappy", "none", "zstd", "lz4" or "gzip".
+    ``decode``: as in ``st.read``. ``spark``: the ``SparkSession`` whose tasks write, to a store or to storage
+    that its executors share; without one, this process does, on all cores. ``storage_options``: of the object
+    stores that ``path`` and ``target`` are in. The other arguments are those of ``st.read``. Raises
+    UsageError, EngineError, TableChangedError, and what reading raises; nothing has changed then.
     """
-    use_stores(storage_options)
-    rows = cast(RowKeywords, {name: arguments.pop(name, None) for name in RowKeywords.__annotations__})
-    options = read_options(path, topic, arguments.pop("as_of", None), rows, arguments).with_decoders(decode)
+    use_stores(storage_options)  # from here on ``files`` knows their addresses, as a Path as well
+    row_filter = cast(RowKeywords, {name: arguments.pop(name, None) for name in RowKeywords.__annotations__})
+    as_of = arguments.pop("as_of", None)
+    options = read_options(path, topic, as_of, row_filter, arguments).with_decoders(decode)
     if format in ("delta", "iceberg"):
         table = _open_lake(files.absolute(Path(target)), format)
         return _export_to_lake(table, options, mode or "update", compression, buckets, spark)
@@ -88,13 +89,13 @@ def _open_lake(root: Path, format: str) -> LakeTable:
 def _export_to_lake(
     table: LakeTable, options: ReadOptions, mode: str, compression: str, buckets: int | None, spark: Any
 ) -> Export:
-    from siltstone.tables.lakes import export as lakes
+    from siltstone.tables.lakes import export as lake_export
     from siltstone.tables.lakes.plan import plan_export
 
     options = with_inferred_types(options, None if table.version is None else table.columns())
-    lake = plan_export(table, options, mode=mode, compression=compression, buckets=buckets)
+    plan = plan_export(table, options, mode=mode, compression=compression, buckets=buckets)
     if spark is None:
-        return lakes.export_in_process(table, lake)
+        return lake_export.export_in_process(table, plan)
     from siltstone.spark.export import export_lake_on
 
-    return export_lake_on(spark, table, lake)
+    return export_lake_on(spark, table, plan)

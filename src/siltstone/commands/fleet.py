@@ -59,7 +59,7 @@ from siltstone.log.names import parse_partition
 if TYPE_CHECKING:
     from siltstone.spark.clean import SharedEngines
 
-BROKER = "{broker}"
+BROKER_PLACEHOLDER = "{broker}"
 """Stands for the broker's name in the paths of ``--out``, ``--keep-originals`` and ``--broker-config``."""
 BROKERS_AT_ONCE = 8
 """Brokers that are cleaned at one time, by default. One broker's small logs are one or a few jobs, and while
@@ -349,7 +349,7 @@ class Fleet:
         if report is not None and files.exists(report):
             raise UsageError("--report: the path already exists", path=report, advice="pass a new path")
         for flag, path in (("--out", self._request.out), ("--report", report)):
-            if path is not None and BROKER not in str(path) and not files.is_object(path):
+            if path is not None and BROKER_PLACEHOLDER not in str(path) and not files.is_object(path):
                 parent = path.absolute().parent
                 if not files.is_directory(parent):
                     reason = f"{flag}: {parent} is not a directory"
@@ -503,18 +503,18 @@ def _refuse_settings(request: CleanRequest) -> None:
     if request.config and not request.topics:
         raise UsageError("--config needs --topic", advice="pass --topic for the topics of the settings")
     parse_assignments(request.config, "--config")
-    if BROKER not in str(request.broker_config):
+    if BROKER_PLACEHOLDER not in str(request.broker_config):
         gather_policies([], request)
 
 
 def _with_name(path: Path, broker: FleetBroker) -> Path:
     """The path with the broker's name in place of ``{broker}``."""
-    return Path(str(path).replace(BROKER, broker.name))
+    return Path(str(path).replace(BROKER_PLACEHOLDER, broker.name))
 
 
 def _own_path(path: Path | None, broker: FleetBroker) -> Path | None:
     """A broker's own path for an output: below ``path``, unless that has ``{broker}`` in it."""
-    if path is None or BROKER in str(path):
+    if path is None or BROKER_PLACEHOLDER in str(path):
         return None if path is None else _with_name(path, broker)
     return path / broker.name
 

@@ -1,4 +1,5 @@
-"""``siltstone.http.mask``: parts of keys and values that leave neither as text, nor as JSON, nor as bytes.
+"""``siltstone.http.mask``: keys, values and members of JSON values that no response of the HTTP server has,
+whether as text, as JSON or as bytes.
 
 ::
 

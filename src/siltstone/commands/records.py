@@ -157,26 +157,26 @@ class FetchedRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumedRecords:
-    """Records of one partition, from a directory (``polled``) or from a broker (``sent``); neither: its end,
-    at ``offset``, was reached."""
+    """Records of one partition, from a directory (``polled``) or from a broker (``fetched``); neither: its
+    end, at ``offset``, was reached."""
 
     topic_partition: TopicPartition
     offset: int
     polled: PolledRecords | None = None
-    sent: FetchedRecords | None = None
+    fetched: FetchedRecords | None = None
 
     @property
     def is_end(self) -> bool:
         """Was the end reached?"""
-        return self.polled is None and self.sent is None
+        return self.polled is None and self.fetched is None
 
     def __len__(self) -> int:
-        return len(self.sent or self.polled or ())
+        return len(self.fetched or self.polled or ())
 
     def first(self, count: int) -> tuple[list[Record], list[bool]]:
         """The first ``count`` records, and for each: is its timestamp the time of the append?"""
-        if self.sent is not None:
-            return list(self.sent.records[:count]), list(self.sent.is_log_append_time[:count])
+        if self.fetched is not None:
+            return list(self.fetched.records[:count]), list(self.fetched.is_log_append_time[:count])
         assert self.polled is not None
         attributes = self.polled.batches["attributes"][self.polled.columns.batch[:count]]
         return list(records_of(self.polled, count)), ((attributes & TIMESTAMP_TYPE_BIT) != 0).tolist()

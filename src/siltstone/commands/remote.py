@@ -57,7 +57,7 @@ from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMEST
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.topics import TopicDescription, refuse_fewer_partitions
 
-SECONDS = 30.0
+ANSWER_SECONDS = 30.0
 """How long an answer may take."""
 CHANGED_SECONDS = 10.0
 """How long a change of settings may take after its answer."""
@@ -88,7 +88,7 @@ _BY_CODE: dict[int, type[LogError]] = {
 
 
 @contextlib.contextmanager
-def refusals(path: str | None = None) -> Iterator[None]:
+def translated_errors(path: str | None = None) -> Iterator[None]:
     """A client's error as the error that a directory would raise; ``path``: what was asked for."""
     try:
         yield
@@ -117,7 +117,7 @@ def error_of(error: KafkaError, path: str | None = None) -> SiltstoneError:
 
 
 def _answer(future: Future[_Answer]) -> _Answer:
-    return future.result(SECONDS + 5)
+    return future.result(ANSWER_SECONDS + 5)
 
 
 class RemoteBroker:
@@ -125,15 +125,15 @@ class RemoteBroker:
 
     def __init__(self, bootstrap_server: str, config: Mapping[str, str]) -> None:
         self.config = {"log_level": "0", **config, "bootstrap.servers": bootstrap_server}
-        with refusals():
+        with translated_errors():
             self.client = AdminClient(dict(self.config))
 
     # Topics
 
     def names(self) -> list[str]:
         """All topics, in order of name. Raises BrokerUnreachableError."""
-        with refusals():
-            return sorted(self.client.list_topics(timeout=SECONDS).topics)
+        with translated_errors():
+            return sorted(self.client.list_topics(timeout=ANSWER_SECONDS).topics)
 
     def topic(self, name: str) -> TopicDescription:
         """A topic with its own settings. Raises UnknownTopicError, BrokerUnreachableError."""
@@ -150,8 +150,10 @@ class RemoteBroker:
     def _described(self, names: Sequence[str]) -> dict[str, Any]:
         described = {}
         for name in names:
-            with refusals(name):
-                future = self.client.describe_topics(TopicCollection([name]), request_timeout=SECONDS)[name]
+            with translated_errors(name):
+                future = self.client.describe_topics(TopicCollection([name]), request_timeout=ANSWER_SECONDS)[
+                    name
+                ]
                 described[name] = _answer(future)
         return described
 
@@ -197,14 +199,14 @@ class RemoteBroker:
         """Create a topic. Raises LogError with Kafka's code, BrokerUnreachableError."""
         if if_not_exists and name in self.names():
             return TopicChange(topic=name, status="exists")
-        with refusals(name):
+        with translated_errors(name):
             topic = NewTopic(
                 name,
                 num_partitions=-1 if partitions is None else partitions,
                 replication_factor=-1,
                 config=dict(config),
             )
-            options = {"request_timeout": SECONDS, "validate_only": dry_run}
+            options = {"request_timeout": ANSWER_SECONDS, "validate_only": dry_run}
             _answer(self.client.create_topics([topic], **options)[name])
         if dry_run:
             count = partitions or int(self._default("num.partitions"))
@@ -237,8 +239,8 @@ class RemoteBroker:
         for name in names:
             refuse_fewer_partitions(name, len(self.topic(name).partitions), count)
         for name in names:
-            with refusals(name):
-                options = {"request_timeout": SECONDS, "validate_only": dry_run}
+            with translated_errors(name):
+                options = {"request_timeout": ANSWER_SECONDS, "validate_only": dry_run}
                 _answer(self.client.create_partitions([NewPartitions(name, count)], **options)[name])
         return [TopicChange(topic=name, status="altered", partitions=count) for name in names]
 
@@ -249,16 +251,16 @@ class RemoteBroker:
         names = matching_topics(self.names(), pattern, if_exists=if_exists)
         counts = {name: len(self.topic(name).partitions) for name in names}
         for name in [] if dry_run else names:
-            with refusals(name):
-                _answer(self.client.delete_topics([name], request_timeout=SECONDS)[name])
+            with translated_errors(name):
+                _answer(self.client.delete_topics([name], request_timeout=ANSWER_SECONDS)[name])
         return [TopicChange(topic=name, status="deleted", partitions=counts[name]) for name in names]
 
     # Settings
 
     def _entries(self, kind: ResourceType, name: str) -> dict[str, ConfigEntry]:
-        with refusals(name):
+        with translated_errors(name):
             resource = ConfigResource(kind, name)
-            (future,) = self.client.describe_configs([resource], request_timeout=SECONDS).values()
+            (future,) = self.client.describe_configs([resource], request_timeout=ANSWER_SECONDS).values()
             return _answer(future)
 
     def own_settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -288,8 +290,8 @@ class RemoteBroker:
 
     def broker_id(self) -> str:
         """The number of the one broker, or of the first. Raises BrokerUnreachableError."""
-        with refusals():
-            return str(min(self.client.list_topics(timeout=SECONDS).brokers))
+        with translated_errors():
+            return str(min(self.client.list_topics(timeout=ANSWER_SECONDS).brokers))
 
     def alter_topic_settings(
         self, name: str, additions: Sequence[str], removals: Sequence[str], *, dry_run: bool = False
@@ -334,9 +336,9 @@ class RemoteBroker:
         set_, delete = AlterConfigOpType.SET, AlterConfigOpType.DELETE
         entries = [ConfigEntry(key, text, incremental_operation=set_) for key, text in new.items()]
         entries += [ConfigEntry(key, None, incremental_operation=delete) for key in removals]
-        with refusals(name or None):
+        with translated_errors(name or None):
             resource = ConfigResource(kind, name, incremental_configs=entries)
-            options = {"request_timeout": SECONDS, "validate_only": dry_run}
+            options = {"request_timeout": ANSWER_SECONDS, "validate_only": dry_run}
             (future,) = self.client.incremental_alter_configs([resource], **options).values()
             _answer(future)
 
@@ -351,13 +353,13 @@ class RemoteBroker:
         spec = _spec(time)
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         asked = {ClientPartition(where.topic, where.partition): spec for where in wanted}
-        with refusals():
-            futures = self.client.list_offsets(asked, request_timeout=SECONDS, isolation_level=level)
+        with translated_errors():
+            futures = self.client.list_offsets(asked, request_timeout=ANSWER_SECONDS, isolation_level=level)
         offsets = {}
         for client_partition, future in futures.items():
             where = TopicPartition(client_partition.topic, client_partition.partition)
             try:
-                with refusals(str(where)):
+                with translated_errors(str(where)):
                     offset = _answer(future).offset
             except LogError as error:
                 offsets[where] = PartitionOffset(topic_partition=where, offset=None, failure=str(error))
@@ -381,9 +383,9 @@ class RemoteBroker:
 
     def _delete(self, where: TopicPartition, offset: int) -> int:
         self._refuse_missing(where)
-        with refusals(str(where)):
+        with translated_errors(str(where)):
             wanted = ClientPartition(where.topic, where.partition, offset)
-            (future,) = self.client.delete_records([wanted], request_timeout=SECONDS).values()
+            (future,) = self.client.delete_records([wanted], request_timeout=ANSWER_SECONDS).values()
             return int(_answer(future).low_watermark)
 
     def _refuse_missing(self, where: TopicPartition) -> None:

@@ -68,8 +68,8 @@ class _LiveKeys:
         ) as consumer:
             for consumed in consumer.read_to_end():
                 self.end = consumed.offset
-                if consumed.sent is not None:
-                    self._take(where, ((record.key, record.value) for record in consumed.sent.records))
+                if consumed.fetched is not None:
+                    self._take(where, ((record.key, record.value) for record in consumed.fetched.records))
 
     def _take(self, where: TopicPartition, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
         for key, value in records:

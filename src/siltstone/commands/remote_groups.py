@@ -15,7 +15,7 @@ from confluent_kafka.admin import ConsumerGroupDescription, MemberDescription  #
 
 from siltstone.base.errors import SiltstoneError, UnknownGroupError
 from siltstone.commands.groups import ConsumerGroup, GroupOffset, Member
-from siltstone.commands.remote import SECONDS, RemoteBroker, error_of, refusals
+from siltstone.commands.remote import ANSWER_SECONDS, RemoteBroker, error_of, translated_errors
 from siltstone.log.fetch import LATEST_TIMESTAMP
 from siltstone.log.names import TopicPartition
 
@@ -28,8 +28,8 @@ def read_groups(
 ) -> tuple[list[ConsumerGroup], list[str]]:
     """The groups in order of id (``group_ids`` empty: all), without log end offsets, and a line for each one
     that cannot be read. Raises UnknownGroupError, BrokerUnreachableError, BrokerRefusedError."""
-    with refusals():
-        listed = _answer(broker.client.list_consumer_groups(request_timeout=SECONDS))
+    with translated_errors():
+        listed = _answer(broker.client.list_consumer_groups(request_timeout=ANSWER_SECONDS))
     for error in listed.errors or []:  # of one broker of several, or of the only one
         raise error_of(error)
     known = {listing.group_id for listing in listed.valid or []}
@@ -40,11 +40,11 @@ def read_groups(
     if not wanted:
         return [], []
     groups, failures = [], []
-    with refusals():
-        futures = broker.client.describe_consumer_groups(wanted, request_timeout=SECONDS)
+    with translated_errors():
+        futures = broker.client.describe_consumer_groups(wanted, request_timeout=ANSWER_SECONDS)
     for group_id in wanted:
         try:
-            with refusals(group_id):
+            with translated_errors(group_id):
                 groups.append(_group(_answer(futures[group_id]), _committed(broker, group_id)))
         except SiltstoneError as error:
             failures.append(str(error))
@@ -62,13 +62,13 @@ def log_ends(
 
 
 def _answer(future: Future[_Answer]) -> _Answer:
-    return future.result(SECONDS + 5)
+    return future.result(ANSWER_SECONDS + 5)
 
 
 def _committed(broker: RemoteBroker, group_id: str) -> dict[TopicPartition, Any]:
     """The offsets that the group has committed, by partition."""
     wanted = ConsumerGroupTopicPartitions(group_id)
-    (future,) = broker.client.list_consumer_group_offsets([wanted], request_timeout=SECONDS).values()
+    (future,) = broker.client.list_consumer_group_offsets([wanted], request_timeout=ANSWER_SECONDS).values()
     committed = _answer(future).topic_partitions or []
     return {TopicPartition(one.topic, one.partition): one for one in committed if one.offset >= 0}
 

@@ -25,7 +25,7 @@ from siltstone.commands.records import (
     FetchedRecords,
     ProducedRecords,
 )
-from siltstone.commands.remote import SECONDS, RemoteBroker, error_of, refusals
+from siltstone.commands.remote import ANSWER_SECONDS, RemoteBroker, error_of, translated_errors
 from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
 from siltstone.log.names import TopicPartition
 from siltstone.log.reading import EARLIEST, Record
@@ -66,7 +66,7 @@ class RemoteConsumer(Closing):
         ]
         self._broker, self._range, self._is_committed = broker, offset_range, isolation == READ_COMMITTED
         self._next = self._starts(wanted)
-        self._ends = self._last_offsets(wanted)
+        self._end_offsets = self._until_offsets(wanted)
         fixed = {
             "group.id": "siltstone-consume",  # required; nothing is committed
             "enable.auto.commit": False,
@@ -76,7 +76,7 @@ class RemoteConsumer(Closing):
             # How long the broker waits at the end of a partition before it answers.
             "fetch.wait.max.ms": _FETCH_WAIT_MS,
         }
-        with refusals():
+        with translated_errors():
             self._consumer = Consumer({**broker.config, **fixed})
 
     def close(self) -> None:
@@ -92,11 +92,11 @@ class RemoteConsumer(Closing):
 
     def _starts(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Where each partition is read from. Raises OffsetOutOfRangeError."""
-        ends, firsts = self._offsets(wanted, LATEST_TIMESTAMP), self._offsets(wanted, EARLIEST_TIMESTAMP)
+        log_ends, firsts = self._offsets(wanted, LATEST_TIMESTAMP), self._offsets(wanted, EARLIEST_TIMESTAMP)
         asked, starts = self._range, {}
         times = {} if asked.from_ms is None else self._offsets(wanted, asked.from_ms)
         for where in wanted:
-            end, first = ends[where] or 0, firsts[where] or 0
+            end, first = log_ends[where] or 0, firsts[where] or 0
             if asked.offset is not None:
                 start = asked.offset
             elif asked.from_ms is not None:
@@ -115,8 +115,9 @@ class RemoteConsumer(Closing):
             starts[where] = start
         return starts
 
-    def _last_offsets(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, int | None]:
-        """The offset at which ``until_ms`` ends each partition; None without ``until_ms``."""
+    def _until_offsets(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, int | None]:
+        """The first offset of each partition that is not wanted, by ``until_ms``; None without
+        ``until_ms``."""
         if self._range.until_ms is None:
             return dict.fromkeys(wanted)
         return self._offsets(wanted, self._range.until_ms)
@@ -127,33 +128,33 @@ class RemoteConsumer(Closing):
         Raises BrokerUnreachableError, SiltstoneError.
         """
         for where in self._next:
-            with refusals(str(where)):
+            with translated_errors(str(where)):
                 self._consumer.assign([self._position(where)])
             waited = 0.0
             while True:
-                records, ends = self._poll()
+                records, at_end = self._poll()
                 yield from self._kept(records)
                 waited = 0.0 if records else waited + _POLL_SECONDS
-                if ends:
+                if at_end:
                     break
-                if waited > SECONDS:
+                if waited > ANSWER_SECONDS:
                     raise BrokerUnreachableError("the broker sends no records", path=str(where))
         for where, offset in self._next.items():
             yield ConsumedRecords(topic_partition=where, offset=offset)
 
     def follow(self, wait: Callable[[], None]) -> Iterator[ConsumedRecords]:
         """Read without an end, and report each that is reached; ``wait`` is called when nothing is there."""
-        with refusals():
+        with translated_errors():
             self._consumer.assign([self._position(where) for where in self._next])
         reported = set[TopicPartition]()
         while True:
-            records, ends = self._poll()
+            records, at_end = self._poll()
             for consumed in self._kept(records):
                 reported.discard(consumed.topic_partition)
                 yield consumed
-            for where in sorted(ends - reported):
+            for where in sorted(at_end - reported):
                 yield ConsumedRecords(topic_partition=where, offset=self._next[where])
-            reported |= ends
+            reported |= at_end
             if not records:
                 wait()
 
@@ -162,27 +163,27 @@ class RemoteConsumer(Closing):
 
     def _poll(self) -> tuple[list[Message], set[TopicPartition]]:
         """(records that have arrived, the partitions whose end was reached)."""
-        with refusals():
+        with translated_errors():
             messages = self._consumer.consume(1, timeout=_POLL_SECONDS)
             if messages:  # with a larger number, ``consume`` would wait until so many have come
                 messages += self._consumer.consume(_MESSAGES, timeout=0)
-            records, ends = [], set[TopicPartition]()
+            records, at_end = [], set[TopicPartition]()
             for message in messages:
                 error = message.error()
                 if error is None:
                     records.append(message)
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    ends.add(_where(message))
+                    at_end.add(_where(message))
                 else:
                     raise KafkaException(error)
-            return records, ends
+            return records, at_end
 
     def _kept(self, messages: Sequence[Message]) -> Iterator[ConsumedRecords]:
-        """The records of each partition, up to the last one that is wanted."""
+        """The records of each partition, below the first one that is not wanted."""
         by_partition = dict[TopicPartition, list[Message]]()
         for message in messages:
             where = _where(message)
-            end = self._ends[where]
+            end = self._end_offsets[where]
             self._next[where] = int(message.offset() or 0) + 1
             if end is None or int(message.offset() or 0) < end:
                 by_partition.setdefault(where, []).append(message)
@@ -190,7 +191,7 @@ class RemoteConsumer(Closing):
             yield ConsumedRecords(
                 topic_partition=where,
                 offset=self._next[where],
-                sent=FetchedRecords(
+                fetched=FetchedRecords(
                     records=[_record(message) for message in kept],
                     is_log_append_time=[
                         message.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME for message in kept
@@ -222,8 +223,8 @@ def _bytes(text: str | bytes | None) -> bytes | None:
 
 
 class RemoteProducer(Closing):
-    """A topic that records are appended to, as ``TopicProducer``: each to the partition that a directory
-    would give it, every call acknowledged by the broker."""
+    """A topic of a broker that records are appended to. They go to the same partitions as with
+    ``TopicProducer``, which appends to log directories; the broker acknowledges every call."""
 
     def __init__(
         self,
@@ -245,7 +246,7 @@ class RemoteProducer(Closing):
         self._failure: KafkaError | None = None
         self.produced: dict[int, ProducedRecords] = {}
         fixed = {"compression.type": compression or "none", "enable.idempotence": True, "linger.ms": 5}
-        with refusals():
+        with translated_errors():
             self._producer = Producer({**broker.config, **fixed})
 
     def append(self, records: Sequence[NewRecord]) -> None:
@@ -257,8 +258,8 @@ class RemoteProducer(Closing):
             numbers = self._partitioner.partitions(self._topic, records, self._numbers, count)
         for number, record in zip(numbers, records, strict=True):
             self._send(number, record)
-        with refusals(self._topic):
-            left = self._producer.flush(SECONDS)
+        with translated_errors(self._topic):
+            left = self._producer.flush(ANSWER_SECONDS)
         if self._failure is not None:
             raise self._error()
         if left:
@@ -277,7 +278,7 @@ class RemoteProducer(Closing):
         pairs: Any = record.headers.items() if isinstance(record.headers, Mapping) else record.headers
         while True:
             try:
-                with refusals(self._topic):
+                with translated_errors(self._topic):
                     self._producer.produce(
                         self._topic,
                         value=record.value,
@@ -306,4 +307,4 @@ class RemoteProducer(Closing):
 
     def close(self) -> None:
         """Wait until the broker has acknowledged all records."""
-        self._producer.flush(SECONDS)
+        self._producer.flush(ANSWER_SECONDS)

@@ -14,7 +14,7 @@ from siltstone.compaction.report import CLEANED, Cleaning
 from siltstone.log.names import parse_partition
 from siltstone.runtime.compactions import SUCCESS, read_status
 
-CLEANING, BESIDE = "cleaning", "compaction beside the log"
+CLEANING, SIDE_BY_SIDE = "cleaning", "compaction beside the log"
 CHANGES_READ = 1000
 """Of the newest changes of the server, those of the topic are shown."""
 
@@ -22,9 +22,9 @@ CHANGES_READ = 1000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicEvent:
     """A cleaning of one partition, its last compaction beside the log, or a change. ``what``: ``CLEANING``,
-    ``BESIDE``, or the change's action; ``details``: what was removed, why nothing was, or before and after of
-    the change. ``bytes_before``: what a cleaning or a compaction has read; ``bytes_after``: the log, or its
-    ledger. ``removed``: records that a cleaning has removed."""
+    ``SIDE_BY_SIDE``, or the change's action; ``details``: what was removed, why nothing was, or before and
+    after of the change. ``bytes_before``, ``bytes_after``: of the log, before and after a cleaning; of a
+    compaction, what it has read, and its ledger. ``removed``: records that a cleaning has removed."""
 
     at_ms: int
     what: str
@@ -82,7 +82,7 @@ def _compactions(served: Served, topic: str) -> Iterator[TopicEvent]:
         is_success = status.status == SUCCESS
         yield TopicEvent(
             at_ms=status.began_ms,
-            what=BESIDE,
+            what=SIDE_BY_SIDE,
             partition=row.topic_partition.partition,
             status=status.status.lower(),
             details=f"{ledger}; {removed} ({tries})" if is_success else status.last_error or tries,

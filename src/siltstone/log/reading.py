@@ -118,7 +118,8 @@ class Record:
 
 
 class _LastRead(NamedTuple):
-    """The last read: it ended at ``offset``, where the ``open_producers`` (ids) had an open transaction."""
+    """The last read. It ended at ``offset``, where the ``open_producers`` (ids) had an open transaction that
+    no transaction index names: the next read needs them to check markers."""
 
     view: LogView | None = None
     segment: LiveSegment | None = None
@@ -150,8 +151,8 @@ class LogReader(RecordReader):
     "earliest" or "latest" one, or ("none") raise OffsetOutOfRangeError. ``end``: stop below this offset.
     ``buffer_bytes``: how much of the log one poll reads. It grows up to ``largest_batch_bytes``; a larger
     batch raises MessageTooLargeError. ``limit``: the bytes that one batch may decompress to, by default the
-    log's setting. ``verify``: check each batch's checksum. Set ``control_records`` to get control
-    records, too. ``bytes_read``: of the log's files, by all polls together.
+    log's ``max.decompressed.message.bytes``. ``verify``: check each batch's checksum. Set ``control_records``
+    to get control records, too. ``bytes_read``: of the log's files, by all polls together.
     """
 
     def __init__(
@@ -190,6 +191,7 @@ class LogReader(RecordReader):
 
     def seek(self, start: Start) -> None:
         """Continue at another offset or time."""
+        # ``_resume_at`` may stay: ``fetch`` uses it only for the offset that it belongs to.
         self.offset = self._offset_of(start, self._log.view)
 
     def _offset_of(self, start: Start, view: LogView) -> int:
@@ -218,8 +220,8 @@ class LogReader(RecordReader):
         return None
 
     def poll_once(self, max_bytes: int | None = None) -> PolledRecords | None:
-        """``poll`` by one read: the result is empty if none of the records read is for the caller. So a
-        caller that bounds its work gets control back, even where a long part of the log has only aborted
+        """One successful read of ``poll``: the result is empty if none of the records read is for the caller.
+        So a caller that bounds its work gets control back, even where a long part of the log has only aborted
         records."""
         retries = 0
         while self._end is None or self.offset < self._end:
@@ -302,8 +304,8 @@ class LogReader(RecordReader):
         visible = ((batches["attributes"] & CONTROL_BIT) == 0) | (batches["magic"] < 2) | self.control_records
         visible &= batches["last_offset"] >= self.offset
         visible &= batches["count"] != 0
-        # The open transactions of the last read count only in the same segment. In a new segment of another
-        # view, a cleaning may have removed the marker that ended one of them.
+        # The open transactions of the last read count only in the same view or the same segment. In a new
+        # segment of another view, a cleaning may have removed the marker that ended one of them.
         last = self._last_read
         is_continuation = last.view is fetched.view or last.segment is fetched.segment
         open_producers = last.open_producers if is_continuation and last.offset == self.offset else ()

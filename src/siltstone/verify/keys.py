@@ -1,6 +1,8 @@
 """Checks that the last record of each key is retained and that records that it supersedes are discarded.
 
-The check has an *entry* for each record of BEFORE that has a key: a row of three uint64 words::
+Two copies of a log are compared, BEFORE and AFTER a cleaning. The check has an *entry* for each record with a
+key that BEFORE has in the cleaned range (without control records and aborted ones): a row of three uint64
+words::
 
     0  hash of the key, 64 bits
     1  hash of the key, 56 bits | reason, 5 bits | MUST_DISCARD | MAY_DISCARD | IS_RETAINED
@@ -12,8 +14,10 @@ bucket; buckets are checked independently of each other.
 The hash consists of two hashes like xxHash64, each with a secret seed of its own. The cleaner uses another
 one (``base.records.hashing``), so that an error in the cleaner's hash cannot hide itself.
 
-A record may be discarded if a later record of the dirty section has its key (reason 0), or if MAY_DISCARD is
-set. Then the *reason* is that of its entry: an index in ``findings.KEY_REASONS``, which ``comparing`` sets.
+A record may be discarded if a later record of the dirty section has its key, which is reason 0 (SUPERSEDED),
+or if MAY_DISCARD is set; then the *reason* is that of its entry, an index in ``findings.KEY_REASONS``, which
+``comparing`` sets. A record that has neither is the last one of its key. If it is missing, it is counted as
+lost, with reason 0 as well.
 """
 
 from __future__ import annotations
@@ -159,7 +163,8 @@ def _check_entries(
 def check_bucket(chunks: list[Words], *, first_dirty_offset: int, was_cleaned: bool) -> Findings:
     """Check all entries of one bucket of a log, in any order.
 
-    ``was_cleaned``: AFTER is the result of a cleaning, so it may not have records that must be discarded.
+    ``was_cleaned``: the log was cleaned between the two copies, so AFTER may not have records that must be
+    discarded. Otherwise nothing has to be gone.
     """
     entries = np.concatenate([*chunks, np.empty((0, 3), np.uint64)])
     findings, verdicts = Findings(), np.empty(len(entries), np.uint8)
@@ -176,5 +181,6 @@ def check_bucket(chunks: list[Words], *, first_dirty_offset: int, was_cleaned: b
             if totals[verdict]:
                 for offset in np.sort(entries[verdicts == verdict, 2])[:EXAMPLES].tolist():
                     findings.add(kind, detail, offset=offset)
+                # In place of the examples' number. Each kind of problem belongs to one reason.
                 findings.problem_counts[kind] = totals[verdict]
     return findings

@@ -1,8 +1,9 @@
 """Compiles kernels with numba: the only module that imports it. ``kernel`` imports this one when something
 first calls a kernel.
 
-A kernel is compiled once for each signature and kept on disk, beside the package where that is writable, else
-in the user's cache, else in ``NUMBA_CACHE_DIR``; where none of them can be written, each process compiles it.
+A kernel is compiled once for each signature and kept on disk: in ``NUMBA_CACHE_DIR`` if that is set, else
+beside the package where that is writable, else in the user's cache. Where none of them can be written, each
+process compiles it.
 Machine code on disk is used as long as the kernel's file has the same time and size, and the kernel the same
 ``fingerprint``.
 """
@@ -88,13 +89,16 @@ def _constant_text(value: Any) -> str:
 
 
 def compiled_inline_kernel(function: Any) -> Any:
-    """The same for a function that is compiled into every kernel that calls it."""
+    """numba's function for a Python function that is inlined into the kernels that call it, and is compiled
+    and cached with them."""
     return njit(nogil=True, inline="always")(function)
 
 
 @typeof_impl.register(Kernel)
 def _type_of_kernel(kernel: Kernel, context: object) -> Any:
-    """The type of a kernel that calls of other kernels meet before ``kernel.load`` has replaced it."""
+    """numba's type of a ``Kernel``. A kernel that is being compiled may call another one before
+    ``kernel.load`` has put numba's function in its place: the global that it finds is then still a
+    ``Kernel``."""
     return cpu_target.typing_context.resolve_value_type(kernel.compiled())
 
 
@@ -111,7 +115,7 @@ byte_at: Any = intrinsic(_byte_at)
 
 
 HAS_CRC32C = bool(dict(get_host_cpu_features()).get("sse4.2")) and not vars(config).get("CPU_NAME")
-"""See ``kernel.has_crc32c``."""
+"""Is there the instruction for CRC32C? Not if ``NUMBA_CPU_NAME`` names another processor than this one."""
 
 
 def _call_c_function(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:

@@ -17,7 +17,7 @@ from siltstone.web.guards import VIEWER
 from siltstone.web.pages.cached_pages import cached_response
 from siltstone.web.pages.equivalents import log_actions
 from siltstone.web.pages.lists import Parameters, list_html, list_page
-from siltstone.web.pages.topic_tabs import Problem
+from siltstone.web.pages.topic_tabs import FromActions
 
 router = APIRouter(prefix="/ui/cleaner")
 QUEUE: tuple[Column[QueueRow], ...] = (
@@ -70,7 +70,7 @@ SAVINGS: tuple[Column[Any], ...] = (
 
 @router.get("", dependencies=[VIEWER])
 def queue(
-    request: Request, served: CurrentServed, parameters: Parameters, *, problem: Problem = None
+    request: Request, served: CurrentServed, parameters: Parameters, *, problem: FromActions = None
 ) -> Response:
     """The compacted logs, the dirtiest first."""
     template, tab = "cleaner_queue.html", "queue"
@@ -96,7 +96,7 @@ def runs(request: Request, served: CurrentServed, parameters: Parameters) -> Res
 
 @router.get("/uncleanable", dependencies=[VIEWER])
 def uncleanable(
-    request: Request, served: CurrentServed, parameters: Parameters, *, problem: Problem = None
+    request: Request, served: CurrentServed, parameters: Parameters, *, problem: FromActions = None
 ) -> Response:
     """The logs that the cleaner skips."""
     rows, tab = cleaner_lists.uncleanable(served), "uncleanable"

@@ -211,7 +211,9 @@ def render_page(
             user=user_of(request),
             problem=problem,
             wrong=wrong,
-            refusals={role: _refusal(request, role) for role in (Role.READER, Role.EDITOR, Role.ADMIN)},
+            translated_errors={
+                role: _refusal(request, role) for role in (Role.READER, Role.EDITOR, Role.ADMIN)
+            },
             READER=Role.READER,
             EDITOR=Role.EDITOR,
             ADMIN=Role.ADMIN,

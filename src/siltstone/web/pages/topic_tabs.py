@@ -37,14 +37,15 @@ from siltstone.web.strip import Scale, strip
 router = APIRouter(prefix="/ui/topics")
 PARTITIONS_SHOWN, SEGMENTS_SHOWN = 20, 100
 """The most partitions on a page, and the most segments in the table of each."""
-SEGMENTS_KEPT = 1000
-"""A page of more segments is rendered for each tab: a kept page has the facts of each segment."""
+CACHED_SEGMENTS_MAX = 1000
+"""A page of more segments is rendered for each request: the cache would hold the facts of all of them."""
 EXPLAINED_LOGS, EXPLAINED_GROUPS = 10, 50
 """The most logs of a dry run that the page shows, and the most segment groups of all of them."""
 DELETING_SETTINGS = ("retention.ms", "retention.bytes", "cleanup.policy")
 """Settings whose change may delete data: the topic's name has to be typed."""
-Problem = Annotated[str | None, Depends(lambda: None)]
-"""Why a form was refused: only ``actions`` passes it, never a request."""
+FromActions = Annotated[str | None, Depends(lambda: None)]
+"""An argument that only ``actions`` passes, when a form was refused, and never a request: why it was refused,
+the name of the wrong field, the text in it."""
 
 
 def topic_page(
@@ -64,7 +65,7 @@ def segments(
     segment: Annotated[int, Query(ge=0)] = 0,
     scale: Scale = "bytes",
     *,
-    problem: Problem = None,
+    problem: FromActions = None,
 ) -> Response:
     """The partitions from ``start`` on: a drawing and a table of the segments of each, and the reason why it
     is not cleaned. With ``segment``, only the partition ``start``, and its table from that row on. Partitions
@@ -99,7 +100,7 @@ def segments(
             equivalents=cleaning_of_topic(request, served, row),
         )
 
-    if problem is not None or sum(map(_segment_count, found)) > SEGMENTS_KEPT:
+    if problem is not None or sum(map(_segment_count, found)) > CACHED_SEGMENTS_MAX:
         return page_response(request, html())
     return cached_response(request, served, html, facts=(found, dry_run))
 
@@ -158,9 +159,9 @@ def configuration(
     topic: str,
     form: Annotated[SettingForm, Query()],
     *,
-    problem: Problem = None,
-    wrong: Problem = None,
-    count: Problem = None,
+    problem: FromActions = None,
+    wrong: FromActions = None,
+    count: FromActions = None,
     is_conflict: Annotated[bool, Depends(lambda: False)] = False,
 ) -> Response:
     """The topic's settings, its own first, and a form for one of them. With ``value``: what that change would

@@ -27,7 +27,7 @@ class DescribeQuorumRequest(Message, frozen=True):
 
 
 class ReplicaState(Message, frozen=True):
-    """``currentVoters`` of ResponsePartitionData."""
+    """``currentVoters`` and ``observers`` of ResponsePartitionData."""
 
     replica_id: Annotated[int, Field("int32", 0)] = 0
     replica_directory_id: Annotated[bytes, Field("uuid", 2)] = ZERO_ID
