@@ -180,7 +180,7 @@ def test_a_segment_that_loses_everything_becomes_an_empty_file(tmp_path: Path) -
     assert stamp == NOW - 10 * DAY
 
 
-# translated_errors
+# refusals
 
 
 def test_keyless_records_go_only_when_that_is_allowed(tmp_path: Path) -> None:

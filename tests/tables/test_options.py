@@ -1,4 +1,4 @@
-"""Options: names, values, defaults, and translated_errors with advice."""
+"""Options: names, values, defaults, and refusals with advice."""
 
 from __future__ import annotations
 

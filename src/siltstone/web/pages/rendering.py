@@ -211,9 +211,7 @@ def render_page(
             user=user_of(request),
             problem=problem,
             wrong=wrong,
-            translated_errors={
-                role: _refusal(request, role) for role in (Role.READER, Role.EDITOR, Role.ADMIN)
-            },
+            refusals={role: _refusal(request, role) for role in (Role.READER, Role.EDITOR, Role.ADMIN)},
             READER=Role.READER,
             EDITOR=Role.EDITOR,
             ADMIN=Role.ADMIN,
