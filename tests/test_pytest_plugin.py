@@ -13,6 +13,12 @@ from siltstone import testing
 pytest_plugins = ["pytester"]
 
 
+@pytest.fixture(autouse=True)
+def without_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To load those of all that is installed takes seconds."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
 def run(pytester: pytest.Pytester, test: str) -> pytest.RunResult:
     """The result of one test file in which the plugin is loaded."""
     pytester.makepyfile(textwrap.dedent(test))

@@ -29,15 +29,17 @@ from tests.support.log.views import FixedLog
 from tests.support.operator import high_ratio
 from tests.support.operator.staged import in_process, listing
 from tests.support.tables.tables import table_of
+from tests.support.thoroughness import THOROUGH
 
 MEBIBYTE = 1 << 20
-BATCHES, BATCH_BYTES = 12, 30_000_000
+BATCHES, BATCH_BYTES = (12, 30_000_000) if THOROUGH else (9, 15_000_000)
+"""More batches than may be in memory at one time (7)."""
 PROJECT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    """Bytes of memory by room; 360 MB of records in 13 KB, and in 1.4 MB of message sets."""
+    """Bytes of memory by room; when thorough, of 360 MB of records in 13 KB, and in 1.4 MB of message sets."""
     folder = tmp_path_factory.mktemp("memory")
     for name, batches, size in (("small", 2, 2000), ("large", BATCHES, BATCH_BYTES)):
         partition = high_ratio.packed_log(folder / name / "log", batches, size)
