@@ -2,7 +2,8 @@
 use: ``python -m siltstone.warmup [kernels|spark]``. ``make setup`` runs it.
 
 ``kernels``: a small log is cleaned in place (in one task, and in several), explained, compacted into a
-ledger beside it, appended to and read, and decoded as a fetch brings it, in a temporary directory.
+ledger beside it, appended to and read (one batch is refused), and decoded as a fetch brings it, in a
+temporary directory.
 ``spark``: if Spark is installed, it cleans the log as well and makes an archive of the classes that Spark
 loads (Java's class-data sharing, ``siltstone.spark.class_archive``). The archive only saves time: if it
 cannot be made, a line on standard error says why. Without an argument both, one after the other; two
@@ -10,6 +11,7 @@ processes may do them at the same time."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +25,7 @@ from siltstone.base import files
 from siltstone.base.clock import SystemClock
 from siltstone.base.codec_table import CODECS
 from siltstone.base.config import LONG_MAX, LogConfig
-from siltstone.base.errors import SiltstoneError
+from siltstone.base.errors import InvalidTimestampError, SiltstoneError
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.hashing import partition_for_key
 from siltstone.base.records.scan import scan_batches
@@ -44,7 +46,7 @@ from siltstone.log.validation import Origin
 
 
 def _append_and_read(directory: Path) -> None:
-    """Append batches of a client and of a leader, recover after a crash, and read."""
+    """Append batches of a client and of a leader, refuse one, recover after a crash, and read."""
     # The batches' timestamps are near 0, and each batch is to have an index entry.
     config = LogConfig(message_timestamp_before_max_ms=LONG_MAX, index_interval_bytes=1)
     log = open_partition(directory, config)
@@ -53,6 +55,10 @@ def _append_and_read(directory: Path) -> None:
     for batch in warm_up_batches()[:-1]:  # the last one is a marker, which no client sends
         log.append(bytes(8) + batch[8:])  # a client's batch has the base offset 0
     partition_for_key(b"key", 1)  # as a producer does before it appends
+    strict = open_partition(directory.with_name("strict-0"), LogConfig(message_timestamp_before_max_ms=0))
+    with contextlib.suppress(InvalidTimestampError):  # each of its records is older than now
+        strict.append(bytes(8) + warm_up_batches()[0][8:])
+    strict.close()
     log.flush()
     # ``log`` is not closed: opening its directory again recovers it, as after a crash.
     recovered = open_partition(directory, config)
