@@ -39,7 +39,7 @@ PROJECT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    """Bytes of memory by room; when thorough, of 360 MB of records in 13 KB, and in 1.4 MB of message sets."""
+    """Bytes of memory by room; if thorough, of 360 MB of records in 13 KB, and in 1.4 MB of message sets."""
     folder = tmp_path_factory.mktemp("memory")
     for name, batches, size in (("small", 2, 2000), ("large", BATCHES, BATCH_BYTES)):
         partition = high_ratio.packed_log(folder / name / "log", batches, size)
