@@ -299,8 +299,7 @@ def check_batches(
     - ``ANY_LOG_APPEND_TIME``: the batch has the attribute bit for log-append time.
     """
     is_from_client, needs_keys, min_allowed, max_allowed = rules
-    # For a plain 0 numba would compile one more variant of the scanner.
-    count, end, outcome, _ = scan_into(data, np.int64(0), len(data), rows)
+    count, end, outcome, _ = scan_into(data, 0, len(data), rows)
     flags = 0
     for i in range(count):
         row = rows[i]
@@ -341,7 +340,7 @@ def check_replicated_batches(
     It does not check records, since the leader has accepted them. It refuses an unknown codec, since no
     reader could decompress the batch. The checksums of message sets (magic 0 and 1) are pending.
     """
-    count, end, outcome, _ = scan_into(data, np.int64(0), len(data), rows)
+    count, end, outcome, _ = scan_into(data, 0, len(data), rows)
     flags = 0
     for i in range(count):
         row = rows[i]
