@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siltstone.base.config import (
-    BROKER_NAMES,
+    BROKER_SETTING_NAMES,
     TOPIC_NAMES,
     Config,
     ConfigSource,
@@ -134,7 +134,7 @@ def test_what_has_no_effect_in_a_file_differs_from_typing_errors() -> None:
 
 
 def test_no_other_name_of_kafka_has_a_row() -> None:
-    assert not OTHER_BROKER_NAMES & (BROKER_NAMES | TOPIC_NAMES)
+    assert not OTHER_BROKER_NAMES & (BROKER_SETTING_NAMES | TOPIC_NAMES)
     assert len(OTHER_BROKER_NAMES) > 250
 
 

@@ -16,7 +16,7 @@ from tests.support import golden_sets
 from tests.support.cleaning.logs import tree
 from tests.support.golden import rounds
 from tests.support.golden.rounds import WAYS, clean_round, compare_file, mtimes_after
-from tests.support.operator.staged import TopicQuery, listing, stage
+from tests.support.operator.staged import Listing, listing, stage
 
 AFTER_DELETION = """
     compact_delete_bytes compact_delete_ms compact_then_delete_ms2
@@ -136,7 +136,7 @@ def test_undo_brings_back_what_was_there_before_the_run(golden: Path, tmp_path: 
     assert app.undo(kept) == {str(staged.partition): []}
 
 
-def listing_of(found: TopicQuery, partition: Path) -> TopicQuery:
+def listing_of(found: Listing, partition: Path) -> Listing:
     """The part of a directory's listing that is the partition's."""
     ahead = f"{partition.name}/"
     return {name.removeprefix(ahead): facts for name, facts in found.items() if name.startswith(ahead)}

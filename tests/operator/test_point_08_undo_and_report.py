@@ -19,7 +19,7 @@ from siltstone.commands import clean as app
 from siltstone.commands.clean import fingerprints
 from siltstone.compaction.engine import Engine
 from tests.support.operator.staged import (
-    TopicQuery,
+    Listing,
     in_process,
     is_root,
     listing,
@@ -36,7 +36,7 @@ class Crash(BaseException):
     """The process is gone, as far as this process can show it."""
 
 
-def without_checkpoint(found: TopicQuery) -> TopicQuery:
+def without_checkpoint(found: Listing) -> Listing:
     return {name: facts for name, facts in found.items() if name != "cleaner-offset-checkpoint"}
 
 

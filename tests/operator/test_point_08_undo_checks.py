@@ -17,13 +17,13 @@ from siltstone.base.files import FreeSpace, Operation
 from siltstone.cli.main import run
 from siltstone.commands import clean as app
 from tests.support.in_memory import FOLDER
-from tests.support.operator.staged import TopicQuery, in_process, listing, names_in, stage_several
+from tests.support.operator.staged import Listing, in_process, listing, names_in, stage_several
 
 FIRST, SECOND = "basic-0", "tombstones-0"
 
 
 @pytest.fixture
-def before(golden: Path, tmp_path: Path) -> tuple[Path, Path, TopicQuery]:
+def before(golden: Path, tmp_path: Path) -> tuple[Path, Path, Listing]:
     """A directory whose two logs were cleaned, the run's folder, and what the logs were before."""
     directory, request = stage_several(golden, ["basic", "tombstones"], tmp_path)
     was = logs_of(directory)
@@ -42,7 +42,7 @@ def before(golden: Path, tmp_path: Path) -> tuple[Path, Path, TopicQuery]:
     return directory, report.kept, was
 
 
-def logs_of(directory: Path) -> TopicQuery:
+def logs_of(directory: Path) -> Listing:
     return {name: facts for name, facts in listing(directory).items() if "/" in name}
 
 
@@ -92,7 +92,7 @@ SPOILED: dict[str, tuple[Callable[[Path, Path], object], str]] = {
 @pytest.mark.parametrize("what", SPOILED)
 @pytest.mark.parametrize("which", [FIRST, SECOND])
 def test_nothing_of_any_log_is_changed_when_one_cannot_be_undone(
-    before: tuple[Path, Path, TopicQuery], which: str, what: str, capsys: pytest.CaptureFixture[str]
+    before: tuple[Path, Path, Listing], which: str, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory, kept, _ = before
     spoil, words = SPOILED[what]
@@ -105,7 +105,7 @@ def test_nothing_of_any_log_is_changed_when_one_cannot_be_undone(
     assert listing(directory) == now and names_in(directory).keys() == names.keys()
 
 
-def test_a_run_kept_on_another_file_system_is_refused(before: tuple[Path, Path, TopicQuery]) -> None:
+def test_a_run_kept_on_another_file_system_is_refused(before: tuple[Path, Path, Listing]) -> None:
     directory, kept, _ = before
     here = os.stat(directory).st_dev
     folders = [path for path in (FOLDER, "/tmp", "/var/tmp") if path and os.path.isdir(path)]
@@ -124,7 +124,7 @@ def test_a_run_kept_on_another_file_system_is_refused(before: tuple[Path, Path, 
 
 
 def test_undo_is_refused_without_free_space(
-    before: tuple[Path, Path, TopicQuery], monkeypatch: pytest.MonkeyPatch
+    before: tuple[Path, Path, Listing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, kept, was = before
     now = listing(directory)
@@ -138,7 +138,7 @@ def test_undo_is_refused_without_free_space(
 
 
 def test_undo_is_refused_without_a_free_inode(
-    before: tuple[Path, Path, TopicQuery], monkeypatch: pytest.MonkeyPatch
+    before: tuple[Path, Path, Listing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, kept, _ = before
     now = listing(directory)
@@ -149,7 +149,7 @@ def test_undo_is_refused_without_a_free_inode(
     assert listing(directory) == now
 
 
-def test_an_undo_that_fails_half_way_names_the_restored_logs(before: tuple[Path, Path, TopicQuery]) -> None:
+def test_an_undo_that_fails_half_way_names_the_restored_logs(before: tuple[Path, Path, Listing]) -> None:
     """At each step: the message names what was put back and what not, and to undo again goes on."""
     directory, kept, was = before
     now, kept_now = listing(directory), listing(kept)
@@ -180,7 +180,7 @@ def test_an_undo_that_fails_half_way_names_the_restored_logs(before: tuple[Path,
     assert told == {(FIRST, False), (SECOND, True)}
 
 
-def judge(said: str, directory: Path, was: TopicQuery, now: TopicQuery) -> tuple[str, bool]:
+def judge(said: str, directory: Path, was: Listing, now: Listing) -> tuple[str, bool]:
     """At which log it stopped, and whether the first was put back: what is said must be so."""
     assert "nothing was changed" not in said and "run the command again" in said and "\n" not in said
     reason, stopped, back, rest, _ = said.split("; ")
@@ -200,7 +200,7 @@ def judge(said: str, directory: Path, was: TopicQuery, now: TopicQuery) -> tuple
 
 
 def test_an_interrupted_swap_that_undo_completed_is_reported(
-    before: tuple[Path, Path, TopicQuery],
+    before: tuple[Path, Path, Listing],
 ) -> None:
     """A kill amid an undo; then something of the same log is spoiled. The other logs are as they were."""
     directory, kept, _ = before
@@ -236,7 +236,7 @@ def test_an_interrupted_swap_that_undo_completed_is_reported(
     ],
 )
 def test_an_undo_file_that_names_anything_else_is_refused(
-    before: tuple[Path, Path, TopicQuery], key: str, value: object
+    before: tuple[Path, Path, Listing], key: str, value: object
 ) -> None:
     directory, kept, _ = before
     path = kept / SECOND / "undo.json"
@@ -250,7 +250,7 @@ def test_an_undo_file_that_names_anything_else_is_refused(
 
 
 def test_kept_originals_without_sizes_are_restored(
-    before: tuple[Path, Path, TopicQuery],
+    before: tuple[Path, Path, Listing],
 ) -> None:
     directory, kept, was = before
     for path in kept.glob("*/undo.json"):

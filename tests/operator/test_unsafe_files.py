@@ -28,7 +28,7 @@ from siltstone.runtime.manager import LogManager
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.table import plan
 from tests.support.operator.staged import (
-    TopicQuery,
+    Listing,
     in_process,
     is_root,
     listing,
@@ -100,7 +100,7 @@ def only_the_bad_one(results: dict[str, LogResult], path: Path) -> None:
     assert str(path) in results[BAD].reason
 
 
-def files_of(directory: Path) -> tuple[TopicQuery, list[tuple[str, int, int]]]:
+def files_of(directory: Path) -> tuple[Listing, list[tuple[str, int, int]]]:
     """Everything below a directory, links and the like by what they are."""
     names = [(str(path), path.lstat().st_mode, path.lstat().st_ino) for path in sorted(directory.rglob("*"))]
     return listing(directory), names

@@ -26,7 +26,7 @@ from siltstone.runtime.topics import TOPICS_FILE
 from tests.support.errors import raises_error
 from tests.support.golden_sets import unpack_broker
 from tests.support.log.managed import append
-from tests.support.operator.staged import TopicQuery, listing
+from tests.support.operator.staged import Listing, listing
 
 YEAR = 365 * 86_400_000
 LATER = 1_800_000_000_000 + YEAR
@@ -45,7 +45,7 @@ def opened(*directories: Path, config: Config | None = None) -> LogManager:
     return LogManager.open(directories, config=config, clock=ManualClock(LATER), background=run_now)
 
 
-def metadata_of(directory: Path) -> TopicQuery:
+def metadata_of(directory: Path) -> Listing:
     return listing(directory / METADATA)
 
 

@@ -39,7 +39,7 @@ from siltstone.base.errors import UnknownSettingError, UsageError
 # flush.ms: such a name stands for the setting of its own.
 _BY_NAME = {name: key for key in ALL_KEYS for name in key.names} | {key.name: key for key in ALL_KEYS}
 TOPIC_NAMES = frozenset(name for key in ALL_KEYS for name in key.topic_names)
-BROKER_NAMES = frozenset(name for key in ALL_KEYS for name in key.broker_names)
+BROKER_SETTING_NAMES = frozenset(name for key in ALL_KEYS for name in key.broker_names)
 
 
 def find_key(name: str) -> Key:
@@ -60,8 +60,8 @@ def find_topic_key(name: str) -> Key:
 def find_broker_key(name: str) -> Key:
     """The key of the broker's setting ``name``. Raises UsageError; if ``name`` is a topic's, its advice has
     the broker's name."""
-    if name in BROKER_NAMES or name not in _BY_NAME:
-        return _find(name, BROKER_NAMES)
+    if name in BROKER_SETTING_NAMES or name not in _BY_NAME:
+        return _find(name, BROKER_SETTING_NAMES)
     names = _BY_NAME[name].broker_names
     advice = f"set {names[0]!r} instead" if names else "set it for the topic"
     raise UsageError(f"{name!r} is a topic's setting, not a broker's", advice=advice)
@@ -279,7 +279,7 @@ def parse_stored_config(
     settings that it does not use, and, if ``config_source`` is a dynamic one, settings that cannot change at
     run time. Raises UsageError for a bad value of a setting that it uses.
     """
-    known_names = TOPIC_NAMES if config_source is ConfigSource.DYNAMIC_TOPIC_CONFIG else BROKER_NAMES
+    known_names = TOPIC_NAMES if config_source is ConfigSource.DYNAMIC_TOPIC_CONFIG else BROKER_SETTING_NAMES
     settings = {}
     for name, text in texts.items():
         if name not in known_names or (

@@ -14,8 +14,8 @@ records of the file ``bootstrap.checkpoint`` (KIP-778). So the hand-over writes 
     7  move     the old metadata log, if there is one: beside it Kafka ignores bootstrap.checkpoint
 
 The registry gets what the checkpoint has, as far as Siltstone knows it, since without the old metadata log it
-is all that Siltstone has until a Kafka starts. What it does not know (settings of newer releases, quotas of
-replication) is read from the checkpoint if the command is run again.
+is all that Siltstone has until a Kafka starts. What it does not know (settings of newer releases, throttles
+of replication) is read from the checkpoint if the command is run again.
 
 After each step Siltstone opens the directories with the same topics and settings, and a run that was
 interrupted may be repeated. Once Kafka has started, the settings of these topics and of brokers are
@@ -31,7 +31,7 @@ from pathlib import Path
 
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
-from siltstone.base.config import BROKER_NAMES, TOPIC_NAMES, ConfigSource, parse_stored_config
+from siltstone.base.config import BROKER_SETTING_NAMES, TOPIC_NAMES, ConfigSource, parse_stored_config
 from siltstone.base.errors import DirectoryRefusedError, UsageError
 from siltstone.base.records.metadata import (
     ClientQuotaRecord,
@@ -167,7 +167,7 @@ class _Plan:
         self._request, self._snapshot = request, snapshot
         self._directories: Sequence[LogDirectory] = snapshot.directories
         self._node, self._cluster_id = self._identity()
-        self._holder = metadata_directory(self._directories)
+        self._metadata_log_directory = metadata_directory(self._directories)
         self._refuse_metadata_log()
         self._topics = [snapshot.topic(name) for name in snapshot.names()]
         _refuse_gaps(self._topics, snapshot)
@@ -181,7 +181,7 @@ class _Plan:
     def _path(self) -> Path:
         """The file to write: in the directory that has the metadata log, else in the first one, where Kafka
         looks for it."""
-        return (self._holder or self._directories[0]).path / BOOTSTRAP_CHECKPOINT
+        return (self._metadata_log_directory or self._directories[0]).path / BOOTSTRAP_CHECKPOINT
 
     def _identity(self) -> tuple[int, str]:
         properties = [directory.properties() for directory in self._directories]
@@ -204,12 +204,12 @@ class _Plan:
     def _refuse_metadata_log(self) -> None:
         """Raises DirectoryRefusedError for a metadata log that is to stay, UsageError for a bad target."""
         target = self._request.move_metadata_to
-        if self._holder is None:
+        if self._metadata_log_directory is None:
             return
         if target is None:
             raise DirectoryRefusedError(
                 "there is a broker's metadata log, beside which Kafka reads no bootstrap.checkpoint",
-                path=self._holder.path / str(METADATA_PARTITION),
+                path=self._metadata_log_directory.path / str(METADATA_PARTITION),
                 advice="if Siltstone has created, altered or deleted topics, pass --move-metadata-to FOLDER; "
                 "else nothing is to be done: a Kafka starts on the directories as they are",
             )
@@ -226,7 +226,10 @@ class _Plan:
                 path=f"--move-metadata-to {target}",
                 advice="name a folder outside of the log directories",
             )
-        devices = [files.stat(path).device_and_inode[0] for path in (target.parent, self._holder.path)]
+        devices = [
+            files.stat(path).device_and_inode[0]
+            for path in (target.parent, self._metadata_log_directory.path)
+        ]
         if devices[0] != devices[1]:
             raise UsageError(
                 "is on another file system than the metadata log, which is renamed",
@@ -235,7 +238,8 @@ class _Plan:
             )
 
     def _new_id(self, topic: TopicDescription) -> str:
-        """The id for a topic of which no list has one: that of a partition, or a new one."""
+        """The id for a topic that has none in the registry or the metadata log: that of a partition, or a new
+        one."""
         paths = (self._snapshot.partitions[TopicPartition(topic.name, number)] for number in topic.partitions)
         return next(filter(None, map(read_topic_id, paths)), None) or new_id(secrets.token_bytes)
 
@@ -245,7 +249,11 @@ class _Plan:
     def _handed_over_before(self) -> MetadataImage:
         """The metadata that an earlier run has handed over, if no Kafka has started since. Raises
         CorruptFileError."""
-        if self._holder is None and self._snapshot.registry.is_handed_over and files.exists(self._path):
+        if (
+            self._metadata_log_directory is None
+            and self._snapshot.registry.is_handed_over
+            and files.exists(self._path)
+        ):
             return read_snapshot(self._path)
         return MetadataImage()
 
@@ -270,11 +278,13 @@ class _Plan:
 
     def _broker_settings(self) -> Mapping[str, Mapping[str, str]]:
         """The settings of brokers that were set at run time, by Kafka or by Siltstone."""
-        cluster, own = self._snapshot.settings.cluster, self._snapshot.registry.brokers
-        image = self._earlier.settings if cluster is None else cluster.image.settings
+        metadata_log, own = self._snapshot.settings.cluster, self._snapshot.registry.brokers
+        # The registry has what Siltstone knows of an earlier run's checkpoint, a metadata log has all.
+        is_own = BROKER_SETTING_NAMES if metadata_log is None else frozenset[str]()
+        image = self._earlier if metadata_log is None else metadata_log.image
         kafkas = {
-            name: {key: text for key, text in settings.items() if cluster or key not in BROKER_NAMES}
-            for (kind, name), settings in image.items()
+            name: {key: text for key, text in settings.items() if key not in is_own}
+            for (kind, name), settings in image.settings.items()
             if kind == BROKER_RESOURCE
         }
         return {name: {**kafkas.get(name, {}), **own.get(name, {})} for name in sorted({*kafkas, *own})}
@@ -289,8 +299,8 @@ class _Plan:
     def _find_next_producer_id(self) -> int:
         """The first producer id that neither Siltstone nor a Kafka has given, rounded up to a block."""
         bounds = [read_next_producer_id(directory.path) or 0 for directory in self._directories]
-        cluster = self._snapshot.settings.cluster
-        bounds.append((self._earlier if cluster is None else cluster.image).next_producer_id)
+        metadata_log = self._snapshot.settings.cluster
+        bounds.append((self._earlier if metadata_log is None else metadata_log.image).next_producer_id)
         for path in self._snapshot.partitions.values():
             states = load_producers(path, list_segments(path))
             bounds += [entry.producer_id + 1 for entry in states.entries() if entry.producer_id < LARGEST_ID]
@@ -331,10 +341,12 @@ class _Plan:
         registry = self._registry()
         for directory in self._directories:
             write_registry(directory.path, registry)
-        if self._holder is not None and self._request.move_metadata_to is not None:
-            files.rename(self._holder.path / str(METADATA_PARTITION), self._request.move_metadata_to)
+        if self._metadata_log_directory is not None and self._request.move_metadata_to is not None:
+            files.rename(
+                self._metadata_log_directory.path / str(METADATA_PARTITION), self._request.move_metadata_to
+            )
             files.sync_directory(self._request.move_metadata_to.absolute().parent)
-            files.sync_directory(self._holder.path)
+            files.sync_directory(self._metadata_log_directory.path)
 
     def _registry(self) -> TopicRegistry:
         """The registry with what the checkpoint has, as far as Siltstone knows it."""
@@ -348,13 +360,15 @@ class _Plan:
             )
             for topic in self._topics
         }
-        here, sources = self._broker_settings(), ("", str(self._node))
+        settings, resources = self._broker_settings(), ("", str(self._node))  # "": the default of all brokers
         brokers = {
-            name: _known(here[name], dynamic_source(of_all=not name)) for name in sources if name in here
+            name: _known(settings[name], dynamic_source(of_all=not name))
+            for name in resources
+            if name in settings
         }
-        cluster = self._snapshot.settings.cluster
-        quotas = self._snapshot.registry.effective_quotas(cluster)
-        return registry.all_handed_over(topics, brokers, quotas, cluster)
+        metadata_log = self._snapshot.settings.cluster
+        quotas = self._snapshot.registry.effective_quotas(metadata_log)
+        return registry.all_handed_over(topics, brokers, quotas, metadata_log)
 
     def result(self) -> HandOver:
         """The result."""
@@ -374,7 +388,7 @@ class _Plan:
                 if name.startswith(_OWN_PREFIX)
             ],
             new_ids=sorted(self._new_ids),
-            moved=self._request.move_metadata_to if self._holder is not None else None,
+            moved=self._request.move_metadata_to if self._metadata_log_directory is not None else None,
             dry_run=self._request.dry_run,
         )
 

@@ -131,14 +131,14 @@ def _cells(log: WatchedLog, now_ms: int) -> list[object]:
     head = [log.topic_partition, state, log.policy_text or None]
     if log.snapshot is None:
         return [*head, None, None, None, None, _last(log, now_ms)]
-    bounds = log.snapshot.range
+    cleanable = log.snapshot.range
     minimum = "" if log.min_ratio is None else f" / {log.min_ratio.value}"
     return [
         *head,
-        size_text(bounds.clean_bytes),
-        size_text(bounds.cleanable_bytes),
-        f"{bounds.dirty_ratio:.3f}{minimum}",
-        duration_text(bounds.overdue_ms / 1000) if bounds.is_overdue else None,
+        size_text(cleanable.clean_bytes),
+        size_text(cleanable.cleanable_bytes),
+        f"{cleanable.dirty_ratio:.3f}{minimum}",
+        duration_text(cleanable.overdue_ms / 1000) if cleanable.is_overdue else None,
         _last(log, now_ms),
     ]
 

@@ -176,31 +176,32 @@ def log_rows(path: str, options: DumpOptions) -> RowsAndFindings:
                 yield error
 
 
-def window_rows(path: str, of_log: Iterable[Window], options: DumpOptions) -> RowsAndFindings:
+def window_rows(path: str, log_windows: Iterable[Window], options: DumpOptions) -> RowsAndFindings:
     """The rows of ``log_rows`` for windows of a log, whose name in findings is ``path``.
 
-    Batches are decoded one at a time, so that damage in one hides no other. Raises what ``of_log`` raises.
+    Batches are decoded one at a time, so that damage in one hides no other. Raises what ``log_windows``
+    raises.
     """
     scratch = Scratch()
-    for window in of_log:
+    for window in log_windows:
         valid = checksums_hold(window.data, window.batches)
         for number in range(len(window.batches)):
-            batch = replace(window, batches=window.batches[number : number + 1])
-            yield from _batch_rows(path, batch, bool(valid[number]), options, scratch)
+            single = replace(window, batches=window.batches[number : number + 1])
+            yield from _batch_rows(path, single, bool(valid[number]), options, scratch)
 
 
 def _batch_rows(
-    path: str, batch: Window, is_valid: bool, options: DumpOptions, scratch: Scratch
+    path: str, single: Window, is_valid: bool, options: DumpOptions, scratch: Scratch
 ) -> RowsAndFindings:
     """The row of the window's only batch, at most one finding, and the records that ``options`` ask for."""
-    row = _batch_row(batch, is_valid)
+    row = _batch_row(single, is_valid)
     finding = None if is_valid else CorruptRecordError(path, row["position"], BAD_CHECKSUM)
     columns = None
     if options.deep_iteration or options.shows_data:
         limit = options.max_decompressed_message_bytes
         try:
             columns = decode_records(
-                batch.data, batch.batches, scratch, limit=limit, path=path, origin=batch.origin
+                single.data, single.batches, scratch, limit=limit, path=path, origin=single.origin
             )
         except CorruptRecordError as error:
             finding = finding or error
@@ -219,10 +220,10 @@ def _batch_rows(
             yield CorruptRecordError(path, row["position"], reason)
 
 
-def _batch_row(batch: Window, is_valid: bool) -> Row:
+def _batch_row(single: Window, is_valid: bool) -> Row:
     """The window's only batch as a row. ``is_valid``: its checksum is right."""
     header: dict[str, int] = dict(
-        zip(batch.batches.dtype.names or (), batch.batches[0].tolist(), strict=True)
+        zip(single.batches.dtype.names or (), single.batches[0].tolist(), strict=True)
     )
     attributes, magic, base_offset = header["attributes"], header["magic"], header["base_offset"]
     row: Row = {"type": "batch"}
@@ -248,7 +249,7 @@ def _batch_row(batch: Window, is_valid: bool) -> Row:
         row |= {"lastOffset": base_offset, "count": 1 if is_uncompressed else None}
     time_type = "LogAppendTime" if attributes & layout.TIMESTAMP_TYPE_BIT else "CreateTime"
     return row | {
-        "position": batch.origin + header["position"],
+        "position": single.origin + header["position"],
         "timestampType": time_type if magic else "NoTimestampType",
         "baseTimestamp": header["base_timestamp"],
         "maxTimestamp": header["max_timestamp"],
@@ -300,7 +301,6 @@ def _message_checksum_fields(columns: RecordColumns, number: int) -> Row:
     message = columns.data[start : start + int(columns.size[number])].tobytes()
     # The CRC32 is between the entry's offset and size and the magic byte, and covers all that follows it.
     stored = int.from_bytes(message[layout.LOG_OVERHEAD : layout.MAGIC_POSITION], "big")
-    assert layout.MAGIC_POSITION < layout.CRC_POSITION < len(message)
     return {"isValid": zlib.crc32(message[layout.MAGIC_POSITION :]) == stored, "crc": stored}
 
 
@@ -375,8 +375,8 @@ def _producer_row(producer: ProducerEntry) -> Row:
     }
     if producer.last_offset < 0:
         return row
-    # ``offset_delta`` is the batch's last offset less its first one. Its first sequence number is as far
-    # below its last one, modulo 2**31: which is 2**31 - ``offset_delta`` steps after it.
+    # The first sequence number is ``offset_delta`` below the last one, modulo 2**31
+    # (``DefaultRecordBatch.decrementSequence``): so many steps on, and all the way around.
     return row | {
         "firstSequence": _sequence_after(last_sequence, _LARGEST_SEQUENCE + 1 - producer.offset_delta),
         "lastSequence": last_sequence,

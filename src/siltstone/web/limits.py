@@ -6,7 +6,7 @@ large.
     8 reads of records at once · 16 more wait for a slot, 10 s at most · then 429
     10 tails (streams of new records) at once, in turns in one thread · then 429; all end when the server does
     a body within 60 s · 408; a piece of a response taken within 60 s, else the connection is closed
-    a page of a list, as HTML or as JSON, below 150 kB: the rest is on the next one
+    a page of a list, as HTML or as JSON, about 140 kB: the rest is on the next one
 
 Each read stops after 64 MiB or a second, so slots become free soon. A request that waits takes no thread.
 """
@@ -49,7 +49,7 @@ class ReadSlots:
             async with asyncio.timeout(self._seconds):
                 await self._free.acquire()
         except TimeoutError:
-            reason = f"no other request that reads records has ended for {self._seconds:.0f} s"
+            reason = f"other requests read records, and no slot got free within {self._seconds:.0f} s"
             raise BusyError(reason, advice="try again in a moment") from None
         finally:
             self._waiting -= 1
@@ -61,7 +61,7 @@ class ReadSlots:
 
 class Tails:
     """The tails that are open: responses that send new records until the client ends them. ``executor``: the
-    one thread in which those that follow a log read and write their records, in turns. Only ``end`` may be
+    one thread in which tails read their logs and write what is new, in turns. Only ``end`` may be
     called in another thread than the event loop's."""
 
     def __init__(self) -> None:

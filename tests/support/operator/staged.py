@@ -17,7 +17,7 @@ from siltstone.log.names import TopicPartition
 from siltstone.log.segments import list_segments, windows
 from tests.support.golden_sets import Case, load_case, stage_round
 
-TopicQuery = dict[str, tuple[bytes, int, int]]
+Listing = dict[str, tuple[bytes, int, int]]
 
 
 def room_in_waves(new_files: int, *, offsets: int) -> int:
@@ -114,7 +114,7 @@ def stage_several(golden: Path, names: Iterable[str], destination: Path) -> tupl
     return directory, request
 
 
-def listing(directory: Path) -> TopicQuery:
+def listing(directory: Path) -> Listing:
     """Every file below a directory: its bytes, mode and modification time."""
     found = {}
     for path in sorted(directory.rglob("*")):
@@ -124,7 +124,7 @@ def listing(directory: Path) -> TopicQuery:
     return found
 
 
-def logs_in(directory: Path) -> TopicQuery:
+def logs_in(directory: Path) -> Listing:
     """What cleaning makes of a log directory: its partitions' files, and the bytes of the checkpoint."""
     checkpoint = directory / "cleaner-offset-checkpoint"
     found = {name: facts for name, facts in listing(directory).items() if "/" in name}

@@ -4,8 +4,8 @@
 carries it out before the response is sent. An error of one topic does not affect the others. ``timeout_ms``
 has no effect.
 
-As in Kafka, a request may create at most ``PARTITIONS_MAX`` partitions. This broker is the only one:
-replication factors and assignments have to fit that.
+As in Kafka, a request may create at most ``PARTITIONS_MAX`` partitions, and in CreateTopics a topic counts as
+one more. This broker is the only one: replication factors and assignments have to fit that.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from siltstone.runtime.topic_names import id_bytes, new_id
 from siltstone.runtime.topics import refuse_new_topic
 
 PARTITIONS_MAX = administration.NEW_PARTITIONS_MAX
-"""The most partitions that one request creates, of all of its topics together."""
+"""The most partitions (in CreateTopics: and topics) that one request creates, of all its topics together."""
 WAY = "kafka"
 """``way`` in the audit log: the change came by Kafka's protocol."""
 _TOO_MANY = "Excessively large number of partitions per request."
@@ -148,8 +148,8 @@ def _create_topic(
     try:
         count, overrides = _parse_topic(topic, broker.node_id)
     except (RequestRefusedError, SiltstoneError):
-        # As in Kafka, a bad name, a topic that exists and a bad setting are reported before this error; but a
-        # setting that is named twice or has no value is not checked then.
+        # As in Kafka, a bad name, a topic that exists and a bad setting are reported before this error; but
+        # no setting is checked if one is named twice or has no value.
         settings = {setting.name: setting.value for setting in topic.configs if setting.value is not None}
         checked = settings if len(settings) == len(topic.configs) else {}
         refuse_new_topic(name, broker.manager.topics.names(), 1, checked, broker.manager.config)
@@ -308,7 +308,7 @@ def _resolve_topics(
             reason = "Neither topic name nor id were specified."
             if name is not None:
                 reason = "You may not specify both topic name and topic id."
-            # As in Kafka, each such entry has a result: the others here, the last one below.
+            # As in Kafka, an entry that is there ``count`` times has as many results, the last one below.
             refused += [_not_deleted(name, topic_id, Code.INVALID_REQUEST, reason)] * (count - 1)
         elif count > 1:
             reason = _DUPLICATE if name is not None else "Duplicate topic id."

@@ -57,7 +57,7 @@ _TAIL_SIZE_MAX = 16 << 20
 _UNWRITTEN_OFFSET = "the first bytes of the batch's base offset were never written"
 _RESTORE_ADVICE = "restore the partition from a replica, or move it away, and recover again"
 
-TopicQuery = Mapping[str, files.FileStat]
+PartitionFiles = Mapping[str, files.FileStat]
 """The files of a partition directory."""
 
 
@@ -291,7 +291,7 @@ def _tail_entries(segment: Segment) -> tuple[int, npt.NDArray[np.void]]:
 
 
 def impossible_indexes(
-    segment: Segment, offset_limit: int, listing: TopicQuery, *, all_entries: bool
+    segment: Segment, offset_limit: int, listing: PartitionFiles, *, all_entries: bool
 ) -> list[str]:
     """The names of a segment's indexes that are missing or have impossible entries. Raises OSError.
 
@@ -348,7 +348,11 @@ def _named_index(segment: Segment, kind: str) -> NamedFile:
 
 
 def wrong_indexes(
-    segment: Segment, listing: TopicQuery, aborted: Sequence[AbortedTransaction], *, exact_transactions: bool
+    segment: Segment,
+    listing: PartitionFiles,
+    aborted: Sequence[AbortedTransaction],
+    *,
+    exact_transactions: bool,
 ) -> list[str]:
     """The names of a segment's indexes that contradict its log, which is undamaged. Raises OSError.
 
@@ -374,7 +378,8 @@ def _has_entries(data: bytes, aborted: Sequence[AbortedTransaction]) -> bool:
         entries = read_entries(data, "txnindex").tolist()
     except CorruptFileError:
         return False
-    # An entry may begin below ``aborted``: a cleaning may have discarded the transaction's first batches.
+    # An entry's first offset may be below that of the batches found: a cleaning may have discarded the first
+    # ones.
     first_offsets = {(producer, last): first for _, producer, first, last, _ in entries}
     return all(first_offsets.get((producer, last), last + 1) <= first for producer, first, last, _ in aborted)
 

@@ -39,7 +39,7 @@ from siltstone.tables.lakes.table import (
     DataFile,
     LogProgress,
     TableShape,
-    changed,
+    other_commit_error,
     read_footer,
 )
 
@@ -120,7 +120,8 @@ class DeltaLake:
         return progress_of_logs
 
     def _generation(self, topic: str) -> int:
-        """How often all rows were replaced. Raises UsageError if they were restored since the last export."""
+        """The version that replaced all rows last, 0 if none did. Raises UsageError if they were
+        restored since the last export."""
         assert self._table is not None
         for commit in self._table.history(_COMMITS_SEARCHED):
             if "siltstone" in commit:
@@ -147,7 +148,8 @@ class DeltaLake:
         ]
 
     def file_schema(self, shape: TableShape) -> pa.Schema:
-        """The columns that data files have: not those of the partition. Raises UsageError."""
+        """The columns of data files: all but those that the table is partitioned by, which are in a file's
+        path. Raises UsageError."""
         columns = _as_in_delta(shape.columns)
         return pa.schema([field for field in columns if not shape.buckets or field.name != "partition"])
 
@@ -183,11 +185,12 @@ class DeltaLake:
                 )
             return version
         except DeltaError as error:
-            if not isinstance(error, CommitFailedError) and (version or "already exists" not in str(error)):
+            is_made_by_another = version == 0 and "already exists" in str(error)
+            if not isinstance(error, CommitFailedError) and not is_made_by_another:
                 raise
             if self._has_own(version, word):
                 return version
-            raise changed(self.root) from None
+            raise other_commit_error(self.root) from None
 
     def _has_own(self, version: int, word: str) -> bool:
         """Is this version our commit, although it failed? The store may have made it and its response was
@@ -199,7 +202,8 @@ class DeltaLake:
 
 @contextlib.contextmanager
 def _store_errors(root: Path) -> Iterator[None]:
-    """Errors of a store's as ``OSError``; those of the table as they are."""
+    """Raises a store's errors as ``OSError``, and DeltaErrors as they are (``files.store_errors`` would take
+    them for the store's)."""
     if not files.is_object(root):
         yield
         return

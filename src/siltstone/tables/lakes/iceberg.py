@@ -2,7 +2,7 @@
 
 ::
 
-    metadata/v1.metadata.json …      one file a version, made with its whole content if there is none yet
+    metadata/v1.metadata.json …      one file a version; a writer whose version is there already fails
     metadata/version-hint.text       the newest version's number; a reader looks for later ones from it on
     metadata/*.avro                  manifests
 
@@ -38,7 +38,7 @@ from siltstone.tables.lakes.table import (
     DataFile,
     LogProgress,
     TableShape,
-    changed,
+    other_commit_error,
     read_footer,
 )
 from siltstone.tables.options import directory_path
@@ -200,7 +200,7 @@ class _Directory(NoopCatalog):
                 _sync_manifests(snapshot, table.io)
             self._link(path, text)
         elif not files.put_own(path, text):
-            raise changed(self._root)
+            raise other_commit_error(self._root)
         _write_hint(self._root, self._version)
         return CommitTableResponse.model_validate(
             {"metadata": metadata, "metadata-location": os.fspath(path)}
@@ -214,7 +214,7 @@ class _Directory(NoopCatalog):
             files.inherit_owner(staged)
             files.link(staged, path)
         except FileExistsError:
-            raise changed(self._root) from None
+            raise other_commit_error(self._root) from None
         finally:
             with contextlib.suppress(OSError):
                 files.unlink(staged)
@@ -246,7 +246,8 @@ def _newest_version(root: Path) -> int | None:
 
 
 def _write_hint(root: Path, version: int) -> None:
-    if files.is_object(root):  # of two writers the slower one may put back an older one
+    # Of two writers the slower one may put back an older number: readers look for later versions from it on.
+    if files.is_object(root):
         return files.put_hint(root / _METADATA / _HINT, b"%d" % version)
     staged = root / _METADATA / f"{secrets.token_hex(8)}.new"
     files.write_new(staged, b"%d" % version)
@@ -284,7 +285,7 @@ def _new_metadata(root: Path, shape: TableShape) -> TableMetadata:
 
 
 def _rebuilt(field: pa.Field, rebuild: Callable[[pa.Field], pa.Field]) -> pa.Field:
-    """A field of which ``rebuild`` has made another one, after all fields within it."""
+    """``rebuild`` applied to all fields within a field, and then to the field."""
     made = field.type
     if pa.types.is_struct(made):
         made = pa.struct([_rebuilt(child, rebuild) for child in made])
@@ -355,7 +356,8 @@ def _iceberg_file(root: Path, metadata: TableMetadata, shape: TableShape, file: 
 
 
 def _has_bounds(footer: pq.FileMetaData, column: int) -> bool:
-    """Has the column bounds in all row groups that are Python's values? A time may be beyond its years."""
+    """Has the column the smallest and largest value of each row group, and can Python have them? (Its times
+    end with the year 9999.)"""
     try:
         for group in range(footer.num_row_groups):
             chunk = footer.row_group(group).column(column)

@@ -126,7 +126,7 @@ def read_footer(path: Path, size: int) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(end))
 
 
-def changed(root: Path) -> TableChangedError:
+def other_commit_error(root: Path) -> TableChangedError:
     """The error of an export that another one was faster than."""
     return TableChangedError("another export or writer has committed to the table meanwhile", path=root)
 

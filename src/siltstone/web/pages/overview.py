@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from siltstone.base.config import BROKER_NAMES
+from siltstone.base.config import BROKER_SETTING_NAMES
 from siltstone.commands import console
 from siltstone.commands.catalogue import dirtiest
 from siltstone.web.dependencies import CurrentServed
@@ -40,11 +40,12 @@ def root() -> Response:
 @router.get("/ui/", dependencies=[VIEWER])
 def overview(request: Request, served: CurrentServed) -> Response:
     """Bytes by section, what needs attention, the dirtiest logs, the last cleanings."""
+    # What the page has besides the catalogue: with one of these another page is rendered.
     facts: dict[str, Any] = {
         "cleanings": console.cleanings(served)[:10],
         "offline": console.offline_directories(served),
         "cleaner": console.cleaner_health(served),
-        "saved": console.saved(served),
+        "saved": console.bytes_saved(served),
     }
 
     def html() -> str:
@@ -60,14 +61,14 @@ def jump(served: CurrentServed, to: str = "") -> Response:
     the list of the topics whose names contain it."""
     words = to.split()
     if words and words[0] in served.catalogue.topics:
-        topic, numbers = f"/ui/topics/{path(words[0])}", words[1:]
-        if len(numbers) == 2 and all(word.isascii() and word.isdigit() for word in numbers):
-            where = {"partition": numbers[0], "position": "offset", "offset": numbers[1]}
+        topic, rest = f"/ui/topics/{path(words[0])}", words[1:]
+        if len(rest) == 2 and all(word.isascii() and word.isdigit() for word in rest):
+            where = {"partition": rest[0], "position": "offset", "offset": rest[1]}
             return RedirectResponse(f"{topic}/records?{query_text(where)}", 303)
-        if len(numbers) == 1:
-            return RedirectResponse(f"{topic}/records?{query_text({'key': numbers[0]})}", 303)
+        if len(rest) == 1:
+            return RedirectResponse(f"{topic}/records?{query_text({'key': rest[0]})}", 303)
         return RedirectResponse(topic, 303)
-    if len(words) == 1 and words[0] in BROKER_NAMES:
+    if len(words) == 1 and words[0] in BROKER_SETTING_NAMES:
         return RedirectResponse(f"/ui/broker?{query_text({'name': words[0]})}#change", 303)
     return RedirectResponse(f"/ui/topics?{query_text({'contains': to.strip()})}", 303)
 
