@@ -35,9 +35,9 @@ _HELP = {
     f"{_API}requests_total": "Requests by API.",
     f"{_API}requestbytes_total": "Bytes of requests by API.",
     f"{_API}responsebytes_total": "Bytes of responses by API; records in them, too.",
-    f"{_API}totaltimems": "Milliseconds from a whole request to its response, by API; waits are in it.",
+    f"{_API}totaltimems": "Milliseconds from the begin of a request to its response, by API, with waits.",
     f"{_API}requestqueuetimems": "Milliseconds from the last bytes of a request until it is begun.",
-    f"{_API}localtimems": "Milliseconds from a whole request to its response, without its wait for records.",
+    f"{_API}localtimems": "Milliseconds from the begin of a request to its response, without such waits.",
     f"{_API}remotetimems": "Milliseconds that a request waits for records.",
     f"{_API}throttletimems": "Milliseconds for which a client is throttled for a request.",
     f"{_API}responsesendtimems": "Milliseconds from a response until the socket has taken it.",
@@ -86,7 +86,8 @@ METRICS = {**_HELP, **{f"{_TOPIC}{name}_total": meaning for name, (meaning, _) i
 
 class BrokerClients:
     """The connections, requests and metrics of a broker (``commands.clients.Clients``). It runs in the
-    threads of the web server, and only reads what the loop's thread writes."""
+    threads of the web server, and only reads what the loop's thread writes, but for the counts of deleted
+    topics, which it drops."""
 
     def __init__(self, broker: Broker, sockets: Sockets) -> None:
         self._broker, self._sockets = broker, sockets
@@ -169,10 +170,10 @@ class BrokerClients:
 
     def _socket_samples(self) -> list[Sample]:
         sockets, budget, samples = self._sockets, self._sockets.budget, list[Sample]()
-        is_open = Counter(connection.info.listener.name for connection in sockets.connections.copy())
+        open_by_listener = Counter(connection.info.listener.name for connection in sockets.connections.copy())
         for listener in sorted(sockets.accepted_by.copy()):
             values = {
-                f"{_SOCKETS}connection_count": is_open[listener],
+                f"{_SOCKETS}connection_count": open_by_listener[listener],
                 f"{_SOCKETS}connection_creation_total": sockets.accepted_by[listener],
             }
             samples += samples_of(values, _HELP, listener=listener)

@@ -55,7 +55,7 @@ class Activity:
     """The activity of a connection, for the list of connections. Only the loop's thread writes it.
 
     ``client_id``: of the last request, at most ``CLIENT_ID_MAX`` characters. ``api_key``: of the last
-    request; -1 before the first one. ``asked_at``: the time at which that request was complete, by
+    request; -1 before the first one. ``asked_at``: the time at which that request was begun, by
     ``time.perf_counter``, in seconds. ``bytes_in``, ``bytes_out``: of frames, with their lengths.
     ``parked_seconds``: how long the last request was parked; ``throttle_ms``: for how long the connection is
     not read (muted) once that request is answered.

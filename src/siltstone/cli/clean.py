@@ -178,8 +178,9 @@ class _DeclinedError(Exception):
 
 def _confirm(states: Sequence[LogState], options: PlanOptions, *, rolls: bool) -> None:
     """Ask on a terminal whether all compacted logs are to be cleaned in place. There is no question if only
-    partition directories were named, or, on a terminal, if no log would change. ``rolls``: all of them are
-    rolled first. Raises _DeclinedError for no, and UsageError without a terminal."""
+    partition directories were named, or, on a terminal, if no log would change (without one it is an error
+    all the same). ``rolls``: all of them are rolled first. Raises _DeclinedError for
+    no, and UsageError without a terminal."""
     selected = [state for state in states if state.may_be_cleaned]
     if not selected or all(state.directory.is_partition_subset for state in selected):
         return
@@ -344,7 +345,8 @@ def undo(
 ) -> int:
     """Restore the segments that a run of clean --keep-originals replaced, and the cleaner checkpoint.
 
-    A log that was appended to, rolled or cleaned since the run is refused; a later run is named.
+    A log that was appended to, rolled or cleaned since the run is refused; the error names a later
+    run, which has to be undone first.
 
     Parameters
     ----------

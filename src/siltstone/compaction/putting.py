@@ -1,9 +1,9 @@
 """Uploads the files of a cleaned copy (clean --out to an object store), rewritten or not, as chunks.
 
 The restore point that names the chunks is written last, by ``inplace.stored_copy`` (the formats of both:
-``base.files.backups``). Spark's tasks put the unchanged files of a store, and the new segments if executors
-may be other machines; the driver of the run puts all the rest. A chunk is named by the SHA-256 of its bytes,
-so a retried or a speculative attempt of a task puts the same.
+``base.files.backups``). If the source is a store, Spark's tasks put its unchanged files, and they put the
+new segments if executors may be other machines; the driver of the run puts all the rest. A chunk is
+named by the SHA-256 of its bytes, so a retried or a speculative attempt of a task puts the same.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def put_file(source: Path, name: str, writer: ChunkWriter) -> BackedUpFile:
     status = files.stat(source, follow=False)
     stored = files.stored_chunks(source)
     is_same_store = stored is not None and files.is_same_store(stored.target, writer.target)
-    # All chunks of the new restore point have its one size, so only chunks of that size can be its own.
+    # A restore point has chunks of one size; those of another size are read and cut again.
     if stored is not None and is_same_store and stored.chunk_bytes == backups.CHUNK_BYTES:
         chunks = writer.copy(stored.target, stored.names, status.size)
     else:
@@ -50,7 +50,7 @@ def put_file(source: Path, name: str, writer: ChunkWriter) -> BackedUpFile:
         name=name,
         size=status.size,
         modified_ns=status.modified_ns,
-        inode=0,  # a backup compares it with a file of this machine, which the cleaned copy is not
+        inode=0,  # no file of this machine has these bytes: a later backup must not take one for unchanged
         mode=_READABLE if files.is_object(source) else status.mode,
         chunks=chunks,
     )

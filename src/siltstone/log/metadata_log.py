@@ -322,7 +322,7 @@ class ClusterSettings:
 
     @property
     def state(self) -> str:
-        """Another text for another metadata log, and for this one after a change."""
+        """A version: a text that differs between two metadata logs, and changes with this one."""
         return f"{self.image.end_offset} at {self.image.last_timestamp_ms}"
 
     def topic_id(self, topic: str) -> str | None:
@@ -366,7 +366,9 @@ class ClusterSettings:
         return parse_stored_config(self.overrides(topic), source, ConfigSource.DYNAMIC_TOPIC_CONFIG)
 
     def effective_broker_config(self, config: Config) -> Config:
-        """A broker's ``config`` and, where that has no value, its settings from the metadata log."""
+        """A broker's ``config`` with its dynamic settings of the metadata log. In each of the two dynamic
+        layers a value that ``config`` has there already wins; values of lower layers, such as a file's, do not.
+        """
         for origin in (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG):
             config = config.with_layer(origin, {**self.broker.layer(origin), **config.layer(origin)})
         return config

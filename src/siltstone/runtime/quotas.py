@@ -9,7 +9,7 @@
     ip=192.0.2.7                                      connection_creation_rate=10.0
 
 The quotas are kept in the registry of topics (``runtime.topics``), or come from the metadata log of a
-Kafka's directory; ``broker.quotas`` enforces it. Everything here is pure. Corresponds to Kafka's
+Kafka's directory; ``broker.quotas`` enforces them. Everything here is pure. Corresponds to Kafka's
 ``ClientQuotaControlManager`` and ``ClientQuotasImage``.
 """
 
@@ -134,8 +134,8 @@ def is_address(text: str) -> bool:
 def altered_values(
     quotas: Quotas, entity: QuotaEntity, changes: Mapping[str, float | None]
 ) -> Mapping[str, float]:
-    """An entity's values after some were set and others, None, were removed; one that is not set may be
-    removed. Raises InvalidQuotaError, PolicyViolationError."""
+    """An entity's values after some were set and others, None, were removed. To remove one that is
+    not set is no error. Raises InvalidQuotaError, PolicyViolationError."""
     values = dict(quotas.get(entity, {}))
     for name, value in changes.items():
         if value is None:

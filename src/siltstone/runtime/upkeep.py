@@ -185,8 +185,8 @@ class Upkeep:
     def _flush_period(self) -> int:
         """``log.flush.scheduler.interval.ms``, or the shortest ``flush.ms`` of a log if that is shorter.
 
-        Kafka uses the former alone, which is endless by default. A topic's ``flush.ms`` then counts only
-        at appends, and the last records of a log are never flushed.
+        Kafka uses the former alone, which is endless by default. A topic's ``flush.ms`` then has no
+        effect, and the last records of a log are never flushed.
         """
         periods = (log.config.flush_ms for _, log in self._logs() if log.config.flush_ms > 0)
         return min(self._flush_interval_ms, min(periods, default=LONG_MAX))
@@ -234,7 +234,8 @@ class Upkeep:
         return deleted
 
     def delete_old_segments_of(self, served: ServedDirectory, log: PartitionLog) -> tuple[Deletion, ...]:
-        """Apply retention to one log, of which the cleaning is paused or the caller has the claim.
+        """Apply retention to one log, whose cleaning is paused, or which the caller has claimed for a
+        cleaning (``CleaningStates``).
 
         Raises StorageError; InvalidConfigError for an unknown policy; LedgerError for a damaged compacted
         ledger: the log may have the only copy of its records.
@@ -283,7 +284,8 @@ class Upkeep:
         now_ms = self._clock.now_ms()
         for served, log in self._logs():
             unflushed_ms = now_ms - log.flushed_ms
-            if log.log_end_offset > log.recovery_point and unflushed_ms >= log.config.flush_ms < LONG_MAX:
+            is_due = log.config.flush_ms < LONG_MAX and unflushed_ms >= log.config.flush_ms
+            if is_due and log.log_end_offset > log.recovery_point:
                 with self.guarded(served):
                     log.flush()
 

@@ -96,8 +96,8 @@ class Stage:
 
     Rows that are sent to this stage go to its task ``target % tasks``. A task of the first stage gets one row
     with its number, as from ``spark.range``. With ``needs_claim``, each calls
-    ``function(*arguments, claim, batches)``: ``claim(n)`` is True for exactly one worker for each n. Only a
-    exchange stage has claims.
+    ``function(*arguments, claim, batches)``: ``claim(n)`` is True for exactly one worker for each n. A job
+    that runs with shuffles has no claims.
     """
 
     function: Callable[..., Iterator[pa.RecordBatch]]

@@ -87,7 +87,8 @@ def execution_plan(work: LogWork, space: SpaceBudget, whole_log_bytes: int, wave
         # refused where the run itself would be.
         mode = ExecutionMode.ONE_JOB
     # The least that is needed: where a swap frees the old segments, a wave may be one group, so the largest
-    # one must fit. (The other modes are chosen only where all new files fit.)
+    # one must fit. (There the other two modes are chosen only if all new files fit, but for a dry run of
+    # waves.)
     largest_group = max((new_file_bytes(work, group) for group in work.groups), default=0)
     return ExecutionPlan(
         mode=mode,
@@ -134,7 +135,7 @@ def plan_waves(
         PIECES_FACTOR * sum(new_file_bytes(work, group) for group in wave) <= new_bytes_max
         for wave in with_pieces
     )
-    is_worth_it = with_pieces == whole or PIECES_FACTOR * max(map(len, whole)) <= parallelism
+    is_worth_it = with_pieces == whole or 2 * max(map(len, whole)) <= parallelism
     return (with_pieces, True) if fits and is_worth_it else (whole, False)
 
 
