@@ -367,8 +367,7 @@ class ClusterSettings:
 
     def effective_broker_config(self, config: Config) -> Config:
         """A broker's ``config`` with its dynamic settings of the metadata log. In each of the two dynamic
-        layers a value that ``config`` has there already wins; values of lower layers, such as a file's, do not.
-        """
+        layers a value that ``config`` has there already wins; values of lower layers, as a file's, do not."""
         for origin in (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG):
             config = config.with_layer(origin, {**self.broker.layer(origin), **config.layer(origin)})
         return config
