@@ -132,7 +132,7 @@ def test_what_is_refused(
 
 
 def test_nothing_listens(siltstone: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "SECONDS", 1.0)
+    monkeypatch.setattr(remote, "ANSWER_SECONDS", 1.0)
     with partition_of(b"") as gone:
         pass
     done = siltstone("empty", "--topic", "t", "--mode", "truncate", "--yes", "--bootstrap-server", gone)
