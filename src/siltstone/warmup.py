@@ -46,7 +46,7 @@ from siltstone.log.validation import Origin
 
 
 def _append_and_read(directory: Path) -> None:
-    """Append batches of a client and of a leader, refuse one, recover after a crash, and read."""
+    """Append batches of a client and of a leader, recover after a crash, and read."""
     # The batches' timestamps are near 0, and each batch is to have an index entry.
     config = LogConfig(message_timestamp_before_max_ms=LONG_MAX, index_interval_bytes=1)
     log = open_partition(directory, config)
@@ -55,16 +55,20 @@ def _append_and_read(directory: Path) -> None:
     for batch in warm_up_batches()[:-1]:  # the last one is a marker, which no client sends
         log.append(bytes(8) + batch[8:])  # a client's batch has the base offset 0
     partition_for_key(b"key", 1)  # as a producer does before it appends
-    strict = open_partition(directory.with_name("strict-0"), LogConfig(message_timestamp_before_max_ms=0))
-    with contextlib.suppress(InvalidTimestampError):  # each of its records is older than now
-        strict.append(bytes(8) + warm_up_batches()[0][8:])
-    strict.close()
     log.flush()
     # ``log`` is not closed: opening its directory again recovers it, as after a crash.
     recovered = open_partition(directory, config)
     # Two batches of 10 records of every codec were appended twice. A reader skips the marker.
     assert sum(len(polled) for polled in LogReader(recovered, "earliest")) == 2 * 2 * 10 * len(CODECS)
     assert recovered.offset_for_time(1) is not None
+
+
+def _refuse(directory: Path) -> None:
+    """Append a batch whose records are refused one by one: each is older than now."""
+    log = open_partition(directory, LogConfig(message_timestamp_before_max_ms=0))
+    with contextlib.suppress(InvalidTimestampError):
+        log.append(bytes(8) + warm_up_batches()[0][8:])
+    log.close()
 
 
 def _compact(directory: Path) -> None:
@@ -126,6 +130,7 @@ STEPS: dict[str, dict[str, Callable[[Path], None]]] = {
         "cleaned-0": lambda log: clean_warm_up_log(log, InProcessEngine(), InProcessEngine(buckets=2)),
         "explained-0": _explain,
         "appended-0": _append_and_read,
+        "refused-0": _refuse,
         "compacted-0": _compact,
         "fetched-0": _decode_fetched,
     },

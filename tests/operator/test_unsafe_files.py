@@ -27,14 +27,7 @@ from siltstone.log.segments import list_segments
 from siltstone.runtime.manager import LogManager
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.table import plan
-from tests.support.operator.staged import (
-    Listing,
-    in_process,
-    is_root,
-    listing,
-    no_leftovers,
-    stage_several,
-)
+from tests.support.operator.staged import Listing, in_process, is_root, listing, no_leftovers, stage_several
 
 SETS = ["basic", "tombstones", "codec_zstd"]
 BAD = "tombstones"

@@ -257,6 +257,12 @@ class _Plan:
             return read_snapshot(self._path)
         return MetadataImage()
 
+    @property
+    def _image(self) -> MetadataImage:
+        """What Kafka knows: the metadata log, or without one what an earlier run has handed over."""
+        metadata_log = self._snapshot.settings.cluster
+        return self._earlier if metadata_log is None else metadata_log.image
+
     def _overrides(self) -> Iterator[tuple[TopicDescription, str, str]]:
         for topic in self._topics:
             settings = dict(self._snapshot.overrides(topic))
@@ -278,13 +284,12 @@ class _Plan:
 
     def _broker_settings(self) -> Mapping[str, Mapping[str, str]]:
         """The settings of brokers that were set at run time, by Kafka or by Siltstone."""
-        metadata_log, own = self._snapshot.settings.cluster, self._snapshot.registry.brokers
-        # The registry has what Siltstone knows of an earlier run's checkpoint, a metadata log has all.
-        is_own = BROKER_SETTING_NAMES if metadata_log is None else frozenset[str]()
-        image = self._earlier if metadata_log is None else metadata_log.image
+        own = self._snapshot.registry.brokers
+        # A metadata log has all settings; of an earlier run's checkpoint the registry has those it knows.
+        in_registry = BROKER_SETTING_NAMES if self._snapshot.settings.cluster is None else frozenset[str]()
         kafkas = {
-            name: {key: text for key, text in settings.items() if key not in is_own}
-            for (kind, name), settings in image.settings.items()
+            name: {key: text for key, text in settings.items() if key not in in_registry}
+            for (kind, name), settings in self._image.settings.items()
             if kind == BROKER_RESOURCE
         }
         return {name: {**kafkas.get(name, {}), **own.get(name, {})} for name in sorted({*kafkas, *own})}
@@ -299,8 +304,7 @@ class _Plan:
     def _find_next_producer_id(self) -> int:
         """The first producer id that neither Siltstone nor a Kafka has given, rounded up to a block."""
         bounds = [read_next_producer_id(directory.path) or 0 for directory in self._directories]
-        metadata_log = self._snapshot.settings.cluster
-        bounds.append((self._earlier if metadata_log is None else metadata_log.image).next_producer_id)
+        bounds.append(self._image.next_producer_id)
         for path in self._snapshot.partitions.values():
             states = load_producers(path, list_segments(path))
             bounds += [entry.producer_id + 1 for entry in states.entries() if entry.producer_id < LARGEST_ID]

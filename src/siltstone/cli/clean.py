@@ -179,8 +179,8 @@ class _DeclinedError(Exception):
 def _confirm(states: Sequence[LogState], options: PlanOptions, *, rolls: bool) -> None:
     """Ask on a terminal whether all compacted logs are to be cleaned in place. There is no question if only
     partition directories were named, or, on a terminal, if no log would change (without one it is an error
-    all the same). ``rolls``: all of them are rolled first. Raises _DeclinedError for
-    no, and UsageError without a terminal."""
+    all the same). ``rolls``: all of them are rolled first. Raises _DeclinedError for no,
+    and UsageError without a terminal."""
     selected = [state for state in states if state.may_be_cleaned]
     if not selected or all(state.directory.is_partition_subset for state in selected):
         return

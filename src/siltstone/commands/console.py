@@ -177,7 +177,7 @@ def savings(served: Served) -> Sequence[Saving]:
     return served.histories.savings(served.roots)
 
 
-def bytes_saved(served: Served) -> SavedBytes:
+def saved_bytes(served: Served) -> SavedBytes:
     """The recent savings of cleanings. Raises OSError."""
     return saved_lately(savings(served), cleanings(served), served.clock.now_ms())
 

@@ -116,7 +116,8 @@ def error_of(error: KafkaError, path: str | None = None) -> SiltstoneError:
     return BrokerRefusedError(f"{reason} ({error.name()})", path=path)
 
 
-def _answer(future: Future[_Answer]) -> _Answer:
+def answer(future: Future[_Answer]) -> _Answer:
+    """The result of a client's request. Raises KafkaException; TimeoutError if none comes in time."""
     return future.result(ANSWER_SECONDS + 5)
 
 
@@ -151,10 +152,9 @@ class RemoteBroker:
         described = {}
         for name in names:
             with translated_errors(name):
-                future = self.client.describe_topics(TopicCollection([name]), request_timeout=ANSWER_SECONDS)[
-                    name
-                ]
-                described[name] = _answer(future)
+                topics = TopicCollection([name])
+                futures = self.client.describe_topics(topics, request_timeout=ANSWER_SECONDS)
+                described[name] = answer(futures[name])
         return described
 
     def _described_or_none(self, name: str) -> Any:
@@ -207,7 +207,7 @@ class RemoteBroker:
                 config=dict(config),
             )
             options = {"request_timeout": ANSWER_SECONDS, "validate_only": dry_run}
-            _answer(self.client.create_topics([topic], **options)[name])
+            answer(self.client.create_topics([topic], **options)[name])
         if dry_run:
             count = partitions or int(self._default("num.partitions"))
             return TopicChange(topic=name, status="created", partitions=count, config=config)
@@ -241,7 +241,7 @@ class RemoteBroker:
         for name in names:
             with translated_errors(name):
                 options = {"request_timeout": ANSWER_SECONDS, "validate_only": dry_run}
-                _answer(self.client.create_partitions([NewPartitions(name, count)], **options)[name])
+                answer(self.client.create_partitions([NewPartitions(name, count)], **options)[name])
         return [TopicChange(topic=name, status="altered", partitions=count) for name in names]
 
     def delete_topics(
@@ -252,7 +252,7 @@ class RemoteBroker:
         counts = {name: len(self.topic(name).partitions) for name in names}
         for name in [] if dry_run else names:
             with translated_errors(name):
-                _answer(self.client.delete_topics([name], request_timeout=ANSWER_SECONDS)[name])
+                answer(self.client.delete_topics([name], request_timeout=ANSWER_SECONDS)[name])
         return [TopicChange(topic=name, status="deleted", partitions=counts[name]) for name in names]
 
     # Settings
@@ -261,7 +261,7 @@ class RemoteBroker:
         with translated_errors(name):
             resource = ConfigResource(kind, name)
             (future,) = self.client.describe_configs([resource], request_timeout=ANSWER_SECONDS).values()
-            return _answer(future)
+            return answer(future)
 
     def own_settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
         """The own settings of topics: name → text. Raises UnknownTopicError, BrokerUnreachableError."""
@@ -340,7 +340,7 @@ class RemoteBroker:
             resource = ConfigResource(kind, name, incremental_configs=entries)
             options = {"request_timeout": ANSWER_SECONDS, "validate_only": dry_run}
             (future,) = self.client.incremental_alter_configs([resource], **options).values()
-            _answer(future)
+            answer(future)
 
     # Offsets
 
@@ -360,7 +360,7 @@ class RemoteBroker:
             where = TopicPartition(client_partition.topic, client_partition.partition)
             try:
                 with translated_errors(str(where)):
-                    offset = _answer(future).offset
+                    offset = answer(future).offset
             except LogError as error:
                 offsets[where] = PartitionOffset(topic_partition=where, offset=None, failure=str(error))
             else:
@@ -386,7 +386,7 @@ class RemoteBroker:
         with translated_errors(str(where)):
             wanted = ClientPartition(where.topic, where.partition, offset)
             (future,) = self.client.delete_records([wanted], request_timeout=ANSWER_SECONDS).values()
-            return int(_answer(future).low_watermark)
+            return int(answer(future).low_watermark)
 
     def _refuse_missing(self, where: TopicPartition) -> None:
         if where.partition not in self.topic(where.topic).partitions:

@@ -7,20 +7,18 @@ groups are left out, since the client does not list them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import ConsumerGroupDescription, MemberDescription  # type: ignore[attr-defined]
 
 from siltstone.base.errors import SiltstoneError, UnknownGroupError
 from siltstone.commands.groups import ConsumerGroup, GroupOffset, Member
-from siltstone.commands.remote import ANSWER_SECONDS, RemoteBroker, error_of, translated_errors
+from siltstone.commands.remote import ANSWER_SECONDS, RemoteBroker, answer, error_of, translated_errors
 from siltstone.log.fetch import LATEST_TIMESTAMP
 from siltstone.log.names import TopicPartition
 
 _STATES = {"PREPARING_REBALANCING": "PreparingRebalance", "COMPLETING_REBALANCING": "CompletingRebalance"}
-_Answer = TypeVar("_Answer")
 
 
 def read_groups(
@@ -29,7 +27,7 @@ def read_groups(
     """The groups in order of id (``group_ids`` empty: all), without log end offsets, and a line for each one
     that cannot be read. Raises UnknownGroupError, BrokerUnreachableError, BrokerRefusedError."""
     with translated_errors():
-        listed = _answer(broker.client.list_consumer_groups(request_timeout=ANSWER_SECONDS))
+        listed = answer(broker.client.list_consumer_groups(request_timeout=ANSWER_SECONDS))
     for error in listed.errors or []:  # of one broker of several, or of the only one
         raise error_of(error)
     known = {listing.group_id for listing in listed.valid or []}
@@ -45,7 +43,7 @@ def read_groups(
     for group_id in wanted:
         try:
             with translated_errors(group_id):
-                groups.append(_group(_answer(futures[group_id]), _committed(broker, group_id)))
+                groups.append(_group(answer(futures[group_id]), _committed(broker, group_id)))
         except SiltstoneError as error:
             failures.append(str(error))
     return groups, failures
@@ -61,15 +59,11 @@ def log_ends(
     return {where: end.offset for where, end in ends.items()}, failures
 
 
-def _answer(future: Future[_Answer]) -> _Answer:
-    return future.result(ANSWER_SECONDS + 5)
-
-
 def _committed(broker: RemoteBroker, group_id: str) -> dict[TopicPartition, Any]:
     """The offsets that the group has committed, by partition."""
     wanted = ConsumerGroupTopicPartitions(group_id)
     (future,) = broker.client.list_consumer_group_offsets([wanted], request_timeout=ANSWER_SECONDS).values()
-    committed = _answer(future).topic_partitions or []
+    committed = answer(future).topic_partitions or []
     return {TopicPartition(one.topic, one.partition): one for one in committed if one.offset >= 0}
 
 

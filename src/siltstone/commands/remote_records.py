@@ -66,7 +66,7 @@ class RemoteConsumer(Closing):
         ]
         self._broker, self._range, self._is_committed = broker, offset_range, isolation == READ_COMMITTED
         self._next = self._starts(wanted)
-        self._end_offsets = self._until_offsets(wanted)
+        self._until = self._until_offsets(wanted)
         fixed = {
             "group.id": "siltstone-consume",  # required; nothing is committed
             "enable.auto.commit": False,
@@ -183,7 +183,7 @@ class RemoteConsumer(Closing):
         by_partition = dict[TopicPartition, list[Message]]()
         for message in messages:
             where = _where(message)
-            end = self._end_offsets[where]
+            end = self._until[where]
             self._next[where] = int(message.offset() or 0) + 1
             if end is None or int(message.offset() or 0) < end:
                 by_partition.setdefault(where, []).append(message)

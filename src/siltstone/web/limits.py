@@ -61,7 +61,7 @@ class ReadSlots:
 
 class Tails:
     """The tails that are open: responses that send new records until the client ends them. ``executor``: the
-    one thread in which tails read their logs and write what is new, in turns. Only ``end`` may be
+    one thread in which tails that wait for new records read and write them, in turns. Only ``end`` may be
     called in another thread than the event loop's."""
 
     def __init__(self) -> None:

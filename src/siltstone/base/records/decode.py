@@ -83,12 +83,12 @@ class DecodeOptions(TypedDict, total=False):
 
 class _PlainBatches(NamedTuple):
     """The decompressed records of the batches ``rows`` of ``batches``: from byte ``starts[i]`` to byte
-    ``ends[i]`` of the memory at the address ``origin``.
+    ``ends[i]`` of the memory at ``address``.
 
     An address, and no array: numba would compile the kernel once more for memory that cannot be written.
     """
 
-    origin: int
+    address: int
     starts: Int64
     ends: Int64
     rows: Int64
@@ -112,7 +112,7 @@ def _decode_batches(
     one variant of the kernel for each combination of None. Without ``keys`` (key_start, key_size) it reads a
     record only up to its offset delta, and goes to the next one by the record's size.
     """
-    origin, starts, ends, rows, batches = plain
+    address, starts, ends, rows, batches = plain
     count, left_out, keyless, matched = 0, 0, 0, 0
     if keys is not None:
         key_start, key_size = keys
@@ -125,7 +125,7 @@ def _decode_batches(
         header = batches[rows[i]]
         is_log_append_time = header.attributes & TIMESTAMP_TYPE_BIT
         first_offset, last_offset = header.base_offset, header.last_offset
-        at, batch_end, previous = origin + starts[i], origin + ends[i], first_offset - 1
+        at, batch_end, previous = address + starts[i], address + ends[i], first_offset - 1
         for _ in range(header.count):
             record_start = at
             at, end, timestamp_delta, offset_delta, reason = read_record_head(at, batch_end)
@@ -154,11 +154,11 @@ def _decode_batches(
                 key_at, size_of_key, value_at, size_of_value, headers_at, headers, reason = fields
                 if reason > 0:
                     return i, reason, 0, 0, 0, 0
-                key_start[row], key_size[row] = key_at - origin, size_of_key
+                key_start[row], key_size[row] = key_at - address, size_of_key
                 if other_columns is not None:
-                    start[row], size[row] = record_start - origin, end - record_start
-                    value_start[row], value_size[row] = value_at - origin, size_of_value
-                    headers_start[row], header_count[row] = headers_at - origin, headers
+                    start[row], size[row] = record_start - address, end - record_start
+                    value_start[row], value_size[row] = value_at - address, size_of_value
+                    headers_start[row], header_count[row] = headers_at - address, headers
             at = end
             batch[row], offset[row] = rows[i], record_offset
             if timestamp is not None:

@@ -112,7 +112,7 @@ class _Fetch:
     """
 
     def __init__(self, broker: Broker, request: FetchRequest, context: RequestContext) -> None:
-        self._broker, self._request, self._call = broker, request, context
+        self._broker, self._request, self._context = broker, request, context
         self._by_id = context.version >= _TOPIC_IDS_SINCE
         self._isolation = isolation_of(request.isolation_level)
         self._is_committed = self._isolation == READ_COMMITTED
@@ -146,7 +146,7 @@ class _Fetch:
 
     def begin_in_turn(self) -> None:
         """The same, for a request that has waited for its turn."""
-        self._call.connection.activity.asked_at = time.perf_counter()
+        self._context.connection.activity.asked_at = time.perf_counter()
         self._go_on(self.begin)
 
     def _go_on(self, step: Callable[[], FetchResponse | None]) -> None:
@@ -204,7 +204,7 @@ class _Fetch:
         """Respond after the wait, with what is there now."""
         # Without its way back to this fetch, which would leave a cycle to Python's collector.
         self.delayed.is_parked, self.delayed.on_cancel = False, None
-        self._call.connection.activity.parked_seconds += time.perf_counter() - self._parked_at
+        self._context.connection.activity.parked_seconds += time.perf_counter() - self._parked_at
         self._go_on(self._read_moved)
 
     def _read_moved(self) -> FetchResponse | None:
@@ -221,7 +221,7 @@ class _Fetch:
         """The most bytes of the response: the request's, the broker's, and what the client's quota leaves."""
         broker = self._broker
         limit = min(self._request.max_bytes, broker.config.integer("fetch.max.bytes"))
-        if broker.quotas.is_set and (allowed := broker.quotas.fetched_bytes_max(self._call)) is not None:
+        if broker.quotas.is_set and (allowed := broker.quotas.fetched_bytes_max(self._context)) is not None:
             limit = min(limit, allowed)
         return limit
 
@@ -341,7 +341,7 @@ class _Fetch:
     def _throttle_ms(self) -> int:
         """For how many ms the client is throttled, for this response or for the time that it took; 0 if
         not."""
-        quotas, context = self._broker.quotas, self._call
+        quotas, context = self._broker.quotas, self._context
         rows = [row for row in self._rows if self._session is None or row.partition.is_new(row.data)]
         response = FetchResponse(responses=_by_topic(rows))
         size = _LENGTH_BYTES + sum(map(len, codec.write(response, context.version)))

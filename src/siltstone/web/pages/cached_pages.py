@@ -52,17 +52,17 @@ class CachedPages:
         user, catalogue = user_of(request), served.catalogue
         key = str(request.url), user.name, user.role, request.cookies.get(THEME_COOKIE)
         with self._lock:
-            kept = self._pages.get(key)
-        if kept is None or kept.catalogue() is not catalogue or kept.facts != facts:
+            cached = self._pages.get(key)
+        if cached is None or cached.catalogue() is not catalogue or cached.facts != facts:
             html = render()
             reference = weakref.ref(catalogue)
-            kept = _CachedPage(catalogue=reference, facts=facts, html=html, tag=page_etag(html))
+            cached = _CachedPage(catalogue=reference, facts=facts, html=html, tag=page_etag(html))
             with self._lock:
-                self._pages[key] = kept
+                self._pages[key] = cached
                 self._pages.move_to_end(key)
                 while len(self._pages) > CACHED_PAGES_MAX:
                     self._pages.popitem(last=False)
-        return tagged_response(request, kept.html, kept.tag)
+        return tagged_response(request, cached.html, cached.tag)
 
 
 def cached_response(

@@ -45,7 +45,7 @@ def overview(request: Request, served: CurrentServed) -> Response:
         "cleanings": console.cleanings(served)[:10],
         "offline": console.offline_directories(served),
         "cleaner": console.cleaner_health(served),
-        "saved": console.bytes_saved(served),
+        "saved": console.saved_bytes(served),
     }
 
     def html() -> str:

@@ -72,7 +72,7 @@ class SettingsToPreview(Body):
 def overview(served: CurrentServed) -> JsonObject:
     """Sums over all logs, the ten dirtiest ones, the last ten cleanings, the state of the cleaner,
     directories that are offline, notes."""
-    catalogue, saved = served.catalogue, console.bytes_saved(served)
+    catalogue, saved = served.catalogue, console.saved_bytes(served)
     health = console.cleaner_health(served)
     return {
         "at_ms": catalogue.at_ms,
