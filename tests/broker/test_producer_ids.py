@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.base.errors import StorageError
-from siltstone.broker.producer_ids import BLOCK, BROKER_FILE, LARGEST_ID, ProducerIds
+from siltstone.broker.producer_ids import BLOCK, BROKER_FILE, PRODUCER_ID_END, ProducerIds
 from siltstone.runtime.topics import Topics
 from tests.support.errors import raises_error
 from tests.support.log.batches import sent
@@ -66,7 +66,7 @@ def test_ids_in_logs_are_not_given_again(tmp_path: Path) -> None:
     assert first_id(tmp_path) == 41_235
 
 
-@pytest.mark.parametrize("made_up", [LARGEST_ID, (1 << 63) - 1])
+@pytest.mark.parametrize("made_up", [PRODUCER_ID_END, (1 << 63) - 1])
 def test_an_id_that_a_client_made_up_uses_up_nothing(tmp_path: Path, made_up: int) -> None:
     with opened(tmp_path) as logs:
         logs.topics.create("a")
@@ -78,7 +78,7 @@ def test_an_id_that_a_client_made_up_uses_up_nothing(tmp_path: Path, made_up: in
 
 
 def test_ids_of_the_brokers_metadata_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for given, first in ((7000, 7000), (LARGEST_ID + 1, 0), (-5, 0)):
+    for given, first in ((7000, 7000), (PRODUCER_ID_END + 1, 0), (-5, 0)):
         monkeypatch.setattr(Topics, "given_ids_end", given)
         assert first_id(tmp_path / str(given)) == first
 
@@ -102,7 +102,7 @@ def test_a_damaged_file_skips_ids(tmp_path: Path, content: bytes) -> None:
     given = first_id(tmp_path)
     (tmp_path / BROKER_FILE).write_bytes(content)
     first = first_id(tmp_path)
-    assert given + (1 << 40) <= first < LARGEST_ID // 2
+    assert given + (1 << 40) <= first < PRODUCER_ID_END // 2
     assert first_id(tmp_path) == first + BLOCK  # the file is whole again
 
 
@@ -129,9 +129,10 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
 def test_the_ids_end(tmp_path: Path) -> None:
     first_id(tmp_path)
-    tmp_path.joinpath(BROKER_FILE).write_text(f'{{"version": 1, "next_producer_id": {LARGEST_ID - BLOCK}}}')
+    last_block = PRODUCER_ID_END - BLOCK
+    tmp_path.joinpath(BROKER_FILE).write_text(f'{{"version": 1, "next_producer_id": {last_block}}}')
     with opened(tmp_path) as logs:
         ids = ProducerIds(logs)
-        assert [ids.take() for _ in range(BLOCK)][-1] == LARGEST_ID - 1
+        assert [ids.take() for _ in range(BLOCK)][-1] == PRODUCER_ID_END - 1
         with raises_error(StorageError, path=BROKER_FILE):
             ids.take()

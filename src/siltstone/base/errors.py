@@ -209,7 +209,7 @@ class CorruptFileError(SiltstoneError, code="CORRUPT_FILE"):
 
 
 class CorruptRecordError(CorruptFileError, code="CORRUPT_RECORD"):
-    """A corrupt batch or record."""
+    """A batch or record of the file is corrupt; a handler of CorruptFileError catches it, too."""
 
 
 class LedgerError(

@@ -45,7 +45,7 @@ from siltstone.base.records.metadata import (
     encode_quota,
     encode_topic,
 )
-from siltstone.broker.producer_ids import BLOCK, LARGEST_ID, read_next_producer_id
+from siltstone.broker.producer_ids import BLOCK, PRODUCER_ID_END, read_next_producer_id
 from siltstone.commands.directories import BrokerDirectories, Snapshot, locked_directories
 from siltstone.log.bootstrap import BOOTSTRAP_CHECKPOINT, bootstrap_checkpoint
 from siltstone.log.checkpoints import LeaderEpochs, read_topic_id
@@ -307,7 +307,8 @@ class _Plan:
         bounds.append(self._image.next_producer_id)
         for path in self._snapshot.partitions.values():
             states = load_producers(path, list_segments(path))
-            bounds += [entry.producer_id + 1 for entry in states.entries() if entry.producer_id < LARGEST_ID]
+            ids = (entry.producer_id for entry in states.entries())
+            bounds += [producer_id + 1 for producer_id in ids if producer_id < PRODUCER_ID_END]
         return -(-max(bounds) // BLOCK) * BLOCK
 
     def _records(self) -> Iterator[bytes]:

@@ -10,8 +10,8 @@ The first block of a process begins at the largest of
 
 1. ``next_producer_id`` in the files: they differ if a directory was offline when a block was written;
 2. the end of the ids that the metadata log of a Kafka says were given;
-3. the largest producer id in the logs, plus one. Ids from ``LARGEST_ID`` on do not count: a client may have
-   made them up, and one such batch would use up all ids.
+3. the largest producer id in the logs, plus one. Ids from ``PRODUCER_ID_END`` on do not count: a client may
+   have made them up, and one such batch would use up all ids.
 
 If a file is damaged, blocks may have been given that neither another file nor a log shows. Then ``_SKIPPED``
 ids are skipped.
@@ -36,8 +36,8 @@ from siltstone.runtime.served_directory import NO_DIRECTORY, OPEN_AGAIN
 BROKER_FILE = "siltstone-broker.json"
 BLOCK = 1000
 """Ids of a block, as in Kafka (``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``)."""
-LARGEST_ID = 1 << 62
-"""Ids from here on are not given, and do not count if a log has them."""
+PRODUCER_ID_END = 1 << 62
+"""Ids from this one on are never given, and do not count if a log has them."""
 _SKIPPED = 1 << 40
 """The number of ids that are skipped if a file is damaged: those that a broker gives in three years, with a
 million blocks a day."""
@@ -56,8 +56,8 @@ def read_next_producer_id(directory: Path) -> int | None:
     path = directory / BROKER_FILE
     try:
         content = msgspec.json.decode(files.read_bytes(path, _FILE_BYTES_MAX), type=_BrokerFile)
-        if not 0 <= content.next_producer_id <= LARGEST_ID:
-            raise ValueError(f"next_producer_id {content.next_producer_id} is not in [0, {LARGEST_ID}]")
+        if not 0 <= content.next_producer_id <= PRODUCER_ID_END:
+            raise ValueError(f"next_producer_id {content.next_producer_id} is not in [0, {PRODUCER_ID_END}]")
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
@@ -69,8 +69,8 @@ def read_next_producer_id(directory: Path) -> int | None:
 
 
 def _largest_in_logs(manager: LogManager) -> int:
-    """The largest producer id below ``LARGEST_ID`` in the logs, -1 without one."""
-    ids = (log.largest_producer_id(LARGEST_ID) for _, log in manager.logs())
+    """The largest producer id below ``PRODUCER_ID_END`` in the logs, -1 without one."""
+    ids = (log.largest_producer_id(PRODUCER_ID_END) for _, log in manager.logs())
     return max(ids, default=-1)
 
 
@@ -109,7 +109,7 @@ class ProducerIds:
         if self._next_block is None:
             self._next_block = self._find_next_block()
         first, end = self._next_block, self._next_block + BLOCK
-        if end > LARGEST_ID:
+        if end > PRODUCER_ID_END:
             advice = "stop the broker, and restore the file from a backup"
             raise StorageError("all producer ids are given", path=BROKER_FILE, advice=advice)
         content = json.dumps({"version": 1, "next_producer_id": end}).encode() + b"\n"
@@ -128,7 +128,7 @@ class ProducerIds:
     def _find_next_block(self) -> int:
         """The first id of the first block of this process. Raises StorageError."""
         first, is_damaged = _largest_in_logs(self._manager) + 1, False
-        if self._manager.topics.given_ids_end <= LARGEST_ID:
+        if self._manager.topics.given_ids_end <= PRODUCER_ID_END:
             first = max(first, self._manager.topics.given_ids_end)
         for served in self._manager.serving():
             try:

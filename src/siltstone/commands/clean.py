@@ -231,7 +231,7 @@ class CleanRequest(CleaningOptions):
 class CleanOutcome:
     """The outcome of a run: its name, and a result for each log.
 
-    ``passed_over``: entries of the directories that are no logs, and were ignored. ``kept``: the folder of
+    ``passed_over``: entries of the directories that are no logs. ``kept``: the folder of
     the replaced files. ``out``: the copy that was made. ``notes``: for display. ``engine``: the engine that
     cleaned, None if there was nothing to clean. ``report_error``: why the audit could not be written, though
     the cleaning was done.

@@ -4,10 +4,10 @@
 it raises DirectoryLockedError. The path of one partition's directory opens the log directory above it, with
 that partition only.
 
-Files, symbolic links, and directories that are not ``topic-N`` are ignored; ``passed_over`` lists the links
-and directories. Two paths may lead to the same directory, so paths are resolved, and device and inode
-identify a directory. ``open_directories`` makes one object for each directory, with one lock and one cache of
-checkpoints.
+Files, symbolic links, and directories that are not ``topic-N`` are passed over: they are no logs, and nothing
+reads them. ``passed_over`` lists the links and directories. Two paths may lead to the same directory, so
+paths are resolved, and device and inode identify a directory. ``open_directories`` makes one object for each
+directory, with one lock and one cache of checkpoints.
 
 The rules for the entries of a partition directory (``partition_files``):
 
@@ -60,7 +60,7 @@ _LOG_DIRECTORY_FILES = (names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *names.OFFS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassedOver:
-    """An entry of a log directory that is ignored, with the reason."""
+    """An entry of a log directory that is no log and is not read, with the reason."""
 
     path: str
     reason: str

@@ -194,7 +194,10 @@ def read_cluster_metadata(
 
 
 def read_snapshot(path: Path) -> MetadataImage:
-    """The image of one snapshot, or of a ``bootstrap.checkpoint``. Raises CorruptFileError, OSError."""
+    """The image of one snapshot, or of a ``bootstrap.checkpoint``; its ``end_offset`` stays 0.
+
+    Raises CorruptFileError, OSError.
+    """
     image = MetadataImage()
     _apply_snapshot(image, str(path))
     return image

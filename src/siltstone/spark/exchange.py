@@ -67,6 +67,7 @@ _FIRST_POLL_S, _LATER_POLL_S, _FIRST_POLL_COUNT = 0.001, 0.01, 200
 _BYTES_READ = struct.Struct("<Q")
 """A number in the file ``read.WORKER``."""
 _BYTES_READ_INTERVAL_S = 0.5
+_FAILED_MARK = "failed"
 SILENCE_S = 30.0
 """How long a worker may append nothing before those that wait for it give up: a new executor needs some 10 s
 to load Siltstone before its worker begins."""
@@ -129,7 +130,7 @@ class _FileExchange:
     def abort(self) -> None:
         """Stop the other workers from waiting for this one."""
         with contextlib.suppress(OSError):
-            self._mark(FAILED)
+            self._mark(_FAILED_MARK)
 
     def claim(self, stage: int, number: int) -> bool:
         """Claim piece of work ``number`` of a stage for this worker; False if another worker has it."""
@@ -176,7 +177,7 @@ class _FileExchange:
             worker for worker in waiting if not files.exists(self._folder / f"{stage}.{worker}")
         }:
             # The driver removes the folder when it abandons the job.
-            if files.exists(self._folder / FAILED) or not files.exists(self._folder):
+            if files.exists(self._folder / _FAILED_MARK) or not files.exists(self._folder):
                 raise WorkerAbortedError("another worker aborted")
             polls += 1
             if polls >= _FIRST_POLL_COUNT:

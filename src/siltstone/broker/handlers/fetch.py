@@ -70,7 +70,7 @@ _LAST: Mapping[int, int] = {Code.UNKNOWN_TOPIC_ID: 1, Code.UNKNOWN_TOPIC_OR_PART
 """Errors whose partitions come last in a response, in this order."""
 _LENGTH_BYTES = 4
 """The size of a response's length, which counts for a quota, as in Kafka."""
-NO_ISOLATION = "there is no such isolation level"
+UNKNOWN_ISOLATION_LEVEL = "there is no such isolation level"
 _ISOLATIONS = {0: READ_UNCOMMITTED, 1: READ_COMMITTED}
 _NO_DIVERGING_EPOCH = EpochEndOffset()
 
@@ -239,7 +239,7 @@ class _Fetch:
         log = partition.log
         try:
             if self._isolation is None:
-                raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, NO_ISOLATION)
+                raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, UNKNOWN_ISOLATION_LEVEL)
             if log is None or not log.is_open:
                 log = self._look_up(partition)
             if self._is_from_follower:

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 
 from siltstone.broker.errors import Code, RequestRefusedError, code_of
-from siltstone.broker.handlers.fetch import NO_ISOLATION, isolation_of, refuse_other_epoch
+from siltstone.broker.handlers.fetch import UNKNOWN_ISOLATION_LEVEL, isolation_of, refuse_other_epoch
 from siltstone.broker.request_context import RequestContext
 from siltstone.broker.store import MANY_PARTITIONS, Broker
 from siltstone.broker.wire.messages.list_offsets import (
@@ -93,7 +93,7 @@ def _finder(
             if counts[where] > 1:
                 raise RequestRefusedError(Code.INVALID_REQUEST, "the partition is listed twice")
             if isolation is None:
-                raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, NO_ISOLATION)
+                raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, UNKNOWN_ISOLATION_LEVEL)
             timestamp = wanted.timestamp
             if timestamp < 0 and version < _FIRST_VERSIONS.get(timestamp, version + 1):
                 reason = f"version {version} has no timestamp {timestamp}"
