@@ -147,6 +147,41 @@ def test_available_now_ends_at_the_offsets_of_its_start(logs: Path) -> None:
     assert stream.trigger() == 105
 
 
+def test_available_now_reports_data_loss_as_any_other_trigger(logs: Path) -> None:
+    for _ in range(4):
+        grow(logs, 10, 5)
+    careful, easy = Stream(logs), Stream(logs, failOnDataLoss="false")
+    with opened(logs) as manager:
+        manager.truncate_to(A, 30)
+    for stream in (careful, easy):
+        stream.follower.stop_at_current_ends()
+    with raises_error(OffsetOutOfRangeError, path="events-0", about="40", advice=LOSS):
+        careful.trigger()
+    assert easy.trigger() == 0
+    easy.restart()
+    grow(logs, 4, 0)
+    assert easy.trigger() == 4
+    shutil.rmtree(logs / "events-1")
+    careful.restart()
+    careful.offsets = dict(easy.offsets)
+    careful.follower.stop_at_current_ends()
+    with raises_error(OffsetOutOfRangeError, path="events-1", advice=LOSS):
+        careful.trigger()
+
+
+def test_available_now_stays_where_it_is_behind_its_end(logs: Path) -> None:
+    grow(logs, 30, 10)
+    stream = Stream(logs, startingOffsets="earliest")
+    stream.follower.stop_at_current_ends()
+    grow(logs, 20, 0)
+    with opened(logs) as manager:
+        manager.topics.add_partitions("events", 3)
+    # The stream has gone past the end, and knows a partition that is newer than it.
+    stream.offsets.update({A: 40, TopicPartition("events", 2): 0})
+    assert stream.trigger() == 10
+    assert stream.offsets == {A: 40, B: 10, TopicPartition("events", 2): 0}
+
+
 def test_too_few_offsets_wait_for_more_or_for_the_delay(logs: Path) -> None:
     stream = Stream(logs, startingOffsets="earliest", minOffsetsPerTrigger="10", maxTriggerDelay="5m")
     grow(logs, 1, 0)

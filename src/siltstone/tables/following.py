@@ -114,10 +114,10 @@ class MicroBatchStream:
         self._final_offsets = self.log_ends()
 
     def next_end(self, start: Offsets, offsets_max: int | None = None) -> dict[TopicPartition, int]:
-        """The end of the next micro-batch, which has at most ``offsets_max`` offsets; ``start`` if there is
-        no micro-batch yet.
+        """The end of the next micro-batch, which has about ``offsets_max`` offsets; ``start`` if there is no
+        micro-batch yet.
 
-        Each log gets a share of ``offsets_max`` in proportion to its new offsets. Raises
+        Each log gets a share of ``offsets_max`` in proportion to its new offsets, one offset at least. Raises
         OffsetOutOfRangeError for data loss.
         """
         try:
@@ -128,22 +128,9 @@ class MicroBatchStream:
             if self._failed_attempts >= _OPEN_ATTEMPTS:
                 raise
             return dict(start)
-        if self._final_offsets is not None:
-            final_offsets = self._final_offsets
-            log_ends = {
-                topic_partition: min(end, final_offsets[topic_partition])
-                for topic_partition, end in log_ends.items()
-                if topic_partition in final_offsets
-            }
-            # If the stream is past a final offset already, it stays where it is.
-            log_ends.update(
-                {
-                    topic_partition: start[topic_partition]
-                    for topic_partition in log_ends
-                    if log_ends[topic_partition] < start.get(topic_partition, 0)
-                }
-            )
         self._report_losses(start, log_ends)
+        if self._final_offsets is not None:
+            log_ends = _up_to(log_ends, self._final_offsets, start)
         new_by_partition = {
             topic_partition: max(end - start.get(topic_partition, 0), 0)
             for topic_partition, end in log_ends.items()
@@ -191,7 +178,7 @@ class MicroBatchStream:
 
     def _report_losses(self, offsets: Offsets, ends: Offsets) -> None:
         for topic_partition, offset in offsets.items():
-            if topic_partition not in ends and self._final_offsets is None:
+            if topic_partition not in ends:
                 self._report_loss(
                     topic_partition, f"the partition was deleted; the stream was at offset {offset}"
                 )
@@ -221,6 +208,7 @@ class MicroBatchStream:
         # Files are listed before a log is opened, so a change in between is noticed at the next trigger.
         directories = self._options.directories
         checkpoints = list(map(_checkpoints, directories))
+        # The logs stay readable after the block: each is a snapshot, which opens its files for each read.
         with ReadOnlyLogs(directories) as logs:
             for topic_partition in selected_partitions(logs, self._options):
                 # A roll, swap, truncation or append changes the name, size or inode of a ``.log`` file.
@@ -235,6 +223,16 @@ class MicroBatchStream:
                 )
         self._opened = logs_by_partition
         return {topic_partition: log for topic_partition, (_, log) in logs_by_partition.items()}
+
+
+def _up_to(log_ends: Offsets, final_offsets: Offsets, start: Offsets) -> dict[TopicPartition, int]:
+    """The ends of the logs, but at most ``final_offsets``; a stream that is past one already stays where it
+    is. Without logs that neither the final offsets nor the stream have: they are new."""
+    return {
+        topic_partition: min(end, max(final_offsets.get(topic_partition, 0), start.get(topic_partition, 0)))
+        for topic_partition, end in log_ends.items()
+        if topic_partition in final_offsets or topic_partition in start
+    }
 
 
 def _checkpoints(path: Path) -> list[tuple[int, int] | None]:
