@@ -16,7 +16,7 @@ from siltstone.base import files
 from siltstone.base.errors import UsageError
 from siltstone.base.files import objects
 from siltstone.cli.main import run
-from siltstone.spark.stores import lent_options
+from siltstone.spark.stores import session_options
 from siltstone.spark.tasks import worker_task
 from tests.support.objects.store import upload
 
@@ -190,10 +190,10 @@ def test_a_session_lends_what_nothing_else_says(
     }
     keys = {"aws_access_key_id": "id", "aws_secret_access_key": "secret"}
     endpoint = {"aws_endpoint": "http://127.0.0.1:9000"}
-    assert lent_options(hadoop.get) == keys | endpoint
+    assert session_options(hadoop.get) == keys | endpoint
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of the environment")
-    assert lent_options(hadoop.get) == endpoint
+    assert session_options(hadoop.get) == endpoint
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     files.configure({"aws_endpoint": "https://elsewhere"})
-    assert lent_options(hadoop.get) == keys
-    assert lent_options({}.get) == {}
+    assert session_options(hadoop.get) == keys
+    assert session_options({}.get) == {}

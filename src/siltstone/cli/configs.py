@@ -229,11 +229,11 @@ def _alter(broker_directories: BrokerDirectories, flags: ConfigsFlags, *, as_jso
 
 def _show_change(change: commands.SettingsChange, kind: str, *, dry_run: bool, as_json: bool) -> None:
     if as_json:
-        changed = {kind: change.topic, "before": dict(change.before), "after": dict(change.after)}
+        changed = {kind: change.name, "before": dict(change.before), "after": dict(change.after)}
         output.write_json({"action": "alter", "dry_run": dry_run, **changed})
         return
     done = "would be completed" if dry_run else "completed"
-    output.write_lines(f"updating config for {kind} {change.topic} {done}")
+    output.write_lines(f"updating config for {kind} {change.name} {done}")
     for name in sorted({*change.before, *change.after}):
         before, after = change.before.get(name), change.after.get(name)
         if before != after:

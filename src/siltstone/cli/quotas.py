@@ -58,7 +58,9 @@ def _matches(flags: ConfigsFlags) -> list[EntityMatch]:
 def quotas(flags: ConfigsFlags, *, as_json: bool) -> None:
     """Show or change quotas. Raises UsageError, SiltstoneError, OSError."""
     matches = _matches(flags)
-    output.refuse_if(flags.all_, "--all is not for quotas: they have no defaults", "leave it out")
+    output.refuse_if(
+        flags.all_, "--all is not for quotas: one that is not set has no default value", "leave it out"
+    )
     output.refuse_if(
         flags.add_config_file is not None, "--add-config-file is not for quotas", "pass --add-config"
     )

@@ -176,7 +176,8 @@ class ConsumeFlags(output.TopicFlags, output.ServerFlags):
     isolation
         read_committed, or read_uncommitted for records of open and aborted transactions too.
     high_watermark
-        "end": also read records that may not be replicated yet; needed only for a broker's topics.
+        "end": read to the log's end. Needed for directories of a broker without a high watermark on the disk;
+        not with --bootstrap-server, where the broker says how far.
     read_compacted
         The compacted view: the ledger that siltstone compact-topic wrote, then the records after it.
     quiet

@@ -144,7 +144,7 @@ def alter_settings(
             changes = served.opened_changes()
             with changes.recorded(actor, "alter", name, before=before, after=after):
                 after = dict(manager.topics.alter(name, set_to, remove=remove).config)
-    return SettingsChange(topic=name, before=before, after=after)
+    return SettingsChange(name=name, before=before, after=after)
 
 
 def alter_namespace(
@@ -159,7 +159,7 @@ def alter_namespace(
         changes = served.opened_changes()
         with changes.recorded(actor, "alter-namespace", name, before=before, after=after):
             after = manager.topics.alter_namespace(name, set_to, remove=remove)
-    return SettingsChange(topic=name, before=before, after=after)
+    return SettingsChange(name=name, before=before, after=after)
 
 
 def delete_topic(served: Served, actor: Actor, name: str, *, if_match: str | None = None) -> TopicChange:

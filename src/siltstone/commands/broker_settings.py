@@ -172,7 +172,7 @@ def alter_static(
                     manager.update_config(_effective(manager.config, config))
             served.cataloguer.refresh_soon()
         waiting = list(pending(served)) if not validate_only else []
-    return SettingsChange(topic=_BROKER, before=before, after=after), waiting
+    return SettingsChange(name=_BROKER, before=before, after=after), waiting
 
 
 def kind_of(name: str) -> Kind | None:
@@ -213,7 +213,7 @@ def alter_dynamic(
             with changes.recorded(actor, "alter-broker", target, before=before, after=after):
                 manager.update_config(manager.topics.alter_brokers(after, of_all=of_all))
             served.cataloguer.refresh_soon()
-    return SettingsChange(topic=_CLUSTER if of_all else _BROKER, before=before, after=after)
+    return SettingsChange(name=_CLUSTER if of_all else _BROKER, before=before, after=after)
 
 
 def restart(served: Served, actor: Actor) -> None:

@@ -53,12 +53,13 @@ def has_session() -> bool:
 
 def use_stores(options: Mapping[str, str] | None = None) -> None:
     """Use options of object stores from now on; and, where neither they nor the environment have any, those
-    of S3 that the program's Spark session has. Raises UsageError, which has no value of them."""
+    of S3 that the program's Spark session has. Raises UsageError, whose message never has the value of an
+    option, since that may be a secret."""
     files.configure(options or {})
     if "pyspark.sql" in sys.modules and has_session():
-        from siltstone.spark.stores import lend
+        from siltstone.spark.stores import use_session_options
 
-        lend()
+        use_session_options()
 
 
 def start_java(master: str | None, settings: Mapping[str, str]) -> None:

@@ -103,9 +103,13 @@ def topic_stats(served: Served, name: str) -> dict[str, Any]:
     }
 
 
+_NOT_COMPACTED = {"cursors": {}, "compactedLedger": {"ledgerId": -1, "entries": -1, "size": -1}}
+"""What ``compacted_json`` gives for a partition with a ledger, for one without."""
+
+
 def internal_stats(served: Served, name: str) -> dict[str, Any]:
-    """The fields of Pulsar's ``internalStats`` that a log has: of the partition, or below ``partitions`` of
-    each one of a topic with several. Raises as ``named_logs``."""
+    """The fields of Pulsar's ``internalStats`` that a log has. For one partition its own; for a topic with
+    several, ``partitions`` with those of each. Raises as ``named_logs``."""
     logs = named_logs(served, name)
     if len(logs) == 1:
         return _internal(logs[0])
@@ -124,9 +128,7 @@ def _internal(log: PartitionLog | ReadOnlyLog) -> dict[str, Any]:
     return {
         "totalSize": _size(log),
         "lastConfirmedEntry": log.high_watermark - 1,
-        "cursors": {},
-        "compactedLedger": {"ledgerId": -1, "entries": -1, "size": -1},
-        **compacted_json(ledger),
+        **(compacted_json(ledger) or _NOT_COMPACTED),
     }
 
 

@@ -5,8 +5,8 @@ results are those that the commands get from log directories. Records are in ``r
 
     siltstone topics --bootstrap-server HOST:PORT --describe ─► RemoteBroker ─ confluent-kafka ─► the broker
 
-The broker may be Siltstone's or Kafka's. Its responses have no sizes and no directories of partitions, and
-one source of a setting for each of its names.
+The broker may be Siltstone's or Kafka's. Its responses have no sizes and no directories of partitions. Of
+several synonyms of a setting with one name, librdkafka keeps the last one only.
 """
 
 from __future__ import annotations
@@ -104,9 +104,10 @@ def error_of(error: KafkaError, path: str | None = None) -> SiltstoneError:
     if code == UnknownTopicError.error_code:
         return UnknownTopicError("there is no such topic or partition", path=path, advice=LIST_TOPICS)
     if code in _BY_CODE:
-        # What a broker says names what it is about; the client's own words for a code do not.
-        is_the_clients = reason.startswith("Broker: ")
-        text, where = (reason.removeprefix("Broker: "), path) if is_the_clients else (reason, None)
+        # "Broker: …" is librdkafka's general text for a code, sent by no broker, and names no topic. The
+        # broker's own error message does.
+        is_general = reason.startswith("Broker: ")
+        text, where = (reason.removeprefix("Broker: "), path) if is_general else (reason, None)
         return _BY_CODE[code](text, path=where, advice="")
     if code in (KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE):
         return BrokerRefusedError("the broker has no such API", path=path, advice="ask another broker")
@@ -211,7 +212,7 @@ class RemoteBroker:
         if dry_run:
             count = partitions or int(self._default("num.partitions"))
             return TopicChange(topic=name, status="created", partitions=count, config=config)
-        described = _once(lambda shown: shown is not None, lambda: self._described_or_none(name))
+        described = _wait_until(lambda shown: shown is not None, lambda: self._described_or_none(name))
         if described is None:
             raise UnknownTopicError(
                 "the topic is created, but the broker does not show it yet",
@@ -304,8 +305,8 @@ class RemoteBroker:
         self._alter(ResourceType.TOPIC, name, new, removals, dry_run=dry_run)
         after = {**{key: text for key, text in before.items() if key not in removals}, **new}
         if not dry_run and after != before:
-            after = _once(lambda shown: shown != before, lambda: self.own_settings([name])[name])
-        return SettingsChange(topic=name, before=before, after=after)
+            after = _wait_until(lambda shown: shown != before, lambda: self.own_settings([name])[name])
+        return SettingsChange(name=name, before=before, after=after)
 
     def alter_broker_settings(
         self, number: str, new: Mapping[str, str], removals: Sequence[str], *, dry_run: bool = False
@@ -316,8 +317,8 @@ class RemoteBroker:
         self._alter(ResourceType.BROKER, number, new, removals, dry_run=dry_run)
         after = {**{key: text for key, text in before.items() if key not in removals}, **new}
         if not dry_run and after != before:
-            after = _once(lambda shown: shown != before, lambda: self._set_at_run_time(number))
-        return SettingsChange(topic=number, before=before, after=after)
+            after = _wait_until(lambda shown: shown != before, lambda: self._set_at_run_time(number))
+        return SettingsChange(name=number, before=before, after=after)
 
     def _set_at_run_time(self, number: str) -> dict[str, str]:
         dynamic = Source.DYNAMIC_BROKER_CONFIG
@@ -410,9 +411,9 @@ class RemoteBroker:
         return max(target, start)
 
 
-def _once(holds: Callable[[_Answer], bool], read: Callable[[], _Answer]) -> _Answer:
-    """What is read once it ``holds``, or after ``CHANGED_SECONDS``: a Kafka answers to a change a moment
-    before it shows it, when its broker has the controller's record."""
+def _wait_until(holds: Callable[[_Answer], bool], read: Callable[[], _Answer]) -> _Answer:
+    """Reads again until the value ``holds``, for at most ``CHANGED_SECONDS``; returns the last one. (A Kafka
+    answers a change when the controller has it; the broker shows it a moment later.)"""
     deadline = time.monotonic() + CHANGED_SECONDS
     while not holds(value := read()) and time.monotonic() < deadline:
         time.sleep(_CHECK_SECONDS)
@@ -465,6 +466,6 @@ def _synonyms(name: str, entry: ConfigEntry) -> tuple[tuple[str, str, str], ...]
         for synonym in entry.synonyms.values()
     ]
     strongest = ConfigSource(entry.source).name, name, str(entry.value)
-    # A topic's value of the broker's is there, under the broker's name.
-    is_own = entry.source in _SET_UNDER_THIS_NAME and strongest[0] not in {one[0] for one in synonyms}
-    return (*([strongest] if is_own else []), *synonyms)
+    # A value that a topic inherits from its broker is not missing: it is a synonym by the broker's name.
+    is_missing = entry.source in _SET_UNDER_THIS_NAME and strongest[0] not in {one[0] for one in synonyms}
+    return (*([strongest] if is_missing else []), *synonyms)

@@ -25,7 +25,7 @@ class Histories:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._files: dict[tuple[Path, str], tuple[object, Sequence[object]]] = {}
-        self._sums: dict[str, tuple[object, Sequence[object]]] = {}
+        self._merged_parts: dict[str, tuple[object, Sequence[object]]] = {}
 
     def of(self, directory: Path) -> Sequence[Cleaning]:
         """The history of a log directory (``read_cleanings``). Raises OSError."""
@@ -80,11 +80,11 @@ class Histories:
     ) -> Sequence[Row]:
         """The result of ``merge`` for ``parts``, kept while these are the same objects."""
         with self._lock:
-            kept = self._sums.get(name)
+            kept = self._merged_parts.get(name)
         if kept is None or not _are_same(kept[0], parts):
             kept = parts, tuple(merge())
             with self._lock:
-                self._sums[name] = kept
+                self._merged_parts[name] = kept
         return kept[1]  # type: ignore[return-value]
 
 
@@ -112,8 +112,8 @@ class SavedBytes:
 
 
 def saved_lately(savings: Sequence[Saving], cleanings: Sequence[Cleaning], now_ms: int) -> SavedBytes:
-    """Recent savings: whole days by ``savings``; of yesterday those ``cleanings`` of the history that
-    began in the last 24 hours."""
+    """Recent savings. Seven days: today and the six before, by ``savings``. 24 hours: today, by ``savings``,
+    and yesterday's ``cleanings`` that began in the last 24 hours."""
     today = day_of(now_ms)
     yesterdays = (
         cleaning.result.bytes_before - cleaning.result.bytes_after

@@ -248,11 +248,10 @@ class EffectiveSetting:
 class SettingsChange:
     """The settings of a topic or of brokers, or the policies of a namespace, before and after a change.
 
-    ``topic``: the name of the topic, or ``tenant/namespace``; of brokers ``broker``, ``brokers`` or a node
-    id.
+    ``name``: the topic, or ``tenant/namespace``; of brokers ``broker``, ``brokers`` or a node id.
     """
 
-    topic: str
+    name: str
     before: Mapping[str, str]
     after: Mapping[str, str]
 
@@ -345,7 +344,7 @@ def alter_settings(
                 after = manager.topics.alter_namespace(name, new_texts, remove=removals)
             else:
                 after = dict(manager.topics.alter(name, new_texts, remove=removals).config)
-    return SettingsChange(topic=name, before=before, after=after)
+    return SettingsChange(name=name, before=before, after=after)
 
 
 def refuse_missing_removals(name: str, before: Mapping[str, str], removals: Sequence[str]) -> None:

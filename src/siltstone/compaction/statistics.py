@@ -16,8 +16,8 @@ A *counted entry* has four uint64 words; the first two are those of a packed ent
 
 Where two entries of one key meet, the last record of the earlier one is superseded by the first record of the
 later one: its bytes are counted in that record's bin (``keys.add_later_entry``), and the sum takes no more
-memory than one entry. Whether a clean record is superseded depends on later records. So clean entries are
-not added up before the merge, which goes through them from the last one back to the first.
+memory than one entry. A clean record is superseded only by a dirty one, which comes later in the log. So
+clean entries are not added up before the merge, which has all dirty ones first.
 """
 
 from __future__ import annotations
@@ -59,14 +59,15 @@ from siltstone.compaction.keys import (
 from siltstone.compaction.report import CLEANING_REASONS, Summable
 
 RECORD_KINDS = ("records", "control", "tombstones")
-"""Counts of records whether they stay or go: all of them, control records, tombstones."""
+"""Counts of records whether they stay or go: all of them, control records, tombstones. Those of aborted
+batches count among all of them only."""
 KEY_COUNTS = ("keys", "dirty_keys")
 """Counts of distinct keys: all of them, those with a record in the dirty section."""
 Name = TypeVar("Name", str, int)
 Sums = dict[Name, int]
 """Sums of records or bytes, by a name or a number."""
 DELETE_HORIZONS_MAX = 64
-"""The most delete horizons that are counted apart. (Each past cleaning gave the batches it changed one.)"""
+"""The most delete horizons that are counted apart. (Each cleaning sets one in the batches it changes.)"""
 NOT_STAMPED, KEPT_BY_LEDGER = -1, -2
 """In place of a delete horizon: no cleaning has given the batch one; the horizon has passed, but the
 compacted ledger still needs the tombstone (``RetentionRules.tombstones_from``)."""
@@ -201,9 +202,9 @@ def _sum_up(
     is_past_horizon: Flags,
     bins: Bins,
     sums: RecordSums,
-    count_words: Words,
+    size_words: Words,
 ) -> None:
-    """Sum up records, and fill ``count_words`` with word 2 of the entries of the records with a key that are
+    """Sum up records, and fill ``size_words`` with word 2 of the entries of the records with a key that are
     not aborted.
 
     ``kinds`` (uint8) and ``is_past_horizon`` (bool) are of batches. The division for a record's bin is left
@@ -226,16 +227,16 @@ def _sum_up(
                 sums.keyless[0] += 1
                 sums.keyless[1] += size
             continue
-        count_word = (np.uint64(size) << COUNTED_SIZE_SHIFT) | bin_number
+        size_word = (np.uint64(size) << COUNTED_SIZE_SHIFT) | bin_number
         if columns.value_size[i] < 0:
             sums.tombstones[0] += 1
             sums.tombstones[1] += size
             if is_past_horizon[batch]:
-                count_word |= TOMBSTONE_BIT
+                size_word |= TOMBSTONE_BIT
             else:
                 sums.waiting[batch] += 1
                 sums.waiting_sizes[batch] += size
-        count_words[np.uint64(i)] = count_word
+        size_words[np.uint64(i)] = size_word
 
 
 class TombstoneRules(NamedTuple):
@@ -275,11 +276,11 @@ def count_records(
         *np.zeros((2, 2), np.int64),
         *np.zeros((2, len(batches)), np.int64),
     )
-    count_words = np.empty(len(columns), np.uint64)
-    _sum_up(columns.arrays, kinds, is_past_horizon & ~is_kept_by_ledger, bins, sums, count_words)
+    size_words = np.empty(len(columns), np.uint64)
+    _sum_up(columns.arrays, kinds, is_past_horizon & ~is_kept_by_ledger, bins, sums, size_words)
     _add_records(statistics, sums)
     _add_waiting(statistics, horizon, sums)
-    return count_words
+    return size_words
 
 
 def _add_records(statistics: LogStatistics, sums: RecordSums) -> None:
@@ -312,14 +313,14 @@ def _add_waiting(statistics: LogStatistics, horizons: Int64, sums: RecordSums) -
 
 # The keys of one bucket.
 #
-# The merge has one array of *sums*, six uint64 words each, of all entries of a shard: first the dirty ones in
+# The merge has one array of *rows*, six uint64 words each, of all entries of a shard: first the dirty ones in
 # log order, then the clean ones from the last back to the first::
 #
 #     words 0, 1   the hash       word 2   last offset << 1 | 1 if it is dirty
 #     word 3       as word 2 of a counted entry
 #     word 4       records        word 5   their bytes
 
-SUM_WORDS = 6
+ROW_WORDS = 6
 MERGE_BYTES_PER_COUNTED_ENTRY = 144
 """Memory that a merge takes for a counted entry, at most."""
 _ALL_BITS, _LOW_HALF_MASK, _HALF_WORD_BITS = (
@@ -331,10 +332,10 @@ _COUNTED_BYTES_MASK = np.uint64(COUNTED_BYTES_MAX)
 
 
 @kernel
-def _append_sums(
+def _append_rows(
     entries: Words, base: int, is_dirty: bool, shards: int, first_shard: int, next_rows: Int64, out: Words
 ) -> None:
-    """Append counted entries as sums to their shards in ``out``, clean ones from the last to the first.
+    """Append counted entries as rows to their shards in ``out``, clean ones from the last to the first.
 
     ``base``: their base offset; ``next_rows``: the next row of each shard.
     """
@@ -353,11 +354,12 @@ def _append_sums(
 
 
 @kernel
-def _merge_sums(
-    sums: Words, bounds: Int64, table: Int32, superseded: Int64, tombstones: Int64, retained: Int64
+def _merge_rows(
+    rows: Words, bounds: Int64, table: Int32, superseded: Int64, tombstones: Int64, retained: Int64
 ) -> tuple[int, int]:
-    """Move one sum for each key to the front of ``sums``, and fill ``retained`` with the offsets of
-    the records that no later record supersedes, tombstones that may go among them: the rewrite removes these.
+    """Add up the rows of each key in one row at the front of ``rows``, and fill ``retained`` with the offsets
+    of the records that no later record supersedes, tombstones that may go among them: the rewrite removes
+    these.
     Returns (how many keys, how many offsets).
 
     Rows ``bounds[s]`` to ``bounds[s + 1]`` are shard s. Adds to ``superseded`` the bytes of superseded
@@ -365,7 +367,7 @@ def _merge_sums(
     """
     used, kept = 0, 0
     for s in range(len(bounds) - 1):
-        shard, keys, count = sums[bounds[s] : bounds[s + 1]], sums[used:], 0
+        shard, keys, count = rows[bounds[s] : bounds[s + 1]], rows[used:], 0
         mask = slot_mask(len(shard))
         table[: mask + _ONE] = -1
         for i in range(np.uint64(len(shard))):
@@ -378,10 +380,10 @@ def _merge_sums(
                 if shard[i, 3] & TOMBSTONE_BIT:
                     tombstones[0] += 1
                     tombstones[1] += np.int64(shard[i, 3] >> COUNTED_SIZE_SHIFT)
-            # 2. A new key. Row ``used + count`` is never above this row, so no sum is lost.
+            # 2. A new key. Row ``used + count`` is never above this row, so no row is lost.
             if row < 0:
                 table[slot] = count
-                for word in range(np.uint64(SUM_WORDS)):
+                for word in range(np.uint64(ROW_WORDS)):
                     keys[np.uint64(count), word] = shard[i, word]
                 count += 1
                 continue
@@ -426,16 +428,16 @@ def merge_counted_bucket(
     for blob in blobs:
         count_by_shard(blob.entries, shards * buckets, first_shard, bounds)
     np.cumsum(bounds, out=bounds)
-    sums, next_rows = np.empty((int(bounds[-1]), SUM_WORDS), np.uint64), bounds[:-1].copy()
+    rows, next_rows = np.empty((int(bounds[-1]), ROW_WORDS), np.uint64), bounds[:-1].copy()
     dirty, clean = [blob for blob in blobs if blob.is_dirty], [blob for blob in blobs if not blob.is_dirty]
     for blob in [*dirty, *reversed(clean)]:
-        target = (shards * buckets, first_shard, next_rows, sums)
-        _append_sums(blob.entries, blob.base_offset, blob.is_dirty, *target)
+        target = (shards * buckets, first_shard, next_rows, rows)
+        _append_rows(blob.entries, blob.base_offset, blob.is_dirty, *target)
     superseded, tombstones = np.zeros(options.bins.bin_count, np.int64), np.zeros(2, np.int64)
-    retained = np.empty(len(sums), np.int64)
+    retained = np.empty(len(rows), np.int64)
     table = hash_table_of_shards(bounds)
-    keys, kept = _merge_sums(sums, bounds, table, superseded, tombstones, retained)
-    statistics = _statistics_of_keys(sums[:keys], options.top)
+    keys, kept = _merge_rows(rows, bounds, table, superseded, tombstones, retained)
+    statistics = _statistics_of_keys(rows[:keys], options.top)
     add_sums(statistics.superseded, range(len(superseded)), superseded)
     statistics.add_discarded(report.TOMBSTONES, *tombstones.tolist())
     merged = MergedBucket(offsets=retained[:kept], dirty_keys=statistics.counts["dirty_keys"])
@@ -443,45 +445,45 @@ def merge_counted_bucket(
 
 
 @kernel
-def _sum_up_keys(sums: Words, frequencies: Int64, superseded: Int64) -> int:
+def _sum_up_keys(rows: Words, frequencies: Int64, superseded: Int64) -> int:
     """Count keys by their records in ``frequencies`` (by step, int64), and add the records and bytes of
     dirty keys that are superseded to ``superseded``; returns how many keys are dirty."""
     dirty_keys = 0
-    for k in range(np.uint64(len(sums))):
-        records, step = sums[k, 4], 0
+    for k in range(np.uint64(len(rows))):
+        records, step = rows[k, 4], 0
         while step < FREQUENCY_STEPS - 1 and (_ONE << np.uint64(step)) < records:
             step += 1
         frequencies[step] += 1
         # Of a dirty key all records but the last are superseded.
-        if sums[k, 2] & _ONE == _ONE:
+        if rows[k, 2] & _ONE == _ONE:
             dirty_keys += 1
             superseded[0] += np.int64(records - _ONE)
-            superseded[1] += np.int64(sums[k, 5] - (sums[k, 3] >> COUNTED_SIZE_SHIFT))
+            superseded[1] += np.int64(rows[k, 5] - (rows[k, 3] >> COUNTED_SIZE_SHIFT))
     return dirty_keys
 
 
-def _statistics_of_keys(sums: Words, top: int) -> LogStatistics:
-    """The counts that follow from the sums of all keys of a bucket."""
+def _statistics_of_keys(rows: Words, top: int) -> LogStatistics:
+    """The counts that follow from the rows of all keys of a bucket."""
     frequencies, superseded = np.zeros(FREQUENCY_STEPS, np.int64), np.zeros(2, np.int64)
     statistics = LogStatistics()
-    statistics.counts["dirty_keys"] = _sum_up_keys(sums, frequencies, superseded)
-    statistics.counts["keys"] = len(sums)
+    statistics.counts["dirty_keys"] = _sum_up_keys(rows, frequencies, superseded)
+    statistics.counts["keys"] = len(rows)
     add_sums(statistics.frequencies, range(FREQUENCY_STEPS), frequencies)
     statistics.add_discarded(report.SUPERSEDED, *superseded.tolist())
-    # The hottest keys are in the last steps that have enough keys.
+    # The last steps that have enough keys together: no key with fewer records is among the hottest.
     enough = np.flatnonzero(np.cumsum(frequencies[::-1])[::-1] >= top)
-    fewer_records = (1 << int(enough[-1])) >> 1 if len(enough) else 0
-    statistics.hottest = _hottest(sums[sums[:, 4] > fewer_records], top)
+    more_than = (1 << int(enough[-1])) >> 1 if len(enough) else 0
+    statistics.hottest = _hottest(rows[rows[:, 4] > more_than], top)
     return statistics
 
 
-def _hottest(sums: Words, top: int) -> list[KeyCount]:
-    """The ``top`` hottest of the keys with these sums, in any order."""
-    records, sizes = sums[:, 4].astype(np.int64), sums[:, 5].astype(np.int64)
-    is_dirty = (sums[:, 2] & _ONE) != 0
+def _hottest(rows: Words, top: int) -> list[KeyCount]:
+    """The ``top`` hottest of the keys with these rows, in any order."""
+    records, sizes = rows[:, 4].astype(np.int64), rows[:, 5].astype(np.int64)
+    is_dirty = (rows[:, 2] & _ONE) != 0
     superseded = np.where(is_dirty, records - 1, 0)
-    superseded_sizes = np.where(is_dirty, sizes - (sums[:, 3] >> COUNTED_SIZE_SHIFT).astype(np.int64), 0)
-    offsets = (sums[:, 2] >> _ONE).astype(np.int64)
+    superseded_sizes = np.where(is_dirty, sizes - (rows[:, 3] >> COUNTED_SIZE_SHIFT).astype(np.int64), 0)
+    offsets = (rows[:, 2] >> _ONE).astype(np.int64)
     return [
         KeyCount(
             records=int(records[key]),

@@ -1,6 +1,6 @@
 """Options of object stores that a Spark session has: Hadoop's of S3, ``fs.s3a.*`` (``S3AFileSystem``).
 
-They are lent where neither ``files.configure`` nor the environment says anything, key and secret only
+They are used where neither ``files.configure`` nor the environment says anything, key and secret only
 together. Spark's own settings are only read.
 """
 
@@ -28,22 +28,22 @@ _SSL = "fs.s3a.connection.ssl.enabled"
 
 
 def use_options(session: SparkSession, options: Mapping[str, str] | None) -> None:
-    """Use options of object stores, and what the session lends. Raises UsageError."""
+    """Use options of object stores, and those of the session. Raises UsageError."""
     files.configure(options or {})
-    lend(session)
+    use_session_options(session)
 
 
-def lend(session: SparkSession | None = None) -> None:
+def use_session_options(session: SparkSession | None = None) -> None:
     """Use a session's options of S3; by default those of the program's own session, if it has one."""
     session = session or running_session()
     if session is None:
         return
     with contextlib.suppress(Py4JError, PySparkException, AttributeError, OSError):  # Java is gone, or remote
-        files.configure(lent_options(java_context(session).hadoopConfiguration().get))
+        files.configure(session_options(java_context(session).hadoopConfiguration().get))
 
 
-def lent_options(setting: Callable[[str], str | None]) -> dict[str, str]:
-    """The options to lend, of ``setting(name)``, which returns a text or None."""
+def session_options(setting: Callable[[str], str | None]) -> dict[str, str]:
+    """The session's options, of ``setting(name)``, which returns a text or None."""
     known = files.configured().values
     lent: dict[str, str] = {}
     keys = {name: value for name, hadoop in _KEYS.items() if (value := setting(hadoop))}

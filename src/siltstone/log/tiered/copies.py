@@ -6,11 +6,11 @@ unclean election. A log's leader epochs tell which records are its own: offset `
 starts last at or below ``o``. So a copy counts at an offset only if it has that epoch there, as in Kafka's
 ``RemoteLogManager``, which looks a segment up by epoch and offset::
 
-    leader epochs     0 ─────────────────── 2 ─────────────────── local segments
-    copies            [0, epoch 0 ........ 99]
-                               [60 .. 0 .. 2 ............. 180]
-                      [0, epochs 0 and 1 ....... 130]             its records of epoch 1 are not the log's
-    chosen            0 ................ 99 100 .......... 180
+    the log           epoch 0 from offset 0, epoch 2 from offset 100, local segments from offset 181
+    copies            A: offsets 0–99, epoch 0
+                      B: offsets 60–180, epoch 0, and epoch 2 from offset 100
+                      C: offsets 0–130, epoch 0, and epoch 1 from offset 70: those are not the log's
+    chosen            A for 0–99, then B for 100–180
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ def choose(
 ) -> list[ChosenRange | OffsetGap]:
     """The parts of the copies that make up the log from ``log_start`` to below ``local_start``, by offset.
 
+    The first part begins where its copy does, maybe below ``log_start``, as a local segment may.
+
     ``leader_epochs``: the log's leader epochs; empty if they are unknown: then a copy of a newer leader is
     taken before one of an older. ``local_start``: None if there is no local segment. A log may begin above
     ``log_start``; the part between its first copy and ``local_start`` that no copy has is a gap.
@@ -74,7 +76,7 @@ def choose(
         covering = [part for part in valid if part.first <= offset <= part.last]
         if covering:
             best = max(covering, key=_reach if leader_epochs else _by_leader)
-            first = offset if chosen else best.first  # a segment has records below the log's start, too
+            first = offset if chosen else best.first
             chosen.append(ChosenRange(best.copy, first, min(best.last, end - 1)))
             offset = best.last + 1
             continue

@@ -89,8 +89,8 @@ def _percent(value: float | None) -> str:
 
 
 def _time(value: int | None, zone: str = "") -> str:
-    """A time in UTC, to which the script of the pages adds its age: in the page it would make each page a new
-    one. ``zone``: is written behind it in a sentence. Empty for none; ms outside of the calendar."""
+    """A time in UTC, empty for None. The script of the pages adds how long ago it was: in the HTML, the age
+    would change the ETag at every poll. ``zone``: a text to add. A time past the calendar is in ms."""
     if value is None:
         return ""
     try:
@@ -292,6 +292,6 @@ def error_page(request: Request, status: int, message: str) -> Response:
         heading=title,
         message=message,
         status=status,
-        is_read=request.method == "GET",
+        changes_nothing=request.method == "GET",
     )
     return HTMLResponse(html, status, headers={"Cache-Control": "no-store", "Vary": "Cookie"})
