@@ -31,3 +31,17 @@ def test_a_version_of_a_metadata_record_that_is_not_known_is_shown_without_its_f
 
 def test_a_metadata_record_without_a_value_is_a_tombstone() -> None:
     assert decode_record("metadata", None, None) == {"decodedValue": "<DELETE>"}
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_broker_that_registered_with_an_older_version_has_the_fields_of_that_version(version: int) -> None:
+    """``isMigratingZkBroker`` is there since version 2, ``inControlledShutdown`` since 1."""
+    is_migrating, is_stopping = b"\1" * (version >= 2), b"\1" * (version >= 1)
+    body = struct.pack(">i", 7) + is_migrating + bytes(16) + struct.pack(">q", 99)
+    end_point = b"\2A" + b"\2h" + struct.pack(">Hh", 9092, 0) + b"\0"
+    body += b"\2" + end_point + b"\1" + b"\0" + b"\1" + is_stopping + b"\0"
+    decoded = decode_record("metadata", None, bytes([1, 0, version]) + body)["decodedValue"]
+    data = decoded["data"]
+    assert (data["brokerId"], data["brokerEpoch"], data["fenced"]) == (7, 99, True)
+    assert data["endPoints"] == [{"name": "A", "host": "h", "port": 9092, "securityProtocol": 0}]
+    assert ("isMigratingZkBroker" in data, "inControlledShutdown" in data) == (version >= 2, version >= 1)

@@ -84,6 +84,19 @@ def test_searches_continue_after_the_file_was_unlinked(tmp_path: Path) -> None:
     assert index.floor(5) == (5, 500)
 
 
+def test_entries_that_are_truncated_leave_the_file_at_once(tmp_path: Path) -> None:
+    """A crash before the next save leaves none of records that are no more."""
+    path = tmp_path / "00000000000000000000.index"
+    path.write_bytes(b"")
+    index = index_file(path, "index")
+    for number in range(1, 10):
+        index.add(number, 100 * number)
+    index.save()
+    index.truncate(below=6, column=0)
+    assert path.stat().st_size == 5 * 8
+    assert index_file(path, "index", 5 * 8).last() == (5, 500)
+
+
 def test_a_time_index_holds_large_times(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.timeindex"
     path.write_bytes(b"")

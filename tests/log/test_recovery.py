@@ -152,6 +152,18 @@ def test_indexes_are_built_again_below_the_recovery_point(
     assert tree(partition) == before
 
 
+def test_an_index_whose_entries_do_not_ascend_is_built_again_after_a_crash(tmp_path: Path) -> None:
+    """Its last entry is right, and a start after a clean stop looks at that one only."""
+    partition = settled(tmp_path)
+    before, path = tree(partition), partition / name(10, "index")
+    data = path.read_bytes()
+    assert len(data) >= 3 * 8
+    path.write_bytes(data[8:16] + data[:8] + data[16:])
+    assert recover(partition, clean=True, point=30).rebuilt_indexes == ()
+    assert recover(partition, point=30).rebuilt_indexes == (name(10, "index"),)
+    assert tree(partition) == before
+
+
 def test_an_index_that_lies_is_found_by_a_check(tmp_path: Path) -> None:
     partition = settled(tmp_path)
     before = tree(partition)
