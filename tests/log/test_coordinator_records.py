@@ -45,3 +45,29 @@ def test_a_broker_that_registered_with_an_older_version_has_the_fields_of_that_v
     assert (data["brokerId"], data["brokerEpoch"], data["fenced"]) == (7, 99, True)
     assert data["endPoints"] == [{"name": "A", "host": "h", "port": 9092, "securityProtocol": 0}]
     assert ("isMigratingZkBroker" in data, "inControlledShutdown" in data) == (version >= 2, version >= 1)
+
+
+def a_member(version: int) -> bytes:
+    """A member of a group as versions 0 to 3 have it: a rebalance timeout since 1, an instance id since 3."""
+    instance_id = struct.pack(">h", -1) if version >= 3 else b""
+    timeouts = struct.pack(">ii", 300, 10)[0 if version >= 1 else 4 :]
+    ids = string(b"m") + instance_id + string(b"client") + string(b"host")
+    return ids + timeouts + struct.pack(">i", 0) + struct.pack(">i", 0)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_a_groups_members_have_the_fields_of_its_version(version: int) -> None:
+    state_time = struct.pack(">q", 5) if version >= 2 else b""
+    value = struct.pack(">h", version) + string(b"consumer") + struct.pack(">i", 4) + string(b"range")
+    value += string(b"m") + state_time + struct.pack(">i", 1) + a_member(version)
+    row = decode_record("offsets", struct.pack(">h", 2) + string(b"group"), value)
+    (member,) = row["decodedValue"]["data"]["members"]
+    assert (member["memberId"], member["sessionTimeout"]) == ("m", 10)
+    assert member.get("rebalanceTimeout") == (300 if version >= 1 else None)
+    assert ("groupInstanceId" in member) == (version >= 3)
+
+
+@pytest.mark.parametrize("version", [-1, 5])
+def test_the_value_of_a_group_with_an_unknown_version_is_not_guessed(version: int) -> None:
+    key, value = struct.pack(">h", 2) + string(b"group"), struct.pack(">h", version) + bytes(40)
+    assert "decodedValue" not in decode_record("offsets", key, value)

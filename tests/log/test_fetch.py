@@ -207,6 +207,12 @@ def test_damage_is_distinguished_from_a_partial_message(tmp_path: Path) -> None:
         read(view, 1, 1000, resume_at=fetched.position_after(batches))
 
 
+def test_a_read_at_the_end_has_no_bytes(tmp_path: Path) -> None:
+    view = view_of(write_segments(tmp_path, {0: [one(0, "a")]}))
+    data, batches, rest = read(view, 1, 1000).batches()
+    assert (len(data), len(batches), rest) == (0, 0, 0)
+
+
 def test_a_fetch_position_that_was_truncated_is_searched_again(tmp_path: Path) -> None:
     directory = write_segments(tmp_path, {0: [one(0, "a"), one(1, "b"), one(2, "c")]})
     view = view_of(directory)

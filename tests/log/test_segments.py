@@ -191,6 +191,20 @@ def test_a_segment_rolls_earlier_by_its_jitter(tmp_path: Path) -> None:
     assert segment.must_roll(config, append(sent(1, first_time=TIME + 701)), TIME)
 
 
+def test_a_segment_without_a_batch_never_rolls(tmp_path: Path) -> None:
+    """Indexes without room for one entry would make an empty segment roll to its own offset."""
+    config = LogConfig(segment_index_bytes=4)
+    segment = LiveSegment.create(SegmentDirectory(tmp_path), 0, config, now_ms=TIME)
+    assert not segment.must_roll(config, append(sent(1), next_offset=0), TIME)
+    segment.append(append(sent(1), next_offset=0))
+    assert segment.must_roll(config, append(sent(1), next_offset=1), TIME)
+
+
+def test_a_new_segment_was_modified_when_it_was_made(tmp_path: Path) -> None:
+    segment = LiveSegment.create(SegmentDirectory(tmp_path), 0, LogConfig(), now_ms=TIME)
+    assert segment.modified_ms == TIME
+
+
 @pytest.mark.parametrize(("time", "largest"), [(1, 1), (0, None), (-1, None)])
 def test_a_timestamp_counts_from_one_ms_on(tmp_path: Path, time: int, largest: int | None) -> None:
     segment = live_segment(tmp_path, time)
