@@ -110,7 +110,7 @@ def _start_spark(directory: Path) -> None:
     from siltstone.spark.session import make_class_archive
 
     def clean(session: Any) -> None:
-        # A job with shuffles needs Spark's SQL, one without does not.
+        # First without shuffles. Then 0 lets no log into an exchange stage: shuffles load Spark's SQL.
         for number, exchange_stage_bytes in enumerate((EXCHANGE_STAGE_BYTES, 0)):
             engine, log = (
                 SparkEngine(session, exchange_stage_bytes=exchange_stage_bytes),

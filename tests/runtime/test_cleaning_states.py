@@ -47,7 +47,7 @@ def test_an_abort_waits_until_the_cleaners_change_has_ended() -> None:
     states = CleaningStates()
     claim = states.begin(WHERE)
     assert claim is not None and states.state(WHERE) == IN_PROGRESS
-    with claim.changing():
+    with claim.uninterrupted():
         thread = in_background(lambda: states.abort_and_pause(WHERE))
         until(states, State(Phase.ABORTED, 1))
         assert thread.is_alive()
@@ -66,7 +66,7 @@ def test_an_abort_outside_of_a_change_takes_effect_at_once() -> None:
     assert claim is not None
     states.abort_and_pause(WHERE)
     assert states.state(WHERE) == paused(1)
-    with pytest.raises(CleaningAbortedError), claim.changing():
+    with pytest.raises(CleaningAbortedError), claim.uninterrupted():
         raise AssertionError("the log is not this cleaner's")
     states.resume(WHERE)
     assert states.state(WHERE) == NONE
@@ -90,7 +90,7 @@ def test_two_that_abort_have_two_pauses() -> None:
     states = CleaningStates()
     claim = states.begin(WHERE)
     assert claim is not None
-    with claim.changing():
+    with claim.uninterrupted():
         threads = [in_background(lambda: states.abort_and_pause(WHERE)) for _ in range(2)]
         until(states, State(Phase.ABORTED, 2))
     for thread in threads:
@@ -102,7 +102,7 @@ def test_a_failed_disk_aborts_without_waiting_even_amid_a_change() -> None:
     states = CleaningStates()
     claim = states.begin(WHERE)
     assert claim is not None
-    with claim.changing():
+    with claim.uninterrupted():
         states.abort(WHERE)
         assert states.state(WHERE) == State(Phase.ABORTED, 0)
     assert states.state(WHERE) == NONE
@@ -115,7 +115,7 @@ def test_a_cleaning_that_is_done_leaves_nothing() -> None:
     claim = states.begin(WHERE)
     assert claim is not None
     assert states.begin(WHERE) is None
-    with claim.changing():
+    with claim.uninterrupted():
         claim.check()
     claim.done()
     claim.done()
@@ -133,7 +133,7 @@ def test_retention_never_has_a_log_that_a_cleaner_has() -> None:
     assert claim is not None
     assert not states.try_pause(WHERE)
     assert states.state(WHERE) == IN_PROGRESS
-    with claim.changing():
+    with claim.uninterrupted():
         states.abort(WHERE)
         assert not states.try_pause(WHERE)
 
@@ -156,7 +156,7 @@ def test_a_policy_that_comes_back_while_the_first_change_still_waits() -> None:
     states = CleaningStates()
     claim = states.begin(WHERE)
     assert claim is not None
-    with claim.changing():
+    with claim.uninterrupted():
         thread = in_background(lambda: states.set_is_compacted(WHERE, False))
         until(states, State(Phase.ABORTED, 1))
         states.set_is_compacted(WHERE, True)
@@ -187,7 +187,7 @@ def test_many_threads_never_have_one_log_at_once(seed: int) -> None:
                 continue
             try:
                 for _ in range(3):
-                    with claim.changing():
+                    with claim.uninterrupted():
                         have_it()
             except CleaningAbortedError:
                 pass

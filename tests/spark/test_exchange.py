@@ -312,7 +312,7 @@ def test_when_logs_go_together(session: SparkSession, monkeypatch: pytest.Monkey
         pass
     assert not can_exchange_files(session, 100), "a worker is needed elsewhere"
     other.join()
-    monkeypatch.setattr(jobs, "are_on_this_machine", lambda session: False)
+    monkeypatch.setattr(jobs, "tasks_stay_on_this_machine", lambda session: False)
     assert not can_exchange_files(session, 100)
 
 

@@ -38,7 +38,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """The master passes for one whose executors may be on other machines."""
     for module in (executors, jobs):
         monkeypatch.setattr(module, "is_local", lambda master: False)
-    monkeypatch.setattr(jobs, "are_on_this_machine", lambda session: False)
+    monkeypatch.setattr(jobs, "tasks_stay_on_this_machine", lambda session: False)
     monkeypatch.setattr(jobs.SparkJobRunner, "parallelism", 2)
 
 

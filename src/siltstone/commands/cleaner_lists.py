@@ -1,4 +1,4 @@
-"""The rows of the console's three lists of the log cleaner: its queue, its runs, and uncleanable logs."""
+"""The rows of the console's three lists of the log cleaner: its queue, past cleanings, uncleanable logs."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _numbers_in_queue(catalogue: Catalogue, paused: Collection[TopicPartition]) 
 
 def _queue_row(rank: int, row: PartitionRow, waits_for: str, *, is_paused: bool) -> QueueRow:
     log = row.watched
-    assert log.snapshot is not None  # only such logs are in the list
+    assert log.snapshot is not None  # the queue has no log that could not be read
     ratio = None if log.min_ratio is None else log.min_ratio.value
     return QueueRow(
         rank=rank,
@@ -126,7 +126,7 @@ def _queue_row(rank: int, row: PartitionRow, waits_for: str, *, is_paused: bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRow:
+class CleaningRow:
     """A cleaning that ended. ``removed``: how many records it removed; ``removed_by_reason``: the same by
     reason, in words; ``recopy_percent``: see ``Cleaning``."""
 
@@ -142,11 +142,11 @@ class RunRow:
     recopy_percent: float
 
 
-def runs(served: Served) -> Iterator[RunRow]:
+def ended_cleanings(served: Served) -> Iterator[CleaningRow]:
     """The cleanings in the histories, the newest first. Raises OSError."""
     for cleaning in console.cleanings(served):
         result = cleaning.result
-        yield RunRow(
+        yield CleaningRow(
             began_ms=cleaning.began_ms,
             topic_partition=result.topic_partition,
             status=result.status,
@@ -162,12 +162,13 @@ def runs(served: Served) -> Iterator[RunRow]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncleanableRow:
-    """A log that the cleaner skips after a failure, or (``is_skipped`` False) one with a file that cannot be
-    read. ``since_ms``: since when the cleaner skips it; ``file``, ``byte``: the position of the damage, None
-    if the failure's reason names none; ``command``: a command line that shows the batches there."""
+    """A log that the cleaner has marked uncleanable after a failure, or (``is_marked`` False) one with a file
+    that cannot be read. ``since_ms``: since when it is marked; ``file``, ``byte``: the position of the
+    damage, None if the failure's reason names none; ``command``: a command line that shows the batches
+    there."""
 
     topic_partition: TopicPartition
-    is_skipped: bool
+    is_marked: bool
     since_ms: int | None
     file: str | None
     byte: int | None
@@ -188,7 +189,7 @@ def _uncleanable(row: PartitionRow) -> UncleanableRow:
     file = damage["file"] if damage is not None else None
     return UncleanableRow(
         topic_partition=row.topic_partition,
-        is_skipped=uncleanable is not None,
+        is_marked=uncleanable is not None,
         since_ms=None if uncleanable is None else uncleanable.since_ms,
         file=file,
         byte=None if damage is None else int(damage["byte"]),

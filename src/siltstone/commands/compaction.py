@@ -94,7 +94,7 @@ def _counts(result: CompactionResult) -> dict[str, object]:
         "readRecords": result.read_records,
         "written": result.written,
         "removed": removed,
-        "replaced": result.superseded,
+        "replaced": result.replaced_entries,
     }
 
 

@@ -319,7 +319,7 @@ def opened_topic(manager: LogManager, topic: str, kept: Sequence[Path] = ()) -> 
         logs=logs,
         directories=directories,
         count=manager.partition_count(topic),
-        is_brokers=not manager.topics.describe(topic).is_registered,
+        may_have_replicas=not manager.topics.describe(topic).is_registered,
         unreadable=unreadable,
         kept=(*kept, *_known_originals(directories, topic)),
     )
@@ -339,7 +339,7 @@ def snapshot_topic(snapshot: Snapshot, topic: str, kept: Sequence[Path] = ()) ->
         logs=logs,
         directories=roots,
         count=snapshot.partition_count(description),
-        is_brokers=not description.is_registered,
+        may_have_replicas=not description.is_registered,
         unreadable=unreadable,
         kept=(*kept, *_known_originals(roots, topic)),
     )
@@ -368,7 +368,7 @@ def _notes(topic: SearchedTopic) -> list[str]:
         others = "erase the key where the others are, too"
         verb = "is" if here == 1 else "are"
         notes.append(f"{here} of the topic's {counted(topic.count, 'partition')} {verb} here: {others}")
-    if topic.is_brokers:
+    if topic.may_have_replicas:
         notes.append("the topic is a broker's: its other replicas have copies of their own")
     return notes
 

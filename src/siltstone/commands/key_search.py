@@ -8,7 +8,8 @@ have copies. One read of the files searches all keys.
     topic-N/.siltstone/RUN/*.log, *.piece             STAGED     by a cleaning
     topic-N/.compacted/generation-M/*.log             LEDGER     side-by-side compaction
     topic-N/.siltstone-writes/WRITE/*.batches         WRITE      a table's write that was not committed
-    topic-N.HASH-delete/, -future/, -stray/           ELSEWHERE  another directory of a topic of this name
+    topic-N.HASH-delete/, -future/, -stray/           ELSEWHERE  another directory of a topic of this name,
+                                                                 or another file in the log's own
     KEEP/RUN/topic-N/*.log                            KEPT       of ``clean --keep-originals``
 
 Files are read as they are on the disk, batch by batch, since the question is whether the bytes are left: the
@@ -125,14 +126,14 @@ class KeySearch:
 class SearchedTopic:
     """A topic to search: its ``logs``, its other directories in the log ``directories``, and the
     folders with ``kept`` originals. ``unreadable``: why a partition that is here cannot be searched;
-    ``count``: of its partitions, here and elsewhere, None if that is not known; ``is_brokers``: Siltstone did
-    not make it, so that there may be other replicas."""
+    ``count``: of its partitions, here and elsewhere, None if that is not known; ``may_have_replicas``:
+    elsewhere, as a broker other than Siltstone made the topic."""
 
     name: str
     logs: Sequence[ReadableLog]
     directories: Sequence[Path]
     count: int | None = None
-    is_brokers: bool = False
+    may_have_replicas: bool = False
     unreadable: Mapping[int, str] = field(default_factory=dict)
     kept: Sequence[Path] = ()
 
@@ -282,7 +283,7 @@ def _folders_down_to(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _search_file(file: _File, keys: Sequence[bytes], scratch: Scratch) -> list[KeyPlace]:
-    """The file as the place of each key."""
+    """One place a key, all of this file; those of keys that it does not have are empty."""
     places = [KeyPlace(kind=file.kind, path=str(file.path), partition=file.partition)] * len(keys)
     with files.Reader(file.path) as reader:
         try:

@@ -78,19 +78,19 @@ def report_progress(
     size: int,
     bytes_read: Callable[[], int] = files.bytes_read,
     *,
-    is_rewriting: bool = False,
+    only_rewrites: bool = False,
 ) -> Iterator[None]:
     """Report the progress of a cleaning while the block runs.
 
     A cleaning reads a log twice, to extract its keys and to rewrite it: the block reads up to twice ``size``
-    bytes. With ``is_rewriting`` it only rewrites. ``bytes_read``: a count of bytes, which need not begin
+    bytes. With ``only_rewrites`` it only rewrites. ``bytes_read``: a count of bytes, which need not begin
     at 0.
     """
     if progress is None or not size:
         yield
         return
     # A block that only rewrites begins where the first reading is done.
-    first = bytes_read() - (size if is_rewriting else 0)
+    first = bytes_read() - (size if only_rewrites else 0)
 
     def report(is_over: threading.Event) -> None:
         while not is_over.wait(_PROGRESS_SECONDS):
@@ -349,7 +349,7 @@ class InProcessEngine:
         work = replace(work, cut_ranges=tuple(file.group_range for file in retained))
         report, buffers = LogReport(name=work.name), Buffers()
         size = sum(group_range.size for group_range in work.ranges)
-        with report_progress(self._progress, work.name, size, is_rewriting=True):
+        with report_progress(self._progress, work.name, size, only_rewrites=True):
             for file in retained:
                 report.add(rewrite_from_file(work, file, "0", buffers))
                 if report.failure is not None:

@@ -90,7 +90,7 @@ class Claim:
                 )
 
     @contextlib.contextmanager
-    def changing(self) -> Iterator[None]:
+    def uninterrupted(self) -> Iterator[None]:
         """The cleaner changes the log within the block. An abort waits until the block ends.
 
         Raises CleaningAbortedError before the block if the cleaning was aborted.

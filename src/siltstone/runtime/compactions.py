@@ -82,8 +82,9 @@ class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
     ``began_ms``: when the last compaction began, None: never. ``ended_ms``: when it ended, None also while it
     runs and if its process died. ``succeeded``, ``failed``: numbers of compactions. ``removed``: records that
-    all of them discarded or superseded. The other fields are of the last success that had new records: the
-    ledger's ``entries`` (its records) and ``size`` in bytes, bytes read and written, ``seconds``.
+    all of them discarded, and entries of the ledger that they replaced. The other fields are of the last
+    success that had new records: the ledger's ``entries`` (its records) and ``size`` in bytes, bytes read and
+    written, ``seconds``.
     """
 
     status: Status = NOT_RUN
@@ -115,7 +116,7 @@ class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
             return success
         return replace(
             success,
-            removed=self.removed + outcome.removed.total() + outcome.superseded,
+            removed=self.removed + outcome.removed.total() + outcome.replaced_entries,
             entries=outcome.entries,
             size=outcome.size,
             read_bytes=outcome.read_bytes,
@@ -594,10 +595,10 @@ class Compactions(LogService[CompactionEngine]):
         try:
             _logger.info("Compaction of %s begins", log.topic_partition)
             # A call through a proxy notices a lost engine, and the next compaction starts another one.
-            compactor = TwoPhaseCompactor(EngineProxy(self._shared_engine).engine, clock=self._manager.clock)
+            compactor = TwoPhaseCompactor(EngineProxy(self._shared_engine).proxied, clock=self._manager.clock)
             claim.check()
             settings = self._manager.topics.settings(log.topic_partition.topic)
-            outcome = compact_log(compactor, durable_log(log), settings, claim.changing)
+            outcome = compact_log(compactor, durable_log(log), settings, claim.uninterrupted)
             _logger.info("%s", summary_of(log.topic_partition, outcome))
         except (SiltstoneError, OSError) as error:
             outcome = str(error)
@@ -662,13 +663,13 @@ def summary_of(topic_partition: TopicPartition, result: CompactionResult) -> str
 
 
 def counts_text(result: CompactionResult) -> str:
-    """How many records were discarded or superseded, by reason."""
+    """How many records were discarded, by reason, and how many entries of the ledger were replaced."""
     removed = result.removed
     counts = (
         (removed.superseded, "superseded"),
         (removed.tombstones, "deleted"),
         (removed.keyless, "without a key"),
         (removed.aborted, "aborted"),
-        (result.superseded, "earlier entries replaced"),
+        (result.replaced_entries, "earlier entries replaced"),
     )
     return ", ".join(f"{count:,} {reason}" for count, reason in counts if count) or "nothing removed"

@@ -71,16 +71,16 @@ class EngineProxy(Generic[EngineT]):
     """A proxy of the shared engine for one round. It has the engine's attributes, and each call through it
     notices when the engine is lost.
 
-    ``engine``: this proxy, with the engine's type. ``failure``: why the engine was last lost, or did not
-    start, in this round, also after another one has started; None if that did not happen. ``has_started``:
-    the engine did start, so a log of the round may have caused its loss.
+    ``proxied``: this proxy, with the type of the engine. ``failure``: why the engine was last lost, or did
+    not start, in this round, also after another one has started; None if that did not happen.
+    ``has_started``: the engine did start, so a log of the round may have caused its loss.
     """
 
     def __init__(self, shared: SharedEngine[EngineT]) -> None:
         self._shared = shared
         self.failure: Exception | None = None
         self.has_started = False
-        self.engine = cast(EngineT, self)
+        self.proxied = cast(EngineT, self)
 
     @contextlib.contextmanager
     def _checked(self) -> Iterator[EngineT]:

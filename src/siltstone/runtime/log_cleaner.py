@@ -201,7 +201,7 @@ class IntoOpenLogs(InPlace):
     @contextlib.contextmanager
     def _changing(self, state: LogState) -> Iterator[ClaimedLog]:
         claimed = self._logs[state.topic_partition]
-        with claimed.claim.changing():
+        with claimed.claim.uninterrupted():
             yield claimed
 
     def _write_checkpoint(self, claimed: ClaimedLog, offset: int) -> None:
@@ -666,7 +666,7 @@ class LogCleaner(LogService[Engine]):
         states = self._log_states(claimed_logs, results)
         for claimed in claimed_logs.values():
             _log_beginning(claimed)
-        cleaner = Cleaner(lambda: engine.engine, destination, self._limits)
+        cleaner = Cleaner(lambda: engine.proxied, destination, self._limits)
         # Results with one of these reasons are of logs that were planned, but not cleaned, because there was
         # no engine.
         reasons_without_cleaning = [""]
@@ -674,7 +674,7 @@ class LogCleaner(LogService[Engine]):
             config, tasks = self._manager.config, 1
             # Only a limit needs the number of workers, for which the engine is started.
             if share_of_io(config.number(IO_LIMIT), 1) != UNLIMITED:
-                tasks = engine.engine.parallelism * max(config.integer("log.cleaner.threads"), 1)
+                tasks = engine.proxied.parallelism * max(config.integer("log.cleaner.threads"), 1)
             options = PlanOptions(now_ms=began_ms, drop_keyless=True, tasks_at_once=tasks, force=force)
             cleaner.run(states, options)
         except EngineError as error:

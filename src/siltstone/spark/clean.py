@@ -438,7 +438,7 @@ class SparkEngine(SparkJobRunner):
             store,
             inputs,
             size=sum(sizes),
-            is_rewriting=True,
+            only_rewrites=True,
         )
         return [report_of(row, BackedUpFile) for row in reports]
 
@@ -602,7 +602,7 @@ class SparkEngine(SparkJobRunner):
             staging=work.shared_staging,
             size=size,
         )
-        return run_with_shuffles(self._session, job, self._progress, is_rewriting=True)
+        return run_with_shuffles(self._session, job, self._progress, only_rewrites=True)
 
     def _by_range(
         self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]], parallelism: int

@@ -48,10 +48,10 @@ def task_slots(session: SparkSession) -> int:
         return 0
 
 
-def are_on_this_machine(session: SparkSession) -> bool:
-    """Do all executors run on the driver's machine for the whole job? With dynamic allocation or speculation
-    the answer is no: Spark may add executors elsewhere, or start a task twice. Raises Py4J's errors if Spark
-    has ended."""
+def tasks_stay_on_this_machine(session: SparkSession) -> bool:
+    """Does each task of a job run once, on the driver's machine? With dynamic allocation Spark may add
+    executors elsewhere, and with speculation it may start a task twice. Raises Py4J's errors if Spark has
+    ended."""
     if is_local(session.sparkContext.master):
         return True
     changing = ("spark.dynamicAllocation.enabled", "spark.speculation")
@@ -79,8 +79,9 @@ def default_task_count(session: SparkSession) -> int:
 
     The first job of an application waits until its executors have started, at most 30 s. With dynamic
     allocation it does not wait: a job gets as many tasks as ``spark.dynamicAllocation.maxExecutors``
-    executors can run, or ``spark.sql.shuffle.partitions``. If no executor has started after 30 s, the job has
-    that many tasks, too: a busy cluster may grant many executors later.
+    executors can run, but not more than ``spark.sql.shuffle.partitions``. If no executor has started after
+    30 s, it gets ``spark.sql.shuffle.partitions``, or as many as ``spark.executor.instances`` can run if that
+    is more: a busy cluster may grant executors later.
     """
     if is_connect(session):
         return _default_task_count_of_connect(session)

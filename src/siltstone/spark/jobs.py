@@ -30,11 +30,11 @@ from siltstone.compaction.engine import Progress, report_progress
 from siltstone.spark.exchange import MEMORY_BYTES, Stage, bytes_read_by, exchange_task
 from siltstone.spark.executors import (
     SharedFolder,
-    are_on_this_machine,
     default_task_count,
     one_per_log_directory,
     shared_folders,
     task_slots,
+    tasks_stay_on_this_machine,
 )
 from siltstone.spark.internals import is_connect, temporary_folder
 from siltstone.spark.rows import FAILED, SCHEMA, Row, rows_of
@@ -163,8 +163,8 @@ class SparkJobRunner:
 
     @property
     def parallelism(self) -> int:
-        """How many tasks run at the same time in a job that is planned now. Raises EngineError if Spark has
-        stopped."""
+        """How many tasks a job gets that is planned now (``default_task_count``). Raises EngineError if Spark
+        has stopped."""
         with engine_errors("asking Spark how many tasks it runs"):
             return self._tasks or default_task_count(self._session)
 
@@ -195,18 +195,18 @@ class SparkJobRunner:
         *arguments: object,
         tasks: int | None = None,
         size: int = 0,
-        is_rewriting: bool = False,
+        only_rewrites: bool = False,
         staging: Iterable[str] = (),
     ) -> list[Row]:
         """Run a job of one stage, whose tasks get the numbers 0 to ``count`` - 1 (``only_stage``). Returns
-        its reports. ``size``, ``is_rewriting``: for the progress (``report_progress``). ``staging``: folders
+        its reports. ``size``, ``only_rewrites``: for the progress (``report_progress``). ``staging``: folders
         that its tasks write into. Raises EngineError if the job fails, OSError."""
         with shared_folders(self._session, one_per_log_directory(staging)) as shared:
             stage = functools.partial(
                 only_stage, self._session, count, function, *arguments, tasks=tasks, shared=shared
             )
-            done = bytes_by_tasks(self._session, tasks or count, size if is_rewriting else 2 * size)
-            with report_progress(self._progress, title, size, done, is_rewriting=is_rewriting):
+            done = bytes_by_tasks(self._session, tasks or count, size if only_rewrites else 2 * size)
+            with report_progress(self._progress, title, size, done, only_rewrites=only_rewrites):
                 return collect(self._session, stage, title)
 
 
@@ -217,16 +217,19 @@ def can_exchange_files(session: SparkSession, size: int, maximum: int = EXCHANGE
     if size > maximum or is_connect(session):
         return False
     with engine_errors("asking Spark which jobs run"):
-        return are_on_this_machine(session) and not session.sparkContext.statusTracker().getActiveJobsIds()
+        return (
+            tasks_stay_on_this_machine(session)
+            and not session.sparkContext.statusTracker().getActiveJobsIds()
+        )
 
 
 def run_with_shuffles(
-    session: SparkSession, job: Job, progress: Progress | None, *, is_rewriting: bool = False
+    session: SparkSession, job: Job, progress: Progress | None, *, only_rewrites: bool = False
 ) -> list[Row]:
     """Run each stage as a Spark stage, with shuffles between them. Returns the reports. Raises EngineError.
 
     A row goes to the task ``target % tasks`` of the next stage, as in the exchange through files.
-    ``is_rewriting``: the job reads its bytes once, not twice (for the progress).
+    ``only_rewrites``: for the progress (``report_progress``), as the job reads its bytes once, not twice.
     """
     first, *later_stages = job.stages
 
@@ -240,11 +243,11 @@ def run_with_shuffles(
             frame = stage_over(rows, stage.function, *stage.arguments, shared=shared)
         return frame
 
-    size = job.size if is_rewriting else 2 * job.size
+    size = job.size if only_rewrites else 2 * job.size
     done = bytes_by_tasks(session, sum(stage.tasks for stage in job.stages), size)
     with (
         shared_folders(session, one_per_log_directory(filter(None, [job.staging]))) as shared,
-        report_progress(progress, job.title, job.size, done, is_rewriting=is_rewriting),
+        report_progress(progress, job.title, job.size, done, only_rewrites=only_rewrites),
     ):
         return collect(session, lambda: last_stage(shared), job.title)
 
@@ -252,7 +255,8 @@ def run_with_shuffles(
 def run_in_exchange_stage(
     session: SparkSession, job: Job, progress: Progress | None, memory_bytes: int = MEMORY_BYTES
 ) -> list[Row] | None:
-    """Run all stages in one exchange stage (``exchange``), and return the reports.
+    """Run all stages in one exchange stage (``exchange``), and return the reports. Each of its tasks, the
+    workers, runs its share of every stage.
 
     Returns None if a worker aborted, died or did not start, after the staged files were removed; and if it is
     not known how many tasks can run at the same time. Raises OSError for the folder of the exchange."""
@@ -290,20 +294,20 @@ def run_in_exchange_stage(
     return None
 
 
-def run_jobs_overlapped(session: SparkSession, job: Callable[[int], Result], jobs: int) -> Iterator[Result]:
+def run_jobs_overlapped(session: SparkSession, run: Callable[[int], Result], jobs: int) -> Iterator[Result]:
     """The results of jobs 0, 1, …: each job runs while the caller works on the result of the one before.
 
     A single job runs in the caller's thread."""
     if jobs == 1:
-        yield job(0)
+        yield run(0)
     else:
-        yield from run_jobs_in_thread(session, job, jobs)
+        yield from run_jobs_in_thread(session, run, jobs)
 
 
-def collect(session: SparkSession, job: Callable[[], DataFrame | RDD[bytes]], title: str) -> list[Row]:
-    """Run a job, which is a DataFrame or RDD that ``job`` returns, and return its rows: reports. Raises
+def collect(session: SparkSession, plan: Callable[[], DataFrame | RDD[bytes]], title: str) -> list[Row]:
+    """Run the DataFrame or RDD that ``plan`` returns as a job, and return its rows: reports. Raises
     EngineError if the job fails."""
-    return list(rows_of(run_job(session, title, job).to_batches()))
+    return list(rows_of(run_job(session, title, plan).to_batches()))
 
 
 def bytes_by_tasks(session: SparkSession, tasks: int, size: int) -> Callable[[], int]:

@@ -88,6 +88,13 @@ def test_a_request_has_an_end(broker: ServedBroker, monkeypatch: pytest.MonkeyPa
     assert described(broker) == {}
 
 
+def test_an_entity_is_the_same_in_whatever_order_a_request_lists_it(broker: ServedBroker) -> None:
+    one = entry("producer_byte_rate", 5.0, user="ada", client_id="app")
+    other = entry("producer_byte_rate", 6.0, client_id="app", user="ada")
+    assert alter(broker, one, other) == [INVALID_REQUEST]
+    assert described(broker) == {}
+
+
 # What clients are told
 
 

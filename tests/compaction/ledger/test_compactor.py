@@ -187,7 +187,7 @@ def test_new_records_that_only_delete_add_no_run(tmp_path: Path) -> None:
     result = compact_and_check(log, model)
     ledger = LedgerStore(log.directory).current()
     assert ledger is not None and len(ledger.runs) == 1
-    assert (result.removed.tombstones, result.superseded, result.entries) == (2, 2, 48)
+    assert (result.removed.tombstones, result.replaced_entries, result.entries) == (2, 2, 48)
     assert ledger.runs[0].end_offset == ledger.horizon == 52
 
 

@@ -71,7 +71,7 @@ def compact_and_check(log: CompactableLog, model: Model, options: How | None = N
         assert (found.superseded, found.tombstones) == (removed.superseded, removed.deleted)
         assert (found.keyless, found.aborted) == (removed.keyless, aborted)
         assert result.read_records == len(records) + aborted == result.written + found.total()
-        assert result.entries == shown + result.written - result.superseded
+        assert result.entries == shown + result.written - result.replaced_entries
     check(log, model)
     return result
 

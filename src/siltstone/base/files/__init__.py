@@ -47,7 +47,7 @@ import numpy.typing as npt
 
 from siltstone.base.files.joined import (
     JoinedFile,
-    JoinedWindows,
+    JoinedReader,
     joined_files,
     local_path,
     located,
@@ -545,9 +545,9 @@ class Reader(OpenFile):
     def __init__(self, path: PathLike | JoinedFile) -> None:
         path, joined = (path.path, path) if isinstance(path, JoinedFile) else located(path)
         self.path = os.fspath(path)
-        self.windows: Windows | JoinedWindows | None = None
+        self.windows: Windows | JoinedReader | None = None
         if joined is not None:
-            self.windows = JoinedWindows(joined)
+            self.windows = JoinedReader(joined)
             self.stat = joined.stat
             return
         if is_object(path):

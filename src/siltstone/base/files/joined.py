@@ -52,7 +52,8 @@ _CHANGED = "the file was replaced while it was read"
 
 class JoinedPlace(NamedTuple):
     """The parts of a joined path. ``run``: a text that each run has of its own. ``beside``: the broker's
-    other log directories. ``inside``: the path below ``local``, "" for the directory itself."""
+    other log directories, from which a replica may have moved here. ``inside``: the path below ``local``, ""
+    for the directory itself."""
 
     local: str
     remote: str
@@ -195,9 +196,9 @@ def _with_slashes(path: str) -> str:
 errors.show_paths_with(shown)
 
 
-class _LocalSource:
-    """A remote file that is on this machine: opened without following a link, and only if it is still the
-    one that was listed."""
+class _MountedFile:
+    """A file of a remote storage that is a directory of this machine (``LocalTieredStorage``): opened without
+    following a link, and only if it is still the one that was listed."""
 
     def __init__(self, file: JoinedFile) -> None:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -235,19 +236,19 @@ def _small_object(path: str, status: ObjectStatus) -> npt.NDArray[np.uint8]:
     return data
 
 
-class JoinedWindows:
+class JoinedReader:
     """The bytes of a ``JoinedFile``. Several threads may read."""
 
     def __init__(self, file: JoinedFile) -> None:
         """Raises OSError."""
         self._file = file
-        self._source: _LocalSource | Windows | None = None
+        self._source: _MountedFile | Windows | None = None
         self._status = ObjectStatus(file.origin.size, file.origin.modified_ns, file.origin.etag)
         self._is_object = objects.is_object(file.path)
         self._chunk = -1, b""
         self._reading = threading.Lock()
         if not self._is_object:
-            self._source = _LocalSource(file)
+            self._source = _MountedFile(file)
 
     def read_into(self, buffer: np.ndarray[Any, Any], position: int) -> int:
         """Fill ``buffer`` from ``position``; returns the bytes read, fewer only at the end. Raises OSError,
@@ -288,7 +289,7 @@ class JoinedWindows:
         return self._chunk[1]
 
     def close(self) -> None:
-        """Forget what was fetched."""
+        """Close the file; nothing is read after that."""
         if self._source is not None:
             with contextlib.suppress(OSError):
                 self._source.close()

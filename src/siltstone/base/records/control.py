@@ -2,8 +2,8 @@
 
 A marker is a batch of one record with the control and the transactional bit set and no sequence::
 
-    key    version 2 (0) | type 2 (0: abort, 1: commit)
-    value  version 2 (0) | coordinator epoch 4
+    key    int16 version = 0 | int16 type, 0: abort, 1: commit
+    value  int16 version = 0 | int32 coordinator epoch
 
 Key and value are big-endian. A later version may only append fields to these. Other types (a KRaft leader
 change, a snapshot's header and footer) have no producer id and end no transaction.

@@ -119,9 +119,10 @@ def _alter_all(
 
 
 def _names(entry: alter_messages.EntryData) -> _Names:
-    """The names of an entry's entity, by kind. If a kind is listed twice, the later name counts, as in
-    Kafka."""
-    return tuple({part.entity_type: part.entity_name for part in entry.entity}.items())
+    """The names of an entry's entity, sorted by kind, so that the request's order does not count. A kind
+    that is listed twice has the later name, as in Kafka."""
+    by_kind = {part.entity_type: part.entity_name for part in entry.entity}
+    return tuple((kind, by_kind[kind]) for kind in sorted(by_kind))
 
 
 def _response_entry(entity: _Names, code: int, message: str | None) -> ResponseEntryData:

@@ -64,7 +64,7 @@ class CompactionResult:
     not cover. ``entries``, ``size``: records and bytes of the ledger. ``read_records``, ``read_bytes``: of
     the new records, without control records. ``written``: new records that the ledger has, so ``read_records
     == written + removed.total()``. A tombstone is a record with a null or an empty value. ``written_bytes``:
-    size of all new segments. ``superseded``: records of earlier runs that the ledger no longer has.
+    size of all new segments. ``replaced_entries``: records of earlier runs that the ledger no longer has.
     ``seconds``: how long the call took.
     """
 
@@ -78,7 +78,7 @@ class CompactionResult:
     written: int = 0
     written_bytes: int = 0
     removed: Discarded = field(default_factory=Discarded)
-    superseded: int = 0
+    replaced_entries: int = 0
     seconds: float = 0.0
 
 
@@ -512,7 +512,7 @@ class TwoPhaseCompactor:
             written=sum(report.retained.values()),
             written_bytes=draft.written_bytes,
             removed=count_discarded(work, report),
-            superseded=draft.newly_superseded,
+            replaced_entries=draft.newly_superseded,
         )
 
 

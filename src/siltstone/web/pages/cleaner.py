@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from siltstone.commands import cleaner_lists, console
-from siltstone.commands.cleaner_lists import QueueRow, RunRow, UncleanableRow
+from siltstone.commands.cleaner_lists import CleaningRow, QueueRow, UncleanableRow
 from siltstone.commands.explaining import removal_words
 from siltstone.commands.listing import Column
 from siltstone.web.dependencies import CurrentServed
@@ -30,7 +30,7 @@ QUEUE: tuple[Column[QueueRow], ...] = (
     Column(name="last_cleaning_ms", title="last cleaning (UTC)", value=lambda row: row.last_cleaning_ms),
     Column(name="waits_for", title="what it waits for", value=lambda row: row.waits_for),
 )
-RUNS: tuple[Column[RunRow], ...] = (
+RUNS: tuple[Column[CleaningRow], ...] = (
     Column(name="began_ms", title="began (UTC)", value=lambda row: row.began_ms),
     Column(name="log", title="log", value=lambda row: str(row.topic_partition)),
     Column(name="status", title="status", value=lambda row: row.status),
@@ -90,7 +90,7 @@ def queue(
 @router.get("/runs", dependencies=[VIEWER])
 def runs(request: Request, served: CurrentServed, parameters: Parameters) -> Response:
     """The cleanings that ended."""
-    rows = cleaner_lists.runs(served)
+    rows = cleaner_lists.ended_cleanings(served)
     return list_page(request, served, "cleaner_runs.html", "runs", RUNS, rows, parameters, tab="runs")
 
 
