@@ -11,14 +11,16 @@ import pytest
 
 from siltstone.base import files
 from siltstone.base.config import INT_MAX
+from siltstone.base.errors import CheckFailedError
 from siltstone.compaction import work as splits
 from siltstone.compaction.assembling import assemble_pieces, remove_pieces
 from siltstone.compaction.engine import warm_up_work, with_ranges
-from siltstone.compaction.staging import GroupReport, PieceReport, rewrite_range
+from siltstone.compaction.staging import GroupReport, PieceReport, refuse_over_2_gib, rewrite_range
 from siltstone.compaction.work import Group, GroupRange, LogWork, cut_groups, whole_groups
 from siltstone.log.segments import list_segments
 from tests.support.cleaning import logs
 from tests.support.cleaning.lives import cut_at_every_batch
+from tests.support.errors import raises_error
 
 BATCHES, RECORDS = 12, 5
 END = BATCHES * RECORDS
@@ -172,6 +174,13 @@ def test_pieces_that_are_not_those_that_were_verified(
     assert found.staged == {} and names(work) == before
 
 
+def test_a_new_segment_has_up_to_the_largest_position_of_an_index() -> None:
+    """An index has positions of 32 bits with a sign."""
+    refuse_over_2_gib((1 << 31) - 1, "/topic-0/0.log")
+    with raises_error(CheckFailedError, path="/topic-0/0.log", advice="segment.bytes"):
+        refuse_over_2_gib(1 << 31, "/topic-0/0.log")
+
+
 def test_an_old_segment_that_changes_before_the_join(work: LogWork) -> None:
     made = pieces(work, ALL[: END // 2])
     with Path(work.segments[0].path).open("ab") as file:
@@ -216,6 +225,14 @@ def test_groups_are_cut_where_workers_would_wait(work: LogWork, monkeypatch: pyt
     cut = cut_groups(segments, halves, 5)
     assert {part.group for part in cut} == {0, 1} and {part.task for part in cut} == set(range(9))
     assert [part.base_offset for part in cut] == sorted({part.base_offset for part in cut})
+
+
+def test_only_groups_of_128_mib_are_worth_the_pieces(work: LogWork, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    halves, group = [replace(segment, size=64 << 20) for segment in work.segments], work.groups[0]
+    assert len(cut_groups(halves, [group], 4)) == 2, "no index names a cut, so they are cut between segments"
+    less = [halves[0], replace(halves[1], size=(64 << 20) - 1)]
+    assert cut_groups(less, [group], 4) == whole_groups(less, [group])
 
 
 def test_ranges_only_where_the_log_allows_it(work: LogWork) -> None:

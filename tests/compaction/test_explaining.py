@@ -17,7 +17,7 @@ from siltstone.commands import review
 from siltstone.compaction import engine as engines
 from siltstone.compaction import explain as explaining
 from siltstone.compaction.engine import InProcessEngine
-from siltstone.compaction.explain import MASKED_KEY, WOULD_CLEAN
+from siltstone.compaction.explain import MASKED_KEY, WOULD_CLEAN, key_text
 from siltstone.compaction.inplace.planning import POLICY_UNKNOWN
 from tests.support.cleaning import logs
 from tests.support.command_line import tree
@@ -294,6 +294,20 @@ def test_keys_are_masked_unless_they_are_asked_for(staged: Staged) -> None:
     assert {each.key for each in explain_one(staged).keys.hottest_keys} == {MASKED_KEY}
     assert "key-00" not in json.dumps(explain_all(staged).to_json())
     assert all(each.key.startswith("key-") for each in explain_one(staged, show_keys=True).keys.hottest_keys)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (b"k" * 64, "k" * 64),
+        (b"k" * 65, "k" * 64 + "…"),
+        (b"\xff" * 64, "0x" + "ff" * 64),
+        (b"\xff" * 65, "0x" + "ff" * 64 + "…"),
+    ],
+    ids=["64 letters", "65 letters", "64 bytes", "65 bytes"],
+)
+def test_only_a_key_that_is_longer_than_what_is_shown_of_it_has_an_ellipsis(key: bytes, text: str) -> None:
+    assert key_text("topic-0", key) == text
 
 
 def test_a_damaged_log_does_not_stop_the_others(staged: Staged) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -202,6 +203,10 @@ def test_only_an_error_has_details_in_the_json() -> None:
     result.set_failure(failure_of(OSError(28, "No space left", "/x")))
     assert result.to_json()["failure"] == {"code": "ENOSPC", "path": "/x", "position": None, "advice": None}
     assert result.set_status(CLEANED, "").to_json()["failure"] is None
+
+
+def test_the_seconds_in_the_json_are_whole_milliseconds() -> None:
+    assert replace(cleaning(1).result, seconds=1.23449).to_json()["seconds"] == 1.234
 
 
 def test_parts_of_a_report_add_up() -> None:

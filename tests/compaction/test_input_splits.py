@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
@@ -106,6 +107,16 @@ def test_small_parts_are_not_worth_a_task(tmp_path: Path, monkeypatch: pytest.Mo
     ]
     big = [replace(segment, size=segment.size * 20_000) for segment in segments]  # indexes that name little
     assert [len(run) for run in splits_by_task(big, end, 2, may_cut=True)] in ([1, 2], [1, 3], [2, 2])
+
+
+@pytest.mark.parametrize(("size", "tasks"), [(32 * MIB, 2), (32 * MIB - 1, 1)])
+def test_a_part_of_a_segment_has_16_mib_or_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, tasks: int
+) -> None:
+    monkeypatch.undo()
+    (segment,), end = log(tmp_path, [20])
+    os.truncate(segment.path, size)
+    assert len(splits_by_task(list_segments(Path(segment.directory)), end, 9, may_cut=True)) == tasks
 
 
 def test_a_border_that_is_near_is_no_cut(tmp_path: Path) -> None:

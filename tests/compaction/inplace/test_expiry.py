@@ -121,10 +121,13 @@ def test_the_active_segment_stays(tmp_path: Path) -> None:
     assert bases(partition) == [4] and result.discarded.expired == 3
 
 
-def test_nothing_above_the_high_watermark_is_deleted(tmp_path: Path) -> None:
-    partition = write(tmp_path, high_watermark=2)
+@pytest.mark.parametrize(("high_watermark", "left"), [(2, [1, 3, 4]), (0, [0, 1, 3, 4])])
+def test_nothing_above_the_high_watermark_is_deleted(
+    tmp_path: Path, high_watermark: int, left: list[int]
+) -> None:
+    partition = write(tmp_path, high_watermark=high_watermark)
     clean(tmp_path)
-    assert bases(partition) == [1, 3, 4]
+    assert bases(partition) == left
 
 
 def test_without_a_high_watermark_the_log_end_counts_only_with_the_option(tmp_path: Path) -> None:

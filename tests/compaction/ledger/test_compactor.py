@@ -203,6 +203,16 @@ def test_runs_that_are_not_merged_are_not_written_again(tmp_path: Path) -> None:
     assert {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in first.iterdir()} == before
 
 
+@pytest.mark.parametrize("buckets", [2, 3])
+def test_runs_are_merged_bucket_by_bucket(tmp_path: Path, buckets: int) -> None:
+    log, model = a_log(tmp_path), Model()
+    for value in ("1", "2"):
+        put(log, *((f"{number}-{value}", value) for number in range(20)), ("in both", value))
+        compact_and_check(log, model, How(buckets=buckets))
+    ledger = LedgerStore(log.directory).current()
+    assert ledger is not None and len(ledger.runs) == 1
+
+
 def damaged_keys(directory: Path) -> None:
     path = directory / COMPACTED / "generation-0" / "keys"
     data = bytearray(path.read_bytes())
