@@ -38,7 +38,6 @@ from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import GroupReport
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.lookup import batch_headers
-from siltstone.log.names import CLUSTER_METADATA
 from siltstone.log.overflow import overflowed_segments
 from siltstone.log.replacement import swap_leftovers
 from siltstone.log.retention import SegmentMetadata, segments_to_delete
@@ -250,7 +249,7 @@ def expiry_without_cleaning(state: LogState, result: LogResult, options: PlanOpt
             fill_expiry(result, expiry)
         return expiry
     # A broker, or a program that serves the directory, applies retention to a log that only deletes.
-    if state.topic_partition.topic == CLUSTER_METADATA or state.refused is not None or state.config is None:
+    if state.config is None:  # the metadata log, or one that is refused
         return None
     if state.config.policies != ("delete",) or state.config.flag("remote.storage.enable"):
         return None
