@@ -99,6 +99,22 @@ def test_the_largest_offsets_are_told_apart() -> None:
     assert (found.columns.offset.tolist(), found.matched, found.left_out) == ([base + 1], 1, 2)
 
 
+def test_a_batch_may_have_only_its_last_record_chosen_by_its_offset() -> None:
+    """The columns have room for a record that is at the bound itself."""
+    records = [twin.record(delta, 1, b"key", b"") for delta in range(3)]
+    window, batches = scanned(twin.batch(records, base_offset=10, last_delta=2))
+    choice = ChosenOffsets(offsets=np.empty(0, np.uint32), base=10, matched=0, all_from=np.array([12]))
+    found = decode_chosen_records(window, batches, np.array([0]), choice)
+    assert (found.columns.offset.tolist(), found.matched, found.left_out) == ([12], 0, 2)
+
+
+def test_all_messages_may_be_chosen_without_a_list() -> None:
+    window, batches = scanned(twin.message(0, b"a", b"", magic=1) + twin.message(1, b"b", b"", magic=1))
+    choice = ChosenOffsets(offsets=np.empty(0, np.uint32), base=0, matched=0, all_from=np.zeros(2, np.int64))
+    found = decode_chosen_records(window, batches, np.arange(2), choice)
+    assert (found.columns.offset.tolist(), found.matched, found.left_out) == ([0, 1], 0, 0)
+
+
 @settings(deadline=None)
 @given(st.booleans().flatmap(logs))
 def test_keys_alone_are_those_of_all(log: bytes) -> None:

@@ -231,6 +231,19 @@ def test_a_stamped_batch_has_its_horizon_for_base_timestamp() -> None:
     assert [found.timestamp for found in decoded(made.data.tobytes())] == [-1, -1]
 
 
+def test_records_may_be_larger_than_their_messages() -> None:
+    """Large fields, the largest offset delta and a horizon far away: all their varints are long."""
+    offsets, key, value = [0, 1 << 30, (1 << 31) - 1], bytes(1 << 13), bytes(1 << 20)
+    inner = b"".join(twin.message(offset, key, value, magic=0) for offset in offsets)
+    window, entries = scanned(twin.wrapper(offsets[-1], inner, twin.LZ4, magic=0))
+    columns = decode_records(window, entries)
+    made = converted(entries, columns, horizon_ms=np.array([1 << 62]))
+    batch, header = scanned(made.data.tobytes())
+    found = decode_records(batch, header)
+    assert int(found.size.sum()) > len(inner)
+    assert contents(records_of(found)) == [(offset, -1, key, value) for offset in offsets]
+
+
 def test_offsets_too_far_apart_for_a_batch_are_refused_with_their_position() -> None:
     first = twin.message(0, b"k", b"v", magic=0)
     for last, fits in (((1 << 31) - 1, True), (1 << 31, False)):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import gzip
+import mmap
+import os
 import random
 import zlib
 from collections.abc import Iterator
@@ -21,6 +24,7 @@ from siltstone.base.records.codecs import (
     declared_sizes,
     decompress,
 )
+from siltstone.base.records.layout import Bytes
 from tests.support.records import twin
 from tests.support.records.arrays import array
 
@@ -78,11 +82,42 @@ def test_a_declared_size_is_the_decompressed_size_or_a_bound() -> None:
         assert size == len(plain) if exact else size >= len(plain)
 
 
+def lz4_frame_with_size(text: bytes) -> bytes:
+    frame = twin.lz4_frame(text)
+    return frame[:4] + bytes((frame[4] | 8, frame[5])) + len(text).to_bytes(8, "little") + b"\0" + frame[7:]
+
+
 def test_an_lz4_frame_with_its_size_is_exact() -> None:
     text = texts()[3][:200_000]
-    frame = twin.lz4_frame(text)
-    header = frame[:4] + bytes((frame[4] | 8, frame[5])) + len(text).to_bytes(8, "little") + b"\0"
-    assert declared(twin.LZ4, header + frame[7:]) == (len(text), True)
+    assert declared(twin.LZ4, lz4_frame_with_size(text)) == (len(text), True)
+
+
+def before_a_closed_page(data: bytes) -> Bytes:
+    """The bytes in memory, and after them a page that ends a process that reads it."""
+    pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    end = ctypes.addressof(ctypes.c_char.from_buffer(pages)) + mmap.PAGESIZE
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(end), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    place = np.frombuffer(pages, np.uint8)[mmap.PAGESIZE - len(data) : mmap.PAGESIZE]
+    place[:] = array(data)
+    return place
+
+
+@pytest.mark.parametrize("codec", RATIO)
+def test_nothing_beyond_a_cut_stream_is_read(codec: int) -> None:
+    """A log's bytes are mapped, and the page after them may not exist."""
+    text = b"some records and some more " * 100
+    whole = lz4_frame_with_size(text) if codec == twin.LZ4 else bytes(compress(codec, array(text)))
+    cuts = [before_a_closed_page(whole[:size]) for size in range(1, 40)]
+    declared(codec, whole)  # compiles the kernel
+    child = os.fork()
+    if child == 0:
+        try:
+            for cut in cuts:
+                declared_sizes(cut, RecordSpans(np.array([0]), np.array([len(cut)]), np.array([codec])))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.parametrize("codec", RATIO)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,6 +86,24 @@ def test_libzstd_decompresses_every_batch_that_fits(monkeypatch: pytest.MonkeyPa
         == data
     )
     assert not calls
+
+
+@pytest.mark.parametrize("other", [twin.GZIP, twin.SNAPPY, twin.LZ4])
+def test_libzstd_goes_on_after_a_batch_of_another_codec(other: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only that batch takes the slower way."""
+    data = texts(30)
+    codecs: list[int] = []
+
+    def noted(codec: int, *given: Any) -> int:
+        codecs.append(codec)
+        return codecs_module.decompress(codec, *given)
+
+    monkeypatch.setattr("siltstone.base.records.decompression.decompress", noted)
+    bodies = [(twin.ZSTD, twin.compress(twin.ZSTD, text)) for text in data]
+    bodies[0] = bodies[9] = (other, twin.compress(other, data[0]))
+    data[9] = data[0]
+    assert decompressed(bodies, scratch=Scratch(1 << 22)) == data
+    assert codecs == [other, other]
 
 
 def test_libzstd_does_not_grow_a_full_scratch() -> None:

@@ -18,6 +18,8 @@ from siltstone.base.records.metadata import (
     TopicRecord,
     UndecodableMessageError,
     decode_metadata,
+    encode_config,
+    encode_topic,
 )
 from tests.support.records import frames
 from tests.support.thoroughness import examples
@@ -61,6 +63,11 @@ def test_null_and_the_empty_text_are_different_values() -> None:
     empty = decode_metadata(frames.topic_config("t", "cleanup.policy", ""))
     assert isinstance(removed, ConfigRecord) and removed.value is None
     assert isinstance(empty, ConfigRecord) and empty.value == ""
+
+
+def test_a_topic_and_a_setting_are_written_as_kafka_writes_them() -> None:
+    assert encode_topic(TopicRecord("users", frames.topic_id(7))) == frames.topic("users", 7)
+    assert encode_config(ConfigRecord(2, "users", "cleanup.policy", "compact")) == SETTING
 
 
 def test_an_id_is_written_as_in_partition_metadata() -> None:
