@@ -104,7 +104,7 @@ def before_a_closed_page(data: bytes) -> Bytes:
 
 @pytest.mark.parametrize("codec", RATIO)
 def test_nothing_beyond_a_cut_stream_is_read(codec: int) -> None:
-    """A log's bytes are mapped, and the page after them may not exist."""
+    """The stream may end where the memory of the process ends."""
     text = b"some records and some more " * 100
     whole = lz4_frame_with_size(text) if codec == twin.LZ4 else bytes(compress(codec, array(text)))
     cuts = [before_a_closed_page(whole[:size]) for size in range(1, 40)]
