@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,16 +12,22 @@ from hypothesis import strategies as st
 from siltstone.base.records.metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,
+    ClientQuotaRecord,
     ConfigRecord,
     EndTransactionRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    ProducerIdsRecord,
     RemoveTopicRecord,
     Replicas,
     TopicRecord,
     UndecodableMessageError,
     decode_metadata,
     encode_config,
+    encode_feature,
+    encode_partition,
+    encode_producer_ids,
+    encode_quota,
     encode_topic,
 )
 from tests.support.records import frames
@@ -68,6 +77,32 @@ def test_null_and_the_empty_text_are_different_values() -> None:
 def test_a_topic_and_a_setting_are_written_as_kafka_writes_them() -> None:
     assert encode_topic(TopicRecord("users", frames.topic_id(7))) == frames.topic("users", 7)
     assert encode_config(ConfigRecord(2, "users", "cleanup.policy", "compact")) == SETTING
+    removed = frames.topic_config("users", "cleanup.policy", None)
+    assert encode_config(ConfigRecord(2, "users", "cleanup.policy", None)) == removed
+
+
+def test_other_records_are_written_as_kafka_writes_them() -> None:
+    level = (25).to_bytes(2, "big")
+    assert encode_feature("metadata.version", 25) == frames.frame(12, frames.text("metadata.version") + level)
+    ids = (1).to_bytes(4, "big") + b"\xff" * 8 + (7000).to_bytes(8, "big")
+    assert encode_producer_ids(ProducerIdsRecord(7000), broker=1) == frames.frame(15, ids)
+    user, default = frames.text("user") + frames.text("ada"), frames.text("client-id") + frames.text(None)
+    for value, written in ((5.0, struct.pack(">d", 5.0) + b"\0"), (None, bytes(8) + b"\1")):
+        quota = ClientQuotaRecord((("user", "ada"), ("client-id", None)), "producer_byte_rate", value)
+        parts = b"\x03" + user + b"\0" + default + b"\0" + frames.text("producer_byte_rate") + written
+        assert encode_quota(quota) == frames.frame(14, parts)
+
+
+def test_a_partition_is_written_as_kafka_writes_it_with_its_directory_since_version_1() -> None:
+    start = (5).to_bytes(4, "big") + (7).to_bytes(16, "big")
+    lists = frames.int32s([1]) + frames.int32s([1]) + frames.int32s([]) + frames.int32s([])
+    body = start + lists + b"".join(number.to_bytes(4, "big") for number in (1, 3, 0))
+    given: dict[str, Any] = {"broker": 1, "leader_epoch": 3}
+    without = encode_partition(5, frames.topic_id(7), directory_id=None, **given)
+    assert without == frames.frame(3, body)
+    directories = b"\x02" + (9).to_bytes(16, "big")
+    in_one = encode_partition(5, frames.topic_id(7), directory_id=frames.topic_id(9), **given)
+    assert in_one == frames.frame(3, body + directories, version=1)
 
 
 def test_an_id_is_written_as_in_partition_metadata() -> None:
