@@ -35,7 +35,7 @@ RESULT = CompactionResult(
     written=5,
     written_bytes=300,
     removed=Discarded(superseded=80, tombstones=5),
-    superseded=2,
+    replaced_entries=2,
     seconds=0.5,
 )
 
