@@ -142,19 +142,19 @@ def test_a_lock_file_that_was_made_is_removed_again(root: Path) -> None:
 
 
 def test_a_dry_run_makes_no_lock_file_and_takes_one_that_is_there(root: Path) -> None:
-    (opened,) = open_directories([root], dry_run=True)
-    assert not (root / ".lock").exists()
-    opened.close()
+    (directory,) = open_directories([root], dry_run=True)
+    with directory:
+        assert not (root / ".lock").exists()
     (root / ".lock").touch()
-    (opened,) = open_directories([root], dry_run=True)
-    assert not can_lock(root / ".lock")
-    opened.close()
+    (directory,) = open_directories([root], dry_run=True)
+    with directory:
+        assert not can_lock(root / ".lock")
 
 
 def test_a_run_locks_a_directory_without_a_lock_file(root: Path) -> None:
-    (opened,) = open_directories([root])
-    assert not can_lock(root / ".lock")
-    opened.close()
+    (directory,) = open_directories([root])
+    with directory:
+        assert not can_lock(root / ".lock")
 
 
 def test_other_directories_and_links_are_ignored_and_listed(root: Path, tmp_path: Path) -> None:

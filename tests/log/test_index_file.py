@@ -27,6 +27,17 @@ def index_file(path: Path, kind: str, size: int = 0, size_limit: int = 1 << 20) 
     return IndexFile(SegmentDirectory(path.parent), 0, kind, size, size_limit)
 
 
+def nine_entries(folder: Path) -> tuple[Path, IndexFile]:
+    """The file of an offset index and the index: offsets 1 to 9, each at 100 times its number, saved."""
+    path = folder / "00000000000000000000.index"
+    path.write_bytes(b"")
+    index = index_file(path, "index")
+    for number in range(1, 10):
+        index.add(number, 100 * number)
+    index.save()
+    return path, index
+
+
 def _floor(entries: list[IndexEntry], key: int) -> IndexEntry | None:
     below = [entry for entry in entries if entry[0] <= key]
     return below[-1] if below else None
@@ -73,12 +84,7 @@ def test_it_is_full_at_its_limit(tmp_path: Path) -> None:
 
 
 def test_searches_continue_after_the_file_was_unlinked(tmp_path: Path) -> None:
-    path = tmp_path / "00000000000000000000.index"
-    path.write_bytes(b"")
-    index = index_file(path, "index")
-    for number in range(1, 10):
-        index.add(number, 100 * number)
-    index.save()
+    path, index = nine_entries(tmp_path)
     index.keep_open()
     path.unlink()
     assert index.floor(5) == (5, 500)
@@ -86,12 +92,7 @@ def test_searches_continue_after_the_file_was_unlinked(tmp_path: Path) -> None:
 
 def test_entries_that_are_truncated_leave_the_file_at_once(tmp_path: Path) -> None:
     """A crash before the next save leaves none of records that are no more."""
-    path = tmp_path / "00000000000000000000.index"
-    path.write_bytes(b"")
-    index = index_file(path, "index")
-    for number in range(1, 10):
-        index.add(number, 100 * number)
-    index.save()
+    path, index = nine_entries(tmp_path)
     index.truncate(below=6, column=0)
     assert path.stat().st_size == 5 * 8
     assert index_file(path, "index", 5 * 8).last() == (5, 500)

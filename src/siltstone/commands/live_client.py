@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
-from typing import TypeVar
 
 import xxhash
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -21,11 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from siltstone.base.errors import BrokerRefusedError, BrokerUnreachableError, SiltstoneError
 from siltstone.commands.live import LiveSetting, LiveTopic, ReadBack
-
-_SECONDS = 30.0
-"""How long an answer may take."""
-_UNCERTAIN = (KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION)
-_Answer = TypeVar("_Answer")
+from siltstone.commands.remote import ANSWER_SECONDS, answer, is_uncertain
 
 
 class KafkaAdmin:
@@ -39,14 +33,15 @@ class KafkaAdmin:
     def cluster_id(self) -> str:
         """The cluster's id."""
         with _refusals():
-            return str(self._client.list_topics(timeout=_SECONDS).cluster_id)
+            return str(self._client.list_topics(timeout=ANSWER_SECONDS).cluster_id)
 
     def topic(self, name: str) -> LiveTopic | None:
         """The topic of that name, None without one."""
         try:
             with _refusals():
-                futures = self._client.describe_topics(TopicCollection([name]), request_timeout=_SECONDS)
-                description = _answer(futures[name])
+                topics = TopicCollection([name])
+                futures = self._client.describe_topics(topics, request_timeout=ANSWER_SECONDS)
+                description = answer(futures[name])
         except BrokerRefusedError as error:
             cause = error.__cause__
             if isinstance(cause, KafkaException) and cause.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -61,8 +56,8 @@ class KafkaAdmin:
         """The topic's settings by name."""
         with _refusals():
             resource = ConfigResource(ResourceType.TOPIC, name)
-            (future,) = self._client.describe_configs([resource], request_timeout=_SECONDS).values()
-            entries = _answer(future)
+            (future,) = self._client.describe_configs([resource], request_timeout=ANSWER_SECONDS).values()
+            entries = answer(future)
         own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         return {
             key: LiveSetting(value=str(entry.value), own=entry.source == own)
@@ -81,8 +76,9 @@ class KafkaAdmin:
         ]
         with _refusals():
             resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
-            (future,) = self._client.incremental_alter_configs([resource], request_timeout=_SECONDS).values()
-            _answer(future)
+            altered = self._client.incremental_alter_configs([resource], request_timeout=ANSWER_SECONDS)
+            (future,) = altered.values()
+            answer(future)
 
     def read_back(self, name: str, partition: int) -> ReadBack:
         """Read a partition to its last stable offset. It takes 16 bytes of memory a key, and Python's set."""
@@ -101,7 +97,7 @@ class KafkaAdmin:
 
 
 def _read(consumer: Consumer, name: str, partition: int) -> ReadBack:
-    start, end = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=_SECONDS)
+    start, end = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=ANSWER_SECONDS)
     keys: set[bytes] = set()
     records = keyed = 0
     consumer.assign([TopicPartition(name, partition, start)])
@@ -111,7 +107,7 @@ def _read(consumer: Consumer, name: str, partition: int) -> ReadBack:
         messages = consumer.consume(1000, timeout=0.2)
         if messages:
             last = time.monotonic()
-        elif time.monotonic() - last > _SECONDS:
+        elif time.monotonic() - last > ANSWER_SECONDS:
             raise BrokerUnreachableError("the broker sends no records", path=f"{name}-{partition}")
         for message in messages:
             error = message.error()
@@ -128,10 +124,6 @@ def _read(consumer: Consumer, name: str, partition: int) -> ReadBack:
                 keys.add(xxhash.xxh3_128_digest(key))
 
 
-def _answer(future: Future[_Answer]) -> _Answer:
-    return future.result(_SECONDS + 5)
-
-
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
     """The client's errors as BrokerRefusedError or BrokerUnreachableError."""
@@ -139,9 +131,8 @@ def _refusals() -> Iterator[None]:
         yield
     except KafkaException as error:
         cause = error.args[0]
-        # Errors of the client have negative numbers; with the others the broker may still make the change.
-        uncertain = cause.code() < 0 or cause.code() in _UNCERTAIN
-        kind: type[SiltstoneError] = BrokerUnreachableError if uncertain else BrokerRefusedError
+        is_unknown = is_uncertain(cause.code())
+        kind: type[SiltstoneError] = BrokerUnreachableError if is_unknown else BrokerRefusedError
         raise kind(cause.str()) from error
     except TimeoutError as error:
         raise BrokerUnreachableError("the broker does not answer") from error

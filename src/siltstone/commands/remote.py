@@ -111,10 +111,15 @@ def error_of(error: KafkaError, path: str | None = None) -> SiltstoneError:
         return _BY_CODE[code](text, path=where, advice="")
     if code in (KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE):
         return BrokerRefusedError("the broker has no such API", path=path, advice="ask another broker")
-    # Errors of the client have negative numbers; with the others the broker may still make the change.
-    if code < 0 or code in _UNCERTAIN:
+    if is_uncertain(code):
         return BrokerUnreachableError(reason)
     return BrokerRefusedError(f"{reason} ({error.name()})", path=path)
+
+
+def is_uncertain(code: int) -> bool:
+    """Is it unknown whether the broker has done what was asked? Errors of the client have negative codes; of
+    the others, after these the broker may still make the change."""
+    return code < 0 or code in _UNCERTAIN
 
 
 def answer(future: Future[_Answer]) -> _Answer:

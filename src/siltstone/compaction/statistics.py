@@ -359,8 +359,7 @@ def _merge_rows(
 ) -> tuple[int, int]:
     """Add up the rows of each key in one row at the front of ``rows``, and fill ``retained`` with the offsets
     of the records that no later record supersedes, tombstones that may go among them: the rewrite removes
-    these.
-    Returns (how many keys, how many offsets).
+    these. Returns (how many keys, how many offsets).
 
     Rows ``bounds[s]`` to ``bounds[s + 1]`` are shard s. Adds to ``superseded`` the bytes of superseded
     records by bin, and to ``tombstones`` the records and bytes of tombstones that go.

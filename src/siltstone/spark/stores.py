@@ -45,16 +45,16 @@ def use_session_options(session: SparkSession | None = None) -> None:
 def session_options(setting: Callable[[str], str | None]) -> dict[str, str]:
     """The session's options, of ``setting(name)``, which returns a text or None."""
     known = files.configured().values
-    lent: dict[str, str] = {}
+    options: dict[str, str] = {}
     keys = {name: value for name, hadoop in _KEYS.items() if (value := setting(hadoop))}
     if "aws_access_key_id" not in known and "AWS_ACCESS_KEY_ID" not in os.environ:
-        lent |= keys
+        options |= keys
     for name, hadoop in _PLACES.items():
         has_variable = any(variable in os.environ for variable in _VARIABLES[name])
         if name not in known and not has_variable and (value := setting(hadoop)):
-            lent[name] = value
-    endpoint = lent.get("aws_endpoint", "")
+            options[name] = value
+    endpoint = options.get("aws_endpoint", "")
     if endpoint and "://" not in endpoint:
         scheme = "http" if setting(_SSL) == "false" else "https"
-        lent["aws_endpoint"] = f"{scheme}://{endpoint}"
-    return lent
+        options["aws_endpoint"] = f"{scheme}://{endpoint}"
+    return options
