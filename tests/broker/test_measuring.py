@@ -25,7 +25,7 @@ from siltstone.commands.served import Served, ServeOptions
 from tests.broker.conftest import ANY_PORT
 from tests.broker.test_connection import frame
 from tests.broker.test_server import WAITING_FETCH
-from tests.support.broker import ServedBroker, call_of
+from tests.support.broker import ServedBroker, context_of
 from tests.support.log.batches import sent
 from tests.support.wire_client import WireClient
 from tests.web.conftest import client_of
@@ -79,7 +79,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
         served.cataloguer.refresh()
         served.opened().topics.replace_quotas({(("user", "ANONYMOUS"),): QUOTAS})
         server.broker.quotas.replace(served.opened().topics.quotas)
-        assert server.broker.quotas.mutations(call_of(7), strict_from=0).take(1)
+        assert server.broker.quotas.mutations(context_of(7), strict_from=0).take(1)
         server.start()
         parked, busy = (WireClient(server.addresses[0]) for _ in range(2))
         with contextlib.closing(parked), contextlib.closing(busy):

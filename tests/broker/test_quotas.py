@@ -33,7 +33,7 @@ from tests.support.turned_loop import LISTENER, TurnedLoop
 DEFAULT = None
 
 
-def call_of(client_id: str | None, version: int = 7) -> RequestContext:
+def context_of(client_id: str | None, version: int = 7) -> RequestContext:
     connection = ConnectionInfo(number=1, listener=LISTENER, peer="192.0.2.1", activity=Activity())
     return RequestContext(
         api_key=0, version=version, correlation_id=1, client_id=client_id, connection=connection
@@ -91,7 +91,7 @@ def test_a_client_that_waits_for_its_throttle_time_keeps_to_its_quota() -> None:
         size = chance.choice((10, 200, 5_000))
         sent += size
         limited.now += chance.choice((0.001, 0.01))
-        limited.now += limited.manager.record(PRODUCE, call_of("a"), size) / 1000
+        limited.now += limited.manager.record(PRODUCE, context_of("a"), size) / 1000
     assert 900 < sent / (limited.now - begun) < 1_100
 
 
@@ -111,15 +111,15 @@ def test_a_bucket_is_full_at_first_and_fills_with_the_quotas_rate() -> None:
 
 def test_mutations_are_refused_for_clients_that_know_the_error_only() -> None:
     limited = Limited({(("user", ANONYMOUS),): {"controller_mutation_rate": 1.0}})
-    strict = limited.manager.mutations(call_of("a", version=6), strict_from=6)
+    strict = limited.manager.mutations(context_of("a", version=6), strict_from=6)
     assert strict.take(12) and strict.throttle_ms == 0  # eleven were there: the last ones are an advance
     assert not strict.take(1)
     assert strict.throttle_ms == 1_000
-    older = limited.manager.mutations(call_of("a", version=5), strict_from=6)
+    older = limited.manager.mutations(context_of("a", version=5), strict_from=6)
     assert older.take(1) and older.throttle_ms == 2_000
     limited.now += 2.5
-    assert limited.manager.mutations(call_of("a", version=6), strict_from=6).take(1)
-    free = Limited({}).manager.mutations(call_of("a"), strict_from=0)
+    assert limited.manager.mutations(context_of("a", version=6), strict_from=6).take(1)
+    free = Limited({}).manager.mutations(context_of("a"), strict_from=0)
     assert free.take(1 << 40) and not free.is_set
 
 
@@ -155,10 +155,10 @@ def test_the_order_of_quotas_is_kafkas() -> None:
 @pytest.mark.parametrize("client_id", [None, ""])
 def test_a_client_without_an_id_has_the_default_ids_quota(client_id: str | None) -> None:
     limited = Limited({(("client-id", DEFAULT),): {"producer_byte_rate": 5.0}})
-    assert limited.manager.bound_of(PRODUCE, call_of(client_id)) == 5.0
+    assert limited.manager.bound_of(PRODUCE, context_of(client_id)) == 5.0
     assert (
         Limited({(("user", ANONYMOUS),): {"producer_byte_rate": 6.0}}).manager.bound_of(
-            PRODUCE, call_of(client_id)
+            PRODUCE, context_of(client_id)
         )
         == 6.0
     )
@@ -181,11 +181,11 @@ def test_what_a_file_should_not_have_limits_nothing() -> None:
 
 def test_users_share_a_quota_and_clients_of_the_default_do_not() -> None:
     limited = Limited({(("user", ANONYMOUS),): {"producer_byte_rate": 1_000.0}})
-    assert limited.manager.record(PRODUCE, call_of("a"), 10_000) == 0
-    assert limited.manager.record(PRODUCE, call_of("b"), 1_000) == 1_000
+    assert limited.manager.record(PRODUCE, context_of("a"), 10_000) == 0
+    assert limited.manager.record(PRODUCE, context_of("b"), 1_000) == 1_000
     limited = Limited({(("client-id", DEFAULT),): {"producer_byte_rate": 1_000.0}})
-    assert limited.manager.record(PRODUCE, call_of("a"), 10_000) == 0
-    assert limited.manager.record(PRODUCE, call_of("b"), 10_000) == 0
+    assert limited.manager.record(PRODUCE, context_of("a"), 10_000) == 0
+    assert limited.manager.record(PRODUCE, context_of("b"), 10_000) == 0
 
 
 # Throttling
@@ -194,48 +194,48 @@ def test_users_share_a_quota_and_clients_of_the_default_do_not() -> None:
 def test_without_quotas_nothing_is_kept() -> None:
     limited = Limited({})
     assert not limited.manager.is_set and not limited.manager.limits_connections
-    assert limited.manager.record(PRODUCE, call_of("a"), 1 << 60) == 0
-    assert limited.manager.fetched_bytes_max(call_of("a")) is None
-    limited.manager.give_back(FETCH, call_of("a"), 1)
+    assert limited.manager.record(PRODUCE, context_of("a"), 1 << 60) == 0
+    assert limited.manager.fetched_bytes_max(context_of("a")) is None
+    limited.manager.give_back(FETCH, context_of("a"), 1)
     assert limited.manager.rates() == []
 
 
 def test_times_of_requests_are_throttled_for_a_window_at_most() -> None:
     limited = Limited({(("client-id", "a"),): {"request_percentage": 10.0}})
-    assert limited.manager.used(call_of("a"), 0.9) == 0
-    assert limited.manager.used(call_of("a"), 0.15) == 500
-    assert limited.manager.used(call_of("a"), 60.0) == 1_000
+    assert limited.manager.used(context_of("a"), 0.9) == 0
+    assert limited.manager.used(context_of("a"), 0.15) == 500
+    assert limited.manager.used(context_of("a"), 60.0) == 1_000
 
 
 def test_a_quota_that_changes_counts_what_was_taken_before() -> None:
     limited = Limited({(("client-id", "a"),): {"producer_byte_rate": 1e6}})
-    assert limited.manager.record(PRODUCE, call_of("a"), 20_000) == 0
+    assert limited.manager.record(PRODUCE, context_of("a"), 20_000) == 0
     limited.manager.replace({(("client-id", "a"),): {"producer_byte_rate": 1_000.0}})
-    assert limited.manager.record(PRODUCE, call_of("a"), 0) == 10_000
+    assert limited.manager.record(PRODUCE, context_of("a"), 0) == 10_000
     limited.manager.replace({})
-    assert limited.manager.record(PRODUCE, call_of("a"), 1e9) == 0
+    assert limited.manager.record(PRODUCE, context_of("a"), 1e9) == 0
 
 
 def test_the_time_fits_into_an_answer() -> None:
     limited = Limited({(("client-id", "a"),): {"producer_byte_rate": 1.0}})
-    assert limited.manager.record(PRODUCE, call_of("a"), 1e18) == (1 << 31) - 1
+    assert limited.manager.record(PRODUCE, context_of("a"), 1e18) == (1 << 31) - 1
 
 
 def test_the_longest_time_counts_and_is_set_on_the_connection() -> None:
-    limited, context = Limited({}), call_of("a")
+    limited, context = Limited({}), context_of("a")
     assert limited.manager.throttle(context, {PRODUCE: 5, REQUEST: 7}) == 7
     assert context.connection.activity.throttle_ms == 7
     totals = limited.manager.totals
     assert (totals[REQUEST].times, totals[REQUEST].milliseconds, totals[PRODUCE].times) == (1, 7, 0)
-    other = call_of("b")
+    other = context_of("b")
     assert limited.manager.throttle(other, {PRODUCE: 0}) == 0 and other.connection.activity.throttle_ms == 0
 
 
 def test_clients_with_ever_new_names_take_no_more_memory() -> None:
     limited = Limited({(("client-id", DEFAULT),): {"producer_byte_rate": 1.0}})
     for number in range(METERS_MAX + 100):
-        limited.manager.record(PRODUCE, call_of(f"c{number}"), 1)
-        limited.manager.record(PRODUCE, call_of("kept"), 1)
+        limited.manager.record(PRODUCE, context_of(f"c{number}"), 1)
+        limited.manager.record(PRODUCE, context_of("kept"), 1)
     rates = limited.manager.rates()
     assert len(rates) == METERS_MAX
     assert rates[-1][1] == QuotaGroup("", "kept")
@@ -243,8 +243,8 @@ def test_clients_with_ever_new_names_take_no_more_memory() -> None:
 
 def test_rates_and_tokens_are_told() -> None:
     limited = Limited({(("user", ANONYMOUS),): {"producer_byte_rate": 5.0, "controller_mutation_rate": 2.0}})
-    limited.manager.record(PRODUCE, call_of("a"), 100)
-    limited.manager.mutations(call_of("a"), strict_from=0).take(20)
+    limited.manager.record(PRODUCE, context_of("a"), 100)
+    limited.manager.mutations(context_of("a"), strict_from=0).take(20)
     assert limited.manager.rates() == [
         (PRODUCE, QuotaGroup(ANONYMOUS, ""), 10.0),
         (MUTATION, QuotaGroup(ANONYMOUS, ""), 2.0),

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from siltstone.base.errors import StorageError, UnknownTopicError
-from tests.support.broker import ServedBroker, call_of
+from tests.support.broker import ServedBroker, context_of
 
 
 def test_a_log_is_looked_up_once(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_who_the_broker_is(broker: ServedBroker) -> None:
         properties["node.id"],
         properties["cluster.id"],
     )
-    assert broker.broker.host_and_port(call_of(0)) == ("localhost", 9092)
+    assert broker.broker.host_and_port(context_of(0)) == ("localhost", 9092)
 
 
 def test_the_pool_is_another_thread(broker: ServedBroker) -> None:

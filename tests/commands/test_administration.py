@@ -224,8 +224,8 @@ def test_the_catalogue_sorts_filters_and_pages(served: Served) -> None:
     catalogue = served.cataloguer.refresh()
     assert catalogue.error is None
 
-    def names(**listing: object) -> list[str]:
-        return [row.name for row in list_topics(catalogue, TopicQuery(**listing)).rows]  # type: ignore[arg-type]
+    def names(**query: object) -> list[str]:
+        return [row.name for row in list_topics(catalogue, TopicQuery(**query)).rows]  # type: ignore[arg-type]
 
     assert names() == ["a", "b", "users"]
     assert names(descending=True) == ["users", "b", "a"]

@@ -97,7 +97,7 @@ class ServedBroker:
 
     def call(self, handler: Any, request: Any, version: int, client_id: str | None = "test") -> Any:
         """The handler's answer; it may wait."""
-        found = handler(self.broker, request, call_of(version, client_id))
+        found = handler(self.broker, request, context_of(version, client_id))
 
         async def finish() -> Any:
             return await found if inspect.isawaitable(found) else found
@@ -129,7 +129,7 @@ def served(path: Path, *more: Path, config: Mapping[str, str] | None = None) -> 
             manager.close()
 
 
-def call_of(version: int, client_id: str | None = "test") -> RequestContext:
+def context_of(version: int, client_id: str | None = "test") -> RequestContext:
     """The circumstances of a request."""
     listener = ListenerAddress(name="PLAINTEXT", host="localhost", port=9092)
     connection = ConnectionInfo(number=1, listener=listener, peer="127.0.0.1:5000")

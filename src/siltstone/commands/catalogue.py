@@ -523,22 +523,22 @@ SORTS = (
 """The columns by which a list of topics may be sorted."""
 
 
-def list_topics(catalogue: Catalogue, listing: TopicQuery) -> TopicPage:
+def list_topics(catalogue: Catalogue, query: TopicQuery) -> TopicPage:
     """A page of topics. Raises UsageError for a column, a state or a page that does not exist."""
-    if listing.sort not in SORTS:
+    if query.sort not in SORTS:
         advice = f"pass {', '.join(SORTS)}"
-        raise UsageError(f"sort={listing.sort[:64]!r}: there is no such column", advice=advice)
-    if listing.state and listing.state not in STATES:
+        raise UsageError(f"sort={query.sort[:64]!r}: there is no such column", advice=advice)
+    if query.state and query.state not in STATES:
         advice = f"pass {', '.join(STATES)}"
-        raise UsageError(f"state={listing.state[:64]!r}: there is no such state", advice=advice)
-    if listing.start < 0 or not 1 <= listing.count <= PAGE_MAX:
+        raise UsageError(f"state={query.state[:64]!r}: there is no such state", advice=advice)
+    if query.start < 0 or not 1 <= query.count <= PAGE_MAX:
         raise UsageError("the page is out of range", advice=f"pass 1 to {PAGE_MAX} rows, from 0 on")
-    rows = _matching_rows(catalogue, listing)
-    keys = catalogue.topic_columns[listing.sort][rows]
+    rows = _matching_rows(catalogue, query)
+    keys = catalogue.topic_columns[query.sort][rows]
     # Stable, also in descending order: equal rows stay in the order of their names.
-    order = np.argsort(-keys if listing.descending else keys, kind="stable")
-    end = listing.start + listing.count
-    shown = rows[order[listing.start : end]].tolist()
+    order = np.argsort(-keys if query.descending else keys, kind="stable")
+    end = query.start + query.count
+    shown = rows[order[query.start : end]].tolist()
     return TopicPage(
         rows=[catalogue.topic_row(row) for row in shown],
         total=len(rows),
@@ -546,18 +546,18 @@ def list_topics(catalogue: Catalogue, listing: TopicQuery) -> TopicPage:
     )
 
 
-def _matching_rows(catalogue: Catalogue, listing: TopicQuery) -> Numbers:
+def _matching_rows(catalogue: Catalogue, query: TopicQuery) -> Numbers:
     chosen = np.ones(len(catalogue.names), bool)
-    if listing.contains:
+    if query.contains:
         has_text = np.zeros(len(chosen), bool)
-        has_text[catalogue.name_texts.rows_with(listing.contains)] = True
+        has_text[catalogue.name_texts.rows_with(query.contains)] = True
         chosen &= has_text
-    if not listing.with_internal:
+    if not query.with_internal:
         chosen &= ~catalogue.topic_columns["is_internal"]
-    if listing.state:
-        chosen &= catalogue.topic_columns["state"] == _CODE[listing.state]
-    if listing.policy:
-        wanted = set(listing.policy.split(","))
+    if query.state:
+        chosen &= catalogue.topic_columns["state"] == _CODE[query.state]
+    if query.policy:
+        wanted = set(query.policy.split(","))
         codes = [code for code, policy in enumerate(catalogue.policies) if set(policy.split(",")) == wanted]
         chosen &= np.isin(catalogue.topic_columns["policy"], codes)
     return np.flatnonzero(chosen).astype(np.int64)

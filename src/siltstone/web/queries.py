@@ -88,7 +88,7 @@ class TopicParameters(BaseModel):
     start: IntText = Field(default=0, ge=0)
     count: IntText = Field(default=PAGE_ROWS, ge=1, le=PAGE_MAX)
 
-    def listing(self) -> TopicQuery:
+    def query(self) -> TopicQuery:
         """As the catalogue takes it."""
         return TopicQuery(
             sort=self.sort,

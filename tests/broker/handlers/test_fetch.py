@@ -34,7 +34,7 @@ from siltstone.log.indexes import AbortedTransaction as EndedByAbort
 from siltstone.log.partition import PartitionLog
 from siltstone.log.segment import LiveSegment
 from siltstone.log.validation import Origin
-from tests.support.broker import ServedBroker, bytes_of, call_of, served
+from tests.support.broker import ServedBroker, bytes_of, context_of, served
 from tests.support.cleaning.transactional import marker
 from tests.support.log.batches import array, sent
 from tests.support.log.managed import failing
@@ -306,7 +306,7 @@ def fetched_while(
     broker: ServedBroker, request: FetchRequest, *steps: Callable[[], object]
 ) -> tuple[FetchResponse, int]:
     """(the answer of a fetch that waits, how many steps had been made until it came)."""
-    found = fetch(broker.broker, request, call_of(12))
+    found = fetch(broker.broker, request, context_of(12))
     assert not isinstance(found, FetchResponse)
 
     async def run() -> tuple[FetchResponse, int]:
@@ -424,7 +424,7 @@ class InTurn:
 
     def __init__(self, broker: ServedBroker, monkeypatch: pytest.MonkeyPatch, request: FetchRequest) -> None:
         monkeypatch.setattr(FetchTurns, "is_free", False)
-        self.call, self.delivered, self._loop = call_of(12), list[Any](), broker.loop
+        self.call, self.delivered, self._loop = context_of(12), list[Any](), broker.loop
         answer = fetch(broker.broker, request, self.call)
         assert isinstance(answer, DelayedResponse) and not answer.is_parked
         answer.deliver_to(self.delivered.append)

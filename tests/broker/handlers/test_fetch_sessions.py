@@ -20,7 +20,7 @@ from siltstone.broker.wire.messages.fetch import (
 )
 from siltstone.log.fetch import FetchPosition
 from siltstone.log.segment import LiveSegment
-from tests.support.broker import ServedBroker, bytes_of, call_of
+from tests.support.broker import ServedBroker, bytes_of, context_of
 from tests.support.log.batches import sent
 
 WAIT_MS = 30_000
@@ -170,7 +170,7 @@ def test_no_room(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_older_of_two_requests_at_once(broker: ServedBroker) -> None:
     """One waits while the next one of its session comes by another connection."""
     client = client_of(broker)
-    found = fetch(broker.broker, client.request(max_wait_ms=WAIT_MS), call_of(12))
+    found = fetch(broker.broker, client.request(max_wait_ms=WAIT_MS), context_of(12))
     assert not isinstance(found, FetchResponse)
     number = client.number
 
@@ -178,7 +178,7 @@ def test_the_older_of_two_requests_at_once(broker: ServedBroker) -> None:
         older = asyncio.ensure_future(found)  # type: ignore[arg-type]
         await asyncio.sleep(0)
         client.epoch += 1
-        newer = fetch(broker.broker, client.request((1, 0), forget=[0]), call_of(12))
+        newer = fetch(broker.broker, client.request((1, 0), forget=[0]), context_of(12))
         assert isinstance(newer, FetchResponse)
         return await older, newer
 
@@ -192,7 +192,7 @@ def test_a_session_that_waits(broker: ServedBroker) -> None:
     client = client_of(broker)
     assert client.ask(max_wait_ms=WAIT_MS) == []
     assert broker.loop.time() == pytest.approx(WAIT_MS / 1000)
-    found = fetch(broker.broker, client.request(max_wait_ms=WAIT_MS), call_of(12))
+    found = fetch(broker.broker, client.request(max_wait_ms=WAIT_MS), context_of(12))
 
     async def run() -> FetchResponse:
         task = asyncio.ensure_future(found)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from siltstone.broker.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirTopic,
 )
 from siltstone.broker.wire.messages.describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
-from tests.support.broker import ServedBroker, call_of, served
+from tests.support.broker import ServedBroker, context_of, served
 from tests.support.wire_client import read_response, request_frame
 
 OK, STORAGE, NO_DIRECTORY = 0, 56, 57
@@ -31,7 +31,7 @@ def test_the_broker_is_the_only_voter(broker: ServedBroker) -> None:
 
 def test_an_answer_without_a_place_for_a_time_is_throttled_all_the_same(broker: ServedBroker) -> None:
     broker.broker.quotas.replace({(("client-id", "test"),): {"request_percentage": 1e-9}})
-    call = call_of(2)
+    call = context_of(2)
     found = Dispatcher(broker.broker).answer(bytearray(request_frame(QUORUM, 2)[4:]), call.connection)
     answer = read_response(QUORUM, 2, b"".join(map(bytes, found))[4:])  # type: ignore[arg-type]
     assert answer.error_code == 0 and call.connection.activity.throttle_ms == 1_000

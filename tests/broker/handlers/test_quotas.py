@@ -29,7 +29,7 @@ from siltstone.broker.wire.messages.describe_client_quotas import DescribeClient
 from siltstone.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from siltstone.broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from siltstone.broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.support.broker import ServedBroker, call_of, served
+from tests.support.broker import ServedBroker, context_of, served
 from tests.support.log.batches import sent
 from tests.support.wire_client import read_response, request_frame
 
@@ -64,7 +64,7 @@ def test_what_is_altered_holds_at_once_and_after_a_restart(tmp_path: Path) -> No
         assert alter(broker, entry("producer_byte_rate", 5.0, client_id="test"), validate_only=True) == [0]
         assert not broker.broker.quotas.is_set and described(broker) == {}
         assert alter(broker, entry("producer_byte_rate", 5.0, client_id="test")) == [0]
-        assert broker.broker.quotas.bound_of("Produce", call_of(9)) == 5.0
+        assert broker.broker.quotas.bound_of("Produce", context_of(9)) == 5.0
     with served(tmp_path) as broker:
         assert broker.broker.quotas.is_set
         assert described(broker) == {(("client-id", "test"),): {"producer_byte_rate": 5.0}}
@@ -105,7 +105,7 @@ def produce_request(acks: int = 1) -> ProduceRequest:
 
 def produced(broker: ServedBroker, version: int, acks: int = 1) -> tuple[RequestContext, Any]:
     """The call with what its connection was told, and the answer, None without one."""
-    context, request = call_of(version), produce_request(acks)
+    context, request = context_of(version), produce_request(acks)
     frame = bytearray(request_frame(request, version)[4:])
     found = Dispatcher(broker.broker).answer(frame, context.connection)
 
@@ -182,12 +182,12 @@ def test_a_consumer_is_given_no_more_than_its_quota_of_ten_seconds(broker: Serve
     # Five batches, which with what is around them are a little over the quota.
     assert answer.throttle_time_ms in range(1, 10_000)
     alter(broker, entry("consumer_byte_rate", size, client_id="test"))
-    other = call_of(12, "test")
+    other = context_of(12, "test")
     assert broker.broker.quotas.fetched_bytes_max(other) == 10 * size
 
 
 def test_a_wait_for_records_is_no_time_of_a_request() -> None:
-    context = call_of(12)
+    context = context_of(12)
     context.connection.activity.asked_at = time.perf_counter() - 3_600
     assert context.seconds >= 3_600
     context.connection.activity.parked_seconds = 3_600.0
@@ -196,7 +196,7 @@ def test_a_wait_for_records_is_no_time_of_a_request() -> None:
 
 def test_a_fetch_notes_how_long_it_was_parked(broker: ServedBroker) -> None:
     broker.log("t")
-    context = call_of(12)
+    context = context_of(12)
     waiting = fetch(broker.broker, structs.replace(fetch_request(), max_wait_ms=30), context)
     broker.loop.run_until_complete(waiting)  # type: ignore[arg-type]
     assert context.connection.activity.parked_seconds > 0

@@ -55,28 +55,28 @@ class ShownTopics(TopicParameters):
 @router.get("", dependencies=[VIEWER])
 def topics(request: Request, served: CurrentServed, parameters: Annotated[ShownTopics, Query()]) -> Response:
     """The page of topics, or with ``format`` the whole list as a file."""
-    listing = parameters.listing()
+    query = parameters.query()
     if parameters.format:
-        list_topics(served.catalogue, listing)  # refuses what is wrong before the file begins
-        pages = _pages(served.catalogue, replace(listing, start=0, count=PAGE_MAX))
+        list_topics(served.catalogue, query)  # refuses what is wrong before the file begins
+        pages = _pages(served.catalogue, replace(query, start=0, count=PAGE_MAX))
         return StreamingResponse(
             _file(pages, as_json=parameters.format == "json"),
             media_type=KINDS[parameters.format],
             headers=attachment(f"topics.{parameters.format}"),
         )
-    return cached_response(request, served, partial(_html, request, served, parameters, listing))
+    return cached_response(request, served, partial(_html, request, served, parameters, query))
 
 
-def _html(request: Request, served: Served, parameters: ShownTopics, listing: TopicQuery) -> str:
-    page = list_topics(served.catalogue, listing)
+def _html(request: Request, served: Served, parameters: ShownTopics, query: TopicQuery) -> str:
+    page = list_topics(served.catalogue, query)
 
     def render(count: int) -> str:
         return render_page(
             request,
             served,
             "topics.html",
-            listing=listing,
-            page=first_rows(page, listing.start, count),
+            query=query,
+            page=first_rows(page, query.start, count),
             values=parameters.values,
             columns=TOPIC_COLUMNS,
             states=STATES,
@@ -90,11 +90,11 @@ def _html(request: Request, served: Served, parameters: ShownTopics, listing: To
     return within_bytes(render, len(page.rows), sample=PAGE_ROWS)
 
 
-def _pages(catalogue: Catalogue, listing: TopicQuery) -> Iterator[Sequence[TopicRow]]:
+def _pages(catalogue: Catalogue, query: TopicQuery) -> Iterator[Sequence[TopicRow]]:
     """All topics that match the filters, a page at a time, of one catalogue: there may be 100,000."""
-    start: int | None = listing.start
+    start: int | None = query.start
     while start is not None:
-        page = list_topics(catalogue, replace(listing, start=start))
+        page = list_topics(catalogue, replace(query, start=start))
         yield page.rows
         start = page.next_start
 

@@ -91,7 +91,7 @@ def overview(served: CurrentServed) -> JsonObject:
 @router.get("/topics", dependencies=[VIEWER])
 def topics(served: CurrentServed, parameters: Annotated[TopicParameters, Query()]) -> JsonObject:
     """A page of topics."""
-    page = list_topics(served.catalogue, parameters.listing())
+    page = list_topics(served.catalogue, parameters.query())
     return {"at_ms": served.catalogue.at_ms, **_page("topics", page.rows, page.total, parameters.start)}
 
 
