@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from siltstone.log.coordinator_records import decode_record
+from siltstone.log.coordinator_records import Decoder, decode_record
 
 
 def string(text: bytes) -> bytes:
@@ -67,7 +67,14 @@ def test_a_groups_members_have_the_fields_of_its_version(version: int) -> None:
     assert ("groupInstanceId" in member) == (version >= 3)
 
 
-@pytest.mark.parametrize("version", [-1, 5])
-def test_the_value_of_a_group_with_an_unknown_version_is_not_guessed(version: int) -> None:
-    key, value = struct.pack(">h", 2) + string(b"group"), struct.pack(">h", version) + bytes(40)
-    assert "decodedValue" not in decode_record("offsets", key, value)
+NEWEST = {0: 4, 1: 4, 2: 4, 3: 0, 4: 0, 5: 0, 6: 0, 7: 0, 8: 0, 16: 0}
+"""The newest version of the values of each type in ``__consumer_offsets`` (Kafka 4.3's message schemas)."""
+UNKNOWN = [("offsets", number, version) for number, newest in NEWEST.items() for version in (-1, newest + 1)]
+
+
+@pytest.mark.parametrize(("decoder", "number", "version"), [*UNKNOWN, ("transactions", 0, 2)])
+def test_a_value_with_an_unknown_version_is_not_guessed(decoder: Decoder, number: int, version: int) -> None:
+    key = struct.pack(">h", number) + string(b"group") + string(b"other") + bytes(4)
+    row = decode_record(decoder, key, struct.pack(">h", version) + bytes(40))
+    assert "decodedKey" in row and "decodedValue" not in row
+    assert f"version {version} is unknown" in row["undecodable"]
