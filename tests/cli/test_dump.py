@@ -21,6 +21,8 @@ from siltstone.cli.main import run
 from siltstone.log.coordinator_records import decode_record
 from siltstone.log.dump import MAX_FINDINGS, DumpOptions, dump_file, identify, printable
 from siltstone.log.metadata_log import read_cluster_metadata
+from tests.support.cleaning import logs
+from tests.support.cleaning.logs import Rec
 from tests.support.golden_sets import case_names, legacy_names, read_records
 
 Line = dict[str, Any]
@@ -453,7 +455,17 @@ def test_the_state_of_transactions(stopped_broker: tuple[Path, Path], dump: Any)
         "transactionStartTimestampMs": 1795230717535,
         "transactionState": "Ongoing",
     }
-    assert decoded[0]["transactionPartitions"] is None
+    assert (decoded[0]["transactionPartitions"], decoded[0]["transactionState"]) == (None, "Empty")
+
+
+@pytest.mark.parametrize(("number", "shown"), [(0, "ABORT(0)"), (1, "COMMIT(1)"), (256, "UNKNOWN(256)")])
+def test_a_marker_without_its_epoch_is_shown_by_name_and_number(
+    tmp_path: Path, number: int, shown: str
+) -> None:
+    marker = Rec(offset=0, key=struct.pack(">hh", 0, number), value=b"")
+    partition = logs.write_log(tmp_path, {0: [logs.batch([marker], control=True)]})
+    (row,) = (row for row in rows_of(partition / f"{BASE}.log") if row["type"] == "record")
+    assert (row["controlType"], "coordinatorEpoch" in row) == (shown, False)
 
 
 def text(content: str) -> bytes:

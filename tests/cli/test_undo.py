@@ -99,6 +99,16 @@ def test_the_later_run_in_the_way_is_named_and_the_newest_can_be_undone_first(
     assert [len(names) for names in undo(folder).values()] > [0]
 
 
+def test_a_log_that_was_appended_to_names_no_run_as_a_later_one(staged: Staged, tmp_path: Path) -> None:
+    """Not even the run itself, which is of the same log."""
+    folder = kept(staged, tmp_path)
+    active = max(staged.partition.glob("*.log"))
+    active.write_bytes(active.read_bytes() * 2)
+    with raises_error(DirectoryRefusedError, about="appended to", advice="cannot be undone") as raised:
+        undo(folder)
+    assert "run is" not in str(raised.value) and "a later run" not in str(raised.value)
+
+
 def test_a_later_run_that_kept_nothing_is_known_from_the_history(golden: Path, tmp_path: Path) -> None:
     _, folder, _ = again(golden, tmp_path, keep=False)
     with raises_error(DirectoryRefusedError, about="cleaned again at 2", advice="cannot be undone"):

@@ -201,6 +201,10 @@ def test_a_range_that_fails_fails_its_group(work: LogWork) -> None:
     assert found.failure == failed.failure and found.staged == {}
 
 
+def test_tasks_are_numbered_from_0_over_all_waves(work: LogWork) -> None:
+    assert sorted(part.task for part in work.ranges) == list(range(len(work.ranges)))
+
+
 def tasks_of(ranges: list[GroupRange]) -> list[tuple[int, int]]:
     return [(part.group, part.task) for part in ranges]
 

@@ -19,6 +19,7 @@ from siltstone.compaction import explain as explaining
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.explain import MASKED_KEY, WOULD_CLEAN, key_text
 from siltstone.compaction.inplace.planning import POLICY_UNKNOWN
+from siltstone.compaction.statistics import Bins, LogStatistics
 from tests.support.cleaning import logs
 from tests.support.command_line import tree
 from tests.support.explaining import explain_all, explain_one, explain_request, records_by_key
@@ -109,6 +110,11 @@ def test_bytes_become_reclaimable_when_the_next_record_of_the_key_is_written(sta
         if later.timestamp <= middle.at_ms
     )
     assert middle.reclaimable_bytes == superseded > 0
+
+
+def test_a_moment_is_the_last_millisecond_of_its_bin() -> None:
+    found = explaining.moments(Bins(start_ms=100, width_ms=20, bin_count=3), LogStatistics(written={1: 7}))
+    assert [(moment.at_ms, moment.written_bytes) for moment in found] == [(119, 0), (139, 7), (159, 7)]
 
 
 @pytest.mark.parametrize(("buckets", "held_bytes"), [(1, 1 << 30), (7, 1 << 30), (7, 2000), (5, 1)])
@@ -229,6 +235,8 @@ def test_an_entry_for_the_high_watermark_bounds_whatever_is_said_of_logs_without
 def test_a_log_without_a_policy_is_skipped(staged: Staged) -> None:
     log = explain_one(staged, config=(), topics=())
     assert (log.status, log.reason, log.is_explained) == ("skipped", POLICY_UNKNOWN, False)
+    document = log.to_json()
+    assert not any(document[name] for name in ("bytes_after", "records_after", "removed_bytes", "kept_bytes"))
 
 
 @pytest.mark.parametrize("name", ["compact_then_delete_ms2", "basic"])

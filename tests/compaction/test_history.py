@@ -121,6 +121,16 @@ def test_the_file_is_bounded_and_the_newest_stay(tmp_path: Path, monkeypatch: py
     assert (tmp_path / CLEANINGS_FILE).stat().st_size <= 8000
 
 
+def test_of_a_file_that_is_too_long_the_newest_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "HISTORY_BYTES_MAX", 1000)
+    lines = [json.dumps(cleaning(number).to_json()) + "\n" for number in range(30)]
+    (tmp_path / CLEANINGS_FILE).write_text("".join(lines))
+    found = [each.began_ms for each in read_cleanings(tmp_path)]
+    assert found == list(range(1030 - len(found), 1030)) and 0 < len(found) < 10
+
+
 def test_a_failure_that_repeats_itself_is_written_once(tmp_path: Path) -> None:
     written = History()
     for number in range(5):

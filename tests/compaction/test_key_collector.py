@@ -83,6 +83,16 @@ def test_shards_hold_what_was_put_until_one_is_full(
         assert rows_of(entries[bounds[p] : bounds[p + 1]]) == wanted
 
 
+@pytest.mark.parametrize("words", [2, 3, 4])
+def test_nothing_is_written_beyond_the_last_row(words: int) -> None:
+    guard = np.uint64(7)
+    memory = np.full(5 * words + 1, guard, np.uint64)
+    entries, new = memory[:-1].reshape(5, words), np.arange(5 * words, dtype=np.uint64).reshape(5, words)
+    arrays = (entries, np.zeros(1, np.int64), new_hash_table(5), NOT_COUNTED)
+    assert put_into_shards(new, 0, 5, False, *arrays) == 5
+    assert np.array_equal(entries, new) and memory[-1] == guard
+
+
 def columns_of(records: list[Rec]) -> RecordColumns:
     return decode_records(*scanned(logs.batch(records)))
 

@@ -49,8 +49,8 @@ def test_each_record_is_read() -> None:
 
 
 def test_a_partitions_replicas_are_read() -> None:
-    described = decode_metadata(frames.partition(5, 7, [3, 1, 2], [1], -1))
-    assert described == PartitionRecord(5, frames.topic_id(7), Replicas((3, 1, 2), (1,), -1))
+    described = decode_metadata(frames.partition(5, 7, [3, -1, 2], [1], -1))
+    assert described == PartitionRecord(5, frames.topic_id(7), Replicas((3, -1, 2), (1,), -1))
     leader = (-1).to_bytes(4, "big", signed=True)
     change = frames.partition_change(5, 7, {0: frames.int32s([]), 1: leader, 6: b"not known"})
     assert decode_metadata(change) == PartitionChangeRecord(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
+from crc32c import crc32c
 
 from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.layout import Words
@@ -91,6 +93,19 @@ def test_a_flipped_byte_is_noticed(tmp_path: Path, position: int) -> None:
     data[position] ^= 0x10
     path.write_bytes(data)
     with raises_error(CorruptFileError, path=path):
+        everything(path)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_bounds_that_do_not_ascend_from_0_are_refused_though_their_checksum_matches(
+    tmp_path: Path, number: int
+) -> None:
+    path, _ = written(tmp_path)
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<Q", data, 32 + 8 * number, [1, 4000][number])
+    struct.pack_into("<I", data, HEADER - 8, crc32c(bytes(data[: HEADER - 8])))
+    path.write_bytes(data)
+    with raises_error(CorruptFileError, path=path, position=32, about="ascend"):
         everything(path)
 
 
