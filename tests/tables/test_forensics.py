@@ -101,6 +101,22 @@ def test_a_batch_with_a_bad_checksum_is_one_row_and_the_others_are_read(tmp_path
     assert bad == [(RECORDS * number, "checksum does not match") for number in (0, 3, 4, 7)]
 
 
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_of_logs_without_bad_batches_quarantine_has_the_same_records(
+    golden: Path, tmp_path: Path, isolation: str
+) -> None:
+    """Those of aborted transactions too, which quarantine finds in another way: by the indexes alone."""
+    seen = 0
+    for name in (name for name in case_names(golden) if name.startswith("txn")):
+        shutil.copytree(golden / name / "before", tmp_path / name / "topic-0")
+        plain = table_of(tmp_path / name, isolation=isolation).to_pylist()
+        found = table_of(tmp_path / name, isolation=isolation, badBatches="quarantine").to_pylist()
+        assert [row.pop("badBatch") for row in found] == [None] * len(plain)
+        assert found == plain
+        seen += len(plain)
+    assert seen > 200
+
+
 def test_without_quarantine_a_bad_checksum_fails_the_query(tmp_path: Path) -> None:
     batches = sound()
     batches[3] = batches[3][:-1] + bytes([batches[3][-1] ^ 1])
