@@ -464,7 +464,8 @@ def test_a_marker_without_its_epoch_is_shown_by_name_and_number(
 ) -> None:
     marker = Rec(offset=0, key=struct.pack(">hh", 0, number), value=b"")
     partition = logs.write_log(tmp_path, {0: [logs.batch([marker], control=True)]})
-    (row,) = (row for row in rows_of(partition / f"{BASE}.log") if row["type"] == "record")
+    rows = rows_of(partition / f"{BASE}.log", print_data_log=True)
+    (row,) = (row for row in rows if row["type"] == "record")
     assert (row["controlType"], "coordinatorEpoch" in row) == (shown, False)
 
 

@@ -186,6 +186,17 @@ def test_a_partition_directory_locks_its_log_directory(root: Path) -> None:
         assert not can_lock(root / ".lock")
 
 
+@pytest.mark.parametrize("names", [("topic-0", ""), ("", "topic-0"), ("topic-0", "other-2", "topic-0")])
+def test_paths_of_one_directory_are_one_directory(root: Path, names: tuple[str, ...]) -> None:
+    (root / "other-2").mkdir(exist_ok=True)
+    (root / "other-2" / f"{0:020}.log").touch()
+    (directory,) = open_directories([root / name for name in names])
+    with directory:
+        assert directory.is_partition_subset == ("" not in names)
+        found = {str(topic_partition) for topic_partition in directory.partitions}
+        assert found >= {"topic-0", "other-2"} and not can_lock(root / ".lock")
+
+
 def test_a_path_without_partitions_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()

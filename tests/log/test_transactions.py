@@ -247,7 +247,7 @@ def test_entries_that_cannot_be_of_one_log() -> None:
     ):
         AbortedTransactions.from_entries(rows((7, 2, 6), (7, 6, 9)), "log")
     with raises_error(CorruptFileError, about="offset 6", advice=REPAIR):
-        AbortedTransactions.from_entries(rows((7, 2, 6), (8, 3, 6)))
+        AbortedTransactions.from_entries(rows((9, 0, 1), (7, 2, 6), (8, 3, 6)))
     AbortedTransactions.from_entries(rows((7, 2, 6), (8, 3, 7), (7, 7, 9)))
 
 

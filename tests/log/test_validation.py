@@ -245,6 +245,25 @@ def test_what_is_behind_and_is_no_start_of_a_batch() -> None:
     )
 
 
+@pytest.mark.parametrize("codec", [0, 4])
+def test_a_batch_may_have_exactly_max_message_bytes(codec: int) -> None:
+    data = sent(2, codec=codec)
+    assert append(data.copy(), max_message_bytes=len(data)).record_count == 2
+    assert_refused(
+        data, MessageTooLargeError, f"max.message.bytes={len(data) - 1}", max_message_bytes=len(data) - 1
+    )
+    several = array(2 * data.tobytes())
+    assert append(several, origin=Origin.COORDINATOR, max_message_bytes=len(data)).record_count == 4
+
+
+def test_of_a_batch_with_a_wrong_count_the_size_is_refused_first() -> None:
+    data = edited(sent(1), 57, -1, 4)
+    assert_refused(data.copy(), InvalidRecordError, ScanEnd.BAD_COUNT, max_message_bytes=len(data))
+    assert_refused(
+        data, MessageTooLargeError, f"max.message.bytes={len(data) - 1}", max_message_bytes=len(data) - 1
+    )
+
+
 def test_a_second_whole_batch_is_refused_whatever_it_is() -> None:
     short_v2 = bytes(8) + b"\0\0\0\x0e" + b"\0\0\0\0\2" + bytes(9)
     for tail in (sent(1).tobytes(), edited(sent(1), 57, -1, 4).tobytes(), short_v2):

@@ -185,6 +185,11 @@ def test_dump_shows_the_remote_files_under_their_own_names(
     assert run(["dump", str(log.directory), "--remote", str(storage)]) == 0
     printed = capfd.readouterr()
     assert printed.out.count("Dumping") > len(log.bases) * 3
+    _, second, *_ = sorted(path.stem for path in (whole / f"{TOPIC}-0").glob("*.log"))
+    snapshot = log.partition / f"{second}.snapshot"
+    assert not snapshot.exists() and run(["dump", str(snapshot), "--remote", str(storage)]) == 0
+    assert run(["dump", str(log.partition / f"{0:020d}.txnindex"), "--remote", str(storage)]) == 1
+    capfd.readouterr()
     assert "joined" not in printed.out + printed.err
 
 
@@ -310,6 +315,10 @@ def test_a_batch_that_two_copies_cut_apart_is_an_error(
             logs.send_many(TOPIC, [st.NewRecord(value=b"%d" % number * 50) for _ in range(20)])
     its = parts(tmp_path / "many", layout=layout)
     its.log.copy_batches(its.batches[:5], segment_id(100), {0: 0})
+    its.log.copy_batches(its.batches[3:], segment_id(102), {0: 0})
+    assert records_of(its.log.directory, its.storage) == records_of(tmp_path / "many"), "cut between batches"
+    for path in its.storage.rglob(f"*{segment_id(102)}*"):
+        path.unlink()
     its.log.copy_batches([at_offset(its.batches[4], 93), *its.batches[6:]], segment_id(101), {0: 0})
     with pytest.raises(SiltstoneError, match="another copy of the log is read from 100 on") as caught:
         records_of(its.log.directory, its.storage)
@@ -413,6 +422,7 @@ def test_a_manifest_of_another_segment_is_refused(tiered: Made) -> None:
     with pytest.raises(SiltstoneError, match="the manifest is that of another segment") as caught:
         records_of(log.directory, storage)
     assert caught.value.path == str(first)
+    assert f"{TOPIC}-0 (" in str(caught.value)
     assert f"segment {first.name[:20]}-{second.name[21:43]}" in str(caught.value)
 
 

@@ -72,8 +72,9 @@ def test_each_truncation_is_an_error_or_says_nothing_else(value: bytes) -> None:
 def test_unknown_frames_and_states_are_errors(value: bytes) -> None:
     states: RemoteStates = {}
     apply_remote_record(states, STARTED)
-    with pytest.raises(UndecodableMessageError):
+    with pytest.raises(UndecodableMessageError) as raised:
         apply_remote_record(states, value)
+    assert (raised.value.position == 0) == (value[:1] == b"\2"), "a frame's version is its first byte"
 
 
 def test_other_records_change_nothing() -> None:
