@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from siltstone.base import files
-from tests.support.objects.store import bucket_of, s3_server
+from tests.support.objects.store import bucket_of, one_certificate, s3_server
 
 _numbers = itertools.count()
 
@@ -21,15 +21,19 @@ def s3_url() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return one_certificate(tmp_path_factory.mktemp("certificates"))
+
+
 @pytest.fixture
-def bucket(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def bucket(s3_url: str, certificates: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The name of a new bucket, which the environment's credentials open."""
     name = f"bucket{next(_numbers)}"
     httpx.put(f"{s3_url}/{name}", verify=False).raise_for_status()  # else it reads all certificates
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
+    for variable, value in {"AWS_ENDPOINT_URL": s3_url, **keys, **certificates}.items():
+        monkeypatch.setenv(variable, value)
     files.forget_options()  # and what was opened with another environment
     yield name
     files.forget_options()

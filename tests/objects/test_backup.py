@@ -29,6 +29,7 @@ from siltstone.commands import backup as backups
 from siltstone.commands.backup import BackupRequest, BackupResult, backup, restore
 from tests.support.thoroughness import few
 
+RECORDS, KEYS = 400, 97
 DAY_MS = 86_400_000
 NOW_MS = 1_900_000_000_000
 
@@ -38,9 +39,9 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What ``logs`` is a copy of."""
     path = tmp_path_factory.mktemp("original") / "logs"
     with st.open(path, mode="a") as opened:
-        opened.topics.create("users", 2, {"cleanup.policy": "compact", "segment.bytes": "20000"})
-        for number in range(1_000):
-            opened.send("users", b"value %d" % number, key=b"%d" % (number % 97))
+        opened.topics.create("users", 2, {"cleanup.policy": "compact", "segment.bytes": "9000"})
+        for number in range(RECORDS):
+            opened.send("users", b"value %d" % number, key=b"%d" % (number % KEYS))
     (path / "a folder without files").mkdir()
     return path
 
@@ -96,7 +97,7 @@ def test_what_is_restored_is_byte_for_byte_what_was_backed_up(
     assert contents(tmp_path / "restored") == before
     assert not done.needs_recovery
     with st.open(tmp_path / "restored") as opened:
-        assert sum(1 for _ in opened["users"]) == 1_000
+        assert sum(1 for _ in opened["users"]) == RECORDS
 
 
 def test_the_next_backup_puts_only_what_is_new(
@@ -273,7 +274,7 @@ def test_a_partition_that_a_cleaning_changes_meanwhile_is_copied_again(
     assert cleanings == 2
     restore(target, tmp_path / "restored")
     with st.open(tmp_path / "restored", mode="a") as opened:
-        assert len({record.key for record in opened["users"]}) == 97
+        assert len({record.key for record in opened["users"]}) == KEYS
 
 
 def test_a_partition_that_never_rests_is_an_error(

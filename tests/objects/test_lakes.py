@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from siltstone.tables.lakes import table as lakes
 from siltstone.tables.lakes.table import read_footer
 from tests.support.objects.faulty import BUSY, DENIED, LOST, OrderedProxy, faulty_proxy, ordered_proxy
 from tests.support.objects.store import upload
-from tests.support.thoroughness import THOROUGH
+from tests.support.thoroughness import THOROUGH, few
 
 COMMIT = {"delta": "_delta_log", "iceberg": "metadata.json"}
 RECORDS = 40
@@ -27,6 +28,12 @@ RECORDS = 40
 @pytest.fixture(params=COMMIT)
 def form(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+# In every run: each view and each form once; each two values of a loss; each library's own commit.
+VIEWS = few(product(COMMIT, ("latest", "log")), 0, 3)
+LOSSES = few(product(COMMIT, (LOST, BUSY), (False, True)), 0, 3, 5, 6)
+REFUSALS = few(product(COMMIT, ("/data/", "commit")), 0, 1, 3)
 
 
 @pytest.fixture
@@ -81,7 +88,7 @@ def expected(logs: Path, view: str = "latest") -> list[bytes]:
         )
 
 
-@pytest.mark.parametrize("view", ["latest", "log"])
+@pytest.mark.parametrize(("form", "view"), VIEWS)
 def test_what_is_new_is_merged_or_appended(
     view: str, form: str, logs: Path, bucket: str, s3_url: str
 ) -> None:
@@ -95,8 +102,7 @@ def test_what_is_new_is_merged_or_appended(
         st.export(logs, target, form, "users", view="log" if view == "latest" else "latest")
 
 
-@pytest.mark.parametrize("exists", [False, True])
-@pytest.mark.parametrize("fault", [LOST, BUSY])
+@pytest.mark.parametrize(("form", "fault", "exists"), LOSSES)
 def test_a_commit_whose_answer_gets_lost_is_done_once(
     fault: str, exists: bool, form: str, logs: Path, bucket: str, s3_url: str, proxy: OrderedProxy
 ) -> None:
@@ -111,7 +117,7 @@ def test_a_commit_whose_answer_gets_lost_is_done_once(
     assert values(target, form, s3_url, made.version) == expected(logs)
 
 
-@pytest.mark.parametrize("words", ["/data/", "commit"])
+@pytest.mark.parametrize(("form", "words"), REFUSALS)
 def test_an_export_that_is_refused_leaves_the_old_version(
     words: str, form: str, logs: Path, bucket: str, s3_url: str, proxy: OrderedProxy
 ) -> None:

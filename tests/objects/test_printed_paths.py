@@ -72,8 +72,8 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log directory with what a cleaning passes over, and a damaged index."""
     path = tmp_path_factory.mktemp("broker") / "logs"
     with st.open(path, mode="a") as opened:
-        opened.topics.create("users", 1, {"cleanup.policy": "compact", "segment.bytes": "20000"})
-        for number in range(600):
+        opened.topics.create("users", 1, {"cleanup.policy": "compact", "segment.bytes": "7000"})
+        for number in range(210):
             opened.send("users", b"value %d" % number, key=b"%d" % (number % 41))
     (path / "no-partition").mkdir()
     (path / "no-partition" / "file").write_bytes(b"x")

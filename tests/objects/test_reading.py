@@ -42,7 +42,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with st.open(path, mode="a") as logs:
         logs.topics.create("users", 2, {"cleanup.policy": "compact", "segment.bytes": "20000"})
         logs.topics.create("events", 1, {})
-        for number in range(3_000):
+        for number in range(900):
             logs.send("users", b"value %d" % number, key=b"%d" % (number % 97))
         logs.send("events", b"event")
     return path

@@ -11,10 +11,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import certifi
 from obstore.store import S3Store
 
 BUCKET = "backup"
 START_S = 60.0
+
+
+def one_certificate(folder: Path) -> dict[str, str]:
+    """Variables of the environment with which clients load one certificate, not all of the machine's.
+
+    Each new client loads them anew, also for a server without TLS: 8 ms, more than a request takes.
+    """
+    path, end = folder / "certificate.pem", "-----END CERTIFICATE-----\n"
+    path.write_text(Path(certifi.where()).read_text(encoding="utf-8").partition(end)[0] + end)
+    return {"SSL_CERT_FILE": str(path), "SSL_CERT_DIR": str(folder / "none")}
 
 
 @contextlib.contextmanager
@@ -23,7 +34,7 @@ def s3_server() -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-m", "tests.support.objects.moto_s3", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         end = time.monotonic() + START_S
@@ -34,6 +45,7 @@ def s3_server() -> Iterator[str]:
             except OSError:
                 assert process.poll() is None, "moto's server ended; pip install 'moto[server]'"
                 assert time.monotonic() < end, "moto's server does not answer"
+                time.sleep(0.02)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.kill()
