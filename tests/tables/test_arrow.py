@@ -26,7 +26,7 @@ from tests.support.errors import raises_error
 from tests.support.golden_sets import case_names, legacy_names, read_records
 from tests.support.log.views import FixedLog, entries_of, random_segments, view_of, write_segments
 from tests.support.records import twin
-from tests.support.thoroughness import examples, few
+from tests.support.thoroughness import examples, few, share
 
 UNCOMMITTED = "read_uncommitted"
 
@@ -78,10 +78,11 @@ def test_the_schema_is_that_of_sparks_kafka_source() -> None:
     assert schema().names == list(COLUMNS[:-1])
 
 
-@pytest.mark.parametrize("batch_bytes", few([(1,), (700,), (1 << 23,)], 1))
+@pytest.mark.random
+@pytest.mark.parametrize("batch_bytes", few([(1,), (700,), (3_000,), (1 << 23,)], 2))
 def test_golden_logs_have_the_records_of_the_plain_decoder(golden: Path, batch_bytes: int) -> None:
     kinds = set()
-    for name in [*legacy_names(golden), *case_names(golden)[::5]]:
+    for name in [*legacy_names(golden), *share(case_names(golden), 9)]:
         log = FixedLog(view_of(golden / name / "before"))
         batches = to_batches(log, include_headers=True, isolation=UNCOMMITTED, batch_bytes=batch_bytes)
         table = pa.Table.from_batches(batches, schema(include_headers=True))
