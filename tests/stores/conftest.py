@@ -13,6 +13,7 @@ import pytest
 from siltstone.base import files
 from tests.support.golden_sets import unpack_broker
 from tests.support.objects.servers import SERVERS, Server
+from tests.support.objects.store import one_certificate
 
 _numbers = itertools.count()
 
@@ -29,9 +30,16 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return one_certificate(tmp_path_factory.mktemp("certificates"))
+
+
 @pytest.fixture
-def bucket(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def bucket(server: Server, certificates: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The name of a new bucket, which the environment's credentials open."""
+    for variable, value in certificates.items():
+        monkeypatch.setenv(variable, value)
     yield from opened_bucket(server, monkeypatch)
 
 
