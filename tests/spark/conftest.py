@@ -1,13 +1,29 @@
 """One Spark session for all tests here: starting one takes many seconds."""
 
+import shlex
+import sys
+import sysconfig
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from siltstone.spark.session import start_session
+from siltstone.spark.settings import PYTHON_SETTING
 from tests.support.thoroughness import THOROUGH
+
+
+def python_with_byte_code(folder: Path) -> str:
+    """A Python that imports PySpark as it is installed. Spark's own path begins with an archive of it, which
+    has no byte code: each process that plans a query would compile it, for half of its time."""
+    script, path = folder / "python", shlex.quote(sysconfig.get_path("purelib"))
+    script.write_text(
+        f'#!/bin/sh\nexport PYTHONPATH={path}:"$PYTHONPATH"\nexec {shlex.quote(sys.executable)} "$@"\n'
+    )
+    script.chmod(0o755)
+    return str(script)
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +35,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     if not THOROUGH:  # Spark would compile a class for each query, which takes a fifth of the time
         settings["spark.sql.codegen.wholeStage"] = "false"
         settings["spark.sql.codegen.factoryMode"] = "NO_CODEGEN"
+        settings[PYTHON_SETTING] = python_with_byte_code(tmp_path_factory.mktemp("python"))
     session = start_session("local[2]", settings=settings)
     yield session
     session.stop()
