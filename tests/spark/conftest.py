@@ -1,10 +1,6 @@
 """One Spark session for all tests here: starting one takes many seconds."""
 
-import shlex
-import sys
-import sysconfig
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,18 +8,8 @@ from pyspark.sql import SparkSession
 
 from siltstone.spark.session import start_session
 from siltstone.spark.settings import PYTHON_SETTING
+from tests.support.spark.python import python_with_byte_code
 from tests.support.thoroughness import THOROUGH
-
-
-def python_with_byte_code(folder: Path) -> str:
-    """A Python that imports PySpark as it is installed. Spark's own path begins with an archive of it, which
-    has no byte code: each process that plans a query would compile it, for half of its time."""
-    script, path = folder / "python", shlex.quote(sysconfig.get_path("purelib"))
-    script.write_text(
-        f'#!/bin/sh\nexport PYTHONPATH={path}:"$PYTHONPATH"\nexec {shlex.quote(sys.executable)} "$@"\n'
-    )
-    script.chmod(0o755)
-    return str(script)
 
 
 @pytest.fixture(scope="session")
