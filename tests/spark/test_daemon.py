@@ -5,6 +5,7 @@ import os
 import struct
 import subprocess
 import sys
+import threading
 import zipfile
 import zipimport
 from pathlib import Path
@@ -39,6 +40,7 @@ def module_that_serves(process: subprocess.Popen[bytes]) -> str:
     return words[words.index(b"-m") + 1].decode()
 
 
+@pytest.mark.long  # the daemon of the tests' session does, too: test_workers_have_it_all
 def test_it_serves() -> None:
     assert module_that_serves(start(daemon.WORKER)) == "siltstone.spark.daemon"
 
@@ -53,7 +55,26 @@ def test_planners_are_forked_from_a_process_that_has_imported_nothing() -> None:
     assert "pyarrow" not in libraries
 
 
-@pytest.mark.parametrize("hindrance", [STARTS_A_THREAD, pytest.param(NO_PLACE, marks=pytest.mark.long)])
+def test_a_process_with_another_thread_becomes_pysparks_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    executed: list[list[str]] = []
+    ended = threading.Event()
+    other = threading.Thread(target=ended.wait)
+    monkeypatch.setattr(daemon, "_END_CHECK_SECONDS", 0)
+    monkeypatch.setattr(sys, "argv", ["daemon", daemon.WORKER])
+    monkeypatch.setattr(os, "execv", lambda path, words: executed.append([path, *words]))
+    monkeypatch.setattr(daemon, "serve", lambda: executed.append(["serves"]))
+    assert daemon.import_all()
+    other.start()
+    try:
+        daemon.main()
+    finally:
+        ended.set()
+        other.join()
+    assert executed == [[sys.executable, sys.executable, "-m", "pyspark.daemon", daemon.WORKER]]
+
+
+@pytest.mark.long  # the process of its own of the test above
+@pytest.mark.parametrize("hindrance", [STARTS_A_THREAD, NO_PLACE])
 def test_pysparks_own_takes_its_place(tmp_path: Path, hindrance: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(hindrance + "\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])

@@ -131,8 +131,8 @@ def test_the_fork_ends_with_its_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "lost",
-    ["before", *(pytest.param(how, marks=pytest.mark.long) for how in ("never there", "other worker"))],
+    "lost",  # a socket that nobody listens at, and one that is not there, are the same OSError
+    ["never there", *(pytest.param(how, marks=pytest.mark.long) for how in ("before", "other worker"))],
 )
 def test_javas_process_takes_its_place(tmp_path: Path, lost: str) -> None:
     command = Command(tmp_path, INSTALL if lost != "never there" else "")

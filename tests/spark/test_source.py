@@ -17,7 +17,7 @@ from siltstone.tables.arrow import to_arrow
 from tests.support.cleaning.logs import Rec, batch
 from tests.support.errors import raises_error
 from tests.support.tables.tables import log_directory
-from tests.support.thoroughness import share
+from tests.support.thoroughness import few, share
 
 pytestmark = pytest.mark.spark
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -127,6 +127,22 @@ def test_a_catalogs_table_keeps_the_options_it_was_made_with(session: SparkSessi
         session.sql("DROP TABLE last_users")
 
 
+def test_filters_are_right_where_spark_keeps_them(session: SparkSession, root: Path) -> None:
+    """Nothing of ours sees them."""
+    late = load(session, root).where("timestamp >= timestamp_millis(1700000000297L) and partition < 1")
+    assert places(late) == [(0, 297), (0, 298), (0, 299)]
+
+
+@pytest.mark.usefixtures("pushing")
+def test_filters_are_right_where_they_are_pushed(session: SparkSession, root: Path) -> None:
+    _filtered(session, root)
+
+
+@pytest.mark.long
+def test_all_filters_are_right_where_spark_keeps_them(session: SparkSession, root: Path) -> None:
+    _filtered(session, root)
+
+
 def _filtered(session: SparkSession, root: Path) -> None:
     frame = load(session, root)
     assert places(frame.where("partition = 1 and offset between 98 and 101")) == [
@@ -144,15 +160,6 @@ def _filtered(session: SparkSession, root: Path) -> None:
     assert places(load(session, root, view="latest").where("offset < 298 and partition = 0"))[-1] == (0, 297)
 
 
-def test_filters_are_right_where_spark_keeps_them(session: SparkSession, root: Path) -> None:
-    _filtered(session, root)
-
-
-@pytest.mark.usefixtures("pushing")
-def test_filters_are_right_where_they_are_pushed(session: SparkSession, root: Path) -> None:
-    _filtered(session, root)
-
-
 @pytest.mark.usefixtures("pushing")
 def test_pushed_filters_read_less(session: SparkSession, root: Path) -> None:
     frame = load(session, root, minPartitions="6").where("partition = 1 and offset >= 200")
@@ -168,14 +175,25 @@ def test_pushed_filters_read_less(session: SparkSession, root: Path) -> None:
         damaged.write_bytes(raw)
 
 
-def test_what_is_wrong_is_said_in_our_words(session: SparkSession, root: Path) -> None:
-    for options, match in (
-        ({"startingOfsets": "earliest"}, "did you mean 'startingOffsets'"),
-        ({"columns": "keys"}, "there are key, value"),
-        ({"subscribe": "nobody"}, "nobody: no such topic"),
-    ):
-        with pytest.raises(AnalysisException, match=match):
-            load(session, root, **options).collect()
+@pytest.mark.parametrize(
+    ("options", "match"),
+    few(  # the first two are refused where an unknown option is, which the next test has
+        [
+            ({"startingOfsets": "earliest"}, "did you mean 'startingOffsets'"),
+            ({"columns": "keys"}, "there are key, value"),
+            ({"subscribe": "nobody"}, "nobody: no such topic"),
+        ],
+        2,
+    ),
+)
+def test_what_is_wrong_is_said_in_our_words(
+    session: SparkSession, root: Path, options: dict[str, str], match: str
+) -> None:
+    with pytest.raises(AnalysisException, match=match):
+        load(session, root, **options).collect()
+
+
+def test_a_schema_of_the_programs_own_is_refused_in_our_words(session: SparkSession, root: Path) -> None:
     with pytest.raises(PySparkException, match="the option 'columns'"):
         session.read.format("siltstone").schema("key string").load(str(root)).collect()
 
