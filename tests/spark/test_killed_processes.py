@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from tests.support.golden_sets import REPOSITORY
 from tests.support.operator.staged import Staged, last_values, logs_in, no_leftovers, stage
 from tests.support.spark.killed_processes import SET
+from tests.support.spark.python import python_with_byte_code
 
 pytestmark = pytest.mark.spark
 
@@ -19,7 +21,10 @@ pytestmark = pytest.mark.spark
 @pytest.mark.timeout(240)
 def test_the_log_stays_whole_and_the_next_run_cleans_it(golden: Path, tmp_path: Path) -> None:
     script = [sys.executable, "-m", "tests.support.spark.killed_processes", str(golden), str(tmp_path)]
-    done = subprocess.run(script, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=200)
+    environment = {**os.environ, "PYSPARK_PYTHON": python_with_byte_code(tmp_path)}
+    done = subprocess.run(
+        script, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=200
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     said = json.loads(done.stdout)
     whole = stage(golden, SET, tmp_path / "whole")
