@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -109,8 +110,12 @@ def until(browser: webdriver.Chrome, holds: Callable[[], bool]) -> None:
 
 
 def text_of(browser: webdriver.Chrome) -> str:
-    """The text of the page without its frame."""
-    return browser.find_element(By.TAG_NAME, "main").text
+    """The text of the page without its frame, as the browser shows it. (Selenium's own ``text`` asks for the
+    style of each element, which takes a quarter of a second on a page with a large table.)"""
+    text = browser.execute_script("return document.querySelector('main')?.innerText")
+    if text is None:
+        raise NoSuchElementException("the page has no contents yet")
+    return re.sub(r"[ \t\xa0]+", " ", text)
 
 
 class Visitor:
@@ -132,7 +137,7 @@ class Visitor:
 
     def follow(self, text: str) -> None:
         """Click the link with this text."""
-        self._click_found(lambda: self.browser.find_element(By.LINK_TEXT, text))
+        self._click_found(lambda: self.find(f"//a[normalize-space()='{text}']"))
 
     def press(self, text: str) -> None:
         """Click the button with this text."""
