@@ -2,26 +2,63 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from siltstone.commands.served import Served, ServeOptions
+from siltstone.web import openapi
 from siltstone.web.guards import Rules
+from siltstone.web.rest.bodies import JsonObject
 from siltstone.web.running import rules_of
 from siltstone.web.site import build_site
 
 BASE = "http://localhost:8082"
 
 
+class _Loop:
+    """The event loop that answers requests: a server has one, a TestClient starts one for each request."""
+
+    portal: BlockingPortal | None = None
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _one_loop() -> Iterator[None]:
+    with start_blocking_portal() as _Loop.portal:
+        yield
+    _Loop.portal = None
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _one_document() -> Iterator[None]:
+    """``/openapi.json`` is made once of the same routes, and not for each site: it takes 0.3 s."""
+    made: dict[tuple[int, ...], JsonObject] = {}
+    describe = openapi._described
+
+    def described(app: FastAPI) -> JsonObject:
+        routes = tuple(map(id, app.routes))
+        if routes not in made:
+            made[routes] = describe(app)
+        return copy.deepcopy(made[routes])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openapi, "_described", described)
+        yield
+
+
 def client_of(served: Served, rules: Rules | None = None, **options: object) -> TestClient:
     """A client of the site over ``served``, from this machine unless ``client`` says otherwise."""
     rules = rules or rules_of(served.config, [], is_look=served.is_look)
     options = {"base_url": BASE, "client": ("127.0.0.1", 50000), "raise_server_exceptions": False, **options}
-    return TestClient(build_site(served, rules), **options)  # type: ignore[arg-type]
+    client = TestClient(build_site(served, rules), **options)  # type: ignore[arg-type]
+    client.portal = _Loop.portal
+    return client
 
 
 @pytest.fixture

@@ -262,7 +262,7 @@ class Table:
             for asked in (None, _request_of(route)):
                 answer = self.send(route, asked, **headers)
                 assert answer.status_code == status, (route, answer.text)
-                assert self.looks() == before, route
+            assert self.looks() == before, route
         assert self.digest() == bytes_before
         assert len(self.served.jobs.all()) == jobs
 
@@ -324,7 +324,8 @@ def test_a_request_without_a_login_changes_nothing(with_users: Table) -> None:
     assert with_users.client.get("/metrics").status_code == 401
 
 
-@pytest.mark.parametrize("role", [Role.VIEWER, Role.READER, Role.EDITOR])
+# The role between differs from them in no route's refusal; test_openapi asks each route as a reader, too.
+@pytest.mark.parametrize("role", few([(role,) for role in (Role.VIEWER, Role.READER, Role.EDITOR)], 0, 2))
 def test_a_lower_role_than_a_routes_changes_nothing(with_users: Table, role: Role) -> None:
     header = {"Authorization": f"Bearer {_TOKENS[role]}"}
     assert with_users.client.get("/metrics", headers=header).status_code == 200
