@@ -44,7 +44,7 @@ PAGES = {
     "uncleanable": "/ui/cleaner/uncleanable",
     "savings": "/ui/cleaner/savings",
     "broker": "/ui/broker",
-    "broker-setting": "/ui/broker?name=log.cleaner.threads",
+    "broker-setting": "/ui/broker?name=log.cleaner.threads&contains=log.cleaner",
     "clients": "/ui/clients",
     "requests": "/ui/clients/requests",
     "directories": "/ui/directories",
