@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from siltstone.cli.main import run
-from tests.support.command_line import Command, in_this_process
+from tests.support.command_line import Command, in_this_process, parse_quickly
+
+
+@pytest.fixture(autouse=True)
+def quick_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the tests that call ``run`` themselves, too."""
+    parse_quickly(monkeypatch)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
 import json
@@ -9,9 +10,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
+import cyclopts
 import pytest
+from cyclopts.argument import ArgumentCollection
 
 from siltstone.cli.main import run
 
@@ -42,11 +46,36 @@ class Done:
 Command = Callable[..., Done]
 
 
-def in_this_process(capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Runs command lines in this process; ``stdin`` is what is piped into one."""
+_assemble = cyclopts.App.assemble_argument_collection
+_assembled: dict[tuple[object, ...], ArgumentCollection] = {}
+
+
+def _arguments_of(app: cyclopts.App, **options: Any) -> ArgumentCollection:
+    """What cyclopts has read of a command's signature, which is most of a command's time here: once, and then
+    copies of it, without values."""
+    if not isinstance(app.default_command, FunctionType):
+        return _assemble(app, **options)
+    key = (app.default_command, *sorted(options.items()))
+    if key not in _assembled:
+        _assembled[key] = _assemble(app, **options)
+    copies = {id(argument): copy.copy(argument) for argument in _assembled[key]}
+    for argument in copies.values():
+        argument.tokens = []
+        argument.children = ArgumentCollection(copies[id(child)] for child in argument.children)
+    return ArgumentCollection(copies.values())
+
+
+def parse_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read the signature of each command once for all command lines of this process."""
     # No command has loaded pydantic when its arguments are parsed. Here the tests of the web have, and
     # cyclopts would build one of its types for each argument.
     monkeypatch.setattr("cyclopts.argument._argument.parse_version", lambda _: (1,))
+    monkeypatch.setattr(cyclopts.App, "assemble_argument_collection", _arguments_of)
+
+
+def in_this_process(capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs command lines in this process; ``stdin`` is what is piped into one."""
+    parse_quickly(monkeypatch)
 
     def call(*arguments: object, stdin: bytes = b"") -> Done:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
