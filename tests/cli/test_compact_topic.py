@@ -16,7 +16,7 @@ from siltstone.runtime.compactions import lock_compaction
 from siltstone.runtime.manager import LogManager
 from tests.support.cleaning.logs import one, write_log
 from tests.support.command_line import Command, tree
-from tests.support.examples import printed, steps
+from tests.support.examples import printed, printed_here, steps
 
 EVENTS = TopicPartition("acme.shop.events", 0)
 NAME = "persistent://acme/shop/events"
@@ -320,14 +320,31 @@ def test_recover_and_delete(siltstone: Command, shop: Path) -> None:
     assert not (shop / str(EVENTS)).exists()
 
 
-def test_the_pages_example_is_what_happens(tmp_path: Path) -> None:
+def pages_example() -> list[tuple[str, str]]:
+    """The commands of the page, each with what it prints; that may end with an ellipsis."""
     page = Path(__file__).resolve().parents[2] / "docs" / "compacted.md"
     found = steps(page.read_text(encoding="utf-8"))
     assert len(found) == 6
-    for command, expected in found:
-        said = printed(command, tmp_path)
-        before, elided, _ = expected.partition(" …\n")
-        assert said.startswith(before) if elided else said == expected, command
+    return found
+
+
+def assert_said(said: str, expected: str) -> None:
+    before, elided, _ = expected.partition(" …\n")
+    assert said.startswith(before) if elided else said == expected
+
+
+def test_the_pages_example_is_what_happens(
+    siltstone: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command, expected in pages_example():
+        assert_said(printed_here(command, siltstone), expected)
+
+
+@pytest.mark.long  # the same in processes of their own
+def test_the_pages_example_is_what_happens_in_a_shell(tmp_path: Path) -> None:
+    for command, expected in pages_example():
+        assert_said(printed(command, tmp_path), expected)
 
 
 def test_spark_gets_the_master_and_the_settings(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.support.command_line import Command
 
 
 def steps(text: str) -> list[tuple[str, str]]:
@@ -17,8 +20,20 @@ def steps(text: str) -> list[tuple[str, str]]:
     return [(command, expected) for command, expected in (part.split("\n", 1) for part in parts)]
 
 
+def printed_here(command: str, run: Command) -> str:
+    """What a command prints in the current folder, run in this process; it has to end well.
+
+    A shell runs what is before ``siltstone``, which makes its input.
+    """
+    before, _, arguments = command.rpartition("siltstone ")
+    stdin = subprocess.check_output(["sh", "-c", before.rstrip("| ")]) if before else b""
+    done = run(*shlex.split(arguments), stdin=stdin)
+    assert done.status == 0, done.err
+    return done.out.decode() + done.err
+
+
 def printed(command: str, folder: Path) -> str:
-    """What a command prints in a folder; it has to end well."""
+    """What a shell prints for a command in a folder; it has to end well."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["sh", "-c", command],
