@@ -8,9 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
@@ -38,12 +39,19 @@ WAITING_FETCH = FetchRequest(
 NO_BROKER = ("--kafka-listen", "none")
 
 
+Visit = Callable[[str], None]
+Serve = Callable[..., None]
+
+
+def _command(arguments: Sequence[str]) -> list[str]:
+    command = ["serve", *arguments, "--listen", "http://127.0.0.1:0"]
+    return command if "--look" in arguments else [*command, "--kafka-listen", ANY_KAFKA_PORT]
+
+
 @contextmanager
 def _serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process and where it listens; it is ended by SIGTERM."""
-    command = [sys.executable, "-m", "siltstone", "serve", *arguments, "--listen", "http://127.0.0.1:0"]
-    if "--look" not in arguments:
-        command += ["--kafka-listen", ANY_KAFKA_PORT]
+    command = [sys.executable, "-m", "siltstone", *_command(arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -53,6 +61,39 @@ def _serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         finally:
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=60)
+
+
+# A process takes three seconds; test_a_kafkas_file_… starts one in every run.
+@pytest.fixture(params=["here", pytest.param("process", marks=pytest.mark.long)])
+def serve(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Serve:
+    """Serve with arguments until ``visit``, which is called with the URL, has returned; then the process is
+    ended, or here Ctrl-C comes."""
+
+    def in_a_process(visit: Visit, *arguments: str) -> None:
+        with _serving(*arguments) as (process, url):
+            visit(url)
+        assert process.returncode == 143
+
+    def here(visit: Visit, *arguments: str) -> None:
+        def visited() -> bool:
+            visit(capsys.readouterr().out.splitlines()[0].split()[-1])
+            raise KeyboardInterrupt
+
+        def opened(options: ServeOptions) -> Served:
+            served = Served(options)
+            served.restart_asked = SimpleNamespace(wait=visited)  # type: ignore[assignment]
+            return served
+
+        monkeypatch.setattr("siltstone.commands.served.Served", opened)
+        assert run(_command(arguments)) == 130
+
+    # What a server sets for all of its process.
+    monkeypatch.setattr("siltstone.broker.limits.raise_descriptor_limit", lambda: None)
+    for name in ("collect_less_often", "leave_out_of_collections", "collect_all_again"):
+        monkeypatch.setattr(f"siltstone.cli.serve.{name}", lambda: None)
+    return here if request.param == "here" else in_a_process
 
 
 def _get(url: str, path: str, **headers: str) -> tuple[int, str, str]:
@@ -66,9 +107,10 @@ def _get(url: str, path: str, **headers: str) -> tuple[int, str, str]:
         connection.close()
 
 
-def test_a_process_serves_and_leaves_the_directory_stopped_in_order(tmp_path: Path) -> None:
+def test_what_is_served_is_locked_and_left_stopped_in_order(tmp_path: Path, serve: Serve) -> None:
     logs = tmp_path / "logs"
-    with _serving(str(logs), "--engine", "process", "--create") as (process, url):
+
+    def visit(url: str) -> None:
         assert _get(url, "/healthz")[0] == 200
         status, kind, text = _get(url, "/metrics")
         assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
@@ -77,19 +119,21 @@ def test_a_process_serves_and_leaves_the_directory_stopped_in_order(tmp_path: Pa
         assert kind == "application/openmetrics-text; version=1.0.0; charset=utf-8"
         assert text.endswith("# EOF\n")
         assert run(["topics", str(logs), "--create", "--topic", "x"]) == 1  # locked
-    assert process.returncode == 143
+
+    serve(visit, str(logs), "--engine", "process", "--create")
     assert (logs / ".kafka_cleanshutdown").exists()
 
 
-def test_a_look_changes_no_byte(tmp_path: Path) -> None:
+def test_a_look_changes_no_byte(tmp_path: Path, serve: Serve) -> None:
+    def visit(url: str) -> None:
+        assert _get(url, "/healthz")[0] == 200
+        assert "siltstone_catalogue_age_seconds" in _get(url, "/metrics")[2]
+
     logs = tmp_path / "logs"
     with LogManager.open([logs]) as manager:
         manager.topics.create("users", 2)
         before = {path: path.stat().st_mtime_ns for path in logs.rglob("*")}
-        with _serving(str(logs), "--look") as (process, url):
-            assert _get(url, "/healthz")[0] == 200
-            assert "siltstone_catalogue_age_seconds" in _get(url, "/metrics")[2]
-        assert process.returncode == 143
+        serve(visit, str(logs), "--look")
         assert {path: path.stat().st_mtime_ns for path in logs.rglob("*")} == before
 
 
