@@ -56,9 +56,9 @@ from tests.support.golden.sets import (
     old_format_rounds,
 )
 from tests.support.log.managed import NOW
-from tests.support.thoroughness import few
+from tests.support.thoroughness import THOROUGH, few
 
-ASKED_MAX = 40
+ASKED_MAX = 40 if THOROUGH else 15
 
 
 def offsets_of(log: ReadableLog) -> list[int]:
@@ -101,6 +101,7 @@ def check_round(case: golden_sets.Case, round_: golden_sets.Round, root: Path) -
 ALONE = [(name,) for name in CLEANED if name not in RATIO_LISTED_LATER]
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("name", few(ALONE, *range(0, len(ALONE), 4)))
 def test_what_is_due_goes_and_nothing_else(golden: Path, tmp_path: Path, name: str) -> None:
     case = golden_sets.load_case(golden, name)
@@ -110,6 +111,7 @@ def test_what_is_due_goes_and_nothing_else(golden: Path, tmp_path: Path, name: s
     assert DUE in codes
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("name", TRANSACTIONS)
 def test_what_is_due_goes_with_transactions(cleaned: Path, tmp_path: Path, name: str) -> None:
     case = golden_sets.load_case(cleaned, f"transactions/{name}")
@@ -119,6 +121,7 @@ def test_what_is_due_goes_with_transactions(cleaned: Path, tmp_path: Path, name:
     assert DUE in codes
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("name", few([(name,) for name in OLD_FORMATS], *range(0, len(OLD_FORMATS), 4)))
 def test_what_is_due_goes_in_old_formats(cleaned: Path, tmp_path: Path, name: str) -> None:
     case = golden_sets.load_case(cleaned, f"old_formats/{name}")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support import golden_sets
+from tests.support.thoroughness import few
 
 CLEANED = """
     basic basic_zipf_ts codec_gzip codec_lz4 codec_mixed codec_snappy codec_zstd compact_delete_bytes
@@ -24,7 +25,23 @@ OLD_FORMATS = """
     v1_keyless_then_compact v1_logappend v1_lz4 v1_min_lag v1_mixed v1_snappy v1_to_v2 v1_tombstones
     v1_tombstones_gzip v1_tombstones_zero v2_tombstones_28
 """.split()
+ONE_OF_EACH_KIND = frozenset(
+    """
+    basic codec_lz4 codec_mixed codec_snappy codec_zstd delete_records_compact grouping idempotent
+    jcodec_gzip keyless mixed_logappend tombstones txn
+    v0_basic v0_gzip v0_v1_v2 v1_keyless_then_compact v1_logappend v1_lz4 v1_mixed v1_snappy v1_tombstones
+    v2_tombstones_28
+    """.split()
+)
+"""Of ``CLEANED`` and ``OLD_FORMATS``: every format, codec and kind of record."""
 DIRECTORIES = ("after_43", "after_43_2")
+
+
+def one_of_each_kind(names: list[str]) -> list[Any]:
+    """Parameters of a test: sets that stand for their kind in every run, the others in ``make test-long``."""
+    return few(
+        [(name,) for name in names], *(at for at, name in enumerate(names) if name in ONE_OF_EACH_KIND)
+    )
 
 
 def old_format_rounds(case: golden_sets.Case) -> list[golden_sets.Round]:
