@@ -29,8 +29,8 @@ ONE_OF_EACH_KIND = frozenset(
     """
     basic codec_lz4 codec_mixed codec_snappy codec_zstd delete_records_compact grouping idempotent
     jcodec_gzip keyless mixed_logappend tombstones txn
-    v0_basic v0_gzip v0_v1_v2 v1_keyless_then_compact v1_logappend v1_lz4 v1_mixed v1_snappy v1_tombstones
-    v2_tombstones_28
+    v0_basic v0_gzip v0_lz4 v0_v1_v2 v1_keyless_then_compact v1_logappend v1_lz4 v1_mixed v1_snappy
+    v1_tombstones v2_tombstones_28
     """.split()
 )
 """Of ``CLEANED`` and ``OLD_FORMATS``: every format, codec and kind of record."""
