@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import Command
-from tests.support.golden_sets import unpack_broker
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> list[str]:
-    return [part for each in unpack_broker(tmp_path / "broker") for part in ("--dir", str(each))]
+def places(stopped_broker: tuple[Path, Path]) -> list[str]:
+    return [part for each in stopped_broker for part in ("--dir", str(each))]
 
 
 def alter(siltstone: Command, places: list[str], *flags: str) -> dict[str, str]:

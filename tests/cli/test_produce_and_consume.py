@@ -362,10 +362,12 @@ def test_interrupted_producing_keeps_what_arrived(siltstone: Command, logs: Path
 
 
 def test_a_directory_in_use_is_not_appended_to(siltstone: Command, logs: Path) -> None:
+    marker = logs / ".kafka_cleanshutdown"  # which whoever opens the logs deletes, and writes at its end
     program = (
-        "import sys\nfrom siltstone.runtime.manager import LogManager\n"
-        f"with LogManager.open([{str(logs)!r}]):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+        f"import fcntl, sys\nlock = open({str(logs / '.lock')!r}, 'w')\n"
+        "fcntl.lockf(lock, fcntl.LOCK_EX)\nprint('held', flush=True)\nsys.stdin.read()\n"
     )
+    marker.unlink()
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
@@ -375,4 +377,5 @@ def test_a_directory_in_use_is_not_appended_to(siltstone: Command, logs: Path) -
         seen = siltstone("consume", "--dir", logs, "-t", "orders", "-e", "-q")
         assert (seen.status, seen.out) == (0, b"") and "in use by another process" in seen.err
         holder.communicate("")
+    marker.touch()
     assert siltstone("produce", "--dir", logs, "-t", "orders", stdin=b"a\n").status == 0

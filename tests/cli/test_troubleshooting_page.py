@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ def test_every_code_is_on_the_page_with_kafkas_number() -> None:
     assert known.items() <= dict(rows).items()
 
 
+@functools.cache
 def flags_of(command: str) -> set[str]:
     """The flags of a command; --help and --version come with all of them."""
     arguments = build_app()[command].assemble_argument_collection(default_parameter=DEFAULTS)

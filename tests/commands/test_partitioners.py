@@ -18,7 +18,6 @@ from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.runtime.producing import NewRecord
 from siltstone.tables.writing import WriteOptions, commit_plan, plan_write, stage_task
 from tests.support.errors import raises_error
-from tests.support.golden_sets import unpack_broker
 from tests.support.log.managed import NOW, opened
 
 CLOCK = ManualClock(NOW)
@@ -51,8 +50,10 @@ def keys_of(directory: Path, topic: str, partition: int) -> list[bytes | None]:
 
 
 @every_way
-def test_the_brokers_metadata_knows_how_many_partitions_there_are(tmp_path: Path, send: Send) -> None:
-    directory, _ = unpack_broker(tmp_path / "broker")  # has one of the two partitions
+def test_the_brokers_metadata_knows_how_many_partitions_there_are(
+    stopped_broker: tuple[Path, Path], send: Send
+) -> None:
+    directory, _ = stopped_broker  # has one of the two partitions
     with ReadOnlyLogs([directory]) as logs:
         (here,) = logs.partitions_of("ledger")
     own = next(key for key in map(b"%d".__mod__, range(99)) if partition_for_key(key, 2) == here)

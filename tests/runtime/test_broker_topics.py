@@ -24,7 +24,6 @@ from siltstone.log.partition import run_now
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.topics import TOPICS_FILE
 from tests.support.errors import raises_error
-from tests.support.golden_sets import unpack_broker
 from tests.support.log.managed import append
 from tests.support.operator.staged import Listing, listing
 
@@ -37,8 +36,8 @@ METADATA = "__cluster_metadata-0"
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> tuple[Path, Path]:
-    return unpack_broker(tmp_path / "broker")
+def broker(stopped_broker: tuple[Path, Path]) -> tuple[Path, Path]:
+    return stopped_broker
 
 
 def opened(*directories: Path, config: Config | None = None) -> LogManager:
