@@ -9,6 +9,7 @@ import pytest
 from tests.support import golden_sets
 from tests.support.golden.rounds import WAYS, clean_and_compare
 from tests.support.golden.sets import CLEANED, ONLY_RETENTION, RATIO_LISTED_LATER, TRANSACTIONS
+from tests.support.thoroughness import in_turn
 
 
 def test_no_set_is_forgotten(golden: Path, cleaned: Path) -> None:
@@ -16,8 +17,7 @@ def test_no_set_is_forgotten(golden: Path, cleaned: Path) -> None:
     assert set(TRANSACTIONS) == {path.name for path in (cleaned / "transactions").iterdir()}
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", CLEANED)
+@pytest.mark.parametrize(("name", "way"), in_turn(CLEANED, WAYS, "grouping", "mixed", "tombstones"))
 def test_cleaned_files_are_kafkas(golden: Path, tmp_path: Path, name: str, way: str) -> None:
     case = golden_sets.load_case(golden, name)
     rounds = [each for each in case.rounds if each.cleaned]
@@ -26,8 +26,7 @@ def test_cleaned_files_are_kafkas(golden: Path, tmp_path: Path, name: str, way: 
         clean_and_compare(case, round_, tmp_path / str(round_.number), way, force=name in RATIO_LISTED_LATER)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", TRANSACTIONS)
+@pytest.mark.parametrize(("name", "way"), in_turn(TRANSACTIONS, WAYS, "txn_open"))
 def test_cleaned_transactions_are_kafkas(cleaned: Path, tmp_path: Path, name: str, way: str) -> None:
     case = golden_sets.load_case(cleaned, f"transactions/{name}")
     rounds = [each for each in case.rounds if each.cleaned]

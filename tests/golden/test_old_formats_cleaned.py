@@ -12,14 +12,14 @@ import pytest
 from tests.support import golden_sets
 from tests.support.golden.rounds import WAYS, clean_and_compare
 from tests.support.golden.sets import OLD_FORMATS, old_format_rounds
+from tests.support.thoroughness import in_turn
 
 
 def test_no_set_is_forgotten(cleaned: Path) -> None:
     assert set(OLD_FORMATS) == {path.name for path in (cleaned / "old_formats").iterdir()}
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", OLD_FORMATS)
+@pytest.mark.parametrize(("name", "way"), in_turn(OLD_FORMATS, WAYS, "v1_mixed", "v0_v1_v2"))
 def test_cleaned_files_are_kafkas(cleaned: Path, tmp_path: Path, name: str, way: str) -> None:
     case = golden_sets.load_case(cleaned, f"old_formats/{name}")
     rounds = old_format_rounds(case)

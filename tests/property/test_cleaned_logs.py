@@ -114,7 +114,10 @@ def _below(files: dict[str, bytes], folder: str, minimum: str = "") -> dict[str,
 
 
 @settings(
-    max_examples=examples(410), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=examples(410, of=32),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
 )
 @given(lives())
 def test_random_lives_of_logs(life: Life) -> None:
@@ -123,7 +126,10 @@ def test_random_lives_of_logs(life: Life) -> None:
 
 
 @settings(
-    max_examples=examples(200), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=examples(200, of=32),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
 )
 @given(lives())
 def test_random_lives_of_logs_whose_groups_are_cut_at_every_batch(life: Life) -> None:

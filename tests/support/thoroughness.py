@@ -57,6 +57,20 @@ def few(cases: Iterable[tuple[Any, ...]], *always: int) -> list[Any]:
     ]
 
 
-def examples(count: int) -> int:
-    """How many examples a random test tries, of the ``count`` that it tries when it is thorough."""
-    return count if THOROUGH else max(count // 16, 2)
+def in_turn(names: Sequence[Any], ways: Iterable[Any], *always: Any) -> list[Any]:
+    """Parameters of a test, a name and a way: each name has one way, in turn, and those ``always`` have all
+    ways in every run; the others have the rest of them in ``make test-long``."""
+    all_ways = list(ways)
+    product = [(name, way) for name in names for way in all_ways]
+    here = [
+        row * len(all_ways) + column
+        for row, name in enumerate(names)
+        for column in range(len(all_ways))
+        if name in always or row % len(all_ways) == column
+    ]
+    return few(product, *here)
+
+
+def examples(count: int, of: int = 16) -> int:
+    """How many examples a random test tries, one ``of`` so many of those that it tries when it is thorough."""
+    return count if THOROUGH else max(count // of, 2)

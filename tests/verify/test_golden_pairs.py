@@ -11,7 +11,8 @@ import pytest
 from tests.support import golden_sets
 from tests.support.golden.rounds import WAYS, clean_round
 from tests.support.golden.sets import CLEANED, OLD_FORMATS, ONLY_RETENTION, TRANSACTIONS, old_format_rounds
-from tests.support.verify.staging import Pair, stage_pair
+from tests.support.thoroughness import in_turn
+from tests.support.verify.staging import Pair, stage_pair, with_clock
 
 CASES = [*CLEANED, *sorted(ONLY_RETENTION)]
 
@@ -19,9 +20,9 @@ CASES = [*CLEANED, *sorted(ONLY_RETENTION)]
 def _all_pass(case: golden_sets.Case, rounds: list[golden_sets.Round], path: Path) -> None:
     assert rounds
     for number, round_ in enumerate(rounds):
-        for exact in (None, False):
-            pair = stage_pair(case, round_, path / f"{number}-{exact}", now_is_exact=exact)
-            found = pair.verdict()
+        staged = stage_pair(case, round_, path / str(number))
+        for exact in (round_.now_is_exact, False) if round_.now_is_exact else (False,):
+            found = with_clock(staged, round_, is_exact=exact).verdict()
             assert found.is_sound, (round_.number, exact, found.problems)
             assert found.records_before == found.records_after + sum(found.removed.values())
 
@@ -50,9 +51,9 @@ def test_kafkas_results_with_message_sets_pass(cleaned: Path, tmp_path: Path, na
     _all_pass(case, old_format_rounds(case), tmp_path)
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    "name", ["mixed", "tombstones", "txn", "idempotent_gzip", "keyless", "mixed_logappend"]
+    ("name", "way"),
+    in_turn(["mixed", "tombstones", "txn", "idempotent_gzip", "keyless", "mixed_logappend"], WAYS, "mixed"),
 )
 def test_our_own_results_pass(golden: Path, tmp_path: Path, name: str, way: str) -> None:
     case = golden_sets.load_case(golden, name)

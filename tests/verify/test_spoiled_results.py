@@ -28,14 +28,27 @@ from tests.support.verify.staging import stage_pair
 SEEDS = few([(1,), (2,), (3,)], 0)
 
 
+@pytest.fixture(scope="module")
+def sound() -> set[tuple[str, int]]:
+    """Sets and rounds that are known to pass while they are not spoiled."""
+    return set()
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("spoiling", SPOILINGS, ids=lambda each: f"{each.spoil.__name__}-{each.case}")
 def test_a_spoiled_result_is_found(
-    golden: Path, cleaned: Path, tmp_path: Path, spoiling: Spoiling, seed: int
+    golden: Path,
+    cleaned: Path,
+    tmp_path: Path,
+    spoiling: Spoiling,
+    seed: int,
+    sound: set[tuple[str, int]],
 ) -> None:
     case = golden_sets.load_case(cleaned if "/" in spoiling.case else golden, spoiling.case)
     pair = stage_pair(case, case.rounds[spoiling.round], tmp_path)
-    assert pair.verdict().is_sound
+    if (spoiling.case, spoiling.round) not in sound:
+        assert pair.verdict().is_sound
+        sound.add((spoiling.case, spoiling.round))
     spoiling.spoil(Spoiler(pair=pair, random=random.Random(seed)))
     found = pair.verdict()
     assert spoiling.found & found.found.keys(), (found.found, [str(each) for each in found.problems])

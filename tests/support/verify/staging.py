@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from siltstone.base.config import Config, parse_assignments
@@ -46,9 +46,7 @@ class Pair:
         return found
 
 
-def stage_pair(
-    case: golden_sets.Case, round_: golden_sets.Round, path: Path, *, now_is_exact: bool | None = None
-) -> Pair:
+def stage_pair(case: golden_sets.Case, round_: golden_sets.Round, path: Path) -> Pair:
     """One round: Kafka's directory before and Kafka's directory after."""
     assert round_.after is not None
     before = golden_sets.stage_round(case, round_, path / "before")
@@ -61,11 +59,19 @@ def stage_pair(
         offset = round_.checkpoints_after.get(name)
         if offset is not None:
             golden_sets.write_checkpoint(after / name, {(case.topic, case.partition): offset})
-    exact = round_.now_is_exact if now_is_exact is None else now_is_exact
-    config = [f"{key}={value}" for key, value in round_.command_config.items()]
-    settings = cleaning_settings(
-        Config(parse_assignments(config, "case.json")),
-        LATER if round_.now_ms is None or not exact else round_.now_ms,
-        cleaned_at_is_exact=exact and round_.now_ms is not None,
-    )
+    settings = _settings(round_, round_.now_is_exact)
     return Pair(before=before, after=after, topic_partition=partition.name, settings=settings)
+
+
+def with_clock(pair: Pair, round_: golden_sets.Round, *, is_exact: bool) -> Pair:
+    """The same directories, with another answer to whether the time of the cleaning is known."""
+    return replace(pair, settings=_settings(round_, is_exact))
+
+
+def _settings(round_: golden_sets.Round, is_exact: bool) -> CleaningSettings:
+    config = [f"{key}={value}" for key, value in round_.command_config.items()]
+    return cleaning_settings(
+        Config(parse_assignments(config, "case.json")),
+        LATER if round_.now_ms is None or not is_exact else round_.now_ms,
+        cleaned_at_is_exact=is_exact and round_.now_ms is not None,
+    )
