@@ -94,6 +94,7 @@ def entry_at(position: int) -> int:
     return max(row for row, entry in enumerate(entries()) if entry.position <= position)
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("mask", [0x01, 0x80])
 def test_every_single_byte_changed(mask: int) -> None:
     for position in share(range(len(valid_log())), 9):
@@ -125,8 +126,9 @@ def test_every_cut() -> None:
         assert scan.end == max([0, *(end for end in ends if end <= cut)])
 
 
+@pytest.mark.random
 def test_a_byte_missing() -> None:
-    for position in share(range(0, len(valid_log()), 2), 3):
+    for position in share(range(0, len(valid_log()), 2), 5):
         log = bytearray(valid_log())
         del log[position]
         found, refused = right_rows(array(bytes(log)))
@@ -182,12 +184,13 @@ def test_damage_under_a_right_checksum(kind: int, inside: int, content: bytes, m
     right_rows(array(log))
 
 
+@pytest.mark.random
 def test_no_damage_makes_a_large_allocation() -> None:
     whole = array(valid_log())
     right_rows(whole)
     tracemalloc.start()
     try:
-        for position in share(range(0, len(whole), 7), 5):
+        for position in share(range(0, len(whole), 7), 9):
             for value in (0x7F, 0xFF):
                 window = whole.copy()
                 window[position] = value

@@ -72,5 +72,5 @@ def in_turn(names: Sequence[Any], ways: Iterable[Any], *always: Any) -> list[Any
 
 
 def examples(count: int, of: int = 16) -> int:
-    """How many examples a random test tries, one ``of`` so many of those that it tries when it is thorough."""
+    """How many examples a random test tries, one ``of`` so many of those that a thorough one tries."""
     return count if THOROUGH else max(count // of, 2)
