@@ -32,14 +32,7 @@ from tests.support.spark.fenced_on_cluster import (
     WORKER_DECOMMISSIONED,
 )
 from tests.support.spark.python import python_with_byte_code
-from tests.support.spark.standalone import (
-    BARE,
-    INSTALLED,
-    SMALL,
-    Cluster,
-    standalone_cluster,
-    submit,
-)
+from tests.support.spark.standalone import BARE, INSTALLED, SMALL, Cluster, standalone_cluster, submit
 from tests.support.thoroughness import THOROUGH
 
 pytestmark = pytest.mark.spark
@@ -87,7 +80,7 @@ def test_the_clusters_settings_and_spark_submits_hold(golden: Path, tmp_path: Pa
     settings_hold(golden, tmp_path, cluster)
 
 
-def test_they_hold_on_a_cluster_of_one_executor(golden: Path, tmp_path: Path) -> None:
+def test_settings_hold_on_a_cluster_of_one_executor(golden: Path, tmp_path: Path) -> None:
     """Its master and worker are in the driver's Java: three starts of Java in place of five."""
     place, home = tmp_path / "cluster", tmp_path / "spark"
     home.mkdir()

@@ -26,6 +26,7 @@ from typing import Any
 from siltstone.spark import class_archive
 from siltstone.spark.java import java_command
 from tests.support.golden_sets import REPOSITORY
+from tests.support.spark.python import write_python
 
 START_S, COMMAND_S = 60, 240
 SOURCE = REPOSITORY / "src"
@@ -125,12 +126,7 @@ def _write_pythons(folder: Path) -> None:
     which this repository is installed."""
     libraries = sysconfig.get_path("purelib")
     for kind, path, flags in ((INSTALLED, f"{SOURCE}:{REPOSITORY}", ""), (BARE, libraries, "-S ")):
-        script = folder / f"python-{kind}"
-        python = shlex.quote(sys.executable)
-        script.write_text(
-            f'#!/bin/sh\nexport PYTHONPATH="$PYTHONPATH:"{shlex.quote(path)}\nexec {python} {flags}"$@"\n'
-        )
-        script.chmod(0o755)
+        write_python(folder / f"python-{kind}", f'"$PYTHONPATH:"{shlex.quote(path)}', flags)
 
 
 def hiding(folders: Sequence[Path]) -> list[str]:
