@@ -23,7 +23,7 @@ from siltstone.log.dump import MAX_FINDINGS, DumpOptions, dump_file, identify, p
 from siltstone.log.metadata_log import read_cluster_metadata
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import Rec
-from tests.support.golden.sets import ONE_OF_EACH_KIND
+from tests.support.golden.sets import of_each_kind
 from tests.support.golden_sets import case_names, legacy_names, read_records
 from tests.support.thoroughness import THOROUGH
 
@@ -118,8 +118,7 @@ def listings(golden: Path, names: list[str]) -> Iterator[tuple[Path, str, list[L
 def test_batches_and_records_are_those_of_kafkas_reader(golden: Path) -> None:
     """Every codec of v2, every kind of message set."""
     seen, sets = 0, case_names(golden) + legacy_names(golden)
-    read = [name for name in sets if THOROUGH or Path(name).name in ONE_OF_EACH_KIND]
-    for directory, name, lines in listings(golden, read):
+    for directory, name, lines in listings(golden, of_each_kind(sets)):
         if name.endswith(".log"):
             seen += check_log(directory / name, lines)
     assert seen > (20_000 if THOROUGH else 5_000)

@@ -43,7 +43,7 @@ from siltstone.log.read_only import ReadableLog, ReadOnlyLogs
 from siltstone.log.reading import LogReader
 from tests.support.cleaning.logs import Rec
 from tests.support.cleaning.transactional import a_log
-from tests.support.golden.sets import ONE_OF_EACH_KIND
+from tests.support.golden.sets import of_each_kind
 from tests.support.golden_sets import case_names, legacy_names
 from tests.support.ledger.driving import compact
 from tests.support.ledger.oracle import Model
@@ -51,7 +51,7 @@ from tests.support.log.batches import of_records
 from tests.support.log.offset_values import clean_two, fill
 from tests.support.log.offset_values import opened as opened_values
 from tests.support.log.views import view_of
-from tests.support.thoroughness import THOROUGH, few, share
+from tests.support.thoroughness import few, share
 
 NOW = 1_800_000_000_000
 PARTITIONS = 3
@@ -879,8 +879,7 @@ class Stored(ReadableLog):
 @pytest.mark.random
 @pytest.mark.parametrize("newest_first", [False, True])
 def test_logs_of_kafka_in_every_format_are_read_in_both_orders(golden: Path, newest_first: bool) -> None:
-    legacy = [name for name in legacy_names(golden) if THOROUGH or Path(name).name in ONE_OF_EACH_KIND]
-    for name in [*legacy, *share(case_names(golden), 13)]:
+    for name in [*of_each_kind(legacy_names(golden)), *share(case_names(golden), 13)]:
         log = Stored(golden / name / "before")
         expected = [int(offset) for polled in LogReader(log) for offset in polled.columns.offset]
         topic = BrowsedTopic(name="users", logs=lambda log=log: [log], partition_count=1)  # type: ignore[misc]

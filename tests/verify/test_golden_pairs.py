@@ -21,7 +21,7 @@ def _all_pass(case: golden_sets.Case, rounds: list[golden_sets.Round], path: Pat
     assert rounds
     for number, round_ in enumerate(rounds):
         staged = stage_pair(case, round_, path / str(number))
-        for exact in (round_.now_is_exact, False) if round_.now_is_exact else (False,):
+        for exact in dict.fromkeys((round_.now_is_exact, False)):
             found = with_clock(staged, round_, is_exact=exact).verdict()
             assert found.is_sound, (round_.number, exact, found.problems)
             assert found.records_before == found.records_after + sum(found.removed.values())

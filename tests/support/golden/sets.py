@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from tests.support import golden_sets
-from tests.support.thoroughness import few
+from tests.support.thoroughness import THOROUGH, few
 
 CLEANED = """
     basic basic_zipf_ts codec_gzip codec_lz4 codec_mixed codec_snappy codec_zstd compact_delete_bytes
@@ -35,6 +36,11 @@ ONE_OF_EACH_KIND = frozenset(
 )
 """Of ``CLEANED`` and ``OLD_FORMATS``: every format, codec and kind of record."""
 DIRECTORIES = ("after_43", "after_43_2")
+
+
+def of_each_kind(names: list[str]) -> list[str]:
+    """The sets, by name or path, that stand for their kind; all when thorough."""
+    return [name for name in names if THOROUGH or Path(name).name in ONE_OF_EACH_KIND]
 
 
 def one_of_each_kind(names: list[str]) -> list[Any]:
