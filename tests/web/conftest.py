@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from fastapi import FastAPI
+from starlette.routing import BaseRoute
 from starlette.testclient import TestClient
 
 from siltstone.commands.served import Served, ServeOptions
@@ -37,15 +38,16 @@ def _one_loop() -> Iterator[None]:
 
 @pytest.fixture(scope="package", autouse=True)
 def _one_document() -> Iterator[None]:
-    """``/openapi.json`` is made once of the same routes, and not for each site: it takes 0.3 s."""
-    made: dict[tuple[int, ...], JsonObject] = {}
+    """``/openapi.json`` is made once of the same routes, and not for each site: it takes 0.3 s. The
+    routes are kept with it: an id is given again once its object is gone."""
+    made: dict[tuple[int, ...], tuple[list[BaseRoute], JsonObject]] = {}
     describe = openapi._described
 
     def described(app: FastAPI) -> JsonObject:
         routes = tuple(map(id, app.routes))
         if routes not in made:
-            made[routes] = describe(app)
-        return copy.deepcopy(made[routes])
+            made[routes] = (list(app.routes), describe(app))
+        return copy.deepcopy(made[routes][1])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(openapi, "_described", described)
