@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from siltstone.base.clock import SystemClock
+from siltstone.broker import separate
 from tests.support.broker_process import BrokerProcess
 from tests.support.going_on import (
     Reader,
+    Sender,
     assert_nothing_is_lost,
     create_topic,
     everything,
@@ -24,29 +27,45 @@ from tests.support.thoroughness import THOROUGH
 
 KILLS = 40 if THOROUGH else 1
 """Under load; one more follows when all is acknowledged, if the test is thorough."""
-MORE = 3000 if THOROUGH else 300
-"""Records between two kills, at most."""
+MORE = range(200, 3000) if THOROUGH else range(100, 150)
+"""Records between two kills."""
 SETTINGS = {"log.flush.scheduler.interval.ms": "1000", "log.cleaner.enable": "false"}
+
+
+def work_and_kill(
+    broker: BrokerProcess | separate.BrokerProcess, address: str
+) -> tuple[list[Sender], Reader, dict[int, dict[int, int]]]:
+    """Senders and a reader that have gone on through all kills, and everything that is there then."""
+    rng = random.Random(26)
+    create_topic(address)
+    senders, watching = senders_to(address), Reader(address)
+    for _ in range(KILLS):
+        work_until(senders, watching, more=rng.choice(MORE))
+        broker.kill()
+        broker.start()
+    for sender in senders:
+        sender.finish()
+    if THOROUGH:
+        broker.kill()
+        broker.start()
+    log = everything(address)
+    watching.close()
+    return senders, watching, log
 
 
 @pytest.mark.random
 @pytest.mark.timeout(1800)
 def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
-    rng = random.Random(26)
+    with separate.BrokerProcess(tmp_path / "logs", config=SETTINGS, clock=SystemClock()) as broker:
+        senders, watching, log = work_and_kill(broker, broker.address)
+    assert_nothing_is_lost(senders, watching, log)
+
+
+@pytest.mark.long  # each start of a command takes four processor seconds; it serves the same broker
+@pytest.mark.timeout(1800)
+def test_nothing_that_siltstone_serve_acknowledged_is_lost(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "logs", SETTINGS) as broker:
-        create_topic(broker.bootstrap)
-        senders, watching = senders_to(broker.bootstrap), Reader(broker.bootstrap)
-        for _ in range(KILLS):
-            work_until(senders, watching, more=rng.randrange(200, MORE))
-            broker.kill()
-            broker.start()
-        for sender in senders:
-            sender.finish()
-        if THOROUGH:
-            broker.kill()
-            broker.start()
-        log = everything(broker.bootstrap)
-        watching.close()
+        senders, watching, log = work_and_kill(broker, broker.bootstrap)
         broker.stop()
     assert_nothing_is_lost(senders, watching, log)
     assert "Traceback" not in broker.errors, broker.errors

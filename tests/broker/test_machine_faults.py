@@ -43,11 +43,11 @@ from tests.support.wire_client import WireClient
 
 pytestmark = pytest.mark.random  # longer in make test-long
 STOPPED_SECONDS = 60.0 if THOROUGH else 1.5
-FULL_SECONDS = 20.0 if THOROUGH else 0.5
+FULL_SECONDS = 20.0 if THOROUGH else 0.3
 DISK_BYTES, FREE_BYTES, RECORD_BYTES = 48 << 20, 6 << 20, 32 << 10
 """Of a file system that gets full; within the free bytes segments of 1 MiB are rolled."""
 OTHER = "other"
-MORE = 2_000 if THOROUGH else 300
+MORE = 2_000 if THOROUGH else 100
 """Records of each producer before and after a fault."""
 
 

@@ -8,9 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,10 +25,12 @@ from siltstone.base.errors import (
     UnknownTopicError,
     UsageError,
 )
+from siltstone.broker import keeper as keeping
 from siltstone.broker.calls import RaisedError
 from siltstone.broker.embedded import EmbeddedBroker
 from siltstone.broker.keeper import keeper
 from siltstone.broker.separate import BrokerProcess, BrokerTopics
+from siltstone.broker.store import load_kernels
 from siltstone.runtime.producing import NewRecord
 from siltstone.runtime.topics import Topics
 from tests.support.embedded import sent
@@ -40,6 +42,12 @@ LIMIT_S = 20
 def broker() -> Iterator[BrokerProcess]:
     with BrokerProcess() as broker:
         yield broker
+
+
+@pytest.fixture(scope="module")
+def loaded() -> None:
+    """The kernels of this process, which the keepers and brokers of its forks need not load."""
+    load_kernels()
 
 
 def values(broker: BrokerProcess, topic: str = "users") -> list[bytes | None]:
@@ -60,6 +68,24 @@ def until(happened: Callable[[], bool]) -> None:
     while not happened():
         assert time.monotonic() < end
         time.sleep(0.005)
+
+
+def test_a_program_with_threads_gets_one_too() -> None:
+    """The first test here, as the others use the keeper that it starts."""
+    if keeping._keepers:
+        keeper().end()
+    is_over = threading.Event()
+    thread = threading.Thread(target=is_over.wait)
+    thread.start()
+    try:
+        with BrokerProcess() as broker:
+            broker.topics.create("users", 1)
+            assert sent(broker, b"value") == [None]
+            assert values(broker) == [b"value"]
+            assert keeper()._process is not None
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def test_it_has_what_the_one_in_this_process_has(broker: BrokerProcess) -> None:
@@ -216,103 +242,128 @@ def test_the_machines_clock(tmp_path: Path) -> None:
     broker.close()
 
 
-def test_a_program_with_threads_gets_one_too() -> None:
-    keeper().end()
-    is_over = threading.Event()
-    thread = threading.Thread(target=is_over.wait)
-    thread.start()
-    try:
-        with BrokerProcess() as broker:
-            broker.topics.create("users", 1)
-            assert sent(broker, b"value") == [None]
-            assert values(broker) == [b"value"]
-    finally:
-        is_over.set()
-        thread.join()
+def in_a_fork(do: Callable[[], None]) -> int:
+    """A fork of this process, which is a program with a single thread and without a keeper: it does
+    something and ends, with 1 if that raises."""
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            do()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return child
 
 
-def run(program: str) -> subprocess.Popen[str]:
-    """A program that starts a broker, and prints its process, its address and its directory."""
-    head = """
-        import os, signal, sys, time
-        from siltstone.broker.separate import BrokerProcess
-        broker = BrokerProcess()
-        print(broker.pid, broker.address, broker.directory, flush=True)
-    """
-    text = textwrap.dedent(head) + textwrap.dedent(program)
-    return subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
-
-
-ENDS = {
-    "killed": "os.kill(os.getpid(), signal.SIGKILL)",
-    "killed, the broker is stopped": "broker.pause(); os.kill(os.getpid(), signal.SIGKILL)",
-    "killed, a fork lives on": """
-        if os.fork() == 0:
-            os.close(1)
-            try:
-                broker.tick()
-            except Exception as error:
-                broker.close()
-                time.sleep(60)
-            os._exit(0)
-        time.sleep(0.1)
-        os.kill(os.getpid(), signal.SIGKILL)
-        """,
-    "without a close": "sys.exit(3)",
-}
-
-
-@pytest.mark.parametrize(
-    "end", [pytest.param(end, marks=[] if "," in end else pytest.mark.long) for end in ENDS]
-)
-def test_it_ends_with_its_program(end: str) -> None:
-    with run(ENDS[end]) as program:
-        assert program.stdout is not None
-        pid, address, directory = program.stdout.readline().split(maxsplit=2)
-        assert program.wait(LIMIT_S) in (3, -signal.SIGKILL)
+def assert_it_ends(pid: str, address: str, directory: str) -> None:
     until(lambda: not is_there(int(pid)))
-    until(lambda: not Path(directory.strip()).parent.exists())
+    until(lambda: not Path(directory).parent.exists())
     host, _, port = address.rpartition(":")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, int(port)), LIMIT_S)
 
 
-def test_a_fork_of_the_program_may_connect_but_not_command(broker: BrokerProcess) -> None:
-    broker.topics.create("users", 1)
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            with pytest.raises(UsageError, match="forked"):
-                broker.tick()
-            with pytest.raises(UsageError, match="forked"):
-                broker.kill()
-            broker.close()
-            host, _, port = broker.address.rpartition(":")
-            socket.create_connection((host, int(port)), LIMIT_S).close()
-            with BrokerProcess() as own:  # with a keeper of its own
-                own.topics.create("mine", 1)
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-    assert broker.topics.names() == ["users"]
+def killed(broker: BrokerProcess) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-NAMED_BEFORE_THREADS = """
-import threading, time
-from siltstone.testing import BrokerProcess
-from siltstone.broker import keeper
-assert len(keeper._keepers) == 1
-threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
-with BrokerProcess() as broker:
-    broker.topics.create("users", 1)
-    broker.send("users", b"value")
-    print([record.value for record in broker["users"]], keeper._keepers[0]._process)
+def killed_while_the_broker_is_stopped(broker: BrokerProcess) -> None:
+    broker.pause()
+    killed(broker)
+
+
+def killed_while_a_fork_lives_on(broker: BrokerProcess) -> None:
+    reading, writing = os.pipe()
+
+    def live_on() -> None:
+        with pytest.raises(UsageError, match="forked"):
+            broker.tick()
+        broker.close()
+        os.write(writing, b".")
+        time.sleep(LIMIT_S)
+
+    in_a_fork(live_on)
+    os.read(reading, 1)
+    killed(broker)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(killed, marks=pytest.mark.long),
+        killed_while_the_broker_is_stopped,
+        killed_while_a_fork_lives_on,
+    ],
+)
+@pytest.mark.usefixtures("loaded")
+def test_it_ends_with_its_program(end: Callable[[BrokerProcess], None]) -> None:
+    reading, writing = os.pipe()
+
+    def program() -> None:
+        broker = BrokerProcess()
+        os.write(writing, f"{broker.pid} {broker.address} {broker.directory}\n".encode())
+        end(broker)
+
+    child = in_a_fork(program)
+    os.close(writing)
+    with open(reading) as printed:
+        started = printed.readline().split()
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert_it_ends(*started)
+
+
+WITHOUT_A_CLOSE = """
+import sys
+from siltstone.broker.separate import BrokerProcess
+broker = BrokerProcess()
+print(broker.pid, broker.address, broker.directory)
+sys.exit(3)
 """
 
 
-def test_a_program_that_names_it_before_its_threads_forks_the_keeper() -> None:
-    asked = [sys.executable, "-c", NAMED_BEFORE_THREADS]
+@pytest.mark.long
+def test_it_ends_with_a_program_that_does_not_close_it() -> None:
+    asked = [sys.executable, "-c", WITHOUT_A_CLOSE]
     done = subprocess.run(asked, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert done.stdout == "[b'value'] None\n", done.stderr
+    assert done.returncode == 3, done.stderr
+    assert_it_ends(*done.stdout.split())
+
+
+@pytest.mark.usefixtures("loaded")
+def test_a_fork_of_the_program_may_connect_but_not_command(broker: BrokerProcess) -> None:
+    broker.topics.create("users", 1)
+
+    def program() -> None:
+        with pytest.raises(UsageError, match="forked"):
+            broker.tick()
+        with pytest.raises(UsageError, match="forked"):
+            broker.kill()
+        broker.close()
+        host, _, port = broker.address.rpartition(":")
+        socket.create_connection((host, int(port)), LIMIT_S).close()
+        with BrokerProcess() as own:  # with a keeper of its own
+            own.topics.create("mine", 1)
+
+    assert os.waitpid(in_a_fork(program), 0)[1] == 0
+    assert broker.topics.names() == ["users"]
+
+
+@pytest.mark.usefixtures("loaded")
+def test_a_program_that_names_it_before_its_threads_forks_the_keeper() -> None:
+    def program() -> None:
+        assert not keeping._keepers
+        from siltstone.testing import BrokerProcess as Named
+
+        assert len(keeping._keepers) == 1
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        with Named() as broker:
+            broker.topics.create("users", 1)
+            broker.send("users", b"value")
+            assert values(broker) == [b"value"]
+        assert len(keeping._keepers) == 1
+        assert keeping._keepers[0]._process is None
+
+    assert os.waitpid(in_a_fork(program), 0)[1] == 0

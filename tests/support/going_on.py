@@ -16,10 +16,11 @@ import pytest
 kafka = pytest.importorskip("confluent_kafka")
 from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
 
+from tests.support.thoroughness import THOROUGH  # noqa: E402
+
 SECONDS = 120.0
 TOPIC = "killed"
-AT_ONCE = 200
-IN_FLIGHT_MAX = 4000
+AT_ONCE, IN_FLIGHT_MAX = (200, 4000) if THOROUGH else (100, 600)
 PRODUCERS: tuple[dict[str, Any], ...] = (
     {"enable.idempotence": True, "compression.type": "none"},
     {"enable.idempotence": True, "compression.type": "lz4", "batch.num.messages": 30},
