@@ -21,7 +21,7 @@ from tests.support.cleaning import logs, waves
 from tests.support.cleaning.lives import cut_at_every_batch
 from tests.support.crash.disk import DROP, KEEP, Disk, Recording, crash_after, recorded
 from tests.support.crash.swapped import Table, check_names, table
-from tests.support.thoroughness import THOROUGH, boundaries, examples
+from tests.support.thoroughness import THOROUGH, boundaries, examples, turn
 
 pytestmark = pytest.mark.random
 
@@ -127,6 +127,6 @@ def test_whatever_was_on_disk_by_then(tmp_path: Path, is_cut: bool) -> None:
     recording, before, ended = record(tmp_path / "log", is_cut=is_cut)
     for count in boundaries(len(recording.steps) + 1, 7):
         disk = Disk(recording, count)
-        for variant in (KEEP, DROP, count, count + 1000):
+        for variant in turn(count, (KEEP, DROP, count, count + 1000)):
             disk.build(variant)
             start_again(recording.root, before, ended, broker=count % 2 == 0)

@@ -25,8 +25,11 @@ from tests.support.errors import raises_error
 from tests.support.golden_sets import case_names, legacy_names
 from tests.support.records import twin
 from tests.support.records.twin import LOG_APPEND
+from tests.support.thoroughness import THOROUGH
 
 READS = [61, 100, 1000, 16 << 10]
+STEPS, TIMES = (40, 12) if THOROUGH else (13, 4)
+"""How many steps through a golden log, and how many of its times, are tried."""
 
 
 def write(tmp_path: Path, data: bytes) -> Path:
@@ -55,6 +58,7 @@ def golden_logs(golden: Path) -> list[tuple[Path, list[twin.Batch]]]:
     return [(path, list(twin.decode_log(path.read_bytes()))) for path in paths]
 
 
+@pytest.mark.random
 def test_every_offset_is_found_from_every_hint(golden: Path) -> None:
     """The naive scan is the twin's; hints are batch boundaries at or before the answer, and behind it."""
     magics = set()
@@ -63,7 +67,7 @@ def test_every_offset_is_found_from_every_hint(golden: Path) -> None:
             continue
         with files.Reader(path) as reader:
             starts = [batches[0].position, batches[len(batches) // 2].position, batches[-1].position]
-            steps = range(batches[0].first - 1, batches[-1].last + 3, max(1, len(batches) // 40))
+            steps = range(batches[0].first - 1, batches[-1].last + 3, max(1, len(batches) // STEPS))
             for start, offset in itertools.product(starts, steps):
                 place = position_of_offset(reader, offset, start=start)
                 assert (place and place.position) == naive_offset(batches, offset, start), (path, offset)
@@ -71,12 +75,13 @@ def test_every_offset_is_found_from_every_hint(golden: Path) -> None:
     assert magics == {0, 1, 2}
 
 
+@pytest.mark.random
 def test_every_time_is_found(golden: Path) -> None:
     for path, batches in golden_logs(golden):
         times = sorted({record.timestamp for each in batches for record in each.records})
         with files.Reader(path) as reader:
             for time in itertools.chain.from_iterable(
-                (t - 1, t, t + 1) for t in times[:: len(times) // 12 + 1]
+                (t - 1, t, t + 1) for t in times[:: len(times) // TIMES + 1]
             ):
                 for start in {0, batches[len(batches) // 2].position}:
                     found = first_offset_at_or_after(reader, time, start=start)

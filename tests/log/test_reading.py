@@ -121,8 +121,17 @@ def twin_is_abort(key: str) -> bool:
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("size", [1, 300, 5000, 1 << 20])
-@pytest.mark.parametrize("part", ["before", "before2", "after", "after2"])
+@pytest.mark.parametrize(
+    ("part", "size"),
+    few(
+        [
+            (part, size)
+            for part in ("before", "before2", "after", "after2")
+            for size in (1, 300, 5000, 1 << 20)
+        ],
+        *(0, 1, 6, 11, 13),
+    ),
+)
 def test_read_committed_returns_what_kafkas_markers_committed(golden: Path, part: str, size: int) -> None:
     directory = golden / "txn" / part
     every, committed, still = kafkas_outcome(golden / "txn" / f"records_{part}.jsonl")

@@ -32,7 +32,7 @@ from tests.support.tables.tables import table_of
 from tests.support.thoroughness import THOROUGH
 
 MEBIBYTE = 1 << 20
-BATCHES, BATCH_BYTES = (12, 30_000_000) if THOROUGH else (9, 15_000_000)
+BATCHES, BATCH_BYTES = (12, 30_000_000) if THOROUGH else (9, 8_000_000)
 """More batches than may be in memory at one time (7)."""
 PROJECT = Path(__file__).parents[2]
 

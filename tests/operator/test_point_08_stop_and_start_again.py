@@ -66,7 +66,7 @@ def whole_run(golden: Path, folder: Path, **changes: Any) -> tuple[list[files.Op
     return seen, log_bytes(staged.partition), staged.checkpoint()
 
 
-STEP = 5 if THOROUGH else 23
+STEP = 5 if THOROUGH else 41
 
 
 def at_operation(number: int, do: Callable[[], None]) -> Callable[[files.Operation], None]:
@@ -82,8 +82,10 @@ def at_operation(number: int, do: Callable[[], None]) -> Callable[[files.Operati
     return watch
 
 
+@pytest.mark.random
 @pytest.mark.parametrize(
-    ("signal_number", "step"), [(signal.SIGINT, 9 if THOROUGH else 37), (signal.SIGTERM, 31)]
+    ("signal_number", "step"),
+    [(signal.SIGINT, 9 if THOROUGH else 73), (signal.SIGTERM, 31 if THOROUGH else 67)],
 )
 def test_after_a_signal_at_any_moment_the_next_run_ends_with_the_same_log(
     golden: Path, tmp_path: Path, signal_number: signal.Signals, step: int
@@ -112,6 +114,7 @@ def test_after_a_signal_at_any_moment_the_next_run_ends_with_the_same_log(
         signal.signal(signal.SIGTERM, before)
 
 
+@pytest.mark.random
 def test_after_a_crash_at_any_moment_the_next_run_ends_with_the_same_log(
     golden: Path, tmp_path: Path
 ) -> None:

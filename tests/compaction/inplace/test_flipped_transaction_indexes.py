@@ -100,7 +100,7 @@ def flip_each(subject: Subject, folder: Path, bits: Callable[[Path], Iterator[in
 
 
 def every_bit(index: Path) -> Iterator[int]:
-    return iter(share(range(8 * index.stat().st_size), 7))
+    return iter(share(range(8 * index.stat().st_size), 11))
 
 
 @pytest.mark.random
@@ -123,14 +123,16 @@ def test_every_bit_of_a_small_logs_indexes(
 
 def some_bits(index: Path) -> Iterator[int]:
     """Other bits in each entry: the step has no factor in common with 34 bytes."""
-    return iter(share(range(0, 8 * index.stat().st_size, 19), 3))
+    return iter(share(range(0, 8 * index.stat().st_size, 19), 5))
 
 
+@pytest.mark.random
 @pytest.mark.parametrize(("name", "round_number"), [("txn", 1), ("txn", 2)])
 def test_bits_of_a_brokers_indexes(golden: Path, folder: Path, name: str, round_number: int) -> None:
     flip_golden(golden, name, round_number, folder, some_bits)
 
 
+@pytest.mark.random
 @pytest.mark.parametrize(
     "name", few([("txn_java",), ("txn_long_retention",), ("txn_lz4",), ("txn_open",)], 3)
 )

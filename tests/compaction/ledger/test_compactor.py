@@ -415,14 +415,14 @@ def test_keys_are_hashed_under_the_ledgers_own_key(tmp_path: Path) -> None:
 
 def test_new_segments_are_of_the_size_that_was_asked_for(tmp_path: Path) -> None:
     log, model = a_log(tmp_path), Model()
-    for start in range(0, 300, 10):
+    for start in range(0, 120, 10):
         value = np.random.default_rng(start).bytes(5000).hex()
         put(log, *((f"{number}", value) for number in range(start, start + 10)))
-    compact_and_check(log, model, How(settings=CompactionSettings(segment_bytes=600_000)))
+    compact_and_check(log, model, How(settings=CompactionSettings(segment_bytes=200_000)))
     ledger = LedgerStore(log.directory).current()
     assert ledger is not None
     sizes = [segment.size for segment in ledger.runs[0].segments]
-    assert len(sizes) > 4 and max(sizes) <= 600_000
+    assert len(sizes) > 4 and max(sizes) <= 200_000
 
 
 def test_what_lies_below_the_start_in_a_message_set_is_not_compacted(tmp_path: Path) -> None:

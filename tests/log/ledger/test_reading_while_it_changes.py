@@ -27,10 +27,11 @@ from siltstone.runtime.manager import LogManager
 from siltstone.runtime.producing import NewRecord, append
 from tests.support.log import managed, plainly
 from tests.support.log.managed import NOW
+from tests.support.thoroughness import THOROUGH
 
 WHERE = TopicPartition("topic", 0)
 KEYS = 12
-ROUNDS = 25
+ROUNDS = 25 if THOROUGH else 10
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +70,7 @@ def check_read(log: PartitionLog, floor: dict[bytes, int]) -> None:
             assert int(found[key] or -1) >= value, key
 
 
+@pytest.mark.random
 def test_threads_read_while_ledgers_are_swapped_and_collected(manager: LogManager) -> None:
     log = manager.get_or_create(WHERE)
     floor: dict[bytes, int] = {}

@@ -84,7 +84,8 @@ def _scan(root: Path) -> tuple[dict[str, tuple[int, bytes, int]], set[str]]:
 @contextmanager
 def recorded(root: Path) -> Iterator[Recording]:
     """Record every change below ``root`` within the block."""
-    recording = Recording(root=root, before=_scan(root)[0], folders=_scan(root)[1])
+    before, folders = _scan(root)
+    recording = Recording(root=root, before=before, folders=folders)
 
     def settle() -> None:
         if recording.steps and recording.steps[-1].operation[0] in CONTENT_VERBS:

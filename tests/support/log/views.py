@@ -37,8 +37,7 @@ def view_of(
 ) -> LogView:
     """The directory's segments as an open log has them; the end is behind the last batch unless told."""
     segments = tuple(LiveSegment(each, LogConfig(), created_ms=0) for each in list_segments(directory))
-    last = [entry.last for _, entry in entries_of(directory)]
-    leo = (last[-1] + 1 if last else segments[-1].base_offset) if end is None else end
+    leo = _end_of(directory, segments[-1].base_offset) if end is None else end
     mark = leo if high_watermark is None else high_watermark
     return LogView(
         segments=segments,
@@ -48,6 +47,14 @@ def view_of(
         last_stable_offset=mark if last_stable_offset is None else last_stable_offset,
         active_size=segments[-1].size,
     )
+
+
+def _end_of(directory: Path, empty: int) -> int:
+    """The offset behind the last batch; ``empty`` without one."""
+    for path in sorted(directory.glob("*.log"), reverse=True):
+        for entry in reversed(list(twin.decode_log(path.read_bytes()))):
+            return entry.last + 1
+    return empty
 
 
 def entries_of(directory: Path) -> Iterator[tuple[int, twin.Batch]]:
