@@ -4,7 +4,9 @@ PYTHON ?= python3
 export PYTHON
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.stamp
+CORE := $(VENV)/.core
+PACKAGES := $(VENV)/.packages
+KERNELS := $(VENV)/.kernels
 PYTEST_ARGS ?=
 BENCH_KAFKA_ARGS ?=
 CASE ?=
@@ -14,17 +16,32 @@ SPREAD := --dist loadgroup --no-loadscope-reorder
 export CASE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-long-kafka test-long-stores test-long-console crash adversary test-kafka test-stores test-console lint format bench bench-broker bench-kafka ci clean
+.PHONY: help setup core packages kernels demo test test-long test-long-kafka test-long-stores test-long-console crash adversary test-kafka test-stores test-console lint format bench bench-broker bench-kafka ci clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{printf "  make %-11s %s\n", $$1, $$2}'
 
-setup: $(STAMP) ## make .venv, install Java if it is missing, compile the kernels (done once)
+# The kernels take longest to compile, the packages to install, and neither needs the other.
+setup: ## make .venv, install Java if it is missing, compile the kernels (done once)
+	@$(MAKE) --silent --no-print-directory --jobs 2 kernels packages
 
-$(STAMP): pyproject.toml scripts/make-venv.sh scripts/ensure-java.sh scripts/install.sh
+core: $(CORE)
+packages: $(PACKAGES)
+kernels: $(KERNELS)
+
+$(CORE): pyproject.toml scripts/make-venv.sh scripts/ensure-java.sh scripts/install.sh
 	@bash scripts/ensure-java.sh
 	@bash scripts/make-venv.sh $(VENV)
-	@bash scripts/install.sh $(VENV)
+	@bash scripts/install.sh core $(VENV)
+	@touch $@
+
+$(PACKAGES): $(CORE)
+	@bash scripts/install.sh packages $(VENV)
+	@$(BIN)/python -m siltstone.warmup spark
+	@touch $@
+
+$(KERNELS): $(CORE)
+	@$(BIN)/python -m siltstone.warmup kernels
 	@touch $@
 
 demo: setup ## clean a log directory that a real Kafka broker wrote, and show what was removed and why
@@ -64,14 +81,14 @@ test-console: setup ## run the console in a browser, pictures in build/screens, 
 	@bash scripts/ensure-console-tools.sh
 	$(BIN)/python -m pytest tests/console $(PYTEST_ARGS)
 
-lint: setup ## check style, types, the imports between packages and the structure rules
+lint: packages ## check style, types, the imports between packages and the structure rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src/siltstone
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/test_structure.py
 
-format: setup ## sort the imports and format the code
+format: packages ## sort the imports and format the code
 	$(BIN)/ruff check --select I --fix .
 	$(BIN)/ruff format .
 
