@@ -10,7 +10,7 @@ import pytest
 
 from siltstone.base import files
 from siltstone.commands.backup import BackupRequest, backup, restore
-from tests.support.kafka.broker import Broker
+from tests.support.kafka.broker import HostedBroker
 from tests.support.kafka.records import Sent
 from tests.support.objects.store import BUCKET, s3_server
 
@@ -37,7 +37,7 @@ def contents(root: Path) -> dict[str, bytes]:
 
 def test_a_kafka_starts_on_a_restored_directory(tmp_path: Path, target: Path) -> None:
     logs = tmp_path / "logs"
-    with Broker(logs) as broker:
+    with HostedBroker(logs) as broker:
         broker.create_topic("users", 2, {"cleanup.policy": "compact"})
         sent = [Sent(key=b"%d" % number, value=b"value %d" % number) for number in range(500)]
         assert broker.produce("users", sent)[-1] == 499
@@ -49,7 +49,7 @@ def test_a_kafka_starts_on_a_restored_directory(tmp_path: Path, target: Path) ->
     assert not restore(target, tmp_path / "whole").needs_recovery
     assert contents(tmp_path / "whole") == contents(logs)  # byte for byte what the broker stopped with
     assert restore(target, tmp_path / "live", at=live.backup_id).needs_recovery
-    with Broker(tmp_path / "live") as restored:
+    with HostedBroker(tmp_path / "live") as restored:
         assert restored.consume_all("users") == records[:-1]
         assert restored.end_offset("users", 1) == 0
         assert restored.produce("users", [Sent(key=b"next", value=b"next")]) == [500]

@@ -14,7 +14,7 @@ import pytest
 from siltstone.commands import live
 from siltstone.commands.live_client import KafkaAdmin
 from tests.support.kafka import siltstone_command
-from tests.support.kafka.broker import Broker
+from tests.support.kafka.broker import Broker, HostedBroker
 from tests.support.kafka.polling import poll_until
 from tests.support.kafka.records import Sent
 
@@ -27,7 +27,7 @@ CONFIGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1.0", "seg
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """An empty Kafka."""
-    with Broker(tmp_path_factory.mktemp("live") / "logs") as broker:
+    with HostedBroker(tmp_path_factory.mktemp("live") / "logs") as broker:
         yield broker
 
 

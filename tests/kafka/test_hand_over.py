@@ -12,7 +12,7 @@ from siltstone.commands.directories import BrokerDirectories
 from siltstone.log.names import TopicPartition
 from tests.support.broker_twin.scenes.quotas import alter_quietly, entity_of, quotas_in
 from tests.support.broker_twin.side import DESCRIBE_CLIENT_QUOTAS, Side
-from tests.support.kafka.broker import Broker
+from tests.support.kafka.broker import Broker, HostedBroker
 from tests.support.kafka.clients import CLIENT_TIMEOUT_S
 from tests.support.kafka.records import Sent
 
@@ -48,7 +48,7 @@ def test_kafka_starts_on_siltstones_directories_and_siltstone_on_kafkas(tmp_path
         manager.topics.replace_quotas(QUOTAS)
     result = hand_over(HandOverRequest(directories=directories))
     assert (result.topics, result.partitions) == (3, 5)
-    broker = Broker(paths)
+    broker = HostedBroker(paths)
     with broker:
         assert [broker.end_offset("users", number) for number in range(3)] == [100] * 3
         assert len(broker.consume_all("users", 1)) == 100

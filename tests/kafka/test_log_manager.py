@@ -10,7 +10,7 @@ import siltstone as st
 from siltstone.log.names import TopicPartition
 from siltstone.log.reading import LogReader
 from siltstone.runtime.topics import TOPICS_FILE
-from tests.support.kafka.broker import Broker
+from tests.support.kafka.broker import HostedBroker
 from tests.support.kafka.logdir import CLEAN_MARKER, checkpoint
 from tests.support.kafka.records import Sent
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.kafka
 def test_a_broker_continues_where_a_manager_stopped(tmp_path: Path) -> None:
     """Also: our ``meta.properties`` of a second directory, and our file in the root, are fine with it."""
     first, second = tmp_path / "data", tmp_path / "more"
-    broker = Broker(first)
+    broker = HostedBroker(first)
     with broker:
         for topic in ("events", "gone"):
             broker.create_topic(topic, configs={"segment.bytes": "1048576"})
@@ -36,7 +36,7 @@ def test_a_broker_continues_where_a_manager_stopped(tmp_path: Path) -> None:
         assert logs.delete_records(TopicPartition("events", 0), 20) == 20
     assert (first / TOPICS_FILE).exists() and (second / CLEAN_MARKER).exists()
     assert checkpoint(first, "replication-offset-checkpoint")["events", 0] == 81
-    both = Broker([first, second])
+    both = HostedBroker([first, second])
     with both:
         found = both.consume_all("events")
         assert [record.key for record in found] == [b"%d" % number for number in range(20, 81)]

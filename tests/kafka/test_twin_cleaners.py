@@ -12,7 +12,7 @@ import pytest
 from siltstone.compaction.report import CLEANED
 from tests.support.cleaning import judging, oracle
 from tests.support.cleaning.naive import read_partition
-from tests.support.kafka.broker import Broker
+from tests.support.kafka.broker import HostedBroker
 from tests.support.kafka.logdir import cleaner_checkpoint, copy_of, segment_bases
 from tests.support.kafka.twins import (
     TOPICS,
@@ -36,7 +36,7 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> list[Twins]:
     """Written, stopped, copied, cleaned by the broker, twice; what the broker cleans it goes on with."""
     root = tmp_path_factory.mktemp("twins")
     found = []
-    with Broker(root / "live") as broker:
+    with HostedBroker(root / "live") as broker:
         for topic in TOPICS:
             broker.create_topic(topic.name, 1, topic.config)
         writers = [TopicWriter(broker, topic) for topic in TOPICS]

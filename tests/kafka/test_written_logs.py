@@ -29,7 +29,7 @@ from siltstone.log.reading import HasView, LogReader
 from siltstone.log.recovery import partition as recovery
 from siltstone.log.validation import Origin
 from tests.support.kafka import clients, real_clients, siltstone_command, tools
-from tests.support.kafka.broker import Broker
+from tests.support.kafka.broker import Broker, HostedBroker
 from tests.support.kafka.logdir import copy_of, segment_bases
 from tests.support.kafka.our_writer import FIRST_PRODUCER_ID, OurWriter, batch_of
 from tests.support.kafka.records import Partition, Record, Sent, workload
@@ -94,7 +94,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    broker = Broker(tmp_path_factory.mktemp("written") / "logs")
+    broker = HostedBroker(tmp_path_factory.mktemp("written") / "logs")
     with broker:
         broker.create_topic(OURS, 2, COMPACT)
         broker.create_topic(THEIRS, 1, CONFIG)
@@ -359,7 +359,7 @@ def test_recovery_agrees_after_a_crash(ours: Ours, served: Served, tmp_path: Pat
         last = sorted((ours.crashed / f"ours-{number}").glob("*.log"))[-1]
         data = last.read_bytes()
         last.write_bytes(data[:-10] if tail is None else data + tail)
-    brokers = Broker(copy_of(ours.crashed, tmp_path / "logs"))
+    brokers = HostedBroker(copy_of(ours.crashed, tmp_path / "logs"))
     config = [part for name, value in CONFIG.items() for part in ("--config", f"{name}={value}")]
     done = siltstone_command.run_siltstone("recover", ours.crashed, *config, "--json")
     assert done.returncode == 0, done.stdout

@@ -17,7 +17,7 @@ from siltstone.base.codec_table import CODEC_NAMES
 from siltstone.base.errors import DirectoryLockedError
 from siltstone.tables.commit import StagedOutput, Write, load_writes, store_write
 from siltstone.tables.writing import WriteOptions, WritePlan, commit_plan, plan_write, stage_task
-from tests.support.kafka.broker import Broker
+from tests.support.kafka.broker import HostedBroker
 from tests.support.kafka.records import Record, Sent, workload
 from tests.support.kafka.scenario import start_ms
 from tests.support.tables.writes import TYPES
@@ -88,7 +88,7 @@ def is_refused(log_dir: Path) -> bool:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
-    with Broker(tmp_path_factory.mktemp("tables") / "logs") as broker:
+    with HostedBroker(tmp_path_factory.mktemp("tables") / "logs") as broker:
         log_dir = Path(broker.log_dirs[0])
         broker.create_topic(TOPIC, 2)
         broker.create_topic(COMPACT, 1, {"cleanup.policy": "compact", "compression.type": "zstd"})

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.kafka import tools
-from tests.support.kafka.broker import Broker
+from tests.support.kafka.broker import Broker, HostedBroker
 from tests.support.kafka.logdir import CLEAN_MARKER, active_base, checkpoint, cleaner_checkpoint, copy_of
 from tests.support.kafka.records import compacted
 from tests.support.kafka.scenario import COMPACTED_TOPICS, MD5_PAIR_TOPIC, PARTITIONS, Written, md5_pair
@@ -31,7 +31,7 @@ def test_own_cleaner_agrees_with_the_naive_model(written: Written, tmp_path: Pat
     """Also: staging folders inside a partition directory do not failure the loader, and stay."""
     log_dir = copy_of(written.log_dir, tmp_path / "logs")
     staging = _leave_staging(log_dir)
-    with Broker(log_dir) as broker:
+    with HostedBroker(log_dir) as broker:
         for topic in COMPACTED_TOPICS:
             broker.alter_config(topic, min_cleanable_dirty_ratio="0.0")
         for topic, number in PARTITIONS:

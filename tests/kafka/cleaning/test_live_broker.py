@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.kafka import siltstone_command
-from tests.support.kafka.broker import Broker
+from tests.support.kafka.broker import Broker, HostedBroker
 from tests.support.kafka.logdir import (
     CLEAN_MARKER,
     FileState,
@@ -61,7 +61,7 @@ def undone(written: Written, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def living(undone: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
     log_dir = copy_of(undone, tmp_path_factory.mktemp("living") / "logs")
-    with Broker(log_dir) as broker:
+    with HostedBroker(log_dir) as broker:
         yield Living(broker=broker, log_dir=log_dir, records=broker.consume_many(ALL))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.kafka import siltstone_command, tools
-from tests.support.kafka.broker import Broker
+from tests.support.kafka.broker import HostedBroker
 from tests.support.kafka.logdir import copy_of, listing
 from tests.support.kafka.scenario import BYSTANDER, COMPACTED_TOPICS, PARTITIONS, Written
 
@@ -23,7 +23,7 @@ def test_broker_starts_on_the_cleaned_copy(written: Written, tmp_path: Path) -> 
     siltstone_command.report_of(done)
     assert listing(log_dir) == before
     tools.assert_dump_clean(*(out / f"{topic}-{number}" for topic, number in PARTITIONS))
-    with Broker(out) as broker:
+    with HostedBroker(out) as broker:
         served = broker.consume_many(ALL)
     assert served == {
         **{partition: written.expected(partition) for partition in PARTITIONS},

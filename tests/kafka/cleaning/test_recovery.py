@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.kafka import clients, tools
-from tests.support.kafka.broker import Broker
+from tests.support.kafka.broker import HostedBroker
 from tests.support.kafka.logdir import CLEAN_MARKER, copy_of
 from tests.support.kafka.scenario import PARTITIONS, Written
 
@@ -24,7 +24,7 @@ def test_recovery_rebuilds_the_same(cleaned: Path, written: Written, tmp_path: P
     (log_dir / "recovery-point-offset-checkpoint").unlink()
     for snapshot in log_dir.glob("[!_]*/*.snapshot"):
         snapshot.unlink()
-    with Broker(log_dir) as broker:
+    with HostedBroker(log_dir) as broker:
         records = broker.consume_many(PARTITIONS)
         ends = {partition: broker.end_offset(*partition) for partition in PARTITIONS}
         producers = clients.describe_producers(broker.bootstrap, "idempotent")

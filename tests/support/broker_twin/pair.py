@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from tests.support.broker_twin.ours import SETTINGS, bootstrap_of, our_broker
-from tests.support.kafka.broker import Broker
+from tests.support.kafka.broker import HostedBroker
 
 Which = Literal["kafka", "ours"]
 BOTH: tuple[Which, Which] = ("kafka", "ours")
@@ -28,5 +28,5 @@ def paired(root: Path) -> Iterator[Pair]:
     """Start both over new directories below ``root``."""
     directories: dict[Which, Path] = {"kafka": root / "kafka", "ours": root / "ours"}
     settings = {name.replace(".", "_"): value for name, value in SETTINGS.items()}
-    with Broker(directories["kafka"], **settings) as kafka, our_broker(directories["ours"]) as ours:
+    with HostedBroker(directories["kafka"], **settings) as kafka, our_broker(directories["ours"]) as ours:
         yield Pair(bootstrap={"kafka": kafka.bootstrap, "ours": bootstrap_of(ours)}, log_dir=directories)

@@ -24,7 +24,7 @@ POM = HERE / "pom.xml"
 CACHE = HERE.parents[2] / ".cache"
 LOG_CONFIG = HERE / "log4j2.properties"
 DOWNLOAD_TIMEOUT_S = 600
-PROGRAMS = ("Tools.java", "Clients.java", "ManyPartitions.java")
+PROGRAMS = ("Tools.java", "Brokers.java", "Clients.java", "ManyPartitions.java")
 JVM_FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 
 

@@ -52,7 +52,7 @@ class Toolbox:
     def __init__(self) -> None:
         flags = (*quick_flags(), "--add-opens", "java.base/java.lang=ALL-UNNAMED")
         self._process = subprocess.Popen(
-            java_command("Tools", flags=flags), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            java_command("Tools", heap="512m", flags=flags), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
     def close(self) -> None:
