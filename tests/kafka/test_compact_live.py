@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 
 from siltstone.commands import live
 from siltstone.commands.live_client import KafkaAdmin
-from tests.support.kafka import siltstone_command
+from tests.support.command_line import Command, in_this_process
 from tests.support.kafka.broker import Broker, HostedBroker
 from tests.support.kafka.polling import poll_until
 from tests.support.kafka.records import Sent
@@ -31,7 +30,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield broker
 
 
-def test_a_running_kafka(broker: Broker, tmp_path: Path) -> None:
+@pytest.fixture
+def siltstone(capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Command:
+    return in_this_process(capsysbinary, monkeypatch)
+
+
+def test_a_running_kafka(broker: Broker, siltstone: Command, tmp_path: Path) -> None:
     for topic in ("by-files", "by-reading"):
         broker.create_topic(topic, configs=CONFIGS)
         # 44 superseded records in closed segments; after them keys that do not repeat.
@@ -40,32 +44,32 @@ def test_a_running_kafka(broker: Broker, tmp_path: Path) -> None:
     admin = KafkaAdmin(broker.bootstrap, {})
     before = {topic: admin.settings(topic) for topic in ("by-files", "by-reading")}
     server = ("--bootstrap-server", broker.bootstrap, "--journal", tmp_path / "journal", "--json")
-    dry = siltstone_command.run_siltstone("compact", *server, "--topic", "by-files", "--dry-run")
-    assert dry.returncode == 0, dry.stderr
-    (partition,) = json.loads(dry.stdout)["partitions"]
+    dry = siltstone("compact", *server, "--topic", "by-files", "--dry-run")
+    assert dry.status == 0, dry.err
+    (partition,) = dry.document["partitions"]
     assert (partition["status"], partition["after"]["superseded"]) == (live.TIMED_OUT, 44)
     assert admin.settings("by-files") == before["by-files"]
 
     by_files = ("--topic", "by-files", "--log-dir", broker.log_dirs[0])
-    done = siltstone_command.run_siltstone("compact", *server, *by_files)
-    assert done.returncode == 0, done.stderr
-    (partition,) = json.loads(done.stdout)["partitions"]
+    done = siltstone("compact", *server, *by_files)
+    assert done.status == 0, done.err
+    (partition,) = done.document["partitions"]
     assert partition["cleaned_to"] == partition["active_from"] > 0
     kept = broker.consume_all("by-files")
     assert len(kept) == len({record.key for record in kept}) == 36
     assert broker.end_offset("by-files") == 80
 
     by_reading = ("--topic", "by-reading", "--timeout", "80")
-    done = siltstone_command.run_siltstone("compact", *server, *by_reading)
-    assert done.returncode == 0, done.stderr
-    (partition,) = json.loads(done.stdout)["partitions"]
+    done = siltstone("compact", *server, *by_reading)
+    assert done.status == 0, done.err
+    (partition,) = done.document["partitions"]
     assert partition["status"] == live.CLEANED
     assert (partition["before"]["superseded"], partition["after"]["superseded"]) == (44, 0)
     assert {topic: admin.settings(topic) for topic in before} == before
     assert not (tmp_path / "journal").exists()
 
 
-def test_a_run_that_is_ended_by_a_signal(broker: Broker, tmp_path: Path) -> None:
+def test_a_run_that_is_ended_by_a_signal(broker: Broker, siltstone: Command, tmp_path: Path) -> None:
     """All records are in the active segment, so that the run waits until it is ended."""
     journal = tmp_path / "journal"
     broker.create_topic("active", configs=CONFIGS | {"segment.ms": "500000"})
@@ -86,8 +90,8 @@ def test_a_run_that_is_ended_by_a_signal(broker: Broker, tmp_path: Path) -> None
         assert journal.exists() == (number == signal.SIGKILL)
         if number == signal.SIGKILL:
             assert admin.settings("active") != before
-            done = siltstone_command.run_siltstone("compact", *flags, "--restore")
-            assert done.returncode == 0, done.stderr
+            done = siltstone("compact", *flags, "--restore")
+            assert done.status == 0, done.err
         poll_until(lambda: admin.settings("active") == before or None, what="the old settings", timeout_s=10)
     assert not journal.exists()
     assert broker.end_offset("active") == 9
