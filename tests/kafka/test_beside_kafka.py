@@ -14,7 +14,7 @@ from bench.beside_kafka.producing import Made
 from bench.beside_kafka.running import OtherRecordsError, Plan, measure
 from bench.beside_kafka.workloads import NARROW, RecordMaker, Workload, chosen
 from tests.support.in_memory import FOLDER
-from tests.support.kafka.jars import quick_flags
+from tests.support.kafka.jars import JVM_FLAGS
 
 pytestmark = pytest.mark.kafka
 
@@ -36,7 +36,7 @@ MADE = Made(shape={}, kafka="", size=10_000_000, ends=[1], expected=[1])
 def test_both_cleaners_leave_the_same_records_and_are_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker, "START_SCRIPT_FLAGS", quick_flags())  # no figure is kept
+    monkeypatch.setattr(broker, "START_SCRIPT_FLAGS", JVM_FLAGS)  # no figure is kept
     plan = Plan(runs=1, sides=("kafka-tuned", "in-process", "copy"), caches=("hot",))
     results = measure(TINY, tmp_path, plan)
     (kafka,), (ours,) = results.runs["kafka-tuned", "hot"], results.runs["in-process", "hot"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.kafka import clients, siltstone_command
-from tests.support.kafka.broker import Broker
+from tests.support.kafka.broker import HostedBroker
 from tests.support.kafka.logdir import copy_of
 from tests.support.kafka.records import Partition, Record
 from tests.support.kafka.scenario import (
@@ -33,9 +33,7 @@ from tests.support.kafka.scenario import (
 def writer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Writer]:
     """A real broker writes every topic and is stopped."""
     root = tmp_path_factory.mktemp("writer")
-    first = Broker(root / "live")
-    first.makes_archive = True  # it uses the most of Kafka, and stops early
-    with first as broker:
+    with HostedBroker(root / "live") as broker:
         write_topics(broker)
         producer = clients.new_producer(broker.bootstrap, idempotent=True)
         write_idempotent(broker, producer)

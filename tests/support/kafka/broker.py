@@ -7,7 +7,6 @@ diagnosis and for the cleaner's lines. A stopped broker starts again on the same
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
@@ -29,7 +28,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from tests.support.kafka import clients
-from tests.support.kafka.jars import JVM_FLAGS, class_archive, java_command
+from tests.support.kafka.jars import JVM_FLAGS, java_command
 from tests.support.kafka.logdir import CLEAN_MARKER, cleaner_checkpoint
 from tests.support.kafka.polling import poll_until
 from tests.support.kafka.records import Partition, Record, Sent
@@ -74,10 +73,7 @@ class Broker:
     """A broker over `log_dirs`; a context manager that starts and cleanly stops it."""
 
     heap = "512m"
-    jvm_flags: Sequence[str] | None = None
-    """Java's flags, those of ``quick_flags()`` if None."""
-    makes_archive = False
-    """Is the class-data archive (`jars.class_archive`) made when this broker stops, if there is none yet?"""
+    jvm_flags: Sequence[str] = JVM_FLAGS
     stop_timeout_s = STOP_TIMEOUT_S
 
     def __init__(self, log_dirs: Path | Sequence[Path], **properties: str) -> None:
@@ -89,7 +85,6 @@ class Broker:
         self._overrides = {name.replace("_", "."): value for name, value in properties.items()}
         self._ports: tuple[int, int] = (0, 0)
         self._process: subprocess.Popen[bytes] | None = None
-        self._new_archive: Path | None = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -135,8 +130,6 @@ class Broker:
         assert code in (0, 143), f"broker stopped with exit code {code}\n{self.diagnosis()}"
         for log_dir in self.log_dirs:
             assert (log_dir / CLEAN_MARKER).exists(), f"{log_dir}: not cleanly stopped\n{self.diagnosis()}"
-        if self._new_archive is not None and self._new_archive.exists():
-            self._new_archive.rename(class_archive())
 
     def kill(self) -> None:
         """SIGKILL: what is on disk stays as it is."""
@@ -234,14 +227,9 @@ class Broker:
         return True
 
     def _launch(self, properties: Path) -> None:
-        flags = self.jvm_flags
-        self._new_archive = None
-        if flags is None and self.makes_archive and not (archive := class_archive()).exists():
-            self._new_archive = archive.with_suffix(f".partial.{os.getpid()}")
-            flags = (*JVM_FLAGS, f"-XX:ArchiveClassesAtExit={self._new_archive}")
         with self.log_file.open("wb") as log:
             command = java_command(
-                "kafka.Kafka", str(properties), heap=self.heap, log_level="INFO", flags=flags
+                "kafka.Kafka", str(properties), heap=self.heap, log_level="INFO", flags=self.jvm_flags
             )
             self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=self.home)
 

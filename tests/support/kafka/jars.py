@@ -3,9 +3,7 @@
 Kafka's version and artifacts stand in `pom.xml` beside this file, those of Pulsar's client in its own.
 Without Java or mvn the tests fail with a line that says what to install; they are not skipped.
 
-Two things beside Kafka's jars make the tests' many Javas start sooner. Neither changes what they do:
-`programs-HASH` has the compiled Java programs of this folder, `classes-HASH.jsa` a class-data archive
-(JEP 350) of what a broker loads. A test's broker makes the archive when it stops (`Broker.makes_archive`).
+`programs-HASH` beside Kafka's jars has the compiled Java programs of this folder.
 """
 
 from __future__ import annotations
@@ -98,34 +96,18 @@ def _compile(sources: Sequence[Path], classes: Path) -> None:
     partial.rename(classes)
 
 
-def class_archive() -> Path:
-    """Where the class-data archive of Kafka's classes is, or will be; it is of this Java and these jars."""
-    executable = Path(java()).resolve()
-    key = hashlib.sha256(f"{executable} {executable.stat().st_mtime_ns}".encode()).hexdigest()[:16]
-    return kafka_libs().with_name(f"classes-{key}.jsa")
-
-
-def quick_flags() -> tuple[str, ...]:
-    """`JVM_FLAGS`, and the class-data archive if it is there. Java ignores an archive that does not fit."""
-    archive = class_archive()
-    quiet = ("-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
-    return (*JVM_FLAGS, f"-XX:SharedArchiveFile={archive}", *quiet) if archive.exists() else JVM_FLAGS
-
-
 def java_command(
     main: str,
     *args: str,
     heap: str = "256m",
     log_level: str = "WARN",
-    flags: Sequence[str] | None = None,
+    flags: Sequence[str] = JVM_FLAGS,
     libs: Path | None = None,
 ) -> list[str]:
     """The command line that runs one of Kafka's main classes, or a source file, logging to standard error.
 
-    ``flags``: instead of ``quick_flags()``. ``libs``: the folder of other jars than Kafka's.
+    ``libs``: the folder of other jars than Kafka's.
     """
-    if flags is None:
-        flags = JVM_FLAGS if libs else quick_flags()
     logging = (f"-Dlog4j2.configurationFile={LOG_CONFIG.as_uri()}", f"-Dkafka.tests.log.level={log_level}")
     classes = f"{libs}/*" if libs else f"{kafka_libs()}/*:{programs()}"
     return [java(), f"-Xmx{heap}", *flags, *logging, "-cp", classes, main, *args]

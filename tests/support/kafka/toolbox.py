@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import Final
 
-from tests.support.kafka.jars import java_command, quick_flags
+from tests.support.kafka.jars import JVM_FLAGS, java_command
 
 CLASSES: Final = {
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
@@ -50,7 +50,7 @@ class Toolbox:
     """The process."""
 
     def __init__(self) -> None:
-        flags = (*quick_flags(), "--add-opens", "java.base/java.lang=ALL-UNNAMED")
+        flags = (*JVM_FLAGS, "--add-opens", "java.base/java.lang=ALL-UNNAMED")
         self._process = subprocess.Popen(
             java_command("Tools", heap="512m", flags=flags), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
