@@ -62,8 +62,8 @@ def sent(first: int, count: int) -> list[Sent]:
     ]
 
 
-def write_and_tier(broker: Broker, *, epochs: int = 2) -> list[Record]:
-    """Write a topic in so many leader epochs, with transactions, until only its last segment is local.
+def write_and_tier(broker: Broker) -> list[Record]:
+    """Write a topic in two leader epochs, with transactions, until only its last segment is local, and stop.
     Returns what Kafka's broker gives a consumer of the whole topic, which reads committed records."""
     settings = {
         "remote.storage.enable": "true",
@@ -81,12 +81,13 @@ def write_and_tier(broker: Broker, *, epochs: int = 2) -> list[Record]:
         clients.send(producer, TOPIC, sent(10_000 * (number + 1), 300))
         ends(clients.CLIENT_TIMEOUT_S)
     _wait(broker)
-    for epoch in range(1, epochs):
-        broker.stop()
-        broker.start()
-        broker.produce(TOPIC, sent(30_000 * epoch, 2_000))
-        _wait(broker)
-    return clients.consume(broker.bootstrap, [(TOPIC, 0)], "read_committed")[TOPIC, 0]
+    broker.stop()
+    broker.start()
+    broker.produce(TOPIC, sent(30_000, 2_000))
+    _wait(broker)
+    found = clients.consume(broker.bootstrap, [(TOPIC, 0)], "read_committed")[TOPIC, 0]
+    broker.stop()
+    return found
 
 
 def _wait(broker: Broker) -> None:
@@ -111,8 +112,8 @@ def make_golden(target: Path) -> None:
     """Make the archive: the log directory, the storage, and what the broker gave a consumer."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        with tiered_broker(root) as broker:
-            lines = as_lines(write_and_tier(broker))
+        broker = tiered_broker(root).start()
+        lines = as_lines(write_and_tier(broker))
         (root / "records.jsonl").write_text("\n".join(lines) + "\n")
         with tarfile.open(target, "w:xz", format=tarfile.PAX_FORMAT) as archive:
             for name in ("logs", "tier", "records.jsonl"):
