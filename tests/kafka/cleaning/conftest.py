@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.kafka import clients, siltstone_command
-from tests.support.kafka.broker import HostedBroker
+from tests.support.kafka.broker import Broker
 from tests.support.kafka.logdir import copy_of
 from tests.support.kafka.records import Partition, Record
 from tests.support.kafka.scenario import (
@@ -31,9 +31,9 @@ from tests.support.kafka.scenario import (
 
 @pytest.fixture(scope="package")
 def writer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Writer]:
-    """A real broker writes every topic and is stopped."""
+    """A real broker in a process of its own writes every topic and is stopped by a signal."""
     root = tmp_path_factory.mktemp("writer")
-    with HostedBroker(root / "live") as broker:
+    with Broker(root / "live") as broker:
         write_topics(broker)
         producer = clients.new_producer(broker.bootstrap, idempotent=True)
         write_idempotent(broker, producer)
