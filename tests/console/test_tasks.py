@@ -113,7 +113,7 @@ def test_7_an_uncleanable_log_is_tried_again_in_two_clicks(
     visitor.start()
     visitor.click(visitor.find("//li[@class='red']/a"))
     assert "61" in text_of(visitor.browser)
-    keep(visitor.browser, axe, "uncleanable")
+    keep(visitor.browser, axe, "uncleanable-log")
     visitor.press("Retry")
     until(visitor.browser, lambda: "the cleaner skips no log" in text_of(visitor.browser))
     assert visitor.clicks == 2
@@ -125,10 +125,10 @@ def test_8_what_compaction_has_saved_in_two_clicks(visitor: Visitor, axe: str) -
     visitor.follow("Savings")
     assert "older records of keys that have a newer one" in text_of(visitor.browser)
     assert visitor.clicks == 2
-    keep(visitor.browser, axe, "savings")
+    keep(visitor.browser, axe, "savings-of-cleanings")
     visitor.browser.get(f"{visitor.url}/ui/topics/users/history")
     until(visitor.browser, lambda: bool(visitor.browser.find_elements(By.CSS_SELECTOR, ".uplot canvas")))
-    keep(visitor.browser, axe, "history")
+    keep(visitor.browser, axe, "history-of-cleanings")
     assert not visitor.browser.get_log("browser")
 
 
@@ -140,7 +140,7 @@ def test_9_what_the_disk_is_full_of_in_two_clicks(visitor: Visitor, open_server:
     assert visitor.clicks == 2
     text = text_of(visitor.browser)
     assert "users-0/00000000000000000000.log.deleted" in text and "5.0 kB" in text
-    keep(visitor.browser, axe, "directory")
+    keep(visitor.browser, axe, "directory-with-leftovers")
 
 
 def test_10_a_topic_is_emptied_in_three_clicks_and_its_typed_name(
@@ -193,7 +193,7 @@ def test_10_a_key_is_erased_in_five_clicks(visitor: Visitor, open_server: Server
     assert left[b"alice"] is None and left[b"bob"] is not None
     visitor.browser.get(f"{visitor.url}/ui/changes")
     assert "erase-key" in text_of(visitor.browser)
-    keep(visitor.browser, axe, "changes")
+    keep(visitor.browser, axe, "changes-made")
 
 
 def test_what_went_wrong_is_shown_without_a_barrier(visitor: Visitor, open_server: Server, axe: str) -> None:
@@ -209,7 +209,7 @@ def test_what_went_wrong_is_shown_without_a_barrier(visitor: Visitor, open_serve
     served.opened_cleaner()._metrics.cleaned([], is_engine_up=False)
     served.opened().topics.alter("plain", {"segment.ms": "1000"})
     pages = {
-        "jobs": ("/ui/jobs", "the work was not possible"),
+        "jobs-failed": ("/ui/jobs", "the work was not possible"),
         "paused": ("/ui/cleaner", "a user has paused it"),
         "engine-lost": ("/ui/", "engine lost"),
         "broker-refused": ("/ui/broker?name=log.cleaner.threads&value=many", "log.cleaner.threads"),
@@ -379,6 +379,7 @@ def test_the_log_cleaner_is_switched_on_saved_and_the_broker_restarted(
     visitor.click(visitor.find("//input[@role='switch']"))
     visitor.press("Save")
     until(browser, lambda: "Restart pending" in text_of(browser))
+    browser.get(f"{process}/ui/broker?contains=log.cleaner")  # the same page with a tenth of the settings
     keep(browser, axe, "restart-pending")
     visitor.press("Restart")
     until(browser, lambda: "Now on." in text_of(browser) and "Restart pending" not in text_of(browser))
