@@ -29,7 +29,7 @@ from siltstone.commands import backup as backups
 from siltstone.commands.backup import BackupRequest, BackupResult, backup, restore
 from tests.support.thoroughness import few
 
-RECORDS, KEYS = 400, 97
+RECORDS, KEYS = 240, 97
 DAY_MS = 86_400_000
 NOW_MS = 1_900_000_000_000
 
@@ -108,7 +108,7 @@ def test_the_next_backup_puts_only_what_is_new(
     assert (again.new_chunks, again.read_bytes) == (0, 0)
     before = contents(logs)
     with st.open(logs, mode="a") as opened:
-        for number in range(100):
+        for number in range(40):
             opened.send("users", b"later %d" % number, key=b"x")
     grown = made(target, clock, logs)
     assert 0 < grown.new_bytes < first.new_bytes / 2

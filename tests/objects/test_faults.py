@@ -201,7 +201,7 @@ def test_an_abandoned_upload_in_parts_is_seen_by_none_and_blocks_none(
         begun = httpx.post(f"{s3_url}/{bucket}/{key}?uploads")
         (number,) = re.findall("<UploadId>(.*)</UploadId>", begun.text)
         part = {"partNumber": "1", "uploadId": number}
-        httpx.put(f"{s3_url}/{bucket}/{key}", params=part, content=bytes(5 << 20)).raise_for_status()
+        httpx.put(f"{s3_url}/{bucket}/{key}", params=part, content=bytes(5_000)).raise_for_status()
     with st.open(f"s3://{bucket}/one") as opened:
         assert [record.value for record in opened["users"]] == expected
         assert {topic_partition.topic for topic_partition in opened} == {"users"}

@@ -95,10 +95,11 @@ def url(request: pytest.FixtureRequest, logs: Path, store: Any, bucket: str) -> 
     )
 
 
+@pytest.mark.random
 def test_commands_print_what_was_named(
     url: str, bucket: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for number, command in share(list(enumerate(COMMANDS)), 3):
+    for number, command in share(list(enumerate(COMMANDS)), 5):
         copy, page = f"s3://{bucket}/copy", tmp_path / f"page{number}.html"
         words = command.replace("URL-copy", copy).replace("URL", url).replace("HTML", str(page))
         words = words.replace("OTHER", f"s3://{bucket}/other").replace("DISK", str(tmp_path / str(number)))
