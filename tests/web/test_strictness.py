@@ -37,7 +37,7 @@ WRONG_IN_TEXT = {
     "boolean": ("1", "0", "yes", "on", "t", "truth", " true", ""),
 }
 """In a path or a query. A parameter of the path cannot be empty."""
-TRIED = None if THOROUGH else 3
+TRIED = None if THOROUGH else 2
 """How many of them for each member and each parameter."""
 
 
