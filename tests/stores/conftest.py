@@ -14,6 +14,7 @@ from siltstone.base import files
 from tests.support.golden_sets import unpack_broker
 from tests.support.objects.servers import SERVERS, Server
 from tests.support.objects.store import one_certificate
+from tests.support.thoroughness import THOROUGH
 
 _numbers = itertools.count()
 
@@ -77,3 +78,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if folder.is_dir() and folder.name not in PARTITIONS:
             shutil.rmtree(folder)
     return path
+
+
+@pytest.fixture(scope="session")
+def small_broker(broker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The part of it for what puts all that is there, each file for itself: one compacted partition, and the
+    settings. In thorough runs all of it. Read only."""
+    if THOROUGH:
+        return broker
+    left_out = shutil.ignore_patterns("ledger-1", "__consumer_offsets-0")
+    return shutil.copytree(broker, tmp_path_factory.mktemp("small") / "data0", ignore=left_out)
