@@ -26,7 +26,7 @@ from obstore.store import from_url
 
 from tests.support.golden_sets import REPOSITORY
 from tests.support.objects.google import public_key, service_account
-from tests.support.objects.packages import class_path, java_command, node, npm_package, pypi_package
+from tests.support.objects.packages import class_path, compiled, java_command, node, npm_package, pypi_package
 from tests.support.objects.store import s3_server
 
 START_S = 120.0
@@ -225,8 +225,9 @@ def hdfs() -> Iterator[Server]:
             (Path(folder) / "classes" / "webapps" / name).mkdir(parents=True)
         (Path(folder) / "classes" / "log4j.properties").write_text("log4j.rootLogger=OFF\n")
         port, ready, data = free_port(), free_port(), free_port()
-        source = str(Path(__file__).with_name("Hdfs.java"))
-        command = java_command(f"{folder}/classes:{jars}", source, folder, str(port), str(ready), str(data))
+        program = compiled(Path(__file__).with_name("Hdfs.java"), jars)
+        classes = f"{folder}/classes:{program}:{jars}"
+        command = java_command(classes, "Hdfs", folder, str(port), str(ready), str(data))
         url = f"hdfs://127.0.0.1:{port}"
         with running(command, ready):
             yield Server(
