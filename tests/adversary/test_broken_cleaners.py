@@ -88,6 +88,7 @@ def test_every_case_is_drawn_alike_again() -> None:
     assert [str(next(first)) for _ in range(40)] == [str(next(second)) for _ in range(40)]
 
 
+@pytest.mark.long  # it tests the room
 def test_a_hang_is_found(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.adversary.room.SECONDS_MAX", 1)
     case = Case.of("made/plain~~clean~1")

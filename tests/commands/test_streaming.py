@@ -310,7 +310,7 @@ def committed(log: ReadableLog) -> Keys:
 
 @pytest.mark.random
 def test_logs_of_kafka_are_read_over_compactions_that_come_meanwhile(golden: Path, tmp_path: Path) -> None:
-    names = [*share(legacy_names(golden), 7), *share(case_names(golden), 13)]
+    names = [*share(legacy_names(golden), 13), *share(case_names(golden), 19)]
     for number, name in enumerate(names):
         shutil.copytree(golden / name / "before", tmp_path / f"{number}" / "users-0")
         log = Growing(tmp_path / f"{number}" / "users-0")

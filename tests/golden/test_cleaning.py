@@ -17,7 +17,7 @@ def test_no_set_is_forgotten(golden: Path, cleaned: Path) -> None:
     assert set(TRANSACTIONS) == {path.name for path in (cleaned / "transactions").iterdir()}
 
 
-@pytest.mark.parametrize(("name", "way"), in_turn(CLEANED, WAYS, "grouping", "mixed", "tombstones"))
+@pytest.mark.parametrize(("name", "way"), in_turn(CLEANED, WAYS, "grouping", "mixed"))
 def test_cleaned_files_are_kafkas(golden: Path, tmp_path: Path, name: str, way: str) -> None:
     case = golden_sets.load_case(golden, name)
     rounds = [each for each in case.rounds if each.cleaned]

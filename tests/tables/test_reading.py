@@ -22,6 +22,7 @@ from siltstone.tables.options import ReadOptions
 from siltstone.tables.table import plan, plan_stages, read_split
 from tests.support.cleaning.logs import Rec, batch, one
 from tests.support.errors import raises_error
+from tests.support.golden.sets import of_each_kind
 from tests.support.golden_sets import case_names, legacy_names
 from tests.support.log.views import random_segments, write_segments
 from tests.support.records import twin
@@ -48,13 +49,14 @@ def small_file_splits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(splits, "OPEN_COST_BYTES", 1)
 
 
+@pytest.mark.random
 @pytest.mark.usefixtures("small_file_splits")
 @pytest.mark.parametrize(
     ("size", "isolation"),
     few(itertools.product(["900", "128m"], ["read_committed", "read_uncommitted"]), 0, 3),
 )
 def test_golden_logs_are_what_a_plain_reader_reads(golden: Path, isolation: str, size: str) -> None:
-    for name in [*legacy_names(golden), *case_names(golden)[::9], "txn"]:
+    for name in [*of_each_kind(legacy_names(golden)), *share(case_names(golden)[::9], 3), "txn"]:
         directory = golden / name / "before"
         with tempfile.TemporaryDirectory() as folder:
             partition = Path(folder) / "topic-0"
@@ -97,7 +99,7 @@ TIMES = ("timestampType", "offset", "topic", "timestamp", "partition")
 
 @pytest.mark.random
 def test_columns_without_key_and_value_are_the_same_when_only_these_are_decoded(golden: Path) -> None:
-    for name in [*legacy_names(golden), *share(case_names(golden), 27), "txn"]:
+    for name in [*of_each_kind(legacy_names(golden)), *share(case_names(golden), 27), "txn"]:
         with tempfile.TemporaryDirectory() as folder:
             partition = Path(folder) / "topic-0"
             shutil.copytree(golden / name / "before", partition)

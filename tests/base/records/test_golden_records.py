@@ -20,7 +20,7 @@ from tests.support.thoroughness import share
 
 
 def golden_segments(golden: Path) -> Iterator[tuple[Path, Segment]]:
-    """The first and the last listed segment file of each directory of every set and a third of the others,
+    """The first and the last listed segment file of each directory of every set and a fifth of the others,
     all when thorough; with its listing.
 
     ``records_after.jsonl`` lists ``after``; of a whole broker ``records_after/data0/topic-0.jsonl`` lists
@@ -31,7 +31,7 @@ def golden_segments(golden: Path) -> Iterator[tuple[Path, Segment]]:
         directory = golden.joinpath(*parts)
         if directory.is_dir():  # the whole broker's `before` is packed elsewhere
             listed = [(directory / name, found) for name, found in listed_segments(listing).items()]
-            yield from share(listed, 3)
+            yield from share(listed, 5)
 
 
 def check_batches(path: Path, segment: Segment, data: Bytes) -> BatchHeaders:
