@@ -63,10 +63,10 @@ class _Terminal:
 def _session_of(leader: int) -> list[psutil.Process]:
     """The processes of a session that still run."""
     found = []
-    for process in psutil.process_iter(["status"]):
+    for pid in psutil.pids():
         try:
-            if os.getsid(process.pid) == leader and process.info["status"] != psutil.STATUS_ZOMBIE:
-                found.append(process)
+            if os.getsid(pid) == leader and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.append(psutil.Process(pid))
         except (ProcessLookupError, psutil.NoSuchProcess):
             continue
     return found
