@@ -513,6 +513,7 @@ def test_other_wrong_usage(siltstone: Command, watch: Callable[..., Done], stopp
     assert nowhere.status == 1 and nowhere.err.count("\n") == 1
 
 
+@pytest.mark.long  # consume and produce end so in processes in every run
 def test_a_process_without_a_terminal_ends_well_on_ctrl_c(stopped: Path) -> None:
     arguments = ["clean", str(stopped), "--watch", "--interval", "0.05", "--json"]
     process = subprocess.Popen(

@@ -102,7 +102,7 @@ ALONE = [(name,) for name in CLEANED if name not in RATIO_LISTED_LATER]
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("name", few(ALONE, *range(0, len(ALONE), 4)))
+@pytest.mark.parametrize("name", few(ALONE, *range(0, len(ALONE), 6)))
 def test_what_is_due_goes_and_nothing_else(golden: Path, tmp_path: Path, name: str) -> None:
     case = golden_sets.load_case(golden, name)
     codes = set[str]()
@@ -122,7 +122,7 @@ def test_what_is_due_goes_with_transactions(cleaned: Path, tmp_path: Path, name:
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("name", few([(name,) for name in OLD_FORMATS], *range(0, len(OLD_FORMATS), 4)))
+@pytest.mark.parametrize("name", few([(name,) for name in OLD_FORMATS], *range(0, len(OLD_FORMATS), 6)))
 def test_what_is_due_goes_in_old_formats(cleaned: Path, tmp_path: Path, name: str) -> None:
     case = golden_sets.load_case(cleaned, f"old_formats/{name}")
     for round_ in old_format_rounds(case):

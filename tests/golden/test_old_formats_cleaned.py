@@ -19,7 +19,7 @@ def test_no_set_is_forgotten(cleaned: Path) -> None:
     assert set(OLD_FORMATS) == {path.name for path in (cleaned / "old_formats").iterdir()}
 
 
-@pytest.mark.parametrize(("name", "way"), in_turn(OLD_FORMATS, WAYS, "v1_mixed", "v0_v1_v2"))
+@pytest.mark.parametrize(("name", "way"), in_turn(OLD_FORMATS, WAYS, "v0_v1_v2"))
 def test_cleaned_files_are_kafkas(cleaned: Path, tmp_path: Path, name: str, way: str) -> None:
     case = golden_sets.load_case(cleaned, f"old_formats/{name}")
     rounds = old_format_rounds(case)
