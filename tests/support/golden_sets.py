@@ -14,6 +14,8 @@ log directory of its own; the unpacked files themselves are shared and must not 
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,28 +90,38 @@ class Case:
     raw: Mapping[str, Any]
 
 
+def _unpack(archive: Path, destination: Path) -> None:
+    """As the demo unpacks; by GNU's tar, where it is, in a quarter of the time."""
+    tar = shutil.which("tar")
+    if tar is None or shutil.which("xz") is None or sys.platform != "linux":
+        unpack(archive, destination)
+        return
+    destination.mkdir(parents=True, exist_ok=True)
+    subprocess.run([tar, "-xJf", archive, "--no-same-owner", "-C", destination], check=True)
+
+
 def unpack_golden(destination: Path) -> Path:
     """Unpack all golden sets below a directory and return their root."""
     for name in ("golden.tar.xz", "legacy_after_43.tar.xz"):
-        unpack(DATA / name, destination)
+        _unpack(DATA / name, destination)
     return destination / "golden"
 
 
 def unpack_cleaned(destination: Path) -> Path:
     """Unpack more sets that Kafka 4.3's cleaner cleaned, by kind (`old_formats`, …); returns their root."""
-    unpack(DATA / "cleaned.tar.xz", destination)
+    _unpack(DATA / "cleaned.tar.xz", destination)
     return destination / "cleaned"
 
 
 def unpack_recovery(destination: Path) -> Path:
     """Unpack the directories that a broker was started on after a stop or with damage; returns their root."""
-    unpack(DATA / "recovery.tar.xz", destination)
+    _unpack(DATA / "recovery.tar.xz", destination)
     return destination / "golden"
 
 
 def unpack_brokers(destination: Path) -> Path:
     """Unpack the stopped brokers `whole_39` and `whole_28`, before and after cleaning; returns their root."""
-    unpack(DATA / "brokers.tar.xz", destination)
+    _unpack(DATA / "brokers.tar.xz", destination)
     return destination / "golden"
 
 
