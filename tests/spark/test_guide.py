@@ -1,7 +1,7 @@
 """The guide's code does what the guide says: every block, in order, as somebody who copies it would.
 
-``make test`` runs the blocks in this process, on the session of the tests; ``make test-long`` also
-as a script.
+``make test`` runs the blocks in this process, on the session of the tests, and so the command that one of
+them starts; ``make test-long`` also runs them as a script.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from siltstone.commands import engines
 from siltstone.spark.internals import running_session
+from tests.support.command_line import in_this_process
 from tests.support.golden_sets import REPOSITORY
 
 pytestmark = pytest.mark.spark
@@ -35,10 +37,23 @@ def blocks() -> list[str]:
 
 
 def test_every_block_runs_on_a_session_that_the_program_has(
-    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsysbinary: pytest.CaptureFixture[bytes],
 ) -> None:
     """But for the last statement, which stops the session."""
-    monkeypatch.setenv("PATH", PATH)
+    siltstone, commands = in_this_process(capsysbinary, monkeypatch), []
+
+    def run(words: list[str], *, check: bool) -> None:
+        assert words[0] == "siltstone" and check
+        with monkeypatch.context() as patch:  # a process of its own would not have this session
+            patch.setattr(engines, "has_session", lambda: False)
+            done = siltstone(*words[1:])
+        assert done.status == 0, done.err
+        commands.append(words[1])
+
+    monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.chdir(tmp_path)
     *_, last = code = blocks()
     assert last.endswith(_STOP) and sum(_STOP in block for block in code) == 1
@@ -46,7 +61,7 @@ def test_every_block_runs_on_a_session_that_the_program_has(
     for number, block in enumerate(code):
         absolute = _FOLDERS.sub(lambda match: repr(str(tmp_path / match[1])), block.removesuffix(_STOP))
         exec(compile(absolute, f"block {number} of docs/guide.md", "exec"), names)
-    assert running_session() is session
+    assert running_session() is session and commands == ["clean"]
 
 
 @pytest.mark.long
