@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from siltstone.spark.session import start_session
 from siltstone.spark.settings import PYTHON_SETTING
+from tests.support.spark.java import quick_java_options
 from tests.support.spark.python import python_with_byte_code
 from tests.support.thoroughness import THOROUGH
 
@@ -18,11 +19,13 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     catalog = str(tmp_path_factory.mktemp("warehouse"))
     settings = {"spark.sql.warehouse.dir": catalog, "spark.connect.grpc.binding.port": "0"}
     settings["spark.sql.shuffle.partitions"] = "3"
+    java_options = None
     if not THOROUGH:  # Spark would compile a class for each query, which takes a fifth of the time
         settings["spark.sql.codegen.wholeStage"] = "false"
         settings["spark.sql.codegen.factoryMode"] = "NO_CODEGEN"
         settings[PYTHON_SETTING] = python_with_byte_code(tmp_path_factory.mktemp("python"))
-    session = start_session("local[2]", settings=settings)
+        java_options = quick_java_options()
+    session = start_session("local[2]", settings=settings, java_options=java_options)
     yield session
     session.stop()
 

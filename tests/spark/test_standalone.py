@@ -31,6 +31,7 @@ from tests.support.spark.fenced_on_cluster import (
     TWICE,
     WORKER_DECOMMISSIONED,
 )
+from tests.support.spark.java import NO_VERIFIER
 from tests.support.spark.python import python_with_byte_code
 from tests.support.spark.standalone import BARE, INSTALLED, SMALL, Cluster, standalone_cluster, submit
 from tests.support.thoroughness import THOROUGH
@@ -57,9 +58,7 @@ def clean(staged: Staged) -> list[str]:
 
 # Java's optimising compiler would take half of the time of processes that live so shortly, and its verifier
 # a part of the rest.
-JAVA_OPTIONS = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-)
+JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {NO_VERIFIER}"
 DEFAULTS = {
     "spark.sql.adaptive.enabled": "true",
     "spark.speculation": "true",

@@ -23,6 +23,7 @@ from siltstone.spark import clean as pipeline
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.session import start_session
 from tests.support.operator.staged import stage
+from tests.support.spark.java import quick_java_options
 
 SET = "basic_zipf_ts"
 
@@ -47,7 +48,7 @@ def killing(task: Callable[..., Any], process: int | None, once: str) -> Callabl
 def main() -> None:
     """Clean with the daemon killed, then with Java killed: statuses and reasons."""
     golden, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    session = start_session("local[2]")
+    session = start_session("local[2]", java_options=quick_java_options())
     app.RunLimits = functools.partial(app.RunLimits, whole_log_bytes=0)  # type: ignore[misc,assignment]
     task, said = pipeline.rewrite_task, {}
 

@@ -1,0 +1,14 @@
+"""Options of Java for processes that live shortly."""
+
+from __future__ import annotations
+
+from siltstone.spark import class_archive
+from siltstone.spark.java import java_version
+
+NO_VERIFIER = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+"""Java does not verify Spark's classes, a fifth of its time where it has no class archive."""
+
+
+def quick_java_options() -> str:
+    """What ``start_session`` takes: those of the class archive, if there is one, or else no verifier."""
+    return class_archive.java_options(java_version()) or f" {NO_VERIFIER}"
