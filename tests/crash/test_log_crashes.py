@@ -32,7 +32,7 @@ from tests.support.thoroughness import ALL, SEEDS, THOROUGH, share, turn
 
 pytestmark = pytest.mark.random
 
-SECOND_CRASHES = 200 if THOROUGH else 20
+SECOND_CRASHES = 200 if THOROUGH else 10
 LOCK = ".lock"
 """Goes with the process, not with the crash."""
 Recorded = Callable[[str], Recording]
@@ -101,7 +101,7 @@ def told(recording: Recording, count: int, variant: Variant, error: Exception) -
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_whatever_was_on_disk_by_then(once: Recorded, name: str) -> None:
     recording = once(name)
-    assert list(failures(recording, share(range(len(recording.steps) + 1), 13))) == []
+    assert list(failures(recording, share(range(len(recording.steps) + 1), 19))) == []
 
 
 def crash_again(recording: Recording, count: int, variant: Variant) -> Recording:
