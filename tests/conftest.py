@@ -52,15 +52,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     A file is a group, but for the tests that share an expensive fixture, which come first. Long files are
     next; the order within a folder stays (and needs xdist's ``--no-loadscope-reorder``).
     """
-    here = Path(__file__).parent
+    relative = {path: path.relative_to(Path(__file__).parent) for path in {item.path for item in items}}
 
     def place(item: pytest.Item) -> tuple[bool, int]:
-        folder = item.path.relative_to(here).parts[0]
+        folder = relative[item.path].parts[0]
         return not shares(item), LONGEST.index(folder) if folder in LONGEST else len(LONGEST)
 
     for item in items:
-        group = item.path.parent if shares(item) else item.path
-        item.add_marker(pytest.mark.xdist_group(str(group.relative_to(here))))
+        group = relative[item.path].parent if shares(item) else relative[item.path]
+        item.add_marker(pytest.mark.xdist_group(str(group)))
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.random)
     items.sort(key=place)
