@@ -54,6 +54,11 @@ class Base:
         return sorted(path.name for path in self.folder.iterdir() if path.is_dir())
 
 
+def place_of(room: Path, part: str) -> Path:
+    """Where an archive of golden sets is unpacked to, for all workers of a room."""
+    return room / f"sets-{part}"
+
+
 class Bases:
     """Makes bases below ``store`` when they are asked for; the golden sets are unpacked there when needed."""
 
@@ -95,7 +100,7 @@ class Bases:
 
     def unpacked(self, part: str) -> Path:
         """An archive, unpacked once for all workers: by a name that is only there when it is whole."""
-        place = self._store.parent / f"sets-{part}"
+        place = place_of(self._store.parent, part)
         if not place.is_dir():
             partial = self._store / f"unpacking-{part}"
             unpack = {

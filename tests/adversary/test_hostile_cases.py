@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.adversary.attacks import ATTACKS
-from tests.adversary.bases import Bases
+from tests.adversary.bases import Bases, place_of
 from tests.adversary.commands import COMMANDS, call_apart
 from tests.adversary.drawing import every_one, flips, random_cases
 from tests.adversary.judging import Case
@@ -35,7 +35,7 @@ def store(golden: Path) -> Iterator[Path]:
     """Where the room works; the golden sets that other tests read are there already."""
     with tempfile.TemporaryDirectory(prefix="siltstone-adversary-", dir=FOLDER) as name:
         (Path(name) / "names").mkdir()
-        (Path(name) / "sets-g").symlink_to(golden.parent)
+        place_of(Path(name), "g").symlink_to(golden.parent)
         yield Path(name)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from siltstone.cli.main import run
-from siltstone.commands import engines
 from tests.support.command_line import Command, in_this_process, parse_quickly
 
 
@@ -20,9 +19,7 @@ def quick_parser(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def siltstone(capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Run a command line; ``stdin`` is what is piped into it. The Spark session that other tests in this
-    process may have is not used: a command that a user starts has none."""
-    monkeypatch.setattr(engines, "has_session", lambda: False)
+    """Run a command line; ``stdin`` is what is piped into it."""
     return in_this_process(capsysbinary, monkeypatch)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.command_line import Command, in_this_process
 from tests.support.kafka.jars import kafka_libs
 
 
@@ -11,3 +12,9 @@ from tests.support.kafka.jars import kafka_libs
 def _kafka_is_here() -> None:
     """Fail each test with the reason when Kafka cannot be had."""
     kafka_libs()
+
+
+@pytest.fixture
+def siltstone(capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Run a command line; ``stdin`` is what is piped into it."""
+    return in_this_process(capsysbinary, monkeypatch)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import sys
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,9 +10,8 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from siltstone.cli import main
 from tests.support.broker_commands import LINES, assert_alike
-from tests.support.command_line import Command, Done
+from tests.support.command_line import Command
 from tests.support.kafka.broker import Broker
 from tests.support.kafka.records import Sent
 
@@ -28,17 +26,9 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Command:
-    """Runs a command line in this process, with ``LINES`` as standard input."""
-
-    def call(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LINES)))
-        capsysbinary.readouterr()
-        status = main.run(list(map(str, arguments)))
-        shown = capsysbinary.readouterr()
-        return Done(status, shown.out, shown.err.decode())
-
-    return call
+def run(siltstone: Command) -> Command:
+    """Run a command line, with ``LINES`` as standard input."""
+    return functools.partial(siltstone, stdin=LINES)
 
 
 def test_the_output_is_that_of_a_directory(kafka: Broker, run: Command, tmp_path: Path) -> None:

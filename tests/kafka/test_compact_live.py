@@ -12,7 +12,7 @@ import pytest
 
 from siltstone.commands import live
 from siltstone.commands.live_client import KafkaAdmin
-from tests.support.command_line import Command, in_this_process
+from tests.support.command_line import Command
 from tests.support.kafka.broker import Broker, HostedBroker
 from tests.support.kafka.polling import poll_until
 from tests.support.kafka.records import Sent
@@ -28,11 +28,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """An empty Kafka."""
     with HostedBroker(tmp_path_factory.mktemp("live") / "logs") as broker:
         yield broker
-
-
-@pytest.fixture
-def siltstone(capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Command:
-    return in_this_process(capsysbinary, monkeypatch)
 
 
 def test_a_running_kafka(broker: Broker, siltstone: Command, tmp_path: Path) -> None:

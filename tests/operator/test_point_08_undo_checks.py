@@ -18,7 +18,7 @@ from siltstone.cli.main import run
 from siltstone.commands import clean as app
 from tests.support.in_memory import FOLDER
 from tests.support.operator.staged import Listing, in_process, listing, names_in, stage_several
-from tests.support.thoroughness import THOROUGH, few
+from tests.support.thoroughness import THOROUGH, in_turn
 
 FIRST, SECOND = "basic-0", "tombstones-0"
 
@@ -89,14 +89,8 @@ SPOILED: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "kept index missing": (lambda log, kept: min(kept.glob("*.index")).unlink(), "missing"),
 }
 
-OF_EITHER_LOG = [2 * number + number % 2 for number in range(len(SPOILED))]
-"""The cases of every run: the first log and the second in turns."""
 
-
-@pytest.mark.parametrize(
-    ("which", "what"),
-    few([(which, what) for what in SPOILED for which in (FIRST, SECOND)], *OF_EITHER_LOG),
-)
+@pytest.mark.parametrize(("what", "which"), in_turn(list(SPOILED), (FIRST, SECOND)))
 def test_nothing_of_any_log_is_changed_when_one_cannot_be_undone(
     before: tuple[Path, Path, Listing], which: str, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

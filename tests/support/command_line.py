@@ -18,6 +18,7 @@ import pytest
 from cyclopts.argument import ArgumentCollection
 
 from siltstone.cli.main import run
+from siltstone.commands import engines
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +75,16 @@ def parse_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_this_process(capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Runs command lines in this process; ``stdin`` is what is piped into one."""
+    """Runs command lines in this process; ``stdin`` is what is piped into one. A Spark session that other
+    tests in this process may have is not used: a command that a user starts has none."""
     parse_quickly(monkeypatch)
 
     def call(*arguments: object, stdin: bytes = b"") -> Done:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         capsysbinary.readouterr()
-        status = run([str(each) for each in arguments])
+        with monkeypatch.context() as patch:
+            patch.setattr(engines, "has_session", lambda: False)
+            status = run([str(each) for each in arguments])
         shown = capsysbinary.readouterr()
         return Done(status, shown.out, shown.err.decode())
 

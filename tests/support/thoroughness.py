@@ -59,9 +59,10 @@ def few(cases: Iterable[tuple[Any, ...]], *always: int) -> list[Any]:
 
 def in_turn(names: Sequence[Any], ways: Iterable[Any], *always: Any) -> list[Any]:
     """Parameters of a test, a name and a way: each name has one way, in turn, and those ``always`` have all
-    ways in every run; the others have the rest of them in ``make test-long``."""
+    ways in every run; the others have the rest of them in ``make test-long``. A name may be a tuple of
+    several parameters."""
     all_ways = list(ways)
-    product = [(name, way) for name in names for way in all_ways]
+    product = [(*(name if isinstance(name, tuple) else (name,)), way) for name in names for way in all_ways]
     here = [
         row * len(all_ways) + column
         for row, name in enumerate(names)

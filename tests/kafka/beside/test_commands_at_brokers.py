@@ -10,7 +10,7 @@ import pytest
 from tests.support.broker_twin.batches import batch, numbered
 from tests.support.broker_twin.pair import BOTH, Pair, Which
 from tests.support.broker_twin.side import Side
-from tests.support.command_line import Command, in_this_process
+from tests.support.command_line import Command
 
 pytestmark = pytest.mark.kafka
 
@@ -29,11 +29,6 @@ def place(request: pytest.FixtureRequest, pair: Pair) -> tuple[Which, str, Path]
     side.produce("commands", numbered(0, 2, producer_id=7_001_000), batch(2, time_ms=LATER_MS))
     side.close()
     return which, pair.bootstrap[which], pair.log_dir[which]
-
-
-@pytest.fixture
-def siltstone(capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Command:
-    return in_this_process(capsysbinary, monkeypatch)
 
 
 def segments(place: tuple[Which, str, Path]) -> list[Path]:

@@ -96,7 +96,7 @@ class Broker:
             if kind is None:
                 self.stop()
             else:
-                self.kill()
+                self._give_up()
 
     @property
     def bootstrap(self) -> str:
@@ -134,6 +134,10 @@ class Broker:
     def kill(self) -> None:
         """SIGKILL: what is on disk stays as it is."""
         self._end(signal.SIGKILL)
+
+    def _give_up(self) -> None:
+        """End it after a failure: what it leaves on disk does not matter."""
+        self.kill()
 
     def admin(self) -> AdminClient:
         """An admin client; hold it until its futures are done."""
@@ -220,7 +224,7 @@ class Broker:
             poll_until(self._answer, what=f"broker on {self.bootstrap}", timeout_s=START_TIMEOUT_S)
         except BaseException as error:
             if self.is_running:
-                self.kill()
+                self._give_up()
             if "Address already in use" in self.log_file.read_text(errors="replace"):
                 return False
             raise AssertionError(f"the broker did not start: {error}\n{self.diagnosis()}") from error
@@ -301,7 +305,7 @@ class Broker:
 
 class HostedBroker(Broker):
     """A broker in the Java process of Kafka's tools, which has loaded and compiled Kafka's classes: it starts
-    and stops in a sixth of the time. It is shut down in order whatever happens, and has no flags of its own.
+    and stops in a sixth of the time. It has no flags of its own, and is shut down in order, whatever happens.
     """
 
     _is_running = False
@@ -309,6 +313,13 @@ class HostedBroker(Broker):
     @property
     def is_running(self) -> bool:
         return self._is_running
+
+    def kill(self) -> None:
+        """Not possible: the tools and other brokers run in its Java."""
+        raise AssertionError("a hosted broker cannot be killed: start a Broker, which has its own process")
+
+    def _give_up(self) -> None:
+        self._end(signal.SIGTERM)
 
     def _launch(self, properties: Path) -> None:
         done = run_tool("Brokers", "start", str(properties), str(self.log_file))

@@ -52,8 +52,9 @@ def view_of(
 def _end_of(directory: Path, empty: int) -> int:
     """The offset behind the last batch; ``empty`` without one."""
     for path in sorted(directory.glob("*.log"), reverse=True):
-        for entry in reversed(list(twin.decode_log(path.read_bytes()))):
-            return entry.last + 1
+        batches = list(twin.decode_log(path.read_bytes()))
+        if batches:
+            return batches[-1].last + 1
     return empty
 
 

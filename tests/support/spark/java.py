@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from siltstone.spark import class_archive
 from siltstone.spark.java import java_version
+from tests.support.kafka import jars
 
-NO_VERIFIER = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-"""Java does not verify Spark's classes, a fifth of its time where it has no class archive."""
+NO_VERIFIER = " ".join(jars.NO_VERIFIER)
 
 
 def quick_java_options() -> str:
