@@ -13,6 +13,7 @@ import pytest
 from siltstone.base import files
 from siltstone.base.errors import DirectoryLockedError, DirectoryRefusedError
 from siltstone.commands import clean as app
+from tests.support.descriptors import descriptors_of
 from tests.support.operator.staged import Staged, in_process, listing, no_engine, stage
 
 HOLDER = """
@@ -78,17 +79,6 @@ def live_broker(staged: Staged) -> Iterator[subprocess.Popen[str]]:
         process.communicate(timeout=20)
 
 
-def descriptors(lock: Path) -> int:
-    """How many descriptors of this process have the file open."""
-    count = 0
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            count += os.path.samestat(os.stat(f"/proc/self/fd/{name}"), lock.stat())
-        except OSError:
-            continue
-    return count
-
-
 @pytest.mark.parametrize("way", ["in place", "out", "dry run", "partition"])
 def test_a_directory_that_a_live_process_holds_is_refused(
     staged: Staged, live_broker: subprocess.Popen[str], tmp_path: Path, way: str
@@ -122,13 +112,13 @@ def test_the_lock_is_held_throughout_on_one_descriptor(
         other.partition.rename(staged.directory / "basic-0")
         both = [staged.partition, staged.directory / "basic-0"]
         request = staged.asking(directories=both, topics=(), high_watermark="end")
-    with files.observe(lambda operation: seen.append((asker(lock), descriptors(lock)))):
+    with files.observe(lambda operation: seen.append((asker(lock), descriptors_of(lock)))):
         done = app.clean(request, engine=in_process)
     assert done.results[0].status == "cleaned" or done.results[1].status == "cleaned"
     assert len(seen) > 50
     assert set(seen) == {("held", 1)}
     assert asker(lock) == "free"
-    assert descriptors(lock) == 0
+    assert descriptors_of(lock) == 0
 
 
 def test_the_lock_is_released_after_an_error(staged: Staged, asker: Asker) -> None:
