@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -15,8 +18,12 @@ from siltstone.base.errors import UsageError
 from siltstone.base.records.hashing import partition_for_key
 from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.records import ConsumeRange, TopicConsumer, parse_range
+from siltstone.commands.sending import ProducerRecord
+from siltstone.commands.served import Served
+from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.producing import NewRecord, append
+from siltstone.web.pages.equivalents import produce_command
 from tests.support.command_line import Command, tree
 from tests.support.golden_sets import read_checkpoint, write_checkpoint
 from tests.support.operator.staged import stage
@@ -54,6 +61,53 @@ def test_lines_go_where_their_keys_belong(siltstone: Command, logs: Path) -> Non
         found = read(siltstone, logs, "orders", "-p", number, *EVERYTHING)
         assert found == [f"orders {number} {offset} {each}" for offset, each in enumerate(some)]
     assert (logs / ".kafka_cleanshutdown").exists()
+
+
+EVERY_BYTE = bytes(range(256))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        ProducerRecord(value=b""),
+        ProducerRecord(value=b"-n \\n $HOME 'x'", key=b""),
+        ProducerRecord(value="wörter, two".encode(), key=b"--key -x", headers=(("ä", b"1=\n2"), ("c", b""))),
+        ProducerRecord(value=b"two\nlines\n", key=b"k", partition=1),
+        ProducerRecord(value=EVERY_BYTE[3:], key=b"\0\xff\n"),
+        ProducerRecord(value=b"\xff" * 200_000),
+        ProducerRecord(value=None, key=b"\x01:\xff"),
+        ProducerRecord(value=None, key=b"deleted"),
+    ],
+    ids=["nothing", "shell", "text", "lines", "bytes", "long", "tombstone of bytes", "tombstone"],
+)
+def test_the_command_that_the_console_shows_appends_the_record(
+    siltstone: Command, logs: Path, record: ProducerRecord
+) -> None:
+    served = cast(Served, SimpleNamespace(paths=[logs]))
+    *before, command = (produce_command(served, "orders", record) or "").rsplit(" | ", 1)
+    piped = subprocess.run(["sh"], input=" | ".join(before).encode(), capture_output=True, check=True).stdout
+    name, *words = shlex.split(command)
+    assert name == "siltstone" and siltstone(*words, stdin=piped).status == 0
+    partitions = range(2) if record.partition is None else [record.partition]
+    with ReadOnlyLogs([logs]) as opened:
+        (found,) = (found for number in partitions for found in opened["orders", number].records())
+    headers = [(name.encode(), value) for name, value in record.headers]
+    assert (found.key, found.value, list(found.headers)) == (record.key, record.value, headers)
+
+
+def test_the_console_shows_no_command_for_a_record_that_none_appends() -> None:
+    served = cast(Served, SimpleNamespace(paths=["logs"]))
+    for record in (
+        ProducerRecord(value=b"", headers=(("a", b"\0"),)),
+        ProducerRecord(value=b"", headers=(("a\0", b""),)),
+        ProducerRecord(value=b"", headers=(("a", b"\xff"),)),
+        ProducerRecord(value=b"", headers=(("a=b", b""),)),
+        ProducerRecord(value=b"", headers=(("", b""),)),
+        ProducerRecord(value=None, key=b""),
+        ProducerRecord(value=EVERY_BYTE),
+        ProducerRecord(value=EVERY_BYTE[2:], key=b"\x01"),
+    ):
+        assert produce_command(served, "orders", record) is None, record
 
 
 def test_keys_headers_nulls_and_codecs(siltstone: Command, logs: Path) -> None:

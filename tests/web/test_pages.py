@@ -1089,18 +1089,19 @@ def test_a_record_is_produced(
 
 
 @pytest.mark.parametrize(
-    ("form", "status", "problem"),
+    ("form", "status", "problem", "is_partitions"),
     [
-        ({"key_kind": "none", "value": "x"}, 400, "key"),
-        ({"key": "a", "partition": "9"}, 404, "has no partition 9"),
+        ({"key_kind": "none", "value": "x", "partition": "0"}, 400, "key", False),
+        ({"key": "a", "partition": "9"}, 404, "has no partition 9", True),
     ],
 )
 def test_a_record_that_the_log_refuses_stays_in_the_form(
-    served: Served, client: TestClient, form: dict[str, str], status: int, problem: str
+    served: Served, client: TestClient, form: dict[str, str], status: int, problem: str, is_partitions: bool
 ) -> None:
     end = served.opened()["users", 0].log_end_offset
     answer = client.post("/ui/topics/users/produce", data=form)
     assert answer.status_code == status and problem in answer.text
+    assert ("aria-invalid" in answer.text) == is_partitions
     assert served.opened()["users", 0].log_end_offset == end
 
 

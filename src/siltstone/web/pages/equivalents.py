@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -12,9 +14,13 @@ from fastapi import Request
 from siltstone.commands.catalogue import TopicRow
 from siltstone.commands.cleaner_lists import QueueRow, UncleanableRow
 from siltstone.commands.cluster import cluster_identity
+from siltstone.commands.sending import ProducerRecord
 from siltstone.commands.served import Served
 from siltstone.web.guards import user_of
 from siltstone.web.pages.rendering import path
+
+_ARGUMENT_MAX_BYTES = 100_000
+"""Linux takes up to 128 KiB as one argument of a command."""
 
 
 def shell(*words: object) -> str:
@@ -40,6 +46,49 @@ def curl(request: Request, method: str, url: str, body: Mapping[str, Any] | None
 def cluster_url(served: Served, *parts: object) -> str:
     """A path of Confluent's API."""
     return "/".join(["/v3/clusters", *map(path, (cluster_identity(served).cluster_id, *parts))])
+
+
+def produce_command(served: Served, topic: str, record: ProducerRecord) -> str | None:
+    """A command line that appends the record. None if none does: for a header that is no text or has = in its
+    name, a tombstone of an empty key, a record with every byte."""
+    words = ["produce", "--topic", topic]
+    words += [] if record.partition is None else [f"--partition={record.partition}"]
+    words += ["--null"] if record.value is None else []
+    for name, value in record.headers:
+        name_text, value_text = _text_of(name.encode("utf-8", "surrogatepass")), _text_of(value or b"")
+        if not name_text or "=" in name_text or value_text is None:
+            return None
+        words.append(f"--header={name_text}={value_text}")
+    if record.value is None and record.key == b"":  # --null makes the key null, too
+        return None
+    key, value = _text_of(record.key or b""), _text_of(record.value or b"")
+    if key is not None and value is not None and "\n" not in value:
+        words += [] if record.key is None else [f"--key={key}"]
+        return " | ".join((shell("printf", r"%s\n", value), siltstone(served, *words)))
+    return _produce_bytes(served, record, words)
+
+
+def _produce_bytes(served: Served, record: ProducerRecord, words: Sequence[str]) -> str | None:
+    """``words`` with the record in base64. Bytes that are not in it separate its key from its value, and
+    would end it."""
+    content = record.value or b""
+    unused = sorted(set(range(256)).difference(record.key or b"", content))
+    if len(unused) < 2:
+        return None
+    flags = [rf"--delimiter=\x{unused[0]:02x}"]
+    if record.key is not None:
+        content = b"".join((record.key, bytes(unused[1:2]), content))
+        flags.append(rf"--key-delimiter=\x{unused[1]:02x}")
+    data = base64.b64encode(content).decode()
+    return " | ".join((shell("printf", "%s", data), "base64 -d", siltstone(served, *words, *flags)))
+
+
+def _text_of(data: bytes) -> str | None:
+    """``data`` as an argument of a command; None if it cannot be one."""
+    is_argument = len(data) <= _ARGUMENT_MAX_BYTES and b"\0" not in data
+    with contextlib.suppress(UnicodeDecodeError):
+        return data.decode() if is_argument else None
+    return None
 
 
 def topic_setting(

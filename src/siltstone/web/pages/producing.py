@@ -10,12 +10,12 @@ from fastapi import APIRouter, Form, Query, Request
 from pydantic import BaseModel
 from starlette.responses import RedirectResponse, Response
 
-from siltstone.base.errors import SiltstoneError, UsageError
+from siltstone.base.errors import SiltstoneError, UnknownTopicError, UsageError
 from siltstone.commands.sending import TEXT_FORMATS, ProducerRecord, bytes_of_text, send_records
 from siltstone.web.dependencies import CurrentActor, CurrentServed
 from siltstone.web.errors import with_status_of
 from siltstone.web.guards import ADMIN, VIEWER
-from siltstone.web.pages.equivalents import cluster_url, curl, shell
+from siltstone.web.pages.equivalents import cluster_url, curl, produce_command
 from siltstone.web.pages.rendering import page, path, query_text
 from siltstone.web.queries import ConsoleForm, is_whole_number
 
@@ -115,15 +115,9 @@ def _equivalents(request: Request, served: CurrentServed, topic: str, form: Reco
         body["headers"] = [
             {"name": name, "value": base64.b64encode(value or b"").decode()} for name, value in record.headers
         ]
-    words = ["produce", *served.paths, "--topic", topic]
-    words += ["--key", form.key] if record.key is not None else []
-    words += ["--null"] if record.value is None else []
-    words += [f"--header={name}={(value or b'').decode(errors='replace')}" for name, value in record.headers]
-    text = form.value if record.value is not None else ""
-    return (
-        f"{shell('echo', text)} | {shell('siltstone', *words)}",
-        curl(request, "POST", cluster_url(served, "topics", topic, "records"), body),
-    )
+    request_line = curl(request, "POST", cluster_url(served, "topics", topic, "records"), body)
+    command = produce_command(served, topic, record)
+    return (request_line,) if command is None else (command, request_line)
 
 
 @router.get("/{topic}/produce", dependencies=[VIEWER])
@@ -145,7 +139,7 @@ def produce(
     """Append the record."""
     try:
         record = form.record()
-        with form.field("partition" if record.partition is not None else ""):
+        with form.field("partition" if record.partition is not None else "", UnknownTopicError):
             (appended,) = send_records(served, by, topic, [record])
             if isinstance(appended, SiltstoneError):
                 raise appended
