@@ -111,12 +111,12 @@ class _CachedCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRecords:
-    """How many records a log has stored. ``records`` None: not all of it was counted; then ``is_complete``
-    says whether another try without a change of the log is in vain, and ``damage`` why: the first damaged
-    batch header, or the error of the system ("": a segment was deleted meanwhile)."""
+    """How many records a log has stored. ``records`` None: not all of it was counted, since ``may_read``
+    refused more (``is_refused``), or since it cannot be: ``damage`` is the first damaged batch header, or the
+    error of the system; empty if a segment was deleted meanwhile."""
 
     records: int | None = None
-    is_complete: bool = True
+    is_refused: bool = False
     damage: str = ""
 
 
@@ -171,7 +171,7 @@ class SegmentCounter:
             for file in _segment_files(log):
                 total += self._read_counts(file, may_read).records
         except _ReadRefusedError:
-            return StoredRecords(is_complete=False)
+            return StoredRecords(is_refused=True)
         except FileNotFoundError:
             return StoredRecords()
         except CorruptRecordError as error:
@@ -350,7 +350,7 @@ class RecordTotals:
         is_complete = True
         for row in np.flatnonzero(self._records == NOT_COUNTED).tolist():
             stored = self._counted(logs[row], may_read)
-            if not stored.is_complete:
+            if stored.is_refused:
                 is_complete = False
                 break
             self._records[row] = _DAMAGED if stored.records is None else stored.records
@@ -359,7 +359,7 @@ class RecordTotals:
         return np.maximum(self._records, NOT_COUNTED), is_complete
 
     def _counted(self, log: WatchedLog, may_read: Callable[[int], bool]) -> StoredRecords:
-        if not log.size and (log.snapshot is not None or log.listed is not None):
+        if log.is_size_known and not log.size:
             return StoredRecords(records=0)
         try:
             opened = self._log_of(log.topic_partition)

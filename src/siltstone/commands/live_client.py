@@ -97,6 +97,7 @@ class KafkaAdmin:
 
 
 def _read(consumer: Consumer, name: str, partition: int) -> ReadBack:
+    # With read_committed the client's upper watermark is the last stable offset.
     start, end = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=ANSWER_SECONDS)
     keys: set[bytes] = set()
     records = keyed = 0
@@ -131,8 +132,8 @@ def _refusals() -> Iterator[None]:
         yield
     except KafkaException as error:
         cause = error.args[0]
-        is_unknown = is_uncertain(cause.code())
-        kind: type[SiltstoneError] = BrokerUnreachableError if is_unknown else BrokerRefusedError
+        may_be_done = is_uncertain(cause.code())
+        kind: type[SiltstoneError] = BrokerUnreachableError if may_be_done else BrokerRefusedError
         raise kind(cause.str()) from error
     except TimeoutError as error:
         raise BrokerUnreachableError("the broker does not answer") from error

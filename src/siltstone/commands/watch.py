@@ -143,6 +143,11 @@ class WatchedLog(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The segments of a log without ``snapshot``, if they were asked for."""
 
     @property
+    def is_size_known(self) -> bool:
+        """Were the log's segments read or listed? Else ``size`` and ``segment_count`` are 0."""
+        return self.snapshot is not None or self.listed is not None
+
+    @property
     def size(self) -> int:
         """Bytes of the log's segments."""
         state = self.snapshot or self.listed

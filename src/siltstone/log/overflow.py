@@ -4,7 +4,7 @@ An index stores offsets relative to the segment's base offset, in four bytes (si
 could write a segment whose relative offsets are larger, or clean several segments into such a one. Such a
 segment is *overflowed*. It is split between two batches::
 
-    base 0: 0 … 2147483647 … 4000000000      ──►      base 0 · base 2147483650
+    base 0: 0 … 2147483647, 2147483650 … 4000000000      ──►      base 0 · base 2147483650
 
 The swap of ``replacement`` replaces the old segment by the new ones, so after a crash the log has either the
 old segment or the new ones.

@@ -1,7 +1,8 @@
 """Runs the check of a cleaning: compares spans, checks keys by bucket, and gives a verdict on each log.
 
-A *span* is a range of offsets that begins and ends with a segment of AFTER; it is compared with the segments
-of BEFORE that have the same offsets. A *bucket* has the keys of a range of hashes.
+A *span* has the offsets of one segment of AFTER, or those below AFTER's first segment, which retention
+deleted. It is compared with the segments of BEFORE that have the same offsets. A *bucket* has the keys of a
+range of hashes.
 
 ``verify`` runs all of it. A ``Checker`` runs the spans and buckets: ``check_in_process`` in this process, or
 ``spark.verify`` in tasks.

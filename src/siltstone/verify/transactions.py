@@ -1,9 +1,9 @@
 """The check of transactions: which batches were aborted, and which markers may be discarded.
 
 A transaction is *empty* if its producer has no data batch between the marker before and this transaction's
-marker. A batch without records counts as data. Within a span that is known for all markers but the first one
-of each producer: its transaction may have data in the spans below. These markers are *unresolved*;
-``check_unresolved_markers`` checks them when all spans were compared.
+marker. A batch without records counts as data. Within a span (``checking``) that is known for all markers but
+the first one of each producer: its transaction may have data in the spans below. These markers are
+*unresolved*; ``check_unresolved_markers`` checks them when all spans were compared.
 
 =================  =========================  ==============================================================
 the transaction    the marker in BEFORE       what its marker in AFTER must be

@@ -35,8 +35,8 @@ def _truth(value: object) -> object:
 
 
 DIGITS = BeforeValidator(_number)
-"""For a number with bounds in a path or a query, after them. pydantic alone would take ``1_000`` and `` 7``.
-``7.0`` is 7, as in JSON."""
+"""For a number in a path or a query; if it has bounds, after ``Field(ge=…)``. pydantic alone would take
+``1_000`` and `` 7``. ``7.0`` is 7, as in JSON."""
 IntText = Annotated[int, DIGITS]
 """A whole number in a path or a query."""
 BoolText = Annotated[bool, BeforeValidator(_truth)]
@@ -172,7 +172,8 @@ class StreamParameters(_ChosenRecords):
 
 class RecordForm(ConsoleForm):
     """The form of the records page: all its fields are texts or ticks. ``time``: as an input of the type
-    ``datetime-local`` has it, in UTC; ``part``: in which part of a record ``contains`` is searched."""
+    ``datetime-local`` has it, in UTC; ``part``: in which part of a record ``contains`` is searched;
+    ``any_partition``: ``key`` is searched in all partitions, not only in that of its hash."""
 
     partition: str = ""
     position: str = "last"
@@ -243,12 +244,11 @@ class RecordForm(ConsoleForm):
         return int(at.timestamp() * 1000)
 
     def tail_query(self) -> RecordQuery:
-        """The same for records that come from now on. Raises UsageError."""
-        now = self.model_copy(update={"position": "start", "view": "log"})
-        return now.query()
+        """As following takes it, which begins with the next record: without a position. Raises UsageError."""
+        return self.model_copy(update={"position": "start", "view": "log"}).query()
 
     def api_parameters(self) -> dict[str, object]:
-        """The query string that asks the REST API for the same. Raises UsageError."""
+        """The query string that asks the REST API for the same, as far as it can. Raises UsageError."""
         query, searched = self.query(), self.contains
         return {
             "partition": self.partition,

@@ -45,7 +45,7 @@ def facts(*bases: int, size: int = 100, **given: int | None) -> LogFacts:
         segments=segments(*bases, size=size),
         log_start_offset=given.get("log_start") or bases[0],
         log_end_offset=end,
-        stable_offset=end if given.get("stable") is None else given["stable"],
+        clean_below=end if given.get("stable") is None else given["stable"],
         checkpoint=given.get("checkpoint"),
     )
 

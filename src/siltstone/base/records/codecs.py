@@ -28,7 +28,7 @@ from siltstone.base.records.layout import Bytes, Flags, Int64
 from siltstone.base.records.varint import read_int32
 
 MAX_RECORD_BUFFER_BYTES = (1 << 31) - 1
-"""Most bytes of decompressed records in one buffer, since spans are int32."""
+"""Most bytes of decompressed records in one buffer: columns have positions in it as int32."""
 DEFAULT_DECOMPRESSION_LIMIT = 256 << 20
 """Most bytes that one batch may decompress to: the default of the setting."""
 DECOMPRESSION_LIMIT_SETTING = "max.decompressed.message.bytes"
@@ -97,7 +97,7 @@ class Scratch:
             return
         more = min(len(self._array), _MAX_GROWTH_BYTES)
         grown = np.empty(max(self.used + size, len(self._array) + more), np.uint8)
-        grown[: len(self._array)] = self._array  # blocks of a frame may be above ``used``
+        grown[: len(self._array)] = self._array  # above ``used``, too: snappy has blocks there until its last
         self._array, self._view = grown, grown.data
 
 

@@ -2,7 +2,7 @@
 
 ``plan_log`` returns the work for an engine, or a result with the reason why the log is not cleaned
 (``LogCleanerManager.grabFilthiestCompactedLog``, ``cleanableOffsets``). A log's bounds are decided here for
-the planner, for ``clean --watch`` and for the embedded cleaner: ``stable_offset`` and ``find_horizons``.
+the planner, for ``clean --watch`` and for the embedded cleaner: ``clean_below`` and ``find_horizons``.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from siltstone.log.segments import (
 )
 from siltstone.log.transactions import read_transaction_indexes
 
-# The bounds of a log: the stable offset, and the offset from which on tombstones stay even when their delete
-# horizon has passed, since the log's ledger has not read them yet (``CleaningBounds``).
+# The bounds of a log: the offset from which on nothing is cleaned, and the offset from which on tombstones
+# stay even when their delete horizon has passed: the log's ledger has not read them (``CleaningBounds``).
 #
 # A log with a compacted ledger (side-by-side compaction) is cleaned only as far as the compacted view stays
 # the same: ``log.ledger.store.cleaning_bounds`` says how far. ``verify`` has the same rules once more, so
 # that it does not repeat a mistake of these.
 
 
-def stable_offset(partition: Path, *bounds: int | None, may_have_ledger: bool = True) -> int:
+def clean_below(partition: Path, *bounds: int | None, may_have_ledger: bool = True) -> int:
     """The offset at and above which nothing may be cleaned: the least of ``bounds`` (None: no bound) and of
     the bound by the log's compacted ledger. ``may_have_ledger``: False if the directory was listed just now
     without the ledgers' folder, so that none is looked for. Raises OSError."""
@@ -192,8 +192,8 @@ class PlanOptions:
 class OpenLog:
     """A snapshot of an open log, which planning uses instead of the log's files.
 
-    ``segments``: the active one last. ``checkpoints``: only with the log's own entries; their high watermark
-    is such that everything below it is in no open transaction, and on disk.
+    ``segments``: the active one last. ``checkpoints``: only with the log's own entries. Their high
+    watermark is at most the end of the records that are on disk and in no open transaction.
     """
 
     segments: tuple[Segment, ...]
@@ -207,8 +207,8 @@ class LogState(msgspec.Struct, frozen=True, kw_only=True):
     ``path``: the partition's directory, in the log directory ``directory``. ``opened``: the log's snapshot if
     the log is open in this process. ``refused``: why the log is not cleaned, None if it may be.
     ``drop_keyless``: the broker's policy for the topic compacts, so keyless records are discarded as the
-    broker does. ``has_brokers_defaults``: the broker's settings are known; a setting without a value has
-    Kafka's default there.
+    broker does. ``has_brokers_defaults``: the broker's settings are known, so one without a value has Kafka's
+    default. Without, retention by a default deletes nothing.
     """
 
     topic_partition: TopicPartition
@@ -281,7 +281,7 @@ def _skipped(state: LogState, reason: str) -> LogResult:
 def refusal(
     state: LogState, segments: Sequence[Segment] | None = None, listed: Iterable[str] | None = None
 ) -> str | None:
-    """Why the log is skipped, by its settings or by files in its directory, before anything is read; None if
+    """Why the log is skipped, by its settings or by files in its directory, before records are read; None if
     it is not. ``segments``: of the log, ``listed``: the names of its files; both are listed if not given.
 
     Raises UnsafeFileError, OSError.
@@ -375,7 +375,8 @@ def _refuse_start_beyond(
     """Refuse a log start above the log's end, with which retention would delete the whole log.
 
     No broker writes one, though its start accepts one (``LogLoader``), so the operator has to decide. An
-    empty log has nothing to delete. (The end may be below the start after a truncation inside a batch.)
+    empty log has nothing to delete. An open log is not refused: a truncation inside a batch may leave its end
+    below its start.
     """
     start = checkpoints.log_start.get(state.topic_partition, 0)
     if start > end_offset and state.opened is None and any(segment.size for segment in segments):
@@ -398,7 +399,7 @@ def log_facts(
     may_have_ledger: bool = True,
 ) -> ranges.LogFacts:
     """A log as ``ranges`` needs it. ``committed_below``: records below this offset are committed
-    (``Checkpoints.committed_below``). ``may_have_ledger``: see ``stable_offset``.
+    (``Checkpoints.committed_below``). ``may_have_ledger``: see ``clean_below``.
 
     Raises CorruptFileError, OSError.
     """
@@ -420,7 +421,7 @@ def log_facts(
         ],
         log_start_offset=max(checkpoints.log_start.get(state.topic_partition, 0), segments[0].base_offset),
         log_end_offset=producers.end_offset,
-        stable_offset=stable_offset(
+        clean_below=clean_below(
             state.path,
             committed_below,
             producers.first_open_transaction(),
@@ -448,7 +449,7 @@ def facts_of_view(
         ],
         log_start_offset=view.log_start_offset,
         log_end_offset=view.log_end_offset,
-        stable_offset=stable_offset(directory, stable),
+        clean_below=clean_below(directory, stable),
         checkpoint=checkpoint,
     )
 

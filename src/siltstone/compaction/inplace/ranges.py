@@ -46,14 +46,14 @@ class PlanSegment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class LogFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A log as planning sees it. ``segments`` ascend; the last one is active.
 
-    ``checkpoint``: the log's entry in the cleaner checkpoint, None without one. ``stable_offset``: nothing at
-    or above it may be cleaned (``planning.stable_offset``).
+    ``checkpoint``: the log's entry in the cleaner checkpoint, None without one. ``clean_below``: nothing at
+    or above it may be cleaned (``planning.clean_below``).
     """
 
     segments: Sequence[PlanSegment]
     log_start_offset: int
     log_end_offset: int
-    stable_offset: int
+    clean_below: int
     checkpoint: int | None = None
 
 
@@ -112,9 +112,9 @@ def cleanable_range(facts: LogFacts, config: LogConfig, now_ms: int) -> Cleanabl
     if len(facts.segments) == 1:
         return _range_of_active_only(facts, first_dirty, is_reset=is_reset)
     dirty = segments_between(facts.segments, first_dirty, active)
-    # 2. Kafka's first uncleanable offset is the least of these: the stable offset, the active segment's base,
-    #    and the base of the first dirty segment with a record that is younger than min.compaction.lag.ms.
-    bounds = [facts.stable_offset, active]
+    # 2. Kafka's first uncleanable offset is the least of these: the last stable offset, the active segment's
+    #    base, and the base of the first dirty segment with a record younger than min.compaction.lag.ms.
+    bounds = [facts.clean_below, active]
     if config.min_compaction_lag_ms > 0:
         lag_start_ms = now_ms - config.min_compaction_lag_ms
         young_bases = (segment.base_offset for segment in dirty if segment.largest_timestamp > lag_start_ms)

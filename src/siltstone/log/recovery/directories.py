@@ -1,4 +1,5 @@
-"""Recovers the logs of a broker's log directories before they are opened (Kafka's ``LogManager.loadLogs``).
+"""Recovers the logs of a broker's log directories for ``siltstone recover``, as Kafka does at its start
+(``LogManager.loadLogs``). A log that Siltstone opens is recovered when it is opened (``partition``).
 
 ::
 
@@ -162,6 +163,7 @@ class _DirectoryRecoverer:
             marker = files.read_bytes(path)
         except FileNotFoundError:
             return None
+        # The marker stays for partitions that are not recovered now, if only some are.
         if not (self._options.dry_run or self._directory.is_partition_subset):
             files.unlink(path)
             files.sync_directory(self._directory.path)

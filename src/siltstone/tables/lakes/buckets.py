@@ -11,7 +11,8 @@ second one merges the new rows of a bucket with its old ones.
                                                                 └─► one new file, or none
 
 A bucket is Iceberg's transform ``bucket[N]`` of the key's bytes: 32-bit Murmur3 with the seed 0, without the
-sign, modulo N. Readers of an Iceberg table skip buckets by it. Memory: a bucket's new rows, a row group.
+sign, modulo N. Readers of an Iceberg table skip buckets by it. A ``target`` is the number of a bucket among
+those of all partitions (``LakePlan.bucket_at``). Memory: a bucket's new rows, a row group.
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ def buckets_of_keys(keys: pa.Array, buckets: int) -> Int64:
 
 
 def new_rows(plan: LakePlan, splits: Iterable[TaskSplit]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of splits, as batches of one bucket each with the bucket's number (``LakePlan.bucket_at``)."""
+    """The rows of splits, as batches of one bucket each, with its target. Those of a split ascend by
+    offset."""
     assert plan.options is not None
     waiting: list[pa.RecordBatch] = []
     size = 0
@@ -177,7 +179,7 @@ class Spill:
         self._file: IO[bytes] | None = None
 
     def add(self, target: int, encoded: pa.Buffer) -> None:
-        """Add rows of a bucket; ``encoded`` may not change any more."""
+        """Add rows of the bucket ``target``; ``encoded`` may not change any more."""
         with self._lock:
             part: pa.Buffer | tuple[int, int] = encoded
             if encoded.size <= self._free_bytes:
@@ -190,7 +192,7 @@ class Spill:
             self._parts.setdefault(target, []).append(part)
 
     def targets(self) -> list[int]:
-        """The buckets with rows, ascending."""
+        """The targets of the buckets with rows, ascending."""
         return sorted(self._parts)
 
     def take(self, target: int) -> list[pa.RecordBatch]:
@@ -243,9 +245,7 @@ def merge_bucket(plan: LakePlan, target: int, batches: list[pa.RecordBatch]) -> 
         if _is_same(plan, partition, old, rows, live):
             return WrittenBucket(partition=partition, bucket=bucket, is_changed=False)
         kept = iter(()) if partition in plan.read_again else _kept(plan, old, rows)
-        merged = (
-            batch for part in (kept, _as_in_files(plan, live, partition)) for batch in part if len(batch)
-        )
+        merged = (batch for part in (kept, _decoded(plan, live, partition)) for batch in part if len(batch))
         first = next(merged, None)
         file = None
         if first is not None:
@@ -263,7 +263,8 @@ def _opened(plan: LakePlan, path: str) -> pq.ParquetFile:
 def _is_same(
     plan: LakePlan, partition: int, old: list[pq.ParquetFile], rows: pa.Table, live: pa.Table
 ) -> bool:
-    """Does the bucket already have the rows that a merge would write?"""
+    """Does the bucket already have the rows that a merge would write? A partition of ``plan.compared`` is
+    read again, but its log is the same one: at an offset is the record that was there before."""
     if partition in plan.compared:
         offsets = [file.read(["offset"])["offset"].to_numpy() for file in old]
         old_offsets = np.sort(np.concatenate([np.empty(0, np.int64), *offsets]))
@@ -281,10 +282,10 @@ def _kept(plan: LakePlan, old: list[pq.ParquetFile], rows: pa.Table) -> Iterator
         for batch in file.iter_batches(_ROWS):
             is_superseded = pc.is_in(batch.column(plan.key_column), keys)
             kept = batch.filter(pc.invert(is_superseded))
-            yield in_files(plan, {name: kept.column(name) for name in plan.file_schema.names})
+            yield with_file_types(plan, {name: kept.column(name) for name in plan.file_schema.names})
 
 
-def _as_in_files(plan: LakePlan, live: pa.Table, partition: int) -> Iterator[pa.RecordBatch]:
+def _decoded(plan: LakePlan, live: pa.Table, partition: int) -> Iterator[pa.RecordBatch]:
     """New rows with the columns of the table's files: keys and values decoded."""
     decodings = compiled(plan.source.decoders, raw_schema(plan.source).names)
     topic_partition = TopicPartition(plan.shape.topic, partition)
@@ -296,10 +297,10 @@ def _as_in_files(plan: LakePlan, live: pa.Table, partition: int) -> Iterator[pa.
             if name in decodings:
                 column = decodings[name].decoded(column, offsets, topic_partition)
             columns[name] = column
-        yield in_files(plan, columns)
+        yield with_file_types(plan, columns)
 
 
-def in_files(plan: LakePlan, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+def with_file_types(plan: LakePlan, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
     """Columns with the types of the table's files."""
     fields = plan.file_schema
     arrays = [columns[field.name].cast(field.type) for field in fields]

@@ -16,7 +16,14 @@ from pathlib import Path
 from siltstone.base import files
 from siltstone.base.errors import EngineError, TableChangedError
 from siltstone.tables.export import Export, ExportedFile, in_threads, part_name, write_parquet
-from siltstone.tables.lakes.buckets import Spill, WrittenBucket, encode_rows, in_files, merge_bucket, new_rows
+from siltstone.tables.lakes.buckets import (
+    Spill,
+    WrittenBucket,
+    encode_rows,
+    merge_bucket,
+    new_rows,
+    with_file_types,
+)
 from siltstone.tables.lakes.plan import LakePlan, removed_files
 from siltstone.tables.lakes.table import DATA, Change, DataFile, LakeTable
 from siltstone.tables.splits import TaskSplit
@@ -40,7 +47,7 @@ def append_split(lake: LakePlan, number: int, split: TaskSplit) -> ExportedFile 
     Raises what ``read_split`` raises, OSError."""
     assert lake.options is not None
     batches = (
-        in_files(lake, {name: batch.column(name) for name in lake.file_schema.names})
+        with_file_types(lake, {name: batch.column(name) for name in lake.file_schema.names})
         for batch in read_split(split, lake.options)
         if len(batch)
     )

@@ -54,11 +54,11 @@ def produce_command(served: Served, topic: str, record: ProducerRecord) -> str |
     words = ["produce", "--topic", topic]
     words += [] if record.partition is None else [f"--partition={record.partition}"]
     words += ["--null"] if record.value is None else []
-    for name, value in record.headers:
-        name_text, value_text = _text_of(name.encode("utf-8", "surrogatepass")), _text_of(value or b"")
-        if not name_text or "=" in name_text or value_text is None:
+    for name, content in record.headers:
+        name_text, header = _text_of(name.encode("utf-8", "surrogatepass")), _text_of(content or b"")
+        if not name_text or "=" in name_text or header is None:
             return None
-        words.append(f"--header={name_text}={value_text}")
+        words.append(f"--header={name_text}={header}")
     if record.value is None and record.key == b"":  # --null makes the key null, too
         return None
     key, value = _text_of(record.key or b""), _text_of(record.value or b"")

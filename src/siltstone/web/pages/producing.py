@@ -99,7 +99,7 @@ def _shown(
 
 
 def _equivalents(request: Request, served: CurrentServed, topic: str, form: RecordToSend) -> Sequence[str]:
-    """As the form is filled in; a record that could not be sent yet has none of its parts there."""
+    """What sends the form's record, or a record without key and value while the form's is refused."""
     try:
         record = form.record()
     except SiltstoneError:
