@@ -161,7 +161,7 @@ def test_the_file_makes_no_folder_a_log_directory_and_is_no_partition(tmp_path: 
     (tmp_path / "users-0" / f"{0:020d}.log").write_bytes(b"")
     append_cleanings(tmp_path, [cleaning(1)])
     found = LogDirectory.open(tmp_path, lock=False)
-    assert not found.is_log_directory and found.passed_over == []
+    assert not found.has_broker_files and found.passed_over == []
 
 
 def test_the_details_of_an_error_come_back_from_the_history(tmp_path: Path) -> None:

@@ -332,7 +332,8 @@ class RecordTotals:
     def count(
         self, logs: Sequence[WatchedLog], may_read: Callable[[int], bool]
     ) -> tuple[npt.NDArray[np.int64], bool]:
-        """(Records of each log, ``NOT_COUNTED`` for those that are not known; whether all were counted).
+        """(Records of each log, ``NOT_COUNTED`` for those that are not known; whether
+        another call without a change of a log would count no more).
 
         ``may_read``: called with the number of bytes before they are read; if it returns False, the next call
         counts the rest.

@@ -91,7 +91,7 @@ class BrokerDirectories:
 
 def refuse_unclean(directory: LogDirectory) -> None:
     """Raises DirectoryRefusedError for a directory that needs recovery: for commands that do not recover."""
-    if directory.is_log_directory and not directory.had_clean_shutdown:
+    if directory.has_broker_files and not directory.had_clean_shutdown:
         raise DirectoryRefusedError(
             "the directory was not stopped cleanly (no .kafka_cleanshutdown)",
             path=directory.path,
@@ -180,7 +180,7 @@ class Snapshot:
         """Which directories are in use or were not stopped cleanly, and what that means; for display."""
         notes = []
         for directory in self.directories:
-            if directory.had_clean_shutdown or not directory.is_log_directory:
+            if directory.had_clean_shutdown or not directory.has_broker_files:
                 continue
             if files.is_locked(directory.path / LOCK):
                 notes.append(f"{directory.path}: in use by another process; shown as its files are now")

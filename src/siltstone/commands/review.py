@@ -152,7 +152,7 @@ def explain(
     unclean = (
         directory
         for directory in directories
-        if directory.is_log_directory and not directory.had_clean_shutdown
+        if directory.has_broker_files and not directory.had_clean_shutdown
     )
     notes = [*policies.notes, *(_UNCLEAN.format(path=shown_path(directory.path)) for directory in unclean)]
     notes += tiered_notes(states)

@@ -711,7 +711,7 @@ class _Listing:
         return (
             self.states is not None
             and all(modified_ns < settled_ns for *_, modified_ns in self.states)
-            and all(it.is_log_directory and not it.is_partition_subset for it in self.directories)
+            and all(it.has_broker_files and not it.is_partition_subset for it in self.directories)
         )
 
 

@@ -189,13 +189,13 @@ class LogDirectory(Closing):
 
         Without a broker's files, ``topic-N`` directories count as partitions only if they have segments.
         """
-        if not self.is_log_directory:
+        if not self.has_broker_files:
             self.partitions = {
                 topic_partition: path
                 for topic_partition, path in self.partitions.items()
                 if _has_segments(path)
             }
-        if not self.is_log_directory and not self.partitions:
+        if not self.has_broker_files and not self.partitions:
             folders = (self.path / entry.name for entry in files.entries(self.path) if entry.is_directory)
             below = [str(folder) for folder in folders if _has_broker_files(folder)]
             raise NotALogDirectoryError(
@@ -235,7 +235,7 @@ class LogDirectory(Closing):
         return files.stat(self.path).device_and_inode
 
     @property
-    def is_log_directory(self) -> bool:
+    def has_broker_files(self) -> bool:
         """Does the directory have files that a broker writes into a log directory?"""
         return _has_broker_files(self.path)
 

@@ -426,7 +426,7 @@ def read_cluster_settings(
     image = read_cluster_metadata(
         path,
         high_watermark=directory.checkpoints().high_watermark.get(METADATA_PARTITION),
-        may_have_torn_tail=directory.is_log_directory and not directory.had_clean_shutdown,
+        may_have_torn_tail=directory.has_broker_files and not directory.had_clean_shutdown,
     )
 
     def broker_settings(name: str, origin: ConfigSource) -> dict[str, Setting]:

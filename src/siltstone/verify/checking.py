@@ -32,7 +32,7 @@ from siltstone.verify.pairs import CleaningSettings, LogPair, Span, open_sides, 
 from siltstone.verify.transactions import (
     AbortedIndex,
     SpanTransactions,
-    check_entries,
+    check_transaction_indexes,
     check_unresolved_markers,
 )
 
@@ -323,7 +323,7 @@ def _combine_findings(
     aborts = check_unresolved_markers(pair, transactions, findings if is_complete else Findings())
     after = [(segment.base_offset, read_transaction_indexes([segment])) for segment in pair.after]
     if is_complete:
-        check_entries(pair, after, aborts, findings)
+        check_transaction_indexes(pair, after, aborts, findings)
     _check_horizons(pair.settings, set().union(*(report.new_horizons for report in ordered)), findings)
 
 

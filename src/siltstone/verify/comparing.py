@@ -427,15 +427,17 @@ class Comparison:
         # The last rewritten segment may have records above the cleaned range. Of these no record may be
         # discarded for its key, nor because it has none, so ``keys`` gets no entries of them.
         lost_above_range = discarded & data & ~in_range
-        self._note("lost_unkeyed", "it lies above the cleaned range", lost_above_range)
+        self._add_problems("lost_unkeyed", "it lies above the cleaned range", lost_above_range)
         if pair.was_cleaned:
-            self._note("aborted_kept", "its transaction was aborted", self._retained & aborted & ~control)
-            self._note("keyless_kept", "it has no key", self._retained & data & in_range & keyless)
+            self._add_problems(
+                "aborted_kept", "its transaction was aborted", self._retained & aborted & ~control
+            )
+            self._add_problems("keyless_kept", "it has no key", self._retained & data & in_range & keyless)
             unstamped = tombstones & self._retained & without_horizon
-            self._note("unstamped", "its batch has no delete horizon", unstamped)
+            self._add_problems("unstamped", "its batch has no delete horizon", unstamped)
         return self._entries(np.flatnonzero(data & in_range & ~keyless), tombstones)
 
-    def _note(self, kind: str, detail: str, bad: Flags) -> None:
+    def _add_problems(self, kind: str, detail: str, bad: Flags) -> None:
         self._findings.add_offsets(kind, detail, self._before.columns.offset[bad])
 
     def _entries(self, rows: Int64, tombstones: Flags) -> Words:

@@ -110,7 +110,7 @@ class AbortedIndex:
         """Does the index contradict the producer's marker at ``offset``?
 
         ``data_is_listed``: for each data batch of the transaction, whether the index lists it as aborted. An
-        ABORT with data of which the index lists nothing is not found here, but by ``check_entries``.
+        ABORT with data of which the index lists nothing is found by ``check_transaction_indexes`` only.
         """
         first, last = self._by_producer.get(producer, _NO_RANGES)
         entry = int(np.searchsorted(first, offset, side="right")) - 1
@@ -124,21 +124,21 @@ def check_marker(pair: LogPair, marker: MarkerOutcome, had_data: bool, findings:
     settings = pair.settings
     if had_data:
         if marker.outcome != RETAINED:
-            _note(findings, "marker_lost", marker, "data of its transaction was there")
+            _add_problem(findings, "marker_lost", marker, "data of its transaction was there")
         elif marker.new_horizon != marker.horizon:
-            _note(findings, "marker_stamp", marker, "data of its transaction was there")
+            _add_problem(findings, "marker_stamp", marker, "data of its transaction was there")
     elif marker.horizon == NO_HORIZON or marker.horizon > settings.cleaned_at_ms:
         if marker.outcome != RETAINED:
-            _note(findings, "marker_lost", marker, "its delete horizon has not passed")
+            _add_problem(findings, "marker_lost", marker, "its delete horizon has not passed")
         elif marker.horizon == marker.new_horizon == NO_HORIZON and pair.was_cleaned:
-            _note(findings, "marker_stamp", marker, "its transaction is empty, and it has no horizon")
+            _add_problem(findings, "marker_stamp", marker, "its transaction is empty, and it has no horizon")
     elif marker.outcome == RETAINED and settings.cleaned_at_is_exact and pair.was_cleaned:
-        _note(findings, "marker_kept", marker, f"its delete horizon was {marker.horizon}")
+        _add_problem(findings, "marker_kept", marker, f"its delete horizon was {marker.horizon}")
     if marker.outcome != RETAINED:
         findings.counts["markers"] += 1
 
 
-def _note(findings: Findings, kind: str, marker: MarkerOutcome, why: str) -> None:
+def _add_problem(findings: Findings, kind: str, marker: MarkerOutcome, why: str) -> None:
     name = "commit" if marker.is_commit else "abort"
     findings.add(kind, f"{name} of producer {marker.producer_id}: {why}", offset=marker.offset)
 
@@ -162,7 +162,7 @@ def check_unresolved_markers(
     return aborts
 
 
-def check_entries(
+def check_transaction_indexes(
     pair: LogPair, after: Iterable[tuple[int, bytes]], aborts_with_data: set[int], findings: Findings
 ) -> None:
     """Compare AFTER's ``.txnindex`` files with BEFORE's; ``after``: (base offset of a segment, the bytes of

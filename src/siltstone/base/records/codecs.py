@@ -295,7 +295,7 @@ def _compress_lz4(data: memoryview, level: int | None) -> Any:
 # lock twice. libzstd's interface is stable, and nearly every Linux has it.
 
 _DEFAULT_ZSTD_LEVEL = 3
-# ``zstandard`` allocates up to 16 times the compressed bytes, and at least 64 KiB.
+# ``zstandard`` may allocate 16 times the compressed bytes, or 64 KiB; ``cramjam`` reads larger frames.
 _MIN_ZSTD_OUTPUT, _MAX_ZSTD_GROWTH_GUESS = 1 << 16, 16
 
 

@@ -9,8 +9,8 @@
     4 write the marker again                         only with ``mark_clean_shutdown``
 
 An error of the file system takes its log directory offline; the others are served (Kafka's
-``LogDirFailureChannel``). If one log cannot be served, the marker is not written: the next start would assume
-that this log had a clean shutdown, too.
+``LogDirFailureChannel``). If one log cannot be served, the marker is not written: with it the next start
+would assume that this log had a clean shutdown, too.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class _DirectoryRecoverer:
             with ThreadPoolExecutor(self._options.threads) as pool:
                 logs = list(pool.map(self._recover, sorted(partitions)))
             result.logs = [log for log in logs if log is not None]
-            if result.offline is None and self._directory.is_log_directory and not self._options.dry_run:
+            if result.offline is None and self._directory.has_broker_files and not self._options.dry_run:
                 self._write_checkpoints()
                 self._write_marker(marker)
         except OSError as error:

@@ -5,7 +5,7 @@ second one merges the new rows of a bucket with its old ones.
 
 ::
 
-    splits ─ read ─► batches of all buckets ─ NewRows.split ─► rows of one bucket ─ Spill, or shuffle ─► take
+    splits ─ read ─► batches of all buckets ─ new_rows ──────► rows of one bucket ─ Spill, or shuffle ─► take
                                                                                                           │
     old files of the bucket ─ without the keys of the new rows ─┬─ new rows without tombstones ◄──────────┘
                                                                 └─► one new file, or none
