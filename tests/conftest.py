@@ -29,7 +29,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("siltstone")
 
-LONGEST = ("spark", "property", "crash", "kafka", "operator", "runtime", "compaction", "log")
+LONGEST = "spark property broker crash objects web kafka operator runtime compaction log".split()
 """Folders whose files take longest, longest first: begun last, one would keep a single worker busy."""
 EXPENSIVE = {"spark": "session", "cleaning": "writer", "beside": "pair"}
 """The fixtures of a folder that one worker makes for all tests that use them: Java starts once."""

@@ -27,19 +27,21 @@ from tests.support.thoroughness import THOROUGH
 
 KILLS = 40 if THOROUGH else 1
 """Under load; one more follows when all is acknowledged, if the test is thorough."""
+KILLS_OF_COMMAND = 8
+"""Of ``siltstone serve``, which serves the same broker: each start takes four processor seconds."""
 MORE = range(200, 3000) if THOROUGH else range(100, 150)
 """Records between two kills."""
 SETTINGS = {"log.flush.scheduler.interval.ms": "1000", "log.cleaner.enable": "false"}
 
 
 def work_and_kill(
-    broker: BrokerProcess | separate.BrokerProcess, address: str
+    broker: BrokerProcess | separate.BrokerProcess, address: str, kills: int
 ) -> tuple[list[Sender], Reader, dict[int, dict[int, int]]]:
     """Senders and a reader that have gone on through all kills, and everything that is there then."""
     rng = random.Random(26)
     create_topic(address)
     senders, watching = senders_to(address), Reader(address)
-    for _ in range(KILLS):
+    for _ in range(kills):
         work_until(senders, watching, more=rng.choice(MORE))
         broker.kill()
         broker.start()
@@ -57,15 +59,15 @@ def work_and_kill(
 @pytest.mark.timeout(1800)
 def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     with separate.BrokerProcess(tmp_path / "logs", config=SETTINGS, clock=SystemClock()) as broker:
-        senders, watching, log = work_and_kill(broker, broker.address)
+        senders, watching, log = work_and_kill(broker, broker.address, KILLS)
     assert_nothing_is_lost(senders, watching, log)
 
 
-@pytest.mark.long  # each start of a command takes four processor seconds; it serves the same broker
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_nothing_that_siltstone_serve_acknowledged_is_lost(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "logs", SETTINGS) as broker:
-        senders, watching, log = work_and_kill(broker, broker.bootstrap)
+        senders, watching, log = work_and_kill(broker, broker.bootstrap, KILLS_OF_COMMAND)
         broker.stop()
     assert_nothing_is_lost(senders, watching, log)
     assert "Traceback" not in broker.errors, broker.errors

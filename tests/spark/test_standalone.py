@@ -184,8 +184,10 @@ SPECULATION = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("adaptive", ["true", "false"])
-@pytest.mark.parametrize(("what", "settings"), [(KILLED, {}), (TWICE, SPECULATION), (KILLED, SPECULATION)])
+@pytest.mark.parametrize(
+    ("what", "settings", "adaptive"),
+    [(KILLED, {}, "true"), (TWICE, SPECULATION, "false"), (KILLED, SPECULATION, "false")],
+)
 def test_the_bytes_are_the_same_whatever_is_lost_or_done_twice(
     golden: Path, tmp_path: Path, cluster: Cluster, what: str, settings: dict[str, str], adaptive: str
 ) -> None:
@@ -236,11 +238,12 @@ DYNAMIC = {
 TRACKED = {**DYNAMIC, "spark.dynamicAllocation.shuffleTracking.timeout": "1s"}
 UNTRACKED = {**DYNAMIC, **MOVES_ROWS, "spark.dynamicAllocation.shuffleTracking.enabled": "false"}
 LEAVING = [
-    (EXECUTOR_DECOMMISSIONED, DECOMMISSION),
-    (EXECUTOR_DECOMMISSIONED, MOVES_ROWS),
-    (IDLE_WITHIN, UNTRACKED),
-    (IDLE_BETWEEN, TRACKED),
+    (EXECUTOR_DECOMMISSIONED, DECOMMISSION, "true"),
+    (EXECUTOR_DECOMMISSIONED, MOVES_ROWS, "false"),
+    (IDLE_WITHIN, UNTRACKED, "true"),
+    (IDLE_BETWEEN, TRACKED, "false"),
 ]
+"""What makes an executor leave, Spark's settings for that, and whether Spark plans anew while it runs."""
 
 
 def leaves(cluster: Cluster, golden: Path, folder: Path, what: str, settings: dict[str, str]) -> None:
@@ -258,8 +261,7 @@ def leaves(cluster: Cluster, golden: Path, folder: Path, what: str, settings: di
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("adaptive", ["true", "false"])
-@pytest.mark.parametrize(("what", "settings"), LEAVING)
+@pytest.mark.parametrize(("what", "settings", "adaptive"), LEAVING)
 def test_the_bytes_are_the_same_when_executors_leave(
     golden: Path, tmp_path: Path, cluster: Cluster, what: str, settings: dict[str, str], adaptive: str
 ) -> None:
@@ -267,15 +269,11 @@ def test_the_bytes_are_the_same_when_executors_leave(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("adaptive", ["true", "false"])
-def test_the_bytes_are_the_same_when_a_worker_is_decommissioned(
-    golden: Path, tmp_path: Path, adaptive: str
-) -> None:
+def test_the_bytes_are_the_same_when_a_worker_is_decommissioned(golden: Path, tmp_path: Path) -> None:
     """It starts no executor any more, so the cluster is this test's own."""
     (tmp_path / "cluster").mkdir()
-    settings = {**DECOMMISSION, "spark.sql.adaptive.enabled": adaptive}
     with standalone_cluster(tmp_path / "cluster") as cluster:
-        leaves(cluster, golden, tmp_path, WORKER_DECOMMISSIONED, settings)
+        leaves(cluster, golden, tmp_path, WORKER_DECOMMISSIONED, DECOMMISSION)
 
 
 @pytest.mark.long
