@@ -232,8 +232,11 @@ def test_more_keys_than_a_page_of_a_list(server: Server, root: str, client: Any)
     assert sorted(key for key, _ in files.objects_below(f"{root}/many")) == [f"one/{name}" for name in names]
     (folder,) = files.entries(f"{root}/many")
     assert (folder.name, folder.is_directory) == ("one", True)
-    files.delete_objects([f"{root}/many/one/{name}" for name in ["none", *names[5:]]])
-    assert [entry.name for entry in files.entries(f"{root}/many/one")] == names[:5]
+    # Azurite looks through all objects for each that it deletes: 300 are more than Azure's 256 of a request.
+    gone = names[5:] if server.page_keys <= 1_000 else names[5:305]
+    files.delete_objects([f"{root}/many/one/{name}" for name in ["none", *gone]])
+    left = sorted(set(names).difference(gone))
+    assert [entry.name for entry in files.entries(f"{root}/many/one")] == left
 
 
 NAMES = ["plain", "a b", "a+b", "a%20b", "ä-ö", "a=b&c", "x#y", "q?r", ".hidden", "UPPER"]
