@@ -332,8 +332,8 @@ class RecordTotals:
     def count(
         self, logs: Sequence[WatchedLog], may_read: Callable[[int], bool]
     ) -> tuple[npt.NDArray[np.int64], bool]:
-        """(Records of each log, ``NOT_COUNTED`` for those that are not known; whether
-        another call without a change of a log would count no more).
+        """(Records of each log, ``NOT_COUNTED`` for those that are not known; whether another call without a
+        change of a log would count no more).
 
         ``may_read``: called with the number of bytes before they are read; if it returns False, the next call
         counts the rest.
@@ -360,7 +360,7 @@ class RecordTotals:
         return np.maximum(self._records, NOT_COUNTED), is_complete
 
     def _counted(self, log: WatchedLog, may_read: Callable[[int], bool]) -> StoredRecords:
-        if log.is_size_known and not log.size:
+        if log.known_segments is not None and not log.size:
             return StoredRecords(records=0)
         try:
             opened = self._log_of(log.topic_partition)

@@ -143,21 +143,22 @@ class WatchedLog(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The segments of a log without ``snapshot``, if they were asked for."""
 
     @property
-    def is_size_known(self) -> bool:
-        """Were the log's segments read or listed? Else ``size`` and ``segment_count`` are 0."""
-        return self.snapshot is not None or self.listed is not None
+    def known_segments(self) -> LogSnapshot | ListedSegments | None:
+        """The log's segments as they were read or listed; None if neither: ``size`` and ``segment_count`` are
+        0 then, whatever the log has."""
+        return self.snapshot or self.listed
 
     @property
     def size(self) -> int:
         """Bytes of the log's segments."""
-        state = self.snapshot or self.listed
-        return 0 if state is None else state.size
+        known = self.known_segments
+        return 0 if known is None else known.size
 
     @property
     def segment_count(self) -> int:
         """How many segments the log has."""
-        state = self.snapshot or self.listed
-        return 0 if state is None else state.segments
+        known = self.known_segments
+        return 0 if known is None else known.segments
 
     @property
     def policy_text(self) -> str:
@@ -562,9 +563,9 @@ class Watch:
         before = self._kept.get(path)
         if before is None or before.settings is not settings or before.facts != facts:
             return None
-        state = before.log.snapshot or before.log.listed
-        assert state is not None
-        base, size = state.active
+        known = before.log.known_segments
+        assert known is not None
+        base, size = known.active
         try:
             return before.log if files.stat(f"{path}/{segment_file(base, 'log')}").size == size else None
         except OSError:
@@ -572,9 +573,9 @@ class Watch:
 
     def keep(self, path: str, log: WatchedLog, settings: Config | str, facts: _Facts, now_ms: int) -> None:
         """Keep a log for ``kept``, unless its state depends on the time or its directory is just changing."""
-        state = log.snapshot or log.listed
+        known = log.known_segments
         settled = facts.modified_ns < (now_ms - SETTLED_MS) * 1_000_000
-        if state is None or not state.segments or not settled or not self._is_timeless(log, settings):
+        if known is None or not known.segments or not settled or not self._is_timeless(log, settings):
             self._kept.pop(path, None)
             return
         self._kept[path] = _KeptLog(log=log, settings=settings, facts=facts)

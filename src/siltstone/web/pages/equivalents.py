@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -85,10 +84,12 @@ def _produce_bytes(served: Served, record: ProducerRecord, words: Sequence[str])
 
 def _text_of(data: bytes) -> str | None:
     """``data`` as an argument of a command; None if it cannot be one."""
-    is_argument = len(data) <= _ARGUMENT_MAX_BYTES and b"\0" not in data
-    with contextlib.suppress(UnicodeDecodeError):
-        return data.decode() if is_argument else None
-    return None
+    if len(data) > _ARGUMENT_MAX_BYTES or b"\0" in data:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def topic_setting(

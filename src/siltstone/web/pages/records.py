@@ -60,13 +60,13 @@ def records(
         url = f"/api/v1/topics/{path(topic)}/records?{query_text(parameters.api_parameters())}"
         consume = shell("siltstone", "consume", *served.paths, "--topic", topic)
         equivalents = [consume, curl(request, "GET", url)]
-        browsed = console.browsed_topic(served, topic)
-        page = browse(browsed, parameters.query(), cursor=parameters.cursor or None, latest=latest)
+        with parameters.field("partition" if parameters.partition else "", UnknownTopicError):
+            browsed = console.browsed_topic(served, topic)
+            page = browse(browsed, parameters.query(), cursor=parameters.cursor or None, latest=latest)
     except SiltstoneError as error:
         problem, status = str(error), status_of(error)[0]
         has_too_many_keys = isinstance(error, TooManyKeysError)
-        is_partition = bool(parameters.partition) and isinstance(error, UnknownTopicError)
-        wrong = parameters.refused_field or ("partition" if is_partition else "")
+        wrong = parameters.refused_field
 
     def render(text_max: int) -> str:
         return render_page(
