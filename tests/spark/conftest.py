@@ -19,11 +19,11 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     catalog = str(tmp_path_factory.mktemp("warehouse"))
     settings = {"spark.sql.warehouse.dir": catalog, "spark.connect.grpc.binding.port": "0"}
     settings["spark.sql.shuffle.partitions"] = "3"
+    settings[PYTHON_SETTING] = python_with_byte_code(tmp_path_factory.mktemp("python"))
     master, java_options = "local[2]", None
     if not THOROUGH:  # Spark would compile a class for each query, which takes a fifth of the time
         settings["spark.sql.codegen.wholeStage"] = "false"
         settings["spark.sql.codegen.factoryMode"] = "NO_CODEGEN"
-        settings[PYTHON_SETTING] = python_with_byte_code(tmp_path_factory.mktemp("python"))
         # A job of DataFrames would have a daemon of its own, beside that of RDDs: three seconds.
         settings["spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"] = "false"
         master = "local[2,2]"  # a task that fails for good is tried twice, in place of three times

@@ -16,6 +16,7 @@ from tests.support.cleaning.logs import Rec, batch
 from tests.support.explaining import explain_request
 from tests.support.golden_sets import REPOSITORY
 from tests.support.operator.staged import stage
+from tests.support.spark.python import python_with_byte_code
 from tests.support.tables.tables import log_directory
 
 pytestmark = pytest.mark.spark
@@ -57,7 +58,7 @@ def asked_of(server: str, golden: Path, tmp_path: Path) -> None:
         check=False,
         timeout=280,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": python_with_byte_code(tmp_path)},
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])

@@ -31,9 +31,17 @@ from tests.support.spark.fenced_on_cluster import (
     TWICE,
     WORKER_DECOMMISSIONED,
 )
-from tests.support.spark.java import NO_VERIFIER
 from tests.support.spark.python import python_with_byte_code
-from tests.support.spark.standalone import BARE, INSTALLED, SMALL, Cluster, standalone_cluster, submit
+from tests.support.spark.standalone import (
+    BARE,
+    INSTALLED,
+    JAVA_OPTIONS,
+    QUICK,
+    SMALL,
+    Cluster,
+    standalone_cluster,
+    submit,
+)
 from tests.support.thoroughness import THOROUGH
 
 pytestmark = pytest.mark.spark
@@ -56,9 +64,6 @@ def clean(staged: Staged) -> list[str]:
     return ["clean", str(staged.directory), "--in-place", *words(staged)]
 
 
-# Java's optimising compiler would take half of the time of processes that live so shortly, and its verifier
-# a part of the rest.
-JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {NO_VERIFIER}"
 DEFAULTS = {
     "spark.sql.adaptive.enabled": "true",
     "spark.speculation": "true",
@@ -150,7 +155,7 @@ def test_a_programs_own_session_is_used_and_stays_as_it_is(
     config = dict(text.split("=") for text in request.config)
     keywords = {"topic": there.case.topic, "config": config, "now_ms": request.now_ms}
     script = [sys.executable, "-m", "tests.support.spark.own_session_on_cluster", cluster.master]
-    script += [str(there.directory), str(out), json.dumps(keywords), json.dumps(SMALL)]
+    script += [str(there.directory), str(out), json.dumps(keywords), json.dumps({**SMALL, **QUICK})]
     said = json.loads(cluster.run(script, kind))
     assert said.pop("engine") == f"spark {cluster.master}"
     assert "spark.executor.memory=9g" in said.pop("too late")
@@ -170,7 +175,7 @@ def fenced(cluster: Cluster, logs: Sequence[Staged], what: str, marks: Path, **s
     request, directories = logs[0].request, [str(staged.directory) for staged in logs]
     given = {"topics": list(request.topics), "now_ms": request.now_ms, "config": list(request.config)}
     words = [what, cluster.master, json.dumps(directories), json.dumps(given)]
-    words += [json.dumps({**SMALL, **settings}), str(marks)]
+    words += [json.dumps({**SMALL, **QUICK, **settings}), str(marks)]
     return [sys.executable, "-m", "tests.support.spark.fenced_on_cluster", *words]
 
 

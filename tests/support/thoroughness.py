@@ -18,7 +18,7 @@ T = TypeVar("T")
 ALL = os.environ.get("SILTSTONE_CRASH") == "all"
 THOROUGH = ALL or os.environ.get("SILTSTONE_TESTS") == "thorough"
 
-SEEDS = range(3 if THOROUGH else 1)
+SEEDS = range(3 if ALL else 2 if THOROUGH else 1)
 """Of the random images of a disk after a crash, beside those that keep or drop all that was not synced."""
 
 

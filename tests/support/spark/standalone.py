@@ -26,13 +26,18 @@ from typing import Any
 from siltstone.spark import class_archive
 from siltstone.spark.java import java_command
 from tests.support.golden_sets import REPOSITORY
+from tests.support.spark.java import NO_VERIFIER
 from tests.support.spark.python import write_python
 
 START_S, COMMAND_S = 60, 240
 SOURCE = REPOSITORY / "src"
 INSTALLED, BARE = "installed", "bare"
+JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {NO_VERIFIER}"
+"""Java's optimising compiler would take half of the time of processes that live so shortly, and its verifier
+a part of the rest."""
 SMALL = {"spark.executor.memory": "512m", "spark.driver.memory": "512m", "spark.ui.enabled": "false"}
 """What the tests ask of Spark: executors of a gigabyte would not fit beside other tests."""
+QUICK = {f"spark.{part}.defaultJavaOptions": JAVA_OPTIONS for part in ("driver", "executor")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +86,7 @@ class Cluster:
     ) -> Any:
         """Run ``siltstone … --master M --spark-conf … --json``; its document."""
         command = [sys.executable, "-m", "siltstone", *words, "--master", self.master, "--json"]
-        for name, value in {**SMALL, **settings}.items():
+        for name, value in {**SMALL, **QUICK, **settings}.items():
             command += ["--spark-conf", f"{name}={value}"]
         return json.loads(self.run(command, kind, **(environment or {})))
 
@@ -104,7 +109,7 @@ def _java(
     """Start a master or worker, by the command of ``prefix``."""
     jars = class_archive.INSTALLED_SPARK / "jars"
     main = f"org.apache.spark.deploy.{kind}.{kind.capitalize()}"
-    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dspark.decommission.enabled=true"]
+    options = ["-Xmx256m", *JAVA_OPTIONS.split(), "-Dspark.decommission.enabled=true"]
     command = [*prefix, java_command(), *options, "-cp", f"{jars}/*", main, *words]
     with (folder / f"{kind}.log").open("wb") as log:
         return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
@@ -122,11 +127,13 @@ def _said(process: subprocess.Popen[bytes], log: Path, pattern: str) -> str:
 
 
 def _write_pythons(folder: Path) -> None:
-    """Pythons for executors. One has the package and its tests; the other does not read the ``.pth`` files by
-    which this repository is installed."""
+    """Pythons for executors. One has the package and its tests, and PySpark's byte code (as
+    ``python_with_byte_code``); the other does not read the ``.pth`` files by which this repository is
+    installed."""
     libraries = sysconfig.get_path("purelib")
-    for kind, path, flags in ((INSTALLED, f"{SOURCE}:{REPOSITORY}", ""), (BARE, libraries, "-S ")):
-        write_python(folder / f"python-{kind}", f'"$PYTHONPATH:"{shlex.quote(path)}', flags)
+    paths = f'{shlex.quote(libraries)}:"$PYTHONPATH:"{shlex.quote(f"{SOURCE}:{REPOSITORY}")}'
+    write_python(folder / f"python-{INSTALLED}", paths)
+    write_python(folder / f"python-{BARE}", f'"$PYTHONPATH:"{shlex.quote(libraries)}', "-S ")
 
 
 def hiding(folders: Sequence[Path]) -> list[str]:
