@@ -19,9 +19,7 @@ from siltstone.log.names import TopicPartition
 from siltstone.web.running import WebServer
 from tests.console.browsing import LOOKS, SCREENS, look
 from tests.support.golden_sets import unpack_broker
-from tests.support.objects.packages import npm_package
-
-AXE_VERSION = "4.14.1"
+from tests.support.objects.packages import axe_script
 
 
 @pytest.fixture(scope="session")
@@ -29,8 +27,7 @@ def axe(browser: webdriver.Chrome) -> str:
     """The source of axe-core, which checks a page for barriers, as the body of a function. The browser has it
     ready in each page that it opens from now on: to send it takes more time than most pages, and to run it
     where it is not needed a tenth of the time of a page."""
-    source = (npm_package("axe-core", AXE_VERSION) / "axe.min.js").read_text("utf-8")
-    text = f"window.bringAxe = () => {{{source}}};"
+    text = f"window.bringAxe = () => {{{axe_script().read_text('utf-8')}}};"
     browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": text})
     return text
 

@@ -11,7 +11,7 @@ import pytest
 from siltstone.commands.served import Served, ServeOptions
 from siltstone.web.running import WebServer
 from tests.support import pulsar
-from tests.support.kafka.jars import JVM_FLAGS, java, libs_of
+from tests.support.kafka.jars import JVM_FLAGS, java, pulsar_libs
 
 pytestmark = pytest.mark.kafka
 
@@ -54,7 +54,7 @@ bad topic: PreconditionFailedException 412
 
 
 def test_pulsars_client_administers_compaction(tmp_path: Path) -> None:
-    libs = libs_of(HERE / "pom.xml", "pulsar")
+    libs = pulsar_libs()
     assert shutil.which("javac"), "the program is compiled when it is run: install a JDK"
     properties = tmp_path / "server.properties"
     properties.write_text("log.cleaner.enable=false\n")

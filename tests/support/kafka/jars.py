@@ -60,6 +60,16 @@ def kafka_libs() -> Path:
     return libs_of(POM, "kafka")
 
 
+def pulsar_libs() -> Path:
+    """The folder of the jars of Pulsar's administration client."""
+    return libs_of(HERE.with_name("pulsar") / "pom.xml", "pulsar")
+
+
+def tiered_storage_libs() -> Path:
+    """The folder of the jars of Kafka's own `LocalTieredStorage`."""
+    return libs_of(HERE / "tiered" / "pom.xml", "tiered-storage")
+
+
 def libs_of(pom: Path, name: str) -> Path:
     """The folder of the jars that a `pom.xml` names, fetched on first use, by one process, and renamed into
     place when complete."""

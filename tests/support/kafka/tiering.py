@@ -15,11 +15,10 @@ from pathlib import Path
 
 from tests.support.kafka import clients
 from tests.support.kafka.broker import Broker, HostedBroker
-from tests.support.kafka.jars import libs_of
+from tests.support.kafka.jars import tiered_storage_libs
 from tests.support.kafka.polling import poll_until
 from tests.support.kafka.records import Record, Sent
 
-POM = Path(__file__).resolve().parent / "tiered" / "pom.xml"
 TOPIC = "orders"
 STORAGE = "kafka-tiered-storage"
 """The directory that LocalTieredStorage makes in its `dir`."""
@@ -31,7 +30,7 @@ SEGMENT_BYTES = 1 << 20
 
 def tiered_broker(root: Path) -> Broker:
     """A broker over `root/logs` that tiers into `root/tier`."""
-    jars = libs_of(POM, "tiered-storage")
+    jars = tiered_storage_libs()
     return HostedBroker(
         root / "logs",
         **{

