@@ -13,9 +13,10 @@ from tests.support.spark.python import python_with_byte_code
 from tests.support.thoroughness import THOROUGH
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Two workers on this machine."""
+    """Two workers on this machine. It ends before the worker's next folder, whose tests may start their own:
+    a process has one session."""
     catalog = str(tmp_path_factory.mktemp("warehouse"))
     settings = {"spark.sql.warehouse.dir": catalog, "spark.connect.grpc.binding.port": "0"}
     settings["spark.sql.shuffle.partitions"] = "3"
@@ -33,7 +34,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def connect_server(session: SparkSession) -> Iterator[str]:
     """The address of a Spark Connect server in the Java of ``session``."""
     pytest.importorskip("grpc", reason="Spark Connect's client needs grpcio and grpcio-status")
