@@ -44,6 +44,14 @@ def test_a_file_of_a_real_broker_has_controllers_and_names() -> None:
         ("listeners=PLAINTEXT://localhost:99999", "no listener"),
         ("listeners=PLAINTEXT://a/b:1", "no listener"),
         ("advertised.listeners=x", "advertised.listeners: 'x' is no listener"),
+        (
+            "advertised.listeners=INSIDE://a:1,PLAINTEXT://a:2",
+            "advertised.listeners: there is no listener INSIDE",
+        ),
+        (
+            "advertised.listeners=PLAINTEXT://0.0.0.0:1",
+            r"advertised.listeners: PLAINTEXT://0.0.0.0:1 is every",
+        ),
         ("listeners=SSL://:9093", "SSL://:9093 speaks SSL, and this broker only PLAINTEXT"),
         ("listeners=OUTSIDE://:9093", "speaks OUTSIDE"),
         ("listeners=A://:1\nlistener.security.protocol.map=A:SASL_PLAINTEXT", "speaks SASL_PLAINTEXT"),
@@ -55,6 +63,20 @@ def test_a_file_of_a_real_broker_has_controllers_and_names() -> None:
 def test_what_cannot_be_served_is_refused(text: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         listeners(text)
+
+
+def test_a_flag_may_have_other_names_than_the_advertised_ones() -> None:
+    text = "advertised.listeners=INSIDE://a:1\nlistener.security.protocol.map=B:PLAINTEXT"
+    config = Config(static=parse_server_properties(text, "server.properties"))
+    assert listeners_of(config, ["B://:9"]) == [BrokerListener(name="B", host="", port=9)]
+    with pytest.raises(UsageError, match=r"--kafka-listen: SSL://:9 speaks SSL"):
+        listeners_of(config, ["SSL://:9"])
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64, "no such host"])
+def test_a_host_that_is_none_is_refused(host: str) -> None:
+    with pytest.raises(UsageError, match="cannot listen on"):
+        BrokerListener(host=host, port=0).bind(Limits())
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", ""])

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import io
 import signal
 import socket
+import ssl
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
+from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.broker.request_context import ListenerAddress
 from siltstone.broker.wire.messages.api_versions import ApiVersionsRequest
 from siltstone.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -170,6 +179,8 @@ def test_a_restart_opens_the_directories_again(tmp_path: Path) -> None:
         (["--listen", "http://0.0.0.0:0"], "reaches other machines"),
         (["--listen", "nonsense"], "is not an address to listen on"),
         (["--listen", "https://127.0.0.1:0"], "needs a certificate"),
+        (["--listen", "http://user:secret@127.0.0.1:0"], "is not an address to listen on"),
+        (["--listen", "http://127.0.0.1:0?a=b"], "is not an address to listen on"),
         (["--engine", "steam"], "--engine steam"),
         (["--config", "none.properties"], "--config none.properties"),
     ],
@@ -197,6 +208,71 @@ def test_a_password_is_hashed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
     assert run(["serve", "--hash-password"]) == 2
     assert "no password" in capsys.readouterr().err
+
+
+def _write_certificate(folder: Path, password: bytes | None = None) -> tuple[Path, Path]:
+    """The files of a certificate of this machine and of its key."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(1).not_valid_before(now).not_valid_after(now + timedelta(days=1))
+    certificate = builder.sign(key, hashes.SHA256())
+    encryption = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    (folder / "certificate.pem").write_bytes(certificate.public_bytes(pem))
+    (folder / "key.pem").write_bytes(key.private_bytes(pem, form, encryption))
+    return folder / "certificate.pem", folder / "key.pem"
+
+
+@pytest.mark.parametrize("spoilt", ["nothing", "certificate", "key", "no key", "password"])
+def test_a_certificate_that_cannot_be_used_opens_and_makes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spoilt: str
+) -> None:
+    certificate, key = _write_certificate(tmp_path, b"secret" if spoilt == "password" else None)
+    if spoilt in ("certificate", "key"):
+        (certificate if spoilt == "certificate" else key).write_text("nonsense")
+    elif spoilt == "no key":
+        key.unlink()
+    settings = tmp_path / "server.properties"
+    settings.write_text(f"siltstone.http.tls.certificate={certificate}\nsiltstone.http.tls.key={key}\n")
+    logs, flags = tmp_path / "logs", ["--listen", "https://127.0.0.1:0"]
+    if spoilt != "nothing":
+        assert run(["serve", str(logs), "--create", *NO_BROKER, "--config", str(settings), *flags]) == 2
+        assert "cannot be loaded" in capsys.readouterr().err
+        assert not logs.exists()
+        return
+    with Served(ServeOptions(paths=(logs,), properties=settings, engine="process")) as served:
+        server = WebServer(served, flags[1:])
+        server.start()
+        try:
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            with urllib.request.urlopen(f"{server.urls[0]}/healthz", context=context) as answer:
+                assert answer.status == 200
+        finally:
+            server.stop()
+
+
+def test_a_server_that_ends_at_its_start_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Served(ServeOptions(paths=(tmp_path / "logs",), engine="process")) as served:
+        server = WebServer(served, ["http://127.0.0.1:0"])
+        monkeypatch.setattr(server._server, "run", lambda sockets: None)
+        with pytest.raises(SiltstoneError, match="has ended at its start"):
+            server.start()
+        server.stop()
+
+
+def test_no_socket_stays_open_where_a_second_one_cannot_be_had(tmp_path: Path) -> None:
+    settings = tmp_path / "server.properties"
+    settings.write_text("siltstone.http.insecure=true\n")
+    logs = (tmp_path / "logs",)
+    with Served(ServeOptions(paths=logs, properties=settings, engine="process")) as served:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        for other in ("http://192.0.2.1:0", "http://a..b:0"):
+            with pytest.raises(UsageError, match=f"cannot listen on {other}"):
+                WebServer(served, [f"http://127.0.0.1:{port}", other])
+        socket.create_server(("127.0.0.1", port)).close()
 
 
 @pytest.mark.parametrize("listen", ["http://0.0.0.0:8082", "ftp://127.0.0.1:1", "nonsense"])
@@ -242,6 +318,38 @@ def test_a_connection_that_asks_for_nothing_is_closed(
             ) as connection:
                 connection.sendall(b"GET /healthz HTTP/1.1\r\n")  # and never the rest
                 assert connection.recv(100) == b""
+        finally:
+            server.stop()
+
+
+def test_a_request_that_stays_unfinished_is_closed_also_after_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Byte after byte does not help it."""
+    monkeypatch.setattr(running, "KEEP_ALIVE_SECONDS", 0.5)
+    with Served(ServeOptions(paths=(tmp_path / "logs",), engine="process")) as served:
+        server = WebServer(served, ["http://127.0.0.1:0"])
+        server.start()
+        try:
+            where = urlsplit(server.urls[0]).netloc
+            with socket.create_connection(where.split(":"), timeout=20) as connection:
+                for _ in range(2):
+                    connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: %s\r\n\r\n" % where.encode())
+                    answer = b""
+                    while not answer.endswith(b"}"):
+                        answer += connection.recv(10_000)
+                    assert answer.startswith(b"HTTP/1.1 200")
+                connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: ")
+                connection.settimeout(0.05)
+                until, last = time.monotonic() + 20, None
+                while last is None and time.monotonic() < until:
+                    with contextlib.suppress(TimeoutError):
+                        last = connection.recv(100)
+                    with contextlib.suppress(OSError):
+                        connection.sendall(b"x")
+                assert last == b""
+        except ConnectionResetError:  # it was closed while a byte was on its way
+            pass
         finally:
             server.stop()
 

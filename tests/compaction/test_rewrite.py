@@ -130,7 +130,7 @@ def test_the_last_offset_before_the_end_stays_as_an_empty_batch(tmp_path: Path) 
     assert len(rows[1][1]) == 61
 
 
-def test_an_empty_batch_continuesce_it_is_not_the_last_any_more(tmp_path: Path) -> None:
+def test_an_empty_batch_is_discarded_when_it_is_not_the_last_any_more(tmp_path: Path) -> None:
     path = tmp_path / "log"
     partition = logs.write_log(path, {0: [one(0, "a"), one(1, None)], 2: [one(2, "b")]})
     logs.run(path)

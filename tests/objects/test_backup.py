@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -175,6 +176,54 @@ def test_an_interrupted_backup_is_no_restore_point_and_is_taken_over(
     assert not any(key.endswith("writer.json") for key in keys(store))
     restore(target, tmp_path / "restored")
     assert contents(tmp_path / "restored") == contents(logs)
+
+
+def test_a_backup_whose_lock_was_taken_over_writes_nothing_and_leaves_the_lock(
+    logs: Path, target: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one may have pruned chunks that this one counts on."""
+    put, other = stored.put_new, contextlib.ExitStack()
+    with other:
+
+        def putting(path: Path, data: bytes) -> bool:
+            if "chunks" in path.parts and not held:
+                held.append(other.enter_context(stored.locked_for_writing(target, NOW_MS, takes_over=True)))
+            return put(path, data)
+
+        held: list[stored.WriterLock] = []
+        with monkeypatch.context() as patched:
+            patched.setattr(stored, "put_new", putting)
+            with pytest.raises(BusyError, match="taken over"):
+                made(target, clock, logs)
+        assert restore_points(target) == []
+        assert held[0].is_held()
+        with pytest.raises(BusyError, match="another backup writes there"):
+            made(target, clock, logs)
+    made(target, clock, logs)
+    assert len(restore_points(target)) == 1
+
+
+def test_a_copy_of_a_restore_point_under_another_name_is_refused(
+    logs: Path, target: Path, clock: ManualClock, store: Any
+) -> None:
+    """Pruning would delete the restore point that it is a copy of."""
+    (point,) = (made(target, clock, logs), *restore_points(target))[1:]
+    path = stored.point_path(target, point.backup_id)
+    copy = stored.point_path(target, "20200101T000000Z")
+    assert stored.put_new(copy, files.read_bytes(path))
+    with pytest.raises(CorruptFileError, match="under another name"):
+        made(target, clock, logs, keep=1)
+    files.delete_objects([copy])
+    made(target, clock, logs, keep=1)
+    assert len(restore_points(target)) == 1
+
+
+def test_backups_of_one_second_are_in_order(logs: Path, target: Path) -> None:
+    for _ in range(11):
+        backup(BackupRequest(directories=(logs,), target=target), ManualClock(NOW_MS))
+    names = [point.backup_id for point in restore_points(target)]
+    assert [name.partition("-")[2] for name in names] == ["", *map(str, range(2, 12))]
+    assert stored.newest_id(target) == names[-1]
 
 
 def test_two_backups_do_not_write_at_one_time(

@@ -9,7 +9,7 @@ import pytest
 
 from siltstone.base.errors import CorruptFileError, UnknownTopicError
 from siltstone.log.directory import LogDirectory
-from siltstone.log.names import TopicPartition
+from siltstone.log.names import LOG_START_CHECKPOINT, RECOVERY_CHECKPOINT, TopicPartition
 from siltstone.runtime.cleaning_states import IN_PROGRESS, NONE, paused
 from siltstone.runtime.served_directory import (
     UNCLEANABLE_FILE,
@@ -87,6 +87,17 @@ def test_a_damaged_list_is_refused_and_written_again(tmp_path: Path, raw: bytes)
         assert manager.uncleanable == {}
         manager.mark_uncleanable(USERS, "why", NOW)
     assert len(json.loads((tmp_path / UNCLEANABLE_FILE).read_bytes())["partitions"]) == 1
+
+
+@pytest.mark.parametrize("name", [LOG_START_CHECKPOINT, RECOVERY_CHECKPOINT])
+def test_a_damaged_checkpoint_is_written_again(tmp_path: Path, name: str) -> None:
+    """Also one without entries: else each start would recover all logs."""
+    made(tmp_path)
+    (tmp_path / name).write_bytes(b"nonsense")
+    opened(tmp_path).close()
+    assert (tmp_path / name).read_bytes() != b"nonsense"
+    with opened(tmp_path) as manager:
+        assert all(served.had_clean_shutdown for served in manager.directories)
 
 
 def test_retention_applies_to_an_uncleanable_log(tmp_path: Path) -> None:

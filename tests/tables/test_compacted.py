@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from siltstone.base.clock import ManualClock
-from siltstone.base.errors import SourceChangedError
+from siltstone.base.errors import LedgerError, SourceChangedError
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
 from siltstone.log.ledger.reading import CompactedReader
-from siltstone.log.ledger.store import LedgerStore
+from siltstone.log.ledger.store import LedgerStore, OpenLedger
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.splits import PushedFilters
@@ -69,6 +69,46 @@ def test_a_log_that_grew_and_was_compacted_since_it_was_opened_is_read_anew(root
         with contextlib.closing(CompactedLog(opened)) as compacted:
             assert compacted.view.log_end_offset == 52
             assert compacted.log_start_offset < 40
+
+
+def test_a_compaction_while_a_log_is_opened_takes_no_record_away(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger that is read must not cover offsets that the view of the log does not have."""
+    opened, times = LedgerStore.open, 0
+
+    def opening(store: LedgerStore) -> OpenLedger | None:
+        nonlocal times
+        times += 1
+        if times == 2:
+            write_segments(root / "t-0", {40: [records(40, 50)], 50: [records(50, 52)]}, 100)
+            compact(root)
+        return opened(store)
+
+    whole = offsets(root, view="compacted")
+    monkeypatch.setattr(LedgerStore, "open", opening)
+    found = offsets(root, view="compacted")
+    assert times >= 2
+    assert {at % 5 for at in found} == {at % 5 for at in whole}, "every key has a record"
+
+
+def test_a_log_that_cannot_be_opened_holds_no_ledger(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CompactedReader, "_seek", failing)
+    with ReadOnlyLogs([root], clock=ManualClock(NOW)) as logs, pytest.raises(LedgerError):
+        CompactedLog(logs["t", 0])
+    monkeypatch.undo()
+    compact_again(root)
+    assert "ledger-1.json" not in {path.name for path in (root / "t-0" / ".compacted").iterdir()}
+
+
+def failing(*_: object) -> None:
+    raise LedgerError("cursor.json", "it is damaged")
+
+
+def compact_again(root: Path) -> None:
+    """One more ledger; the one before has no reader, so its files go."""
+    write_segments(root / "t-0", {40: [records(40, 50)]}, 100)
+    compact(root)
 
 
 def test_segments_below_the_horizon_are_not_needed(root: Path) -> None:

@@ -117,6 +117,18 @@ def test_of_logs_without_bad_batches_quarantine_has_the_same_records(
     assert seen > 200
 
 
+def test_an_end_holds_with_quarantine(tmp_path: Path) -> None:
+    batches = sound()
+    batches[3] = batches[3][:-1] + bytes([batches[3][-1] ^ 1])
+    root = spoiled(tmp_path, batches)
+    for name, end in (("asOfOffset", 6), ("endingOffsets", 7)):
+        records, _ = read(root, **{name: f'{{"users":{{"0":{end}}}}}'})
+        assert records == list(range(7)), name
+    assert read(root, asOfTimestamp="0")[0] == [
+        row["offset"] for row in table_of(root, asOfTimestamp="0").to_pylist()
+    ]
+
+
 def test_without_quarantine_a_bad_checksum_fails_the_query(tmp_path: Path) -> None:
     batches = sound()
     batches[3] = batches[3][:-1] + bytes([batches[3][-1] ^ 1])

@@ -24,8 +24,8 @@ import msgspec
 
 from siltstone.base import errors
 from siltstone.base.clock import ManualClock
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import SiltstoneError
-from siltstone.base.known_types import known
 from siltstone.broker.embedded import EmbeddedBroker
 from siltstone.runtime.producing import NewRecord, RecordMetadata
 
@@ -34,7 +34,7 @@ _LENGTH = struct.Struct("!Q")
 _CHUNK_BYTES = 1 << 20
 
 
-@known
+@decoded_in_threads
 class CalledMethod(msgspec.Struct, frozen=True, kw_only=True):
     """A program's call: a method by its dotted name, and its keyword arguments."""
 
@@ -83,7 +83,7 @@ class RaisedError(msgspec.Struct, frozen=True, kw_only=True):
         return error
 
 
-@known
+@decoded_in_threads
 class CallResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The response to a call."""
 

@@ -41,7 +41,7 @@ import msgspec
 
 from siltstone.base import files
 from siltstone.base.clock import ManualClock, SystemClock
-from siltstone.base.known_types import known
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.broker.calls import CalledMethod, Channel, answer_calls
 from siltstone.broker.embedded import EmbeddedBroker
 from siltstone.broker.store import load_kernels
@@ -50,7 +50,7 @@ _PR_SET_PDEATHSIG = 1
 _END_SECONDS = 10
 
 
-@known
+@decoded_in_threads
 class BrokerStart(msgspec.Struct, frozen=True, kw_only=True):
     """A broker to start. ``time_ms``: where its clock stands, None: the machine's clock; ``is_temporary``:
     the directory's parent is removed when the program ends without it."""
@@ -62,7 +62,7 @@ class BrokerStart(msgspec.Struct, frozen=True, kw_only=True):
     is_temporary: bool
 
 
-@known
+@decoded_in_threads
 class StartedBroker(msgspec.Struct, frozen=True, kw_only=True):
     """The message of a broker that has begun to listen."""
 

@@ -27,8 +27,8 @@ from pathlib import Path
 import msgspec
 
 from siltstone.base import files
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import CorruptFileError, StorageError
-from siltstone.base.known_types import known
 from siltstone.log.partition import DISK_FULL_ERRORS
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.served_directory import NO_DIRECTORY, OPEN_AGAIN
@@ -45,7 +45,7 @@ _FILE_BYTES_MAX = 1 << 16
 _logger = logging.getLogger("siltstone")
 
 
-@known
+@decoded_in_threads
 class _BrokerFile(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
     next_producer_id: int
 

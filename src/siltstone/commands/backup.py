@@ -39,11 +39,11 @@ from siltstone.base.files.backups import (
     BackedUpFile,
     ChunkWriter,
     RestorePoint,
+    WriterLock,
     chunk_path,
     locked_for_writing,
     new_id,
     point_path,
-    put_point,
     refuse_unless_object_store,
     restore_points,
 )
@@ -166,12 +166,11 @@ def backup(
         raise UsageError(f"--keep {request.keep}: is below 1", advice="pass 1 or more")
     clock = clock or SystemClock()
     with contextlib.ExitStack() as stack:
+        writer: WriterLock | None = None
         if not request.dry_run:
-            stack.enter_context(
-                locked_for_writing(request.target, clock.now_ms(), takes_over=request.takes_over)
-            )
-        lock = not request.is_live and not request.dry_run
-        opened = open_directories(request.directories, lock=lock)
+            locking = locked_for_writing(request.target, clock.now_ms(), takes_over=request.takes_over)
+            writer = stack.enter_context(locking)
+        opened = open_directories(request.directories, lock=not request.is_live and not request.dry_run)
         for directory in opened:
             stack.callback(directory.close)
         points = restore_points(request.target)
@@ -187,8 +186,8 @@ def backup(
             directories=directories,
         )
         pruned: list[str] = []
-        if not request.dry_run:
-            put_point(request.target, point)
+        if writer is not None:
+            writer.put_point(point)
             if request.keep is not None:
                 pruned = _prune(request.target, [*points, point], request.keep, now_ms)
         return work.result(point, pruned)

@@ -26,6 +26,7 @@ from typing import Protocol
 import msgspec
 
 from siltstone.base import files
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
@@ -36,7 +37,6 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.base.files.locking import Lock
-from siltstone.base.known_types import known
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.names import TopicPartition
 
@@ -121,7 +121,7 @@ class SettingChange:
     ours: str
 
 
-@known
+@decoded_in_threads
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalEntry:
     """The content of the journal file, as JSON: the changes that one run makes, or has made."""

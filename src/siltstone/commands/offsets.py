@@ -15,6 +15,7 @@ import msgspec
 
 from siltstone.base import files
 from siltstone.base.config import LogConfig
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import (
     LogError,
     OffsetOutOfRangeError,
@@ -23,7 +24,6 @@ from siltstone.base.errors import (
     UsageError,
     shown_path,
 )
-from siltstone.base.known_types import known
 from siltstone.commands.directories import LIST_TOPICS, BrokerDirectories, Snapshot
 from siltstone.commands.topics import matching_topics
 from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
@@ -159,7 +159,7 @@ class _Offset(msgspec.Struct):
     offset: int
 
 
-@known
+@decoded_in_threads
 class _Offsets(msgspec.Struct, tag_field="version", tag=1):
     partitions: list[_Offset]
 

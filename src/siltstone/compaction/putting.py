@@ -1,9 +1,13 @@
 """Uploads the files of a cleaned copy (clean --out to an object store), rewritten or not, as chunks.
 
 The restore point that names the chunks is written last, by ``inplace.stored_copy`` (the formats of both:
-``base.files.backups``). If the source is a store, Spark's tasks put its unchanged files, and they put the
-new segments if executors may be other machines; the driver of the run puts all the rest. A chunk is
-named by the SHA-256 of its bytes, so a retried or a speculative attempt of a task puts the same.
+``base.files.backups``). Who puts a file::
+
+    unchanged files of a source in a store    Spark's tasks, if the engine is Spark
+    new segments                              the task that wrote them, if executors may be other machines
+    all other files                           the process that runs the command
+
+A chunk is named by the SHA-256 of its bytes, so a retried or a speculative attempt of a task puts the same.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from siltstone.base.files import backups
 from siltstone.base.files.backups import BackedUpFile, ChunkWriter
 
 _READABLE = 0o644
-"""The mode of files whose source is an object, which has none."""
+"""The mode of files whose source is in a store: an object has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +39,9 @@ class ChunkStore:
 
 
 def put_file(source: Path, name: str, writer: ChunkWriter) -> BackedUpFile:
-    """Put a file's chunks. If they are chunks of a restore point of the same store, the store itself copies
-    them, and they are not read. Raises SourceChangedError, OSError."""
+    """Put a file's chunks. ``name``: its path in the copy. A restore point can be read as a directory; if
+    ``source`` is a file of one in the same store, the store itself copies its chunks, and they are not read.
+    Raises SourceChangedError, OSError."""
     status = files.stat(source, follow=False)
     stored = files.stored_chunks(source)
     is_same_store = stored is not None and files.is_same_store(stored.target, writer.target)
@@ -50,7 +55,7 @@ def put_file(source: Path, name: str, writer: ChunkWriter) -> BackedUpFile:
         name=name,
         size=status.size,
         modified_ns=status.modified_ns,
-        inode=0,  # no file of this machine has these bytes: a later backup must not take one for unchanged
+        inode=0,  # the copy is not of a directory here: a later backup must not take a file for unchanged
         mode=_READABLE if files.is_object(source) else status.mode,
         chunks=chunks,
     )

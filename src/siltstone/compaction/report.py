@@ -15,8 +15,8 @@ import msgspec
 
 from siltstone.base import files
 from siltstone.base.config import Setting
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import CorruptFileError, SiltstoneError
-from siltstone.base.known_types import known
 from siltstone.log.names import HasTopicPartition, TopicPartition
 
 
@@ -180,7 +180,7 @@ def first_failure(reports: Iterable[Any]) -> LogFailure | None:
     return next((report.failure for report in reports if report.failure is not None), None)
 
 
-@known
+@decoded_in_threads
 @dataclass(slots=True, kw_only=True)
 class LogResult(HasTopicPartition):
     """The result of one log. The names of its fields are keys in the JSON.
@@ -287,7 +287,7 @@ _FIELDS_NOT_WRITTEN = ("directory", "settings")
 file is, and settings are long."""
 
 
-@known
+@decoded_in_threads
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaning:
     """One log's cleaning: when it began (ms since the epoch), and its result. ``kept_originals``: the folder

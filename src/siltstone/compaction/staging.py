@@ -27,9 +27,9 @@ from crc32c import crc32c
 
 from siltstone.base import files
 from siltstone.base.config import INT_MAX
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import CheckFailedError, SourceChangedError
 from siltstone.base.files.backups import BackedUpFile
-from siltstone.base.known_types import known
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.layout import CONTROL_BIT
@@ -710,7 +710,7 @@ def rewrite_from_file(
     return rewrite_range(work, file.group_range, *inputs, has_keyless=file.has_keyless)
 
 
-@known
+@decoded_in_threads
 @dataclass(slots=True, kw_only=True)
 class LogReport(Summable):
     """The report on one log, on one wave of its groups, or on what one task did for it: parts add up.

@@ -33,8 +33,8 @@ import numpy as np
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import CorruptFileError, SiltstoneError
-from siltstone.base.known_types import known
 from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT, Scratch
 from siltstone.base.records.columns import KeyColumns, RecordColumns
 from siltstone.base.records.decode import decode_record_keys, decode_records
@@ -113,7 +113,7 @@ def groups_from(first_segments: Sequence[int], bases: Sequence[int]) -> tuple[Gr
     )
 
 
-@known
+@decoded_in_threads
 @dataclass(slots=True, kw_only=True)
 class Extracted(Summable):
     """The report on the extraction of keys from some segments: counts of records, and the first failure.

@@ -21,8 +21,8 @@ import msgspec
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import CorruptFileError, UsageError
-from siltstone.base.known_types import known
 from siltstone.log.names import TopicPartition
 
 BYTES_MAX = 16 << 20
@@ -33,7 +33,7 @@ _Offset = Annotated[int, msgspec.Meta(ge=0, le=LONG_MAX)]
 _writing = threading.Lock()
 
 
-@known
+@decoded_in_threads
 class _Content(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
     positions: dict[str, dict[str, dict[str, _Offset]]]
 

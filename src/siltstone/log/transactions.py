@@ -41,8 +41,8 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.base import files
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import CorruptFileError
-from siltstone.base.known_types import known
 from siltstone.base.records.control import ABORT as ABORT_TYPE
 from siltstone.base.records.control import COMMIT as COMMIT_TYPE
 from siltstone.base.records.control import read_batch_marker
@@ -139,7 +139,7 @@ class AbortedTransactions:
         return cls.from_entries(encode_aborted(transactions), path)
 
 
-@known
+@decoded_in_threads
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionState:
     """The state of a log's transactions at an offset: where a range or a read starts.

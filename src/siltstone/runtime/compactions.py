@@ -33,8 +33,8 @@ from msgspec.structs import replace
 
 from siltstone.base import files
 from siltstone.base.config import Config, ConfigSource
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import CompactionInProgressError, EngineError, LedgerError, SiltstoneError
-from siltstone.base.known_types import known
 from siltstone.compaction.ledger.compactor import (
     CompactableLog,
     CompactionEngine,
@@ -76,7 +76,7 @@ _SUMMED = ("succeeded", "failed", "removed", "entries", "size", "read_bytes", "w
 """Fields of ``CompactionStatus`` that ``topic_status`` adds up over the partitions of a topic."""
 
 
-@known
+@decoded_in_threads
 class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The status of a log's compactions; ``status`` and ``last_error`` are Pulsar's.
 
@@ -125,7 +125,7 @@ class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         )
 
 
-@known
+@decoded_in_threads
 class _StatusFile(CompactionStatus, frozen=True, kw_only=True):
     """The content of ``status.json``. ``status`` has no default here: a file without it is damaged."""
 

@@ -27,8 +27,8 @@ import numpy as np
 from siltstone.base.clock import Clock, SystemClock, checked_ms
 from siltstone.base.codec_table import codec_number
 from siltstone.base.config import LogConfig
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import UnknownTopicError, UsageError
-from siltstone.base.known_types import known
 from siltstone.base.records.build import (
     MAX_RECORD_OVERHEAD,
     NewBatchHeader,
@@ -301,7 +301,7 @@ class Partitioner:
 # Sending to topics.
 
 
-@known
+@decoded_in_threads
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordMetadata:
     """Where a sent record is (Kafka's class of this name); ``timestamp`` in ms, as it is stored."""

@@ -1,11 +1,13 @@
-"""One log directory in service: its lock, its logs, its checkpoints, its clean-shutdown marker.
+"""One log directory in service: its lock, its logs, its checkpoints, its clean-shutdown marker, and the list
+of partitions that the cleaner skips.
 
 ::
 
     open    lock ─► remove the clean-shutdown marker, durably ─► recover and open the logs
     close   flush and close the logs ─► write the checkpoints ─► write the marker ─► unlock
 
-The marker says that no log needs recovery. It is removed before anything else changes, and written only when
+``LogManager`` (``runtime.manager``) calls the steps of ``open`` and opens the logs; ``close`` is here. The
+marker says that no log needs recovery. It is removed before anything else changes, and written only when
 all logs were closed in order. A checkpoint is written only when an entry has changed. A recovery point is an
 offset below which all data is durable; the high watermark may be ahead of it. A directory whose disk fails
 goes offline with all its logs.
@@ -23,8 +25,8 @@ from pathlib import Path
 import msgspec
 
 from siltstone.base import files
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import CorruptFileError, StorageError
-from siltstone.base.known_types import known
 from siltstone.log import names
 from siltstone.log.checkpoints import write_checkpoint
 from siltstone.log.directory import LogDirectory, PassedOver
@@ -36,8 +38,8 @@ from siltstone.runtime.topic_names import partition_metadata
 #
 # Kafka's ``LogCleanerManager`` marks a partition as uncleanable in memory, and the next start tries again.
 # Here the mark stays until an operator retries the cleaning, or the partition is deleted or emptied. The
-# file is in the root of the log directory that holds the partitions. A broker ignores files there; at a
-# folder that it does not know it would stop::
+# file is in the root of the log directory that holds the partitions, where Kafka ignores files; a folder that
+# it does not know would stop it::
 #
 #     {"version": 1, "partitions": [{"topic": "users", "partition": 0, "since_ms": 1800000000000,
 #                                    "reason": "/data/users-0/00000000000000000000.log: byte 61: …"}]}
@@ -59,7 +61,7 @@ class Uncleanable(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-@known
+@decoded_in_threads
 class _UncleanableFile(msgspec.Struct, frozen=True, tag_field="version", tag=1):
     partitions: list[Uncleanable]
 
@@ -141,13 +143,16 @@ class ServedDirectory:
     """A locked log directory and the logs that are open in it.
 
     ``logs`` by partition; ``refused``: partitions that could not be opened, and why; ``offline``: why the
-    directory is offline, None while it serves; ``had_clean_shutdown``: no log needs recovery.
-    ``uncleanable``: partitions that the cleaner skips, and why, replaced as a whole. ``when_offline`` is
-    called once the directory is offline, before its logs are closed. ``_excluded``: see ``exclude``.
+    directory is offline ("closed" after ``close``), None while it serves; ``had_clean_shutdown``: no log
+    needs recovery. ``uncleanable``: partitions that the cleaner skips, and why, replaced as a whole.
+    ``when_offline`` is called when the directory goes offline, before its logs are closed. ``_excluded``: see
+    ``exclude``.
 
-    ``_lock`` guards the files below. ``_checkpoint_entries``: by name of a checkpoint, its entries on disk.
-    ``_unopened_entries``: of these, the entries of partitions that were not opened here; they stay as they
-    are.
+    ``_lock`` guards the checkpoints and the list of uncleanable partitions, on disk and here.
+    ``_checkpoint_entries``: by name of a checkpoint, its entries on disk. ``_unopened_entries``: of these, if
+    only one partition is opened, those of all others, which stay as they are. ``_damaged``: the names of
+    checkpoints whose file is damaged, until they are written again. ``_offline_lock`` guards ``offline``, and
+    nothing else is locked within it.
     """
 
     def __init__(self, path: Path, *, only: TopicPartition | None = None) -> None:
@@ -160,9 +165,10 @@ class ServedDirectory:
         self._excluded: set[TopicPartition] = set()
         self.offline: str | None = None
         self.had_clean_shutdown = self.directory.had_clean_shutdown
-        self._lock = threading.RLock()
+        self._lock, self._offline_lock = threading.RLock(), threading.Lock()
         self._checkpoint_entries: dict[str, dict[TopicPartition, int]] = {}
         self._unopened_entries: dict[str, dict[TopicPartition, int]] = {}
+        self._damaged = set[str]()
         self.directory.when_damaged = _counts_as_empty
         self.uncleanable: dict[TopicPartition, Uncleanable] = {}
         self.when_offline: Callable[[ServedDirectory], None] = lambda served: None
@@ -185,7 +191,9 @@ class ServedDirectory:
         for name in (names.RECOVERY_CHECKPOINT, names.LOG_START_CHECKPOINT, names.REPLICATION_CHECKPOINT):
             entries = self._read_checkpoint(name)
             # With a damaged checkpoint the directory needs recovery, as after a crash.
-            self.had_clean_shutdown &= entries is not None
+            if entries is None:
+                self.had_clean_shutdown = False
+                self._damaged.add(name)
             self._checkpoint_entries[name] = entries or {}
             listed = (entries or {}).items() if self.directory.is_partition_subset else ()
             unopened = {partition: offset for partition, offset in listed if partition not in opened}
@@ -210,7 +218,7 @@ class ServedDirectory:
         return self.path / str(topic_partition)
 
     def checkpoint_entry(self, name: str, topic_partition: TopicPartition) -> int:
-        """A partition's entry in the recovery or log start checkpoint, 0 without an entry."""
+        """A partition's entry in the checkpoint ``name``, 0 without an entry."""
         return self._checkpoint_entries[name].get(topic_partition, 0)
 
     def exclude(self, topic_partition: TopicPartition, reason: str) -> None:
@@ -229,7 +237,8 @@ class ServedDirectory:
         """Create directories with an empty first segment and the topic's id, durably. Raises OSError.
 
         A directory that exists gets the id if it has none. After a crash any of them may be there, complete
-        or not, so the registry lists them as uncreated. All files are synced together, then all names: this
+        or not: before, ``runtime.topics`` has listed them as not yet created, and after a crash it calls this
+        again. All files are synced together, then all names: this
         takes a hundredth of the time that one partition after another takes.
         """
         directories = [self.partition_path(topic_partition) for topic_partition in partitions]
@@ -271,7 +280,8 @@ class ServedDirectory:
         self.write_log_starts()
 
     def _write_checkpoint(self, name: str, entry_of: Callable[[PartitionLog], int | None]) -> None:
-        """Write a checkpoint if an entry has changed. ``entry_of`` returns a log's offset, None for no entry.
+        """Write a checkpoint if an entry has changed, or its file is damaged. ``entry_of`` returns a log's
+        offset, None for no entry.
 
         Partitions that are not open keep their entries: they may be repaired, or opened later.
         """
@@ -284,9 +294,11 @@ class ServedDirectory:
                 entry = entry_of(log)
                 if entry is not None:
                     offsets[topic_partition] = entry
-            if offsets != before:  # a write costs a sync of the file and one of the directory
+            # A write costs a sync of the file and one of the directory.
+            if offsets != before or name in self._damaged:
                 write_checkpoint(self.path / name, offsets)
                 self._checkpoint_entries[name] = offsets
+                self._damaged.discard(name)
 
     def bound_cleaner_checkpoint(self, topic_partition: TopicPartition, limit: int | None) -> None:
         """Lower a log's entry in the cleaner checkpoint to ``limit`` if it is higher; None removes the entry.
@@ -332,17 +344,17 @@ class ServedDirectory:
 
         A new partition must not start with the offsets of a deleted partition of the same name.
         """
-        self.write_checkpoints()
+        self.write_checkpoints()  # which keeps no entries of partitions that do not exist
         if self.directory.is_partition_subset:
             return
         existing = self.all_partitions
-        uncleanable = _read_or_start_empty(self.path)
-        if uncleanable.keys() - existing:
-            rows = {partition: row for partition, row in uncleanable.items() if partition in existing}
-            write_uncleanable(self.path, rows)
-        missing = self.cleaner_checkpoint().keys() - existing
-        if missing:
-            with self._lock:
+        with self._lock:
+            uncleanable = _read_or_start_empty(self.path)
+            if uncleanable.keys() - existing:
+                rows = {partition: row for partition, row in uncleanable.items() if partition in existing}
+                write_uncleanable(self.path, rows)
+            missing = self.cleaner_checkpoint().keys() - existing
+            if missing:
                 self.directory.remove_cleaner_entries(missing)
 
     def forget(self, topic_partition: TopicPartition) -> None:
@@ -368,11 +380,12 @@ class ServedDirectory:
     def go_offline(self, cause: OSError | str) -> None:
         """Take the directory and all its logs offline (Kafka's ``LogManager.handleLogDirFailure``);
         other directories keep serving."""
-        if self.offline is not None:
-            return
         reason = cause if isinstance(cause, str) else f"{cause.strerror or cause}"
         # Set before the logs are closed: an error there must not take the directory offline a second time.
-        self.offline = reason
+        with self._offline_lock:
+            if self.offline is not None:
+                return
+            self.offline = reason
         _logger.error(
             "%s: %s: %s. Its %d logs are not served; %s",
             self.path,
@@ -421,7 +434,8 @@ class ServedDirectory:
 
     @property
     def _needs_no_recovery(self) -> bool:
-        """Was no partition refused, and is each partition open here, or was it closed in order before?"""
+        """May the marker be written? Not if a partition was refused. Partitions that were not opened here
+        (``exclude``, ``only``) were closed in order if there was a marker when this directory was opened."""
         if self.refused:
             return False
         if self.had_clean_shutdown or not (self._excluded or self.directory.is_partition_subset):

@@ -31,6 +31,7 @@ from siltstone.base.config import (
     parse_topic_config,
     refuse_contradictions,
 )
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import (
     CorruptFileError,
     DirectoryRefusedError,
@@ -40,7 +41,6 @@ from siltstone.base.errors import (
     UnknownTopicError,
     UsageError,
 )
-from siltstone.base.known_types import known
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import LogDirectory
 from siltstone.log.metadata_log import ClusterSettings, metadata_directory, node_id_of, read_cluster_settings
@@ -114,7 +114,7 @@ class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-@known
+@decoded_in_threads
 class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
     """The content of the file. Each change makes a new registry with the next ``generation``.
 

@@ -37,8 +37,8 @@ from crc32c import crc32c
 from msgspec.structs import replace
 
 from siltstone.base import files
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, SiltstoneError
-from siltstone.base.known_types import known
 from siltstone.base.records.layout import (
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
@@ -255,7 +255,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
         return ends
 
 
-@known
+@decoded_in_threads
 class _WritesFile(msgspec.Struct, frozen=True, kw_only=True):
     version: Literal[1] = 1
     writes: list[Write]

@@ -34,8 +34,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from siltstone.base import files
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import BusyError, EngineError, UsageError
-from siltstone.base.known_types import known
 from siltstone.tables.decoding import COLUMNS
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.splits import TaskSplit, partition_directories
@@ -78,7 +78,7 @@ class ExportPlan:
     overwrites: bool
 
 
-@known
+@decoded_in_threads
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedFile:
     """A file that a task has written and synced."""

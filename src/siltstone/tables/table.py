@@ -26,8 +26,8 @@ import pyarrow as pa
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import CorruptFileError, LedgerError
-from siltstone.base.known_types import known
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.ledger.reading import CompactedReader
@@ -66,11 +66,11 @@ def schema_of(options: ReadOptions) -> pa.Schema:
     return record_schema(options) if options.table == RECORDS_TABLE else file_tables.schema_of(options)
 
 
-@known
+@decoded_in_threads
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
-    """The plan of a query, for its tasks. ``splits``: what they read. ``keys``: for ``view=latest``, the logs
-    in which they first find the last record of each key (``tables.latest``); otherwise None."""
+    """The plan of a query. ``splits``: what its tasks read. ``keys``: for ``view=latest``, the logs in which
+    other tasks, before these, find the last record of each key (``tables.latest``); otherwise None."""
 
     splits: list[TaskSplit]
     keys: KeyPlan | None = None
@@ -79,7 +79,8 @@ class ReadPlan:
 def plan(options: ReadOptions, filters: PushedFilters = NO_FILTERS) -> list[TaskSplit]:
     """Open the directories, find the offsets to read, and cut them into splits; none for an empty table.
 
-    ``filters`` restrict records only: other tables have all their rows. For ``view=latest`` this reads the
+    ``filters`` restrict tables of records, decoded ones too; other tables have all their rows, and so has
+    ``badBatches=quarantine``: whoever asks filters these rows. For ``view=latest`` this reads the
     log once, to find the last record of each key. Raises UsageError, OffsetOutOfRangeError, LedgerError, and
     what opening a directory raises.
     """
@@ -130,20 +131,23 @@ def record_options(options: ReadOptions) -> ReadOptions:
     return file_tables.decoded_source(options) if options.table in file_tables.DECODED_TABLES else options
 
 
-def with_inferred_types(options: ReadOptions, known: pa.Schema | None = None) -> ReadOptions:
-    """The options, with the types of JSON columns that have no schema: those of ``known`` (an existing
-    table's columns), else those of the first values. Raises UsageError, and what reading raises."""
+def with_inferred_types(options: ReadOptions, existing: pa.Schema | None = None) -> ReadOptions:
+    """The options, with the types of JSON columns that have no schema: those of ``existing`` (the columns of
+    a table that is there), else those of the first values. Raises UsageError, and what reading raises."""
     decoders = dict(options.decoders)
     for column, decoder in options.decoders.items():
         if isinstance(decoder, Json) and decoder.schema is None:
-            known_type = None if known is None or column not in known.names else known.field(column).type
-            inferred = known_type or inferred_type(_values(options, column))
-            decoders[column] = dataclasses.replace(decoder, schema=inferred)
+            if existing is not None and column in existing.names:
+                schema = existing.field(column).type
+            else:
+                schema = inferred_type(_values(options, column))
+            decoders[column] = dataclasses.replace(decoder, schema=schema)
     return dataclasses.replace(options, decoders=decoders)
 
 
 def _values(options: ReadOptions, column: str) -> Iterator[bytes]:
-    """A column's values that are not null, as they are in the log; of ``view=latest``, every record's."""
+    """A column's values that are not null, before they are decoded; for ``view=latest`` those of all records,
+    since a sample of them does."""
     view = LOG_VIEW if options.view == LATEST_VIEW else options.view
     raw_options = dataclasses.replace(
         options, decoders={}, columns=(column,), include_headers=False, view=view, keep_tombstones=False
@@ -166,23 +170,23 @@ def read_split(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBatc
     return read_quarantine(split, options) if options.quarantine_bad_batches else read_records(split, options)
 
 
-# badBatches=quarantine reads the whole file of each segment.
+# badBatches=quarantine reads each segment's whole file, also behind damage (``reading.read_quarantine``).
 
 
 def _plan_quarantine(options: ReadOptions) -> list[TaskSplit]:
-    """One split for each segment, its whole file. A log that is opened ends at its first damage; the records
-    after it are read, too.
+    """One split for each segment, its whole file.
 
-    Records above the readable end are excluded if that is below the log's end. A log that is too damaged to
-    be opened is read as a whole, with the records of aborted transactions; if a start or an end is set, that
-    is an error. Raises as ``plan``.
+    An open log ends at its first damage. What comes after the damage is read too, unless the options set an
+    end, or a consumer cannot read up to the log's end (high watermark, open transactions). A log that is too
+    damaged to be opened is read as a whole, with the records of aborted transactions; if a start or an end is
+    set, that is an error. Raises as ``plan``.
     """
     directories, logs = partition_directories(options), {}
     for topic_partition, directory in directories.items():
         try:
             logs[topic_partition] = reopen_log(directory, topic_partition)
         except CorruptFileError as error:
-            if options.starting is not None or options.ending is not None:
+            if (options.starting or options.ending or options.as_of) is not None:
                 raise
             effect = "its segments are read as they are, aborted transactions too"
             _logger.warning("%s: the log cannot be opened (%s); %s", directory, error, effect)
@@ -192,8 +196,8 @@ def _plan_quarantine(options: ReadOptions) -> list[TaskSplit]:
         aborted: tuple[AbortedTransaction, ...] = ()
         if topic_partition in logs:
             log, offset_range = logs[topic_partition], ranges[topic_partition]
-            # The log's end may be the first damage: the records after it are read, too.
-            if options.ending is None and log.view.readable_end(options.isolation) == log.log_end_offset:
+            has_end = options.ending is not None or options.as_of is not None
+            if not has_end and log.view.readable_end(options.isolation) == log.log_end_offset:
                 offset_range = OffsetRange(offset_range.start, LONG_MAX)
             if options.isolation == READ_COMMITTED:
                 aborted = aborted_transactions(log.view, OffsetRange(0, LONG_MAX))
@@ -207,7 +211,7 @@ def _plan_quarantine(options: ReadOptions) -> list[TaskSplit]:
                     directory=str(directory),
                     base_offset=segment.base_offset,
                     identity=files.FileIdentity(
-                        segment.inode, segment.size, segment.modified_ns, following is None
+                        segment.inode, segment.size, segment.modified_ns, may_grow=following is None
                     ),
                     start=start,
                     end=end,
@@ -226,18 +230,29 @@ def _plan_quarantine(options: ReadOptions) -> list[TaskSplit]:
 
 
 class CompactedLog(ReadOnlyLog):
-    """A log in its compacted view, which begins where its ledger begins. Close it, to release the ledger."""
+    """A log in its compacted view, which begins where its ledger begins. Close it, to release the ledger.
+
+    ``_opened_ledger``: its segments are read. ``_reader``: finds offsets by time, in the ledger that is
+    current by then."""
 
     def __init__(self, log: ReadOnlyLog) -> None:
         """Raises LedgerError, OSError, and what opening ``log`` raises."""
-        try:
-            self._reader = CompactedReader(log, isolation=READ_UNCOMMITTED)
-        except LedgerError:
-            # Another process may have appended to the log, and compacted it, since it was opened.
-            log.refresh()
-            self._reader = CompactedReader(log, isolation=READ_UNCOMMITTED)
-        super().__init__(log.topic_partition, log.directory, log.view, log.damage, log.first_dirty_offset)
         self._opened_ledger = LedgerStore(log.directory).open()
+        try:
+            # The view must not be older than the ledger: another process may have appended to the log, and
+            # compacted it, since it was opened.
+            if self._opened_ledger and log.view.log_end_offset < self._opened_ledger.ledger.horizon:
+                log.refresh()
+            try:
+                self._reader = CompactedReader(log, isolation=READ_UNCOMMITTED)
+            except LedgerError:
+                log.refresh()
+                self._reader = CompactedReader(log, isolation=READ_UNCOMMITTED)
+        except BaseException:
+            if self._opened_ledger is not None:
+                self._opened_ledger.close()
+            raise
+        super().__init__(log.topic_partition, log.directory, log.view, log.damage, log.first_dirty_offset)
 
     @property
     def log_start_offset(self) -> int:
@@ -259,19 +274,21 @@ class CompactedLog(ReadOnlyLog):
         return TimestampAndOffset(offset=offset, timestamp=-1, leader_epoch=-1)
 
     def ranges_to_read(self, offsets: OffsetRange) -> list[SnapshotRange]:
-        """Where to read the offsets, in order: from the runs of the ledger, then from the log."""
+        """Where to read the offsets, in order: from the segments of the ledger, each of which has only those
+        that it covers, then from the log."""
         if self._opened_ledger is None:
             return [snapshot_range(self, offsets)]
         ranges = [
             SnapshotRange(
                 topic_partition=self.topic_partition,
-                directory=str(part.view.segments[0].directory),
-                log_view=part.view,
+                directory=str(segment.view.segments[0].directory),
+                log_view=segment.view,
                 offsets=offsets,
-                superseded=part.superseded,
+                superseded=segment.superseded,
             )
-            for part in self._opened_ledger.segments
+            for segment in self._opened_ledger.segments
         ]
+        # Records from the horizon on may have been deleted before they were compacted (DeleteRecords).
         horizon = max(self._opened_ledger.ledger.horizon, self.view.log_start_offset)
         return [*ranges, snapshot_range(self, OffsetRange(max(offsets.start, horizon), offsets.end))]
 

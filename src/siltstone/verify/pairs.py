@@ -26,6 +26,7 @@ import msgspec
 
 from siltstone.base import files
 from siltstone.base.config import INT_MAX, LONG_MAX, Config, ConfigSource
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import (
     CorruptFileError,
     CorruptRecordError,
@@ -33,7 +34,6 @@ from siltstone.base.errors import (
     UnsafeFileError,
     UsageError,
 )
-from siltstone.base.known_types import known
 from siltstone.base.records.codecs import DECOMPRESSION_LIMIT_SETTING, DEFAULT_DECOMPRESSION_LIMIT
 from siltstone.log import names
 from siltstone.log.checkpoints import LeaderEpochs, read_topic_id
@@ -60,7 +60,7 @@ class _Group(msgspec.Struct):
     expired: bool = False
 
 
-@known
+@decoded_in_threads
 class _Undo(msgspec.Struct):
     """``undo.json``; ``checkpoint``: the cleaner checkpoint before the cleaning."""
 

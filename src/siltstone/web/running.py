@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
+import ssl
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,7 +19,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from siltstone.base.config import Config
-from siltstone.base.errors import UsageError
+from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.commands.policies import read_text
 from siltstone.commands.served import LOOK_ADVICE, Served
 from siltstone.web.guards import Rules
@@ -28,9 +31,10 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 READ_ONLY = "nothing may be changed here: siltstone.http.read.only=true"
 SHUTDOWN_SECONDS = 5
 SWITCH_SECONDS = 0.00005
-"""After so long a thread that computes in Python gives Python's lock to one that waits for it."""
+"""After so long a thread that computes in Python gives Python's global lock (the GIL) to one that waits."""
 KEEP_ALIVE_SECONDS = 30
-"""A connection that has not asked for anything for so long is closed, also a new one."""
+"""A connection without a request is closed after so long, and so is one whose request has begun and whose
+headers are not complete. (For bodies and responses: ``web.limits``.)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,9 @@ class Listener:
             or not parts.hostname
             or port is None
             or parts.path not in ("", "/")
+            or parts.username is not None
+            or parts.query
+            or parts.fragment
         ):
             advice = "write http://ADDRESS:PORT or https://ADDRESS:PORT"
             raise UsageError(f"{text[:256]!r} is not an address to listen on", advice=advice)
@@ -95,7 +102,7 @@ def identity_of(config: Config) -> Identity:
 
 
 def refuse_unsafe(listener: Listener, config: Config) -> None:
-    """Raises UsageError for an address other than loopback without authentication or TLS."""
+    """Raises UsageError for an address that other machines reach, unless users are known and TLS is used."""
     has_auth = config["siltstone.http.auth"] != "none"
     if listener.is_loopback or config.flag("siltstone.http.insecure"):
         return
@@ -110,7 +117,8 @@ def refuse_unsafe(listener: Listener, config: Config) -> None:
 
 
 def rules_of(config: Config, listeners: Sequence[Listener], *, is_look: bool = False) -> Rules:
-    """The guards' rules. Raises UsageError."""
+    """The guards' rules. ``is_look``: the directories are only looked at (``serve --look``). Raises
+    UsageError."""
     names = {
         *LOOPBACK_NAMES,
         *(listener.host for listener in listeners),
@@ -128,35 +136,82 @@ def rules_of(config: Config, listeners: Sequence[Listener], *, is_look: bool = F
 
 def checked_listeners(config: Config, texts: Sequence[str] = ()) -> list[Listener]:
     """The listeners in ``texts``, else those of the setting. Raises UsageError for one that is malformed or
-    unsafe, so that nothing was opened or made then."""
+    unsafe, and for a certificate that cannot be used. ``siltstone serve`` calls it before it opens anything.
+    """
     parsed = [Listener.parse(text) for text in texts or _words(config, "siltstone.http.listeners")]
     for listener in parsed:
         refuse_unsafe(listener, config)
     if len({listener.is_tls for listener in parsed}) > 1:
         raise UsageError("http and https listeners together", advice="write only one of them")
+    if not parsed:
+        raise UsageError("no address to listen on", advice="set siltstone.http.listeners, or pass --listen")
+    if parsed[0].is_tls:
+        _refuse_unusable_certificate(*_tls_files(config))
     return parsed
 
 
+def _tls_files(config: Config) -> tuple[str, str]:
+    """(Certificate, key): their files, empty if they are not set."""
+    return str(config["siltstone.http.tls.certificate"]), str(config["siltstone.http.tls.key"])
+
+
+def _refuse_unusable_certificate(certificate: str, key: str) -> None:
+    """Raises UsageError. uvicorn would load the files only in its thread, with the sockets open."""
+    advice = (
+        "set siltstone.http.tls.certificate and siltstone.http.tls.key to PEM files, the key without password"
+    )
+    if not (certificate and key):
+        raise UsageError("an https listener needs a certificate", advice=advice)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except OSError as error:
+        reason = f"the certificate and its key cannot be loaded: {error.strerror or error}"
+        raise UsageError(reason, path=error.filename or f"{certificate}, {key}", advice=advice) from error
+
+
 class _Protocol(H11Protocol):
-    """HTTP/1.1, with a time for the first request: uvicorn would wait for ever, and connections are few."""
+    """HTTP/1.1 with a time limit for the headers of a request. uvicorn has one only between requests: a
+    client that sends half of a request would hold one of the connections for ever."""
+
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected."""
         super().connection_made(transport)
-        self._timer = self.loop.call_later(KEEP_ALIVE_SECONDS, self._close_unused)
+        self._timer = self.loop.call_later(KEEP_ALIVE_SECONDS, self._close_waiting)
+
+    def data_received(self, data: bytes) -> None:
+        """A part of a request has come. The time begins with its first byte, and ends with its headers."""
+        super().data_received(data)
+        if not self._waits_for_headers:
+            self._stop_timer()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(KEEP_ALIVE_SECONDS, self._close_waiting)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone: nothing holds its objects, which full collections would go over."""
-        self._timer.cancel()
+        """The connection has ended. Without its timer the event loop does not hold this object any more,
+        which the garbage collector would look through again and again."""
+        self._stop_timer()
         super().connection_lost(exc)
 
-    def _close_unused(self) -> None:
-        if self.cycle is None:
+    @property
+    def _waits_for_headers(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _close_waiting(self) -> None:
+        self._timer = None
+        if self._waits_for_headers:
             self.transport.close()
 
 
 class WebServer:
-    """Listens, in a thread of its own, until ``stop``. ``urls``: where."""
+    """Listens, in a thread of its own, until ``stop``. ``urls``: where. ``_tails``: the open streams of new
+    records (``web.limits``)."""
 
     def __init__(self, served: Served, listeners: Sequence[str] = ()) -> None:
         """``listeners`` override the setting. Raises UsageError, OSError."""
@@ -164,10 +219,7 @@ class WebServer:
         parsed = checked_listeners(config, listeners)
         self._tails = Tails()
         site = build_site(served, rules_of(config, parsed, is_look=served.is_look), self._tails)
-        certificate, key = (str(config[f"siltstone.http.tls.{name}"]) for name in ("certificate", "key"))
-        if parsed[0].is_tls and not (certificate and key):
-            advice = "set siltstone.http.tls.certificate and siltstone.http.tls.key"
-            raise UsageError("an https listener needs a certificate", advice=advice)
+        certificate, key = _tls_files(config)
         options = {"ssl_certfile": certificate, "ssl_keyfile": key} if parsed[0].is_tls else {}
         self._server = uvicorn.Server(
             uvicorn.Config(
@@ -185,18 +237,23 @@ class WebServer:
                 **options,  # type: ignore[arg-type]
             )
         )
-        self._sockets = list(_bound(parsed))
+        self._sockets = _bind_all(parsed)
         ports = [bound.getsockname()[1] for bound in self._sockets]
         self.urls = [listener.url(port) for listener, port in zip(parsed, ports, strict=True)]
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Answer requests from now on. Threads of this process take turns more often than by default: an
-        append must not wait 5 ms, several times, for a request that is being answered."""
+        append must not wait 5 ms, several times, for a request that is being answered. Raises
+        SiltstoneError if the server ends at once."""
         sys.setswitchinterval(SWITCH_SECONDS)
         run = lambda: self._server.run(sockets=self._sockets)  # noqa: E731
         self._thread = threading.Thread(target=run, name="siltstone-http", daemon=True)
         self._thread.start()
+        while not self._server.started:
+            if not self._thread.is_alive():
+                raise SiltstoneError("the web server has ended at its start", advice="see the log above")
+            time.sleep(0.001)
 
     def stop(self) -> None:
         """Finish the requests that run, end the streams, and end."""
@@ -209,14 +266,21 @@ class WebServer:
             bound.close()
 
 
-def _bound(listeners: Sequence[Listener]) -> Iterator[socket.socket]:
+def _bind_all(listeners: Sequence[Listener]) -> list[socket.socket]:
     """A listening socket for each. Raises UsageError for an address that is in use or not of this machine."""
-    for listener in listeners:
-        try:
-            addresses = socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM)
-            family, _, _, _, address = addresses[0]
-            bound = socket.create_server(address[:2], family=family, backlog=256)
-        except OSError as error:
-            reason = f"cannot listen on {listener.url(listener.port)}: {error.strerror or error}"
-            raise UsageError(reason, advice="choose another port with --listen") from error
-        yield bound
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(_bind(listener)) for listener in listeners]
+        stack.pop_all()
+    return sockets
+
+
+def _bind(listener: Listener) -> socket.socket:
+    try:
+        addresses = socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM)
+        family, _, _, _, address = addresses[0]
+        return socket.create_server(address, family=family, backlog=256)
+    except (OSError, UnicodeError) as error:
+        reason = (
+            f"cannot listen on {listener.url(listener.port)}: {getattr(error, 'strerror', None) or error}"
+        )
+        raise UsageError(reason, advice="choose another address with --listen") from error

@@ -138,6 +138,25 @@ def test_a_partition_that_is_listed_twice(broker: ServedBroker) -> None:
     assert [topic.partitions for topic in answer.topics] == [(refused,)]
 
 
+def test_a_partition_whose_epochs_are_asked_for_again_and_again(
+    broker: ServedBroker, log: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked up once, and each row has its answer."""
+    looked_up, log_of = list[str](), broker.broker.log_of
+
+    def counted(topic: str, partition: int) -> PartitionLog:
+        looked_up.append(topic)
+        return log_of(topic, partition)
+
+    monkeypatch.setattr(broker.broker, "log_of", counted)
+    wanted = (OffsetForLeaderPartition(leader_epoch=2),) * 1_000
+    topics = tuple(OffsetForLeaderTopic(topic=name, partitions=wanted) for name in ("t", "none"))
+    answer = broker.call(offset_for_leader_epoch, OffsetForLeaderEpochRequest(topics=topics), 4)
+    assert looked_up == ["t", "none"]
+    assert [row.end_offset for row in answer.topics[0].partitions] == [3] * 1_000
+    assert [row.error_code for row in answer.topics[1].partitions] == [3] * 1_000
+
+
 def test_nothing_is_asked_for(broker: ServedBroker) -> None:
     for topics in ((), (ListOffsetsTopic(name="t"),)):
         assert broker.call(list_offsets, ListOffsetsRequest(topics=topics), 1).topics == ()

@@ -328,6 +328,16 @@ def test_clean_says_when_damage_keeps_it_from_deleting(tmp_path: Path) -> None:
     assert any("retention was left out" in note and "generation-0" in note for note in result.notes)
 
 
+def test_an_older_ledger_says_nothing_of_the_order_of_one_whose_manifest_is_missing(tmp_path: Path) -> None:
+    store = with_ledger(tmp_path, 2, BY_OFFSET)
+    newer = replace(plainly.ledger_of(1, store.current().runs), order=BY_TIME)  # type: ignore[union-attr]
+    store.commit(newer, {}, {})
+    assert cleaning_bounds(tmp_path) == CleaningBounds(2, 2)
+    (store.folder / "ledger-1.json").unlink()
+    assert (store.folder / "ledger-0.json").exists()
+    assert cleaning_bounds(tmp_path) == CleaningBounds(0, 2)
+
+
 @pytest.mark.parametrize(
     ("damaged", "by_offset", "by_time"),
     [

@@ -108,6 +108,21 @@ def test_a_manifest_under_another_name_is_refused() -> None:
         decode_manifest(Path("ledger-6.json"), encode_manifest(LEDGER))
 
 
+def test_nested_json_is_refused() -> None:
+    """Also if it can be read, but not written again."""
+    for depth in (*range(100, 1_000, 11), 100_000):
+        with raises_error(LedgerError, path=PATH):
+            unseal(PATH, b'{"version": 1, "a": ' + b"[" * depth + b"]" * depth + b"}")
+
+
+def test_a_negative_count_of_superseded_offsets_is_refused() -> None:
+    data = bytearray(encode_superseded(5, {3: 0}, {3: np.array([4, 7])}))
+    data[32:40] = (-1).to_bytes(8, "little", signed=True)
+    ledger = replace(LEDGER, superseded_crc=crc32c(bytes(data)))
+    with raises_error(LedgerError, path="ledger-5.hidden", about="superseded offsets"):
+        decode_superseded(Path("ledger-5.hidden"), bytes(data), ledger)
+
+
 def test_a_later_version_is_refused_as_such() -> None:
     data = encode_manifest(LEDGER).replace(b'"version": 1', b'"version": 2')
     with raises_error(LedgerError, path=PATH, about="version 2", advice="newer Siltstone"):
@@ -161,6 +176,33 @@ def test_what_is_sound_but_no_manifest_is_refused(missing: str) -> None:
         (replace(LEDGER, runs=(replace(OLD, superseded=10), EMPTY)), "more superseded records than"),
         (replace(LEDGER, runs=(replace(OLD, size=101), EMPTY)), "not of its size"),
         (replace(LEDGER, runs=(replace(OLD, segments=PARTS[::-1]), EMPTY)), "segments"),
+        (
+            replace(
+                LEDGER, runs=(replace(OLD, segments=(replace(PARTS[0], base_offset=-1), PARTS[1])), EMPTY)
+            ),
+            "segments",
+        ),
+        (
+            replace(
+                LEDGER, runs=(replace(OLD, segments=(PARTS[0], replace(PARTS[1], base_offset=100))), EMPTY)
+            ),
+            "segments",
+        ),
+        (
+            replace(
+                LEDGER,
+                runs=(
+                    replace(OLD, segments=(replace(PARTS[0], size=110), replace(PARTS[1], size=-10))),
+                    EMPTY,
+                ),
+            ),
+            "segments",
+        ),
+        (
+            replace(LEDGER, runs=(replace(OLD, base_offset=60), EMPTY)),
+            "segments",
+        ),
+        (replace(LEDGER, horizon=1 << 63, runs=(OLD, replace(EMPTY, end_offset=1 << 63))), "no offsets"),
         (replace(LEDGER, superseded_crc=None), "without a file"),
         (replace(LEDGER, runs=(replace(OLD, superseded=0), EMPTY)), "without a file"),
     ],

@@ -93,7 +93,7 @@ def test_hidden_offsets_belong_to_their_ledger(store: LedgerStore) -> None:
     assert (first.entries, second.entries) == (10, 8)
 
 
-def test_an_old_ledger_continuesce_no_reader_has_it(store: LedgerStore) -> None:
+def test_an_old_ledger_is_deleted_when_no_reader_has_it(store: LedgerStore) -> None:
     committed(store)
     ledger = store.open()
     assert ledger is not None
@@ -166,6 +166,20 @@ def test_a_damaged_ledger_that_is_read_keeps_all_generations(store: LedgerStore)
     assert "generation-0" in names(store)
     with raises_error(LedgerError, path=store.folder / "ledger-0.json"):
         store.first_needed_offset()
+
+
+def test_runs_stay_while_the_manifest_of_the_current_ledger_is_missing(store: LedgerStore) -> None:
+    """It may come back from a backup; the runs would not."""
+    committed(store)
+    hiding(store, 2)
+    manifest = store.folder / "ledger-1.json"
+    data = manifest.read_bytes()
+    manifest.unlink()
+    assert store.delete_unused() == ["ledger-0.json", "run-aa"]
+    assert store.delete_unused() == []
+    manifest.write_bytes(data)
+    with contextlib.closing(store.open()) as opened:  # type: ignore[type-var]
+        assert opened is not None and len(opened.segments) == 2
 
 
 def test_two_runs_of_one_name_are_refused(store: LedgerStore) -> None:

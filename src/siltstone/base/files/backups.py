@@ -4,8 +4,15 @@
 
     PREFIX/chunks/ab/abcd…        up to CHUNK_BYTES of a file, named by their SHA-256; never written again
     PREFIX/backups/ID.json        a restore point: all files with their sizes, times, modes and chunks
-    PREFIX/writer.json            the host and time of the backup that writes now; created only if there is
-                                  none (If-None-Match)
+    PREFIX/writer.json            the lock: host, time and a random number of the backup that writes now;
+                                  created only if there is none (If-None-Match)
+
+Three ways to put an object that must not replace another one. They differ in what ``False`` means:
+
+* ``put_new``: such an object exists. Chunks are put so: whoever put it, its bytes are the same.
+* ``put_own``: such an object exists, and it is another writer's. It is compared, since a store may repeat a
+  put whose answer got lost. Restore points are put so.
+* ``claim``: as ``put_own``, and the store is tried: one that ignores If-None-Match cannot hold a lock.
 
 A restore point is written last: it is complete, or not there. ``commands.backup`` writes backups of log
 directories so, ``compaction.inplace.stored_copy`` cleaned copies, and ``base.files.stored_directories`` reads
@@ -30,6 +37,7 @@ from typing import Protocol
 
 import msgspec
 
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import BusyError, CorruptFileError, SourceChangedError, UsageError
 from siltstone.base.files.objects import (
     claim,
@@ -41,18 +49,22 @@ from siltstone.base.files.objects import (
     put_own,
     read_whole,
 )
-from siltstone.base.known_types import known
 
 CHUNK_BYTES = 16 << 20
 THREADS = 8
 BACKUPS, CHUNKS, WRITER = "backups", "chunks", "writer.json"
 _ID = re.compile(r"(\d{8}T\d{6}Z)(?:-(\d{1,9}))?")
 _CHUNK_NAME = re.compile(r"[0-9a-f]{64}")
+_USE_ANOTHER = "remove it, or use an earlier one"
 
 
-@known
+@decoded_in_threads
 class BackedUpFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a restore point. ``name``: from its log directory on; ``chunks``: their SHA-256 in order."""
+    """A file of a restore point. ``name``: its path in the log directory; ``chunks``: their SHA-256 in order.
+
+    ``inode``, ``size`` and ``modified_ns`` tell the next backup of the same directory that the file has not
+    changed.
+    """
 
     name: str
     size: int
@@ -70,9 +82,9 @@ class BackedUpDirectory(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[BackedUpFile, ...]
 
 
-@known
+@decoded_in_threads
 class RestorePoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
-    """A backup: the content of ``backups/ID.json``. ``is_live``: a broker may have been running."""
+    """A backup: the content of ``backups/ID.json``. ``is_live``: a broker may have been running meanwhile."""
 
     backup_id: str
     time_ms: int
@@ -94,7 +106,7 @@ class RestorePoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="version
     @property
     def directory_names(self) -> list[str]:
         """The folder of each log directory in a restore: "" if there is only one, else the last part of its
-        path; numbered if two are the same."""
+        path. If two are the same, or one is no name of a folder, all are numbered."""
         if len(self.directories) == 1:
             return [""]
         names = [PurePath(directory.path).name for directory in self.directories]
@@ -128,7 +140,7 @@ def restore_points(target: Path) -> list[RestorePoint]:
     except FileNotFoundError:
         return []
     points = [read_point(target / BACKUPS / name) for name in listed]
-    return sorted(points, key=lambda point: (point.time_ms, point.backup_id))
+    return sorted(points, key=lambda point: (point.time_ms, _order(point.backup_id)))
 
 
 def newest_id(target: Path) -> str | None:
@@ -137,9 +149,14 @@ def newest_id(target: Path) -> str | None:
         listed, _ = list_keys(target / BACKUPS)
     except FileNotFoundError:
         return None
-    matches = (_ID.fullmatch(name.removesuffix(".json")) for name in listed if name.endswith(".json"))
-    ids = [(form[1], int(form[2] or 1), form[0]) for form in matches if form is not None]
-    return max(ids)[2] if ids else None
+    ids = [name.removesuffix(".json") for name in listed if name.endswith(".json")]
+    return max(filter(is_id, ids), key=_order, default=None)
+
+
+def _order(backup_id: str) -> tuple[str, int]:
+    """Ids sort by time, and those of one second by their number."""
+    form = _ID.fullmatch(backup_id)
+    return (backup_id, 0) if form is None else (form[1], int(form[2] or 1))
 
 
 def is_id(text: str) -> bool:
@@ -148,19 +165,27 @@ def is_id(text: str) -> bool:
 
 
 def read_point(path: Path) -> RestorePoint:
-    """A restore point. Raises CorruptFileError for what is none, or has names that lead elsewhere;
-    OSError."""
+    """A restore point. Raises CorruptFileError if it is none, is another one than its name says, has names
+    that lead elsewhere, or files of another size than their chunks; OSError."""
     try:
         point = msgspec.json.decode(read_whole(path), type=RestorePoint)
     except (ValueError, RecursionError) as error:
         reason = f"it is not a restore point: {error}"
-        raise CorruptFileError(str(path), 0, reason, advice="remove it, or use an earlier one") from None
+        raise CorruptFileError(str(path), 0, reason, advice=_USE_ANOTHER) from None
+    # Pruning deletes by this id: a copy under another name must not cost another restore point.
+    if f"{point.backup_id}.json" != path.name:
+        reason = f"it is the restore point {point.backup_id[:100]!r}, under another name"
+        raise CorruptFileError(str(path), 0, reason, advice=_USE_ANOTHER)
     for directory in point.directories:
         for name in (*directory.folders, *(file.name for file in directory.files)):
             if name.startswith("/") or ".." in PurePath(name).parts or not name:
                 raise CorruptFileError(str(path), 0, f"a file's name leads out of its directory: {name!r}")
     if not all(map(_CHUNK_NAME.fullmatch, point.chunks)):
         raise CorruptFileError(str(path), 0, "a chunk's name is no SHA-256")
+    for file in (file for directory in point.directories for file in directory.files):
+        if point.chunk_bytes < 1 or file.size < 0 or len(file.chunks) != -(-file.size // point.chunk_bytes):
+            reason = f"{file.name} has {len(file.chunks)} chunks for {file.size} bytes"
+            raise CorruptFileError(str(path), 0, reason, advice=_USE_ANOTHER)
     return point
 
 
@@ -174,31 +199,57 @@ def new_id(points: Sequence[RestorePoint], now_ms: int) -> str:
     return new
 
 
+class WriterLock:
+    """The lock of a prefix, ``writer.json``, which this process holds. ``note``: its bytes, which no other
+    process writes."""
+
+    def __init__(self, target: Path, note: bytes) -> None:
+        self._target, self.note = target, note
+
+    def is_held(self) -> bool:
+        """Is it this process' still? With ``--take-over`` another backup replaces it. Raises OSError."""
+        try:
+            return bytes(read_whole(self._target / WRITER)) == self.note
+        except FileNotFoundError:
+            return False
+
+    def put_point(self, point: RestorePoint) -> None:
+        """Put a restore point. Before, the caller has put all its chunks. Raises BusyError if another backup
+        has taken the lock over, since it may have pruned chunks that this one counts on, or if there is a
+        restore point of this name; OSError."""
+        if not self.is_held():
+            advice = "make the backup again, when the other one has ended"
+            raise BusyError("another backup has taken over; no restore point was written", advice=advice)
+        if not put_own(point_path(self._target, point.backup_id), msgspec.json.encode(point)):
+            raise BusyError("another backup has just been made", advice="try again")
+
+    def release(self) -> None:
+        """Delete the lock, unless another backup has taken it over. Raises OSError."""
+        if self.is_held():
+            delete_objects([self._target / WRITER])
+
+
 @contextlib.contextmanager
-def locked_for_writing(target: Path, now_ms: int, *, takes_over: bool = False) -> Iterator[None]:
-    """Hold the lock of a prefix, ``writer.json``, so that no other backup writes there. ``takes_over``:
-    replace a lock that is there. Raises BusyError if another backup holds it, OSError."""
+def locked_for_writing(target: Path, now_ms: int, *, takes_over: bool = False) -> Iterator[WriterLock]:
+    """Hold the lock of a prefix, so that no other backup writes there. ``takes_over``: replace a lock that is
+    there. Raises BusyError if another backup holds it, OSError."""
     path = target / WRITER
     note = {"host": socket.gethostname(), "since_ms": now_ms, "run": secrets.token_hex(8)}
+    lock = WriterLock(target, json.dumps(note).encode())
     if takes_over:
         delete_objects([path])
-    if not claim(path, json.dumps(note).encode()):
-        writer = bytes(read_whole(path)).decode("utf-8", "replace")[:200]
+    if not claim(path, lock.note):
+        writer = "it has just ended"
+        with contextlib.suppress(FileNotFoundError):
+            writer = bytes(read_whole(path)).decode("utf-8", "replace")[:200]
         raise BusyError(
             f"another backup writes there, or was interrupted: {writer}",
             advice="wait for its end; if it has died, pass --take-over",
         )
     try:
-        yield
+        yield lock
     finally:
-        delete_objects([path])
-
-
-def put_point(target: Path, point: RestorePoint) -> None:
-    """Make a restore point visible, when all its chunks are there. Raises BusyError if there is one of its
-    name, OSError."""
-    if not put_own(point_path(target, point.backup_id), msgspec.json.encode(point)):
-        raise BusyError("another backup has just been made", advice="try again")
+        lock.release()
 
 
 class Chunked(Protocol):
@@ -211,14 +262,15 @@ class Chunked(Protocol):
 
 
 class ChunkWriter:
-    """Puts chunks that a store does not have, from several threads. ``known``: those that it has.
+    """Puts chunks that a store does not have, from several threads. ``stored``: those that it has.
 
-    ``new_chunks``, ``new_bytes``: what was put, or would be put (``dry_run``); ``read_bytes``: of files.
+    ``new_chunks``, ``new_bytes``: what was put, or would be put (``dry_run``); ``read_bytes``: of
+    the files that were read.
     """
 
-    def __init__(self, target: Path, known: Collection[str] = (), *, dry_run: bool = False) -> None:
+    def __init__(self, target: Path, stored: Collection[str] = (), *, dry_run: bool = False) -> None:
         self.target = target
-        self._known, self._dry_run = set(known), dry_run
+        self._stored, self._dry_run = set(stored), dry_run
         self._coming: dict[str, Future[None]] = {}
         self._lock, self._room = threading.Lock(), threading.Semaphore(THREADS)
         self.new_chunks = self.new_bytes = self.read_bytes = 0
@@ -226,13 +278,14 @@ class ChunkWriter:
     def put(self, data: bytes) -> str:
         """The name of a chunk, which the store has afterwards. Raises OSError."""
         name = hashlib.sha256(data).hexdigest()
-        self._once(name, len(data), lambda: put_new(chunk_path(self.target, name), data))
+        with self._lock:
+            self.read_bytes += len(data)
+        self._put_once(name, len(data), lambda: put_new(chunk_path(self.target, name), data))
         return name
 
-    def _once(self, name: str, size: int, put: Callable[[], object]) -> None:
+    def _put_once(self, name: str, size: int, put: Callable[[], object]) -> None:
         with self._lock:
-            self.read_bytes += size
-            if name in self._known:
+            if name in self._stored:
                 return
             of_other_thread = self._coming.get(name)
             upload = self._coming.setdefault(name, Future())
@@ -247,7 +300,7 @@ class ChunkWriter:
             upload.set_exception(error)
             raise
         with self._lock:
-            self._known.add(name)
+            self._stored.add(name)
             del self._coming[name]
             self.new_chunks += 1
             self.new_bytes += size
@@ -261,7 +314,7 @@ class ChunkWriter:
         def piece(start: int) -> str:
             wanted = min(CHUNK_BYTES, size - start)
             with self._room:  # no more chunks than threads are in memory
-                with reading:  # the windows of an object are for one thread at a time
+                with reading:  # a reader has buffers, which are for one thread at a time
                     data = reader.read(start, wanted)
                 if len(data) != wanted:
                     raise SourceChangedError("it was truncated while it was read", path=reader.path)
@@ -279,7 +332,7 @@ class ChunkWriter:
         def copied(number: int) -> None:
             path, name = chunk_path(source, names[number]), names[number]
             length = min(CHUNK_BYTES, size - number * CHUNK_BYTES)
-            self._once(name, length, lambda: copy_object(path, chunk_path(self.target, name), length))
+            self._put_once(name, length, lambda: copy_object(path, chunk_path(self.target, name), length))
 
         with ThreadPoolExecutor(min(THREADS, max(len(names), 1))) as pool:
             list(pool.map(copied, range(len(names))))
@@ -287,5 +340,5 @@ class ChunkWriter:
 
 
 def missing_chunk(path: Path) -> OSError:
-    """The error for a chunk that is not there: the file that it belongs to is."""
+    """The error for a missing chunk. It is not FileNotFoundError: the file that has this chunk exists."""
     return OSError(errno.EIO, "a chunk of the restore point is missing", str(path))

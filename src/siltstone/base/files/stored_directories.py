@@ -22,11 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from siltstone.base.errors import CorruptFileError
 from siltstone.base.files import objects
 from siltstone.base.files.backups import (
     BackedUpFile,
-    RestorePoint,
     chunk_path,
     is_id,
     missing_chunk,
@@ -115,18 +113,11 @@ def _directory(target: str, backup_id: str) -> StoredDirectory:
         for name in directory.folders:
             stored.add_folder(f"{prefix}{name}".rstrip("/"))
         for file in directory.files:
-            _check_file(path, point, file)
             stored.add_file(f"{prefix}{file.name}", file)
     return stored
 
 
 objects.when_forgotten.append(_directory.cache_clear)
-
-
-def _check_file(path: Path, point: RestorePoint, file: BackedUpFile) -> None:
-    if point.chunk_bytes < 1 or len(file.chunks) != -(-file.size // point.chunk_bytes):
-        reason = f"{file.name} has {len(file.chunks)} chunks for {file.size} bytes"
-        raise CorruptFileError(str(path), 0, reason, advice="remove it, or use an earlier one")
 
 
 def _locate(path: AnyPath) -> tuple[StoredDirectory, str] | None:

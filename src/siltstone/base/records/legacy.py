@@ -1,10 +1,10 @@
-"""The kernels that decode message sets (magic 0 and 1), the formats before Kafka 0.11. They are never
-written.
+"""The kernels that decode message sets (magic 0 and 1), the formats before Kafka 0.11. Siltstone writes
+neither: a cleaning writes what it retains of them as record batches (magic 2).
 
 ``LegacyRecord`` and ``AbstractLegacyRecordBatch`` in Kafka. An entry of such a log is one message, and
 a compressed entry (a *wrapper*) is a message whose value is a whole compressed message set::
 
-    offset 8 | size 4 | CRC32 4 | magic 1 | attributes 1 | [timestamp 8, magic 1]
+    offset 8 | size 4 | CRC32 4 | magic 1 | attributes 1 | timestamp 8, only in magic 1
     | key size 4, key | value size 4, value ──► offset 8 | size 4 | … | offset 8 | size 4 | …
                                                 the inner messages, once decompressed
 
@@ -15,9 +15,9 @@ A wrapper determines two things of its inner messages:
 * under log-append time (attribute bit 3, magic 1) its timestamp is every message's.
 
 An entry that is not compressed is a set of one message, so one kernel decodes both kinds. Kafka ends a set
-silently at a truncated inner message, and ignores bytes after a message's last field; this decoder refuses
-the entry. The CRC32 of an inner message is not verified, as in Kafka: the wrapper's CRC32 covers its bytes.
-"""
+silently at a truncated inner message, ignores bytes after a message's last field, and takes inner offsets
+that do not fit the wrapper's; this decoder refuses the entry. The CRC32 of an inner message is not verified,
+as in Kafka: the wrapper's CRC32 covers its bytes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LEGACY_REASON = (
 )
 _FIELDS, _NEGATIVE_SIZE, _INNER_SIZE, _INNER_MAGIC, _NESTED = range(1, 6)
 _NO_MESSAGES, _INNER_OFFSETS, _NULL_SET, _CODEC = range(6, 10)
-"""The indexes of the reasons in ``LEGACY_REASON``."""
+"""The indexes of the reasons in ``LEGACY_REASON``. Who raises the error puts the codec's number in."""
 _MAX_CODEC = max(codec.id for codec in CODECS if codec.first_magic < 2)
 
 
@@ -80,8 +80,8 @@ def _read_message_spans(data: Bytes, position: int, end: int) -> tuple[int, int,
 
 @kernel
 def find_record_spans(data: Bytes, batches: BatchHeaders, spans: RecordSpans) -> tuple[int, int]:
-    """Fill ``spans`` with the stored records of each batch, and their codec. Returns (-1, 0), or (row of the
-    first wrapper that cannot be read, reason).
+    """Fill ``spans`` with where the records of each batch are in ``data``, still compressed, and their codec.
+    Returns (-1, 0), or (index in ``batches`` of the first wrapper that cannot be read, reason).
 
     The records of a record batch are the bytes after its header, those of a wrapper its value (an empty span
     if that cannot be read). A message that is not compressed is itself a set of one message.
@@ -92,7 +92,7 @@ def find_record_spans(data: Bytes, batches: BatchHeaders, spans: RecordSpans) ->
         start, end, codec = row.position, row.position + row.size, row.attributes & layout.CODEC_MASK
         if row.magic == 2:
             start += layout.BATCH_OVERHEAD
-            codec = codec if row.count > 0 else 0
+            codec = codec if row.count > 0 else 0  # a cleaning left no record: there is nothing to decompress
         elif codec > 0:
             _, _, start, size, reason = _read_message_spans(data, start, end)
             if reason == 0 and size < 0:
@@ -113,10 +113,10 @@ def find_record_spans(data: Bytes, batches: BatchHeaders, spans: RecordSpans) ->
 def count_messages(
     data: Bytes, batches: BatchHeaders, starts: Int64, ends: Int64, counts: Int64
 ) -> tuple[int, int]:
-    """Replace each negative number of ``counts`` by the number of messages in the set
-    ``data[starts[i]:ends[i]]``.
+    """Count the messages of the sets ``data[starts[i]:ends[i]]``, decompressed. ``counts``: by batch, how
+    many records it has; negative for an entry of a message set, whose number is put there.
 
-    Returns (-1, 0), or (row of the first wrapper whose set cannot be parsed, reason).
+    Returns (-1, 0), or (index in ``batches`` of the first wrapper whose set cannot be parsed, reason).
     """
     for i in range(len(batches)):
         if counts[i] >= 0:  # a record batch has its count in the header
@@ -149,8 +149,8 @@ def _assign_offsets(wrapper: Any, offset: Int64, first_record: int, count: int) 
     """Check the inner offsets of ``wrapper``, ``offset[first_record:first_record + count]``, and replace
     relative ones (magic 1) by absolute ones. False if they do not ascend, or do not end at the wrapper's.
 
-    A wrapper of magic 0 has the offset of its last message, and no checksum covers either of the two. If they
-    differ, one of them was changed after the broker wrote it.
+    ``wrapper.base_offset`` is the wrapper's offset field, its last message's. No checksum covers it. If it
+    differs from the last inner offset of magic 0, it was changed after the broker wrote it.
     """
     previous = -1
     for record in range(first_record, first_record + count):
@@ -170,8 +170,9 @@ def _assign_offsets(wrapper: Any, offset: Int64, first_record: int, count: int) 
 def decode_messages(
     data: Bytes, starts: Int64, counts: Int64, rows: Int64, batches: BatchHeaders, columns: ColumnArrays
 ) -> tuple[int, int]:
-    """Decode the message sets of the entries ``rows`` into ``columns``; ``counts`` are those of
-    ``count_messages``.
+    """Decode the message sets of the entries ``rows`` (indexes in ``batches``) into ``columns``. ``starts``
+    and ``counts`` are by index in ``rows``: where the set ``i`` begins, and how many messages
+    ``count_messages`` found in it.
 
     Returns (-1, 0), or (index in ``rows`` of the first entry that cannot be decoded, reason). The span
     (``start``, ``size``) of a message includes its offset and size fields. Messages have no headers, and
@@ -196,12 +197,12 @@ def decode_messages(
                     message_timestamp = -1
                 elif not is_log_append_time:
                     message_timestamp = read_int64(data, position + layout.MESSAGE_TIMESTAMP_POSITION)
-            # ``count_messages`` has checked that the entry's bytes are there, ``_read_message_spans`` checks
-            # its fields.
+            # ``count_messages`` has checked that the message's bytes are there, ``_read_message_spans``
+            # checks its fields.
             key, size_of_key, value, size_of_value, reason = _read_message_spans(data, position, end)
             if reason != 0:
                 return i, reason
-            row = np.uint64(record)
+            row = np.uint64(record)  # numba checks a signed index for being negative
             batch[row], offset[row], timestamp[row] = rows[i], message_offset, message_timestamp
             start[row], size[row] = position, end - position
             key_start[row], key_size[row] = key, size_of_key

@@ -6,10 +6,11 @@
     timestamp   name                      offset in the response                          since version
     -1          LATEST                    high watermark, or last stable offset
     -2          EARLIEST                  log start offset
-    -3          MAX_TIMESTAMP             of the record with the largest timestamp        7
-    -4          EARLIEST_LOCAL            log start offset, since all data is local       8
-    -5          LATEST_TIERED             -1: nothing is tiered                           9
-    -6          EARLIEST_PENDING_UPLOAD   -1: nothing will be tiered                      11
+    -3          MAX_TIMESTAMP             of the record with the largest timestamp; -1    7
+                                          if that is at or beyond the end, or without one
+    -4          EARLIEST_LOCAL            log start offset: this broker tiers no data     8
+    -5          LATEST_TIERED             -1, therefore                                   9
+    -6          EARLIEST_PENDING_UPLOAD   -1, therefore                                   11
     0 …         a time in ms              of the first record at or after it; -1 without one
 
 For a ``read_committed`` client, the end of a log is its last stable offset, else its high watermark. Searches
@@ -18,6 +19,7 @@ For a ``read_committed`` client, the end of a log is its last stable offset, els
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 
@@ -62,7 +64,8 @@ def list_offsets(
 
     def find_all() -> ListOffsetsResponse:
         find = _finder(broker, request, context.version)
-        # As in Kafka, a topic that is named twice is in the response once, and so is a partition.
+        # As in Kafka, a topic that is named twice is in the response once, and so is a partition (as an
+        # error).
         joined = dict[str, dict[int, ListOffsetsPartition]]()
         for topic in request.topics:
             if topic.partitions:
@@ -85,24 +88,20 @@ def _finder(
 ) -> Callable[[str, ListOffsetsPartition], ListOffsetsPartitionResponse]:
     """Returns the function that finds the offset in one partition. It raises nothing: errors become codes."""
     counts, isolation = Counter(_partitions(request)), isolation_of(request.isolation_level)
-    logs = {where: _log_or_code(broker, *where) for where in counts}
 
     def find(topic: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-        where = topic, wanted.partition_index
         try:
-            if counts[where] > 1:
+            if counts[topic, wanted.partition_index] > 1:
                 raise RequestRefusedError(Code.INVALID_REQUEST, "the partition is listed twice")
             if isolation is None:
                 raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, UNKNOWN_ISOLATION_LEVEL)
-            timestamp = wanted.timestamp
-            if timestamp < 0 and version < _FIRST_VERSIONS.get(timestamp, version + 1):
-                reason = f"version {version} has no timestamp {timestamp}"
+            asked = wanted.timestamp
+            if asked < 0 and version < _FIRST_VERSIONS.get(asked, version + 1):
+                reason = f"version {version} has no timestamp {asked}"
                 raise RequestRefusedError(Code.UNSUPPORTED_VERSION, reason)
-            log = logs[where]
-            if isinstance(log, int):
-                return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=log)
+            log = broker.log_of(topic, wanted.partition_index)
             refuse_other_epoch(log, wanted.current_leader_epoch)
-            timestamp, offset, epoch = _offset_at(log, timestamp, reads_committed=isolation == READ_COMMITTED)
+            timestamp, offset, epoch = _offset_at(log, asked, reads_committed=isolation == READ_COMMITTED)
         except Exception as error:  # the other partitions get their offsets
             return ListOffsetsPartitionResponse(
                 partition_index=wanted.partition_index, error_code=code_of(error)
@@ -116,15 +115,6 @@ def _finder(
 
 def _partitions(request: ListOffsetsRequest) -> Iterator[tuple[str, int]]:
     return ((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
-
-
-def _log_or_code(broker: Broker, topic: str, partition: int) -> PartitionLog | int:
-    """The log of a partition, or an error code. It is called once for each partition, also for one that a
-    request names 100,000 times: so many exceptions would take seconds."""
-    try:
-        return broker.log_of(topic, partition)
-    except Exception as error:
-        return code_of(error)
 
 
 _NOTHING = (-1, -1, -1)
@@ -159,21 +149,35 @@ def offset_for_leader_epoch(
 
 
 def _epoch_ends(broker: Broker, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+    # A request may name one partition 100,000 times, and so many exceptions would take seconds.
+    log_or_code = functools.cache(functools.partial(_log_or_code, broker))
     topics = tuple(
         OffsetForLeaderTopicResult(
             topic=topic.topic,
-            partitions=tuple(_epoch_end(broker, topic.topic, wanted) for wanted in topic.partitions),
+            partitions=tuple(
+                _epoch_end(log_or_code(topic.topic, wanted.partition), wanted) for wanted in topic.partitions
+            ),
         )
         for topic in request.topics
     )
     return OffsetForLeaderEpochResponse(topics=topics)
 
 
-def _epoch_end(broker: Broker, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+def _log_or_code(broker: Broker, topic: str, partition: int) -> PartitionLog | int:
+    """The log of a partition, or an error code."""
     try:
-        log = broker.log_of(topic, wanted.partition)
-        refuse_other_epoch(log, wanted.current_leader_epoch)
+        return broker.log_of(topic, partition)
     except Exception as error:
+        return code_of(error)
+
+
+def _epoch_end(log: PartitionLog | int, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    """The end of a leader epoch in a log, or of the largest one below it; -1 if there is none."""
+    if isinstance(log, int):
+        return EpochEndOffset(partition=wanted.partition, error_code=log)
+    try:
+        refuse_other_epoch(log, wanted.current_leader_epoch)
+        epoch, offset = log.end_of_epoch(wanted.leader_epoch) or (-1, -1)
+    except Exception as error:  # the other partitions get theirs
         return EpochEndOffset(partition=wanted.partition, error_code=code_of(error))
-    epoch, offset = log.end_of_epoch(wanted.leader_epoch) or (-1, -1)
     return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=offset)

@@ -31,9 +31,9 @@ from crc32c import crc32c
 
 from siltstone.base import files
 from siltstone.base.clock import time_text
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import DirectoryRefusedError, SiltstoneError, UndoStoppedError, UsageError
 from siltstone.base.interruption import CriticalSection
-from siltstone.base.known_types import known
 from siltstone.compaction.report import CLEANED as CLEANED_STATUS
 from siltstone.compaction.report import failure_of, read_cleanings
 from siltstone.compaction.work import Group
@@ -82,7 +82,7 @@ class KeptGroup:
     checksums: dict[str, int] = field(default_factory=dict)
 
 
-@known
+@decoded_in_threads
 @dataclass(slots=True, kw_only=True)
 class KeptLog:
     """``undo.json`` of one log: the partition's directory, the log's cleaner checkpoint before the run (None

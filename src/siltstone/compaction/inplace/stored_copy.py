@@ -29,7 +29,7 @@ from siltstone.base import files
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CheckFailedError
 from siltstone.base.files import backups
-from siltstone.base.files.backups import BackedUpDirectory, BackedUpFile, RestorePoint
+from siltstone.base.files.backups import BackedUpDirectory, BackedUpFile, RestorePoint, WriterLock
 from siltstone.compaction.inplace.destination import CleanedCopy, SpaceBudget
 from siltstone.compaction.inplace.expiry import Expiry
 from siltstone.compaction.inplace.planning import LogState, PlannedLog
@@ -46,6 +46,7 @@ class StoredTarget:
     chunks that the store has."""
 
     path: Path
+    lock: WriterLock
     backup_id: str
     now_ms: int
     folder: Path
@@ -83,11 +84,12 @@ def stored_target(
     that of temporary files. Raises BusyError while another run writes there, CorruptFileError, OSError."""
     with (
         files.temporary_directory("siltstone-out-", None if parent is None else str(parent)) as folder,
-        backups.locked_for_writing(path, now_ms, takes_over=takes_over),
+        backups.locked_for_writing(path, now_ms, takes_over=takes_over) as lock,
     ):
         points = backups.restore_points(path)
         yield StoredTarget(
             path=path,
+            lock=lock,
             backup_id=backups.new_id(points, now_ms),
             now_ms=now_ms,
             folder=Path(folder),
@@ -234,4 +236,4 @@ class StoredCopy(CleanedCopy):
             chunk_bytes=backups.CHUNK_BYTES,
             directories=(directory,),
         )
-        backups.put_point(self._stored.path, point)
+        self._stored.lock.put_point(point)

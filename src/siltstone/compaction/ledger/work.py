@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 
 from siltstone.base import files
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import SourceChangedError
-from siltstone.base.known_types import known
 from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT
 from siltstone.base.records.columns import KeyColumns
 from siltstone.base.records.decode import decode_record_keys, decode_records
@@ -147,7 +147,7 @@ class CompactionWork:
         return sum(source.length for source in self.sources)
 
 
-@known
+@decoded_in_threads
 @dataclass(slots=True, kw_only=True)
 class CompactionReport(Summable):
     """The report of one step of the work, or of several: reports add up.

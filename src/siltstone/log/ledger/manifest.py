@@ -2,8 +2,9 @@
 
 A ledger consists of *runs*, as in an LSM tree, ascending by offset without gaps or overlaps. A run covers the
 log's offsets [``base_offset``, ``end_offset``) and has the records that a compaction retained of them. A
-record is *superseded* if a later run has a record with its key. Sizes are in bytes, checksums are CRC32C. In
-the files a run is called ``generation``, and superseded is called ``hidden``. This module opens no file.
+record of a run is *superseded* if a later compaction found that it is not its key's last one: a later run has
+that one, or the log had a tombstone, which no ledger keeps. Sizes are in bytes, checksums are CRC32C. In the
+files a run is called ``generation``, and superseded is called ``hidden``. This module opens no file.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import msgspec
 import numpy as np
 from crc32c import crc32c
 
+from siltstone.base.config import LONG_MAX
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import LedgerError
-from siltstone.base.known_types import known
 from siltstone.base.records.layout import Int64
 
 # Sealed files: JSON with a version and a checksum.
@@ -33,7 +35,8 @@ WRONG_CHECKSUM = "the checksum does not match"
 
 
 def seal(fields: Mapping[str, Any]) -> bytes:
-    """A sealed file's bytes: ``version``, the fields in their order, ``sha256`` of both."""
+    """A sealed file's bytes: ``version``, the fields in their order, and the ``sha256`` of version and
+    fields."""
     body = {"version": VERSION, **fields}
     return _text({**body, "sha256": hashlib.sha256(_text(body)).hexdigest()})
 
@@ -45,16 +48,17 @@ def unseal(path: Path, data: bytes) -> dict[str, Any]:
     """
     try:
         fields = json.loads(data)
+        version = fields.pop("version", None) if isinstance(fields, dict) else None
+        if not isinstance(version, int):
+            raise LedgerError(str(path), "the file has no version")
+        if version != VERSION:
+            advice = "use the newer Siltstone that wrote it" if version > VERSION else None
+            raise LedgerError(str(path), f"unknown version {version}", advice=advice)
+        fields.pop("sha256", None)
+        sealed = seal(fields)
     except (ValueError, RecursionError):
         raise LedgerError(str(path), "the file is not JSON") from None
-    version = fields.pop("version", None) if isinstance(fields, dict) else None
-    if not isinstance(version, int):
-        raise LedgerError(str(path), "the file has no version")
-    if version != VERSION:
-        advice = "use the newer Siltstone that wrote it"
-        raise LedgerError(str(path), f"unknown version {version}", advice=advice)
-    fields.pop("sha256", None)
-    if data != seal(fields):
+    if data != sealed:
         raise LedgerError(str(path), WRONG_CHECKSUM)
     return dict(fields)
 
@@ -65,9 +69,9 @@ def _text(body: Mapping[str, Any]) -> bytes:
 
 BY_OFFSET, BY_TIME = "offset", "time"
 ORDERS = (BY_OFFSET, BY_TIME)
-"""Whether the last record of a key is the one with the largest offset, or with the largest timestamp."""
-# The names of these fields in the manifest.
+"""A key's last record is the one with the largest offset, or the one with the largest timestamp."""
 _LEDGER_NAMES = {"runs": "generations", "superseded_crc": "hidden_crc"}
+"""What fields of ``Ledger`` are called in the manifest."""
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,7 +89,8 @@ class SegmentEntry(_Strict, frozen=True, kw_only=True):
 
 
 class Run(_Strict, frozen=True, kw_only=True, rename={"superseded": "hidden"}):
-    """A part of a ledger, written by one compaction. ``records``: how many it has. ``size``: of its segments.
+    """A part of a ledger, written by one compaction. ``id``: no other run of the log has it. ``records``: how
+    many it has. ``size``: of its segments.
 
     ``keys_size`` and ``keys_crc`` are those of its key index. ``superseded``: how many of its records are
     superseded by later runs of the same ledger.
@@ -112,14 +117,14 @@ class Run(_Strict, frozen=True, kw_only=True, rename={"superseded": "hidden"}):
         return 2 * self.superseded > self.records
 
 
-@known
+@decoded_in_threads
 class Ledger(_Strict, frozen=True, kw_only=True, rename=_LEDGER_NAMES):
     """A compacted ledger of a log below ``horizon``, the first offset that it does not cover.
 
     ``order`` is one of ``ORDERS``. ``hash_key``: the secret key of SipHash, which records' keys are hashed
-    with. ``created_ms``: when the ledger was created. ``superseded_crc``: CRC32C of the file of superseded
-    offsets, None if there is no such file.
-    """
+    with. ``retain_null_key``: records without a key are retained (Pulsar's ``topicCompactionRetainNullKey``).
+    ``created_ms``: when the ledger was created. ``superseded_crc``: CRC32C of the file of superseded offsets,
+    None if there is no such file."""
 
     id: int
     horizon: int
@@ -158,7 +163,7 @@ def broken_rule(ledger: Ledger) -> str:
     rules = (
         (ledger.order in ORDERS, f"unknown order {ledger.order!r}"),
         (ends[:-1] == bases[1:], "the runs leave gaps or overlap"),
-        (all(0 <= run.base_offset < run.end_offset for run in runs), "a run has no offsets"),
+        (all(0 <= run.base_offset < run.end_offset <= LONG_MAX for run in runs), "a run has no offsets"),
         (ends[-1:] in ([], [ledger.horizon]), "the runs do not end at the horizon"),
         (len({run.id for run in runs}) == len(runs), "a run is listed twice"),
         (all(0 <= run.superseded <= run.records for run in runs), "more superseded records than a run has"),
@@ -172,9 +177,19 @@ def broken_rule(ledger: Ledger) -> str:
 
 
 def _segments_fit(run: Run) -> bool:
-    """Do the segments have the run's size? Do their base offsets ascend, within [0, the run's end)?"""
-    bases = [-1, *(segment.base_offset for segment in run.segments), run.end_offset]
-    return run.size == sum(segment.size for segment in run.segments) and bases == sorted(set(bases))
+    """Do the segments have the run's size? Do their base offsets ascend up to the run's end?
+
+    The first one may lie below the run's base offset: its first batch may begin there, and its records from
+    the base offset on are the run's.
+    """
+    bases = [segment.base_offset for segment in run.segments]
+    ascending = [run.base_offset, *bases[1:], run.end_offset]
+    return (
+        run.size == sum(segment.size for segment in run.segments)
+        and all(segment.size >= 0 for segment in run.segments)
+        and ascending == sorted(set(ascending))
+        and (not bases or (0 <= bases[0] < ascending[1]))
+    )
 
 
 def encode_manifest(ledger: Ledger) -> bytes:
@@ -217,7 +232,7 @@ def encode_cursor(cursor: Cursor) -> bytes:
     return seal(
         {
             "subscription": SUBSCRIPTION,
-            "markDeletePosition": cursor.horizon - 1,  # the last offset that is covered, as Pulsar counts
+            "markDeletePosition": cursor.horizon - 1,  # Pulsar's is the last position, not the next one
             "properties": {LEDGER_PROPERTY: cursor.ledger_id},
         }
     )
@@ -282,6 +297,8 @@ def decode_superseded(path: Path, data: bytes, ledger: Ledger) -> dict[int, Int6
         if magic != MAGIC or ledger_id != ledger.id:
             raise ValueError
         for run, offset_count, width in _SECTION.iter_unpack(data[_HEADER.size : position]):
+            if offset_count < 0:
+                raise ValueError
             relative = np.frombuffer(data, {4: "<u4", 8: "<u8"}[width], offset_count, position)
             superseded[run] = relative.astype(np.int64) + bases[run]
             position += offset_count * width

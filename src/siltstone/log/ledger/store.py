@@ -8,10 +8,18 @@ The current ledger is the one that the cursor names. In Pulsar ``CompactorSubscr
     delete_unused  delete each manifest that is neither current nor locked by a reader ─► runs of no manifest
     delete_cursor  delete the cursor; ``delete_unused`` deletes the rest
 
-Each arrow is a sync. A crash leaves the old cursor or the new one, each with all files of its ledger, since
-``delete_unused`` deletes only files that the current ledger does not need. The caller of these three holds
-the lock of the log directory, and no other compaction of the partition runs. Readers do not need that lock:
-they hold a shared lock (``flock``) on their ledger's manifest.
+What is before an arrow is durable before the next step begins. A crash leaves the old cursor or the new one,
+each with all files of its ledger, since ``delete_unused`` deletes only files that the current ledger does not
+need. The caller of these three holds the lock of the log directory. Readers do not need that lock: they hold
+a shared lock (``flock``) on their ledger's manifest.
+
+The names in a partition's folder of ledgers::
+
+    cursor.json        the horizon, and the id of the current ledger
+    ledger-N.json      the manifest of ledger N: its runs, and sizes and checksums of their files
+    ledger-N.hidden    its superseded offsets
+    generation-N       run N: segments as in a log, and its key index
+    run-NAME           the staged files of a compaction that runs, or that was interrupted
 """
 
 from __future__ import annotations
@@ -21,6 +29,7 @@ import errno
 import logging
 import re
 import threading
+import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -65,9 +74,9 @@ NONE_SUPERSEDED: Int64 = np.empty(0, np.int64)
 _BUFFER_BYTES = 256 << 10
 _logger = logging.getLogger("siltstone")
 
-# A ledger that is open for reading: ``delete_unused`` deletes none of its files until it is closed.
+# Reading: ``delete_unused`` deletes no file of a ledger that is open.
 #
-# Opening it checks that the logs in its manifest exist with their sizes, and the indexes with their
+# Opening a ledger checks that the logs in its manifest exist with their sizes, and the indexes with their
 # checksums. The checksum of a segment's log is verified before the segment is read. A thread computes it
 # while the reader reads the segment before.
 
@@ -137,7 +146,7 @@ def run_name(run_id: int) -> str:
 def open_run_segments(folder: Path, run: Run, superseded: Int64) -> Iterator[LedgerSegment]:
     """The segments of a run, their files open. Raises LedgerError, OSError."""
     directory = folder / run_name(run.id)
-    # A segment covers the offsets up to the next one's base offset; the first also covers those before it.
+    # A segment covers the offsets up to the next one's base offset, the first all from the run's base offset.
     starts = [run.base_offset, *(entry.base_offset for entry in run.segments[1:])]
     ends = [*starts[1:], run.end_offset]
     # Not strict: a run may cover offsets without having a record or a segment.
@@ -146,7 +155,14 @@ def open_run_segments(folder: Path, run: Run, superseded: Int64) -> Iterator[Led
         segment = find_segment(directory, entry.base_offset)
         live_segment = LiveSegment(segment, LogConfig(), created_ms=segment.modified_ms)
         _ = live_segment.reader  # opens the log
-        view = LogView((live_segment,), start, end, end, end, live_segment.size)
+        view = LogView(
+            segments=(live_segment,),
+            log_start_offset=start,
+            high_watermark=end,
+            last_stable_offset=end,
+            log_end_offset=end,
+            active_size=live_segment.size,
+        )
         yield LedgerSegment(view=view, superseded=superseded, entry=entry)
 
 
@@ -190,7 +206,7 @@ def _read(path: Path) -> bytes:
 
 
 def file_checksum(reader: files.Reader, stop: threading.Event | None = None) -> int:
-    """CRC32C of a whole file. Once ``stop`` is set, it returns early with that of the part that was read."""
+    """CRC32C of a whole file. Once ``stop`` is set, nobody waits for it: that of the part that was read."""
     buffer = np.empty(_BUFFER_BYTES, np.uint8)
     crc, position = 0, 0
     while (stop is None or not stop.is_set()) and (count := reader.read_into(buffer, position)):
@@ -202,7 +218,8 @@ def file_checksum(reader: files.Reader, stop: threading.Event | None = None) -> 
 # The checks of a new ledger before its files are renamed.
 
 KEYS = "keys"
-"""The key index of a run."""
+"""The file of a run's key index: the hashes of its keys, by which the next compaction finds what it
+supersedes (``compaction.ledger.keys``). A run without records has none."""
 _COMMIT_FAILED = "the cursor has not moved: readers have the ledger before it; compact the log again"
 
 
@@ -255,14 +272,11 @@ def _check_run(directory: Path, run: Run) -> None:
         raise CheckFailedError(reason, path=error.path, advice=_COMMIT_FAILED) from error
 
 
-# The names on disk: a run is ``generation-N``, the superseded offsets of a ledger are ``ledger-N.hidden``.
-# ``run-NAME`` is the staging of a compaction, and no run of a ledger.
-
 CURSOR = "cursor.json"
 _LEDGER_FILE_PATTERN = re.compile(r"ledger-(?P<id>\d+)\.(?P<kind>json|hidden)\Z", re.ASCII)
 _RUN_PATTERN = re.compile(r"generation-(?P<id>\d+)\Z", re.ASCII)
 _UNFINISHED_PATTERN = re.compile(r"(run-.+|cursor\.json\.tmp)\Z")
-_OPEN_ATTEMPTS = 100
+_OPEN_ATTEMPTS, _OPEN_PAUSE_S = 100, 0.005
 
 
 class LedgerStore:
@@ -338,6 +352,7 @@ class LedgerStore:
             except (FileNotFoundError, BlockingIOError):
                 if self.cursor() == cursor:
                     self.current()  # raises with the file that is missing
+                    time.sleep(_OPEN_PAUSE_S)  # the manifest is locked for a moment: ``first_needed_offset``
                 continue
             with contextlib.ExitStack() as stack:
                 stack.callback(lock.release)
@@ -346,7 +361,7 @@ class LedgerStore:
                     opened = OpenLedger(self.folder, ledger, self.superseded(ledger), lock)
                     stack.pop_all()
                     return opened
-        reason = f"the ledger was replaced {_OPEN_ATTEMPTS} times while it was opened"
+        reason = f"the ledger was replaced or locked {_OPEN_ATTEMPTS} times while it was opened"
         raise LedgerError(str(self.folder / CURSOR), reason, advice="try again")
 
     def first_needed_offset(self) -> int | None:
@@ -361,7 +376,7 @@ class LedgerStore:
             if ledger is not None and number == ledger.id:
                 continue
             lock = self._try_lock_exclusively(number)
-            if lock is not None:
+            if lock is not None:  # no reader has it
                 lock.release()
                 continue
             try:
@@ -373,11 +388,20 @@ class LedgerStore:
 
     def is_ordered_by_offset(self) -> bool:
         """Are there manifests, and do all say that their ledger is ordered by offset? False if one is
-        corrupt. Raises OSError."""
+        corrupt, or the current ledger's is missing. Raises OSError."""
         try:
-            return {self._load(number).order for number in self._ledgers()} == {BY_OFFSET}
+            return {self._load(number).order for number in self._needed_ledgers()} == {BY_OFFSET}
         except LedgerError:
             return False
+
+    def _needed_ledgers(self) -> list[int]:
+        """The ids of the ledgers that have a manifest, and of the current one even if its manifest is
+        missing, ascending. Raises OSError."""
+        current = set[int]()
+        with contextlib.suppress(LedgerError):
+            cursor = self.cursor()
+            current = set() if cursor is None else {cursor.ledger_id}
+        return sorted(current.union(self._ledgers()))
 
     def _try_lock_exclusively(self, ledger_id: int) -> files.Flock | None:
         """An exclusive lock on a ledger's manifest; None if a reader has it open, or if it does not exist."""
@@ -430,8 +454,8 @@ class LedgerStore:
         """Make a ledger the current one, durably; returns it with its ``superseded_crc``.
 
         ``superseded``: run id → superseded offsets, int64, strictly ascending. ``staged``: id of a new run →
-        its directory, complete and durable. Raises CheckFailedError when a check fails, OSError; the cursor
-        is unchanged then.
+        its directory, complete and durable. Raises CheckFailedError when a check fails: the cursor is
+        unchanged then. Raises OSError, after which it is the old one or the new one.
         """
         bases = {run.id: run.base_offset for run in ledger.runs}
         superseded = {number: offsets for number, offsets in superseded.items() if len(offsets)}
@@ -496,9 +520,9 @@ class LedgerStore:
     def delete_unused(self, keep: Collection[str] = ()) -> list[str]:
         """Delete all files that neither the current ledger nor a reader needs; returns their names.
 
-        ``keep``: staging folders of compactions in progress. If a manifest that must stay is corrupt, all
-        runs stay. Raises LedgerError for a corrupt cursor, DirectoryRefusedError, OSError.
-        """
+        ``keep``: the names of staging folders of compactions in progress. If a manifest that must stay is
+        corrupt, or the current ledger's is missing, all runs stay. Raises LedgerError for a corrupt cursor,
+        DirectoryRefusedError, OSError."""
         if not has_siltstone_folder(self._partition_directory, COMPACTED):
             return []
         cursor = self.cursor()
@@ -510,7 +534,7 @@ class LedgerStore:
             if lock is not None:
                 with lock:
                     removed.append(self._remove(manifest_name(number)))
-        ledgers = self._ledgers()
+        ledgers = self._needed_ledgers()
         ledger_files = self._matches(_LEDGER_FILE_PATTERN)
         orphans = [
             match for match in ledger_files if match["kind"] == "hidden" and int(match["id"]) not in ledgers
@@ -527,7 +551,7 @@ class LedgerStore:
         return removed
 
     def _unreferenced_runs(self, ledgers: list[int]) -> list[re.Match[str]]:
-        """The directories of runs that are in no manifest; none if a manifest is corrupt."""
+        """The directories of runs that are in no manifest; none if a manifest is corrupt or missing."""
         try:
             referenced = {run.id for number in ledgers for run in self._load(number).runs}
         except LedgerError:
@@ -544,7 +568,7 @@ class LedgerStore:
 
 
 # What a log does with its ledger when it is opened, truncated or cleaned. A corrupt ledger stops none of
-# these: a warning is logged.
+# these; what changes the ledger's files logs a warning.
 #
 # If a ledger covers offsets beyond the log's end, its cursor is deleted, since new records will get these
 # offsets. This happens before a truncation, so that a crash never leaves the shorter log with that ledger. If
@@ -601,25 +625,25 @@ class CleaningBounds(NamedTuple):
 def cleaning_bounds(partition: Path) -> CleaningBounds:
     """The bounds that a partition's ledger sets to cleaning in place. Raises OSError.
 
-    If the ledger is corrupt, all tombstones stay. It may be ordered by time, unless its manifest can be read
-    and says otherwise: then nothing above the cursor's horizon is cleaned, and nothing at all if the cursor
-    is corrupt, too.
+    If the ledger is corrupt, all tombstones stay. It may be ordered by time, unless all manifests can be read
+    and say otherwise: then nothing above the cursor's horizon is cleaned, and nothing at all if the cursor is
+    corrupt, too.
     """
     store = LedgerStore(partition)
     try:
         ledger = store.current()
     except LedgerError:
-        clean_below = LONG_MAX if store.is_ordered_by_offset() else _horizon_or_zero(store)
+        clean_below = LONG_MAX if store.is_ordered_by_offset() else _horizon_or_limit(store)
         return CleaningBounds(tombstones_from=0, clean_below=clean_below)
     if ledger is None:
         return CleaningBounds()
     return CleaningBounds(ledger.horizon, ledger.horizon if ledger.order == BY_TIME else LONG_MAX)
 
 
-def _horizon_or_zero(store: LedgerStore) -> int:
-    """The cursor's horizon, 0 if it is corrupt. Raises OSError."""
+def _horizon_or_limit(store: LedgerStore) -> int:
+    """The cursor's horizon, 0 if it is corrupt, no limit if it was deleted meanwhile. Raises OSError."""
     try:
         cursor = store.cursor()
     except LedgerError:
         return 0
-    return LONG_MAX if cursor is None else cursor.horizon  # None: deleted meanwhile
+    return LONG_MAX if cursor is None else cursor.horizon

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from siltstone.base import files
-from siltstone.base.known_types import known
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import Bytes, Int32, Int64
 from siltstone.log.names import TopicPartition
@@ -217,7 +217,7 @@ class Spill:
 # The second stage: one bucket.
 
 
-@known
+@decoded_in_threads
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenBucket:
     """What became of a bucket with new rows. ``is_changed``: its old files are removed from the table, and

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from siltstone.base import files
+from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import TableChangedError, UsageError
-from siltstone.base.known_types import known
 
 DATA = "data"
 """The folder of data files in a table's directory."""
@@ -20,7 +20,7 @@ BUCKET_COLUMN = "bucket"
 """A Delta table's column with the key bucket. (In Iceberg it is a partition's value only.)"""
 
 
-@known
+@decoded_in_threads
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogProgress:
     """How far a log is in the table: ``end``, the first offset that it does not have.

@@ -1,4 +1,4 @@
-"""Every type that the package decodes is known to msgspec before two threads use it."""
+"""Every type that the package decodes is prepared for msgspec before two threads decode it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import siltstone
-from siltstone.base.known_types import KNOWN
+from siltstone.base.decoded_types import PREPARED
 
 PACKAGE = Path(siltstone.__file__).parent
 CALLS = ("msgspec.json.decode", "msgspec.msgpack.decode", "msgspec.convert", "report_of", ".receive", ".call")
@@ -18,14 +18,14 @@ CALLS = ("msgspec.json.decode", "msgspec.msgpack.decode", "msgspec.convert", "re
 RACE = """
 import dataclasses, sys, threading
 import msgspec
-from siltstone.base.known_types import known
+from siltstone.base.decoded_types import decoded_in_threads
 
 sys.setswitchinterval(1e-6)
 fields = [(f"field_{number}", "int | None") for number in range(30)]
 for number in range(60):
     inner = [dataclasses.make_dataclass(f"Inner{number}{side}", fields) for side in "ab"]
     outer = dataclasses.make_dataclass(f"Outer{number}", [("a", inner[0]), ("b", inner[1])])
-    decoded = known(outer) if sys.argv[1:] == ["known"] else outer
+    decoded = decoded_in_threads(outer) if sys.argv[1:] == ["prepared"] else outer
     data = {side: {name: 1 for name, _ in fields} for side in "ab"}
     meeting = threading.Barrier(3)
 
@@ -64,7 +64,7 @@ def is_decoded(kind: type) -> bool:
     return hasattr(kind, "__struct_fields__") or hasattr(kind, "__dataclass_fields__")
 
 
-def test_every_type_that_is_decoded_is_known() -> None:
+def test_every_type_that_is_decoded_is_prepared() -> None:
     found = {
         kind
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -73,10 +73,12 @@ def test_every_type_that_is_decoded_is_known() -> None:
         if is_decoded(kind)
     }
     assert len(found) > 20
-    assert found - KNOWN == set()
+    assert found - PREPARED == set()
 
 
-def test_threads_decode_a_known_type_for_the_first_time() -> None:
-    """With a type that is not known most runs of the script end by SIGSEGV."""
-    done = subprocess.run([sys.executable, "-c", RACE, "known"], capture_output=True, text=True, check=False)
+def test_threads_decode_a_prepared_type_for_the_first_time() -> None:
+    """With a type that is not prepared most runs of the script end by SIGSEGV."""
+    done = subprocess.run(
+        [sys.executable, "-c", RACE, "prepared"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
