@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from siltstone.base import files
 from siltstone.base.clock import ManualClock
+from siltstone.base.errors import StorageError
 from siltstone.log.partition import PartitionLog
 from siltstone.log.segment import LiveSegment
 from tests.support.cleaning.logs import NOW, WHERE
@@ -44,6 +47,47 @@ def amid(patch: pytest.MonkeyPatch, owner: type, act: Callable[[], object], *, a
             act()
 
     patch.setattr(owner, "sync", once)
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_an_append_that_is_to_be_durable_fails_if_the_log_goes_offline_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closes: bool
+) -> None:
+    """By another thread's failed sync, or another log's: then this one's files are closed, unsynced."""
+    log = open_log(tmp_path)
+
+    def go_offline() -> None:
+        log._go_offline(OSError(errno.EIO, "the disk has failed"))
+        if closes:
+            log.close()
+
+    if closes:
+        amid(monkeypatch, LiveSegment, go_offline, after=False)
+    else:
+        flush = log.flush
+        monkeypatch.setattr(PartitionLog, "flush", lambda self: (go_offline(), flush()))
+    before = log.recovery_point
+    with pytest.raises(StorageError, match="the disk has failed"):
+        put(log, sync=True)
+    assert log.recovery_point == before
+
+
+def test_a_file_that_is_closed_during_its_sync_is_no_failure_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its descriptor's number may be another file's by then."""
+    appender, close = files.Appender(tmp_path / "file"), os.close
+    appender.write(b"data")
+
+    def closing(descriptor: int) -> None:
+        close(descriptor)
+        monkeypatch.setattr(os, "close", close)
+        with pytest.raises(FileNotFoundError):
+            appender.sync()
+
+    monkeypatch.setattr(os, "close", closing)
+    appender.close()
+    assert os.close is close
 
 
 def test_batches_appended_after_a_truncation_do_not_count_as_synced(

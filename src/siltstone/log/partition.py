@@ -52,8 +52,9 @@ from siltstone.log.names import SNAPSHOT, TopicPartition, parse_partition, parse
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.read_only import ReadableLog
 from siltstone.log.recovery.partition import RecoveredPartition, recover_partition
+from siltstone.log.recovery.scan import epochs_of
 from siltstone.log.replacement import NO_VERIFIED_LOGS, VerifiedLogs, swap_in
-from siltstone.log.segment import LiveSegment, SegmentDirectory
+from siltstone.log.segment import LiveSegment, SegmentDirectory, remove_empty_segment
 from siltstone.log.segments import Segment, find_segment, list_segments
 from siltstone.log.validation import Origin, ValidatedBatches, validate_and_assign
 
@@ -96,11 +97,20 @@ class SegmentList:
         )
 
     def _create(self, base_offset: int) -> LiveSegment:
+        """Raises OSError. Then there are no files of the new segment: on a disk that is full the log stays
+        online, and its next batches may go into the segment before, at and above ``base_offset``."""
         now_ms, jitter_ms = self._clock.now_ms(), self._jitter()
-        segment = LiveSegment.create(
-            self._directory, base_offset, self.config, now_ms=now_ms, jitter_ms=jitter_ms
-        )
-        files.sync_directory(self.directory)
+        try:
+            segment = LiveSegment.create(
+                self._directory, base_offset, self.config, now_ms=now_ms, jitter_ms=jitter_ms
+            )
+            files.sync_directory(self.directory)
+        except OSError as error:
+            try:
+                remove_empty_segment(self.directory, base_offset)
+            except OSError as second:
+                raise OSError(errno.EIO, f"{error}; and its files stay", str(self.directory)) from second
+            raise
         return segment
 
     def _jitter(self) -> int:
@@ -243,6 +253,13 @@ a change of threads, 40 µs of the processor."""
 
 class _WouldWaitError(Exception):
     """An append in a thread that must not wait would create a file or sync one."""
+
+
+def _epochs_of(validated: ValidatedBatches) -> list[tuple[int, int]]:
+    """(Leader epoch, first offset) wherever the epoch changes; a leader's replica may get several at once."""
+    if len(validated.batches) == 1:  # as from each client, in a few microseconds
+        return [(validated.batches["leader_epoch"].item(0), validated.first_offset)]
+    return epochs_of(validated.batches)
 
 
 class PartitionLog(ReadableLog):
@@ -390,7 +407,7 @@ class PartitionLog(ReadableLog):
         such as an incomplete batch, are not appended, as in Kafka; ``trailing_bytes`` counts them.
         ``leader_epoch`` defaults to the log's latest; a lower one would remove the later epochs. ``sync``:
         return only when the batches are durable. Raises a LogError with Kafka's code; neither the log nor
-        ``data`` has changed then.
+        ``data`` has changed then, unless the disk failed after the append (StorageError: the log is offline).
         """
         with self._lock:
             self._refuse_unusable()
@@ -398,6 +415,9 @@ class PartitionLog(ReadableLog):
             is_flush_due = self._is_flush_due(self._log_end_offset, self._clock.now_ms())
         if sync or is_flush_due:
             self.flush()
+            # Another thread's error may have taken the log offline before these batches were synced.
+            if self.offline is not None and self.recovery_point <= appended.last_offset:
+                raise self._storage_error(self.offline)
         return appended
 
     def try_append(
@@ -481,9 +501,9 @@ class PartitionLog(ReadableLog):
             active = self._segment_list.active
             if must_roll:
                 active = self._roll(validated.first_offset)
-            epoch = validated.batches["leader_epoch"].item(-1)
-            if epoch >= 0 and epoch != self._epochs.latest_epoch:
-                self._epochs.assign(epoch, validated.first_offset)
+            for epoch, first_offset in _epochs_of(validated):
+                if epoch >= 0 and epoch != self._epochs.latest_epoch:
+                    self._epochs.assign(epoch, first_offset)
             active.append(validated)
         except OSError as error:
             if error.errno not in DISK_FULL_ERRORS:
@@ -526,7 +546,8 @@ class PartitionLog(ReadableLog):
     def flush(self, *, including_active: bool = True) -> None:
         """Make all records durable that were appended before this call, or those of the closed segments only.
 
-        Does nothing on a log that is closed or offline. Raises StorageError.
+        Does nothing on a log that is closed or offline. Raises StorageError, also if the log goes offline
+        meanwhile.
         """
         with self._lock:
             if self._closed or self.offline is not None:
@@ -544,6 +565,8 @@ class PartitionLog(ReadableLog):
                 with contextlib.suppress(FileNotFoundError):
                     segment.sync()
         with self._lock:
+            if self.offline is not None:  # its files were closed, perhaps before they were synced
+                raise self._storage_error(self.offline)
             # After a truncation in the meantime, new batches below ``flush_offset`` may not be synced.
             if truncations == self._truncations:
                 self.recovery_point = max(self.recovery_point, min(flush_offset, self._log_end_offset))
@@ -642,7 +665,9 @@ class PartitionLog(ReadableLog):
             if name is not None and name.kind == SNAPSHOT and (all_snapshots or name.base_offset > end):
                 with contextlib.suppress(FileNotFoundError):  # one that a swap has left, as in ``_remove``
                     files.unlink(self.directory / entry.name)
-        self._producers = load_producers(self.directory, list_segments(self.directory), end)
+        # Damage that recovery has left in a closed segment does not stop a truncation half-way.
+        segments = list_segments(self.directory)
+        self._producers = load_producers(self.directory, segments, end, up_to_damage=True)
         self._publish()
 
     def replace(

@@ -20,6 +20,7 @@ until the producer expires: otherwise the producer's last sequence would be lost
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import struct
 from collections import deque
@@ -470,9 +471,11 @@ def load_producers(
     end_offset: int = LONG_MAX,
     *,
     listed: Iterable[str] | None = None,
+    up_to_damage: bool = False,
 ) -> ProducerStates:
     """The states at ``end_offset``, or at the log's end. ``listed``: the names of the directory's files, if
-    they were listed just now. Raises CorruptRecordError, OSError.
+    they were listed just now. ``up_to_damage``: of a segment with damage, what is before it counts. Raises
+    OSError, and else CorruptRecordError.
 
     Starts from the newest valid snapshot that belongs to this log: not above ``end_offset`` or the log's end,
     not below the first segment. A snapshot that lacks an open transaction looks valid, so callers that read
@@ -491,7 +494,8 @@ def load_producers(
         states, end = ProducerStates(offset, entries), 0
         for segment in segments[max(floor_segment_index(list(segments), offset), 0) :]:
             if segment.base_offset < end_offset:
-                end = max(end, replay(states, segment, offset, end_offset))
+                with contextlib.suppress(CorruptRecordError) if up_to_damage else contextlib.nullcontext():
+                    end = max(end, replay(states, segment, offset, end_offset))
         last_base = segments[-1].base_offset if segments else 0
         states.end_offset = max(states.end_offset, min(last_base, end_offset))
         if offset <= max(end, last_base):

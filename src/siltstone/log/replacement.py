@@ -200,7 +200,11 @@ def delete_oldest(directory: Path, bases: Sequence[int]) -> None:
     them, and never a tombstone before an older value of its key. All are unlinked at the end.
     """
     for base_offset in sorted(bases):
-        _mark_deleted(directory, [base_offset], keep_snapshots_of=())
+        for kind in (*SEGMENT_KINDS, SNAPSHOT):  # the log first, as in ``LiveSegment.mark_deleted``
+            path = directory / segment_file(base_offset, kind)
+            if files.exists(path):
+                files.rename(path, directory / segment_file(base_offset, kind, DELETED))
+        files.sync_directory(directory)
     remove_deleted(directory)
 
 

@@ -45,6 +45,9 @@ _TRUNCATED = (1 << 62, 1 << 62)
 """Stands for an entry that was truncated from the file during a search. It is above every real entry, so the
 search continues below it."""
 
+_CREATED = ("log", "index", "timeindex")
+"""The files of a new segment; a transaction index begins with its first entry."""
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentDirectory:
@@ -215,6 +218,15 @@ def segment_age_max_ms(config: LogConfig) -> int:
     return config.segment_ms
 
 
+def remove_empty_segment(directory: Path, base_offset: int) -> None:
+    """Remove, durably, the files of a segment that ``LiveSegment.create`` has created or begun to. Raises
+    OSError."""
+    for kind in _CREATED:
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(directory / segment_file(base_offset, kind))
+    files.sync_directory(directory)
+
+
 class LiveSegment:
     """One segment of an open log (Kafka's ``LogSegment``).
 
@@ -240,6 +252,7 @@ class LiveSegment:
         self.jitter_ms = jitter_ms
         self.transaction_index_size = segment.transaction_index_size
         self._write_count, self._synced_write_count = 0, 0
+        self._is_transaction_index_new = False
         limit = config.segment_index_bytes
         where = self._directory, self.base_offset
         self.offset_index = IndexFile(*where, "index", segment.offset_index_size, limit)
@@ -272,7 +285,7 @@ class LiveSegment:
             directory=str(directory.path), base_offset=base_offset, size=0, modified_ns=written_ns
         )
         segment = cls(empty, config, created_ms=now_ms, jitter_ms=jitter_ms, directory=directory)
-        for kind in ("log", "index", "timeindex"):  # a transaction index begins with its first entry
+        for kind in _CREATED:
             if files.exists(segment.path(kind)):
                 files.unlink(segment.path(kind))
             files.write_new(segment.path(kind), b"")
@@ -339,6 +352,7 @@ class LiveSegment:
     def add_aborted(self, entries: Sequence[AbortedTransaction]) -> None:
         """Add entries of aborted transactions to the transaction index."""
         with contextlib.closing(files.Appender(self.path("txnindex"))) as appender:
+            self._is_transaction_index_new |= not appender.size
             appender.write(encode_aborted(entries))
             self._write_count += 1
             self.transaction_index_size = appender.size
@@ -483,7 +497,9 @@ class LiveSegment:
             if self._aborted is not None:
                 return self._aborted
             path = self.path("txnindex")
-            rows = read_entries(files.read_bytes(path), "txnindex", str(path))
+            # No more than was there when ``add_aborted`` ended: another thread may be adding an entry.
+            data = files.read_slice(path, 0, self.transaction_index_size)
+            rows = read_entries(data, "txnindex", str(path))
             return [AbortedTransaction(*row[1:]) for row in rows.tolist()]
 
     # Durability, truncation and deletion
@@ -516,6 +532,9 @@ class LiveSegment:
         self.time_index.sync()
         if self.transaction_index_size:
             files.sync_file(self.path("txnindex"))
+            if self._is_transaction_index_new:
+                self._is_transaction_index_new = False
+                files.sync_directory(self.directory)
         self._synced_write_count = writes
 
     def truncated(self, offset: int, config: LogConfig) -> LiveSegment:
@@ -565,11 +584,13 @@ class LiveSegment:
         """Find the largest timestamp after a truncation, also among batches after the last time entry."""
         self._largest_timestamp_and_offset = None
         entry = self.offset_index.floor(max(self.largest_timestamp_and_offset()[1] - self.base_offset, 0))
-        for batches in batch_headers(self.reader, start=self._batch_start(entry, self.size), end=self.size):
-            row = int(batches["max_timestamp"].argmax())
-            timestamp = int(batches["max_timestamp"][row])
-            if timestamp > self.largest_timestamp_and_offset()[0]:
-                self._largest_timestamp_and_offset = (timestamp, int(batches["last_offset"][row]))
+        start = self._batch_start(entry, self.size)
+        with contextlib.suppress(CorruptRecordError):  # what is behind damage does not count
+            for batches in batch_headers(self.reader, start=start, end=self.size):
+                row = int(batches["max_timestamp"].argmax())
+                timestamp = int(batches["max_timestamp"][row])
+                if timestamp > self.largest_timestamp_and_offset()[0]:
+                    self._largest_timestamp_and_offset = (timestamp, int(batches["last_offset"][row]))
 
     def keep_open(self) -> None:
         """Open the files, before they are renamed, so that readers can still use them afterwards.
@@ -584,10 +605,14 @@ class LiveSegment:
         self.time_index.keep_open()
 
     def mark_deleted(self) -> list[Path]:
-        """Rename the files to ``.deleted``, the ``.log`` last; returns the new paths. Readers continue."""
+        """Rename the files to ``.deleted``; returns the new paths. Readers continue.
+
+        The ``.log`` is first, as in Kafka: after a crash, a start removes indexes without a log. A log
+        without its transaction index would have no aborted transactions.
+        """
         self.keep_open()
         renamed = []
-        for kind in (SNAPSHOT, *reversed(SEGMENT_KINDS)):
+        for kind in (*SEGMENT_KINDS, SNAPSHOT):
             path = self.path(kind)
             if files.exists(path):
                 target = self.directory / segment_file(self.base_offset, kind, DELETED)

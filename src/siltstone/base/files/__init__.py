@@ -33,6 +33,7 @@ import shutil
 import stat as modes
 import sys
 import tempfile
+import threading
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -701,6 +702,7 @@ class Appender:
     def __init__(self, path: PathLike, size: int | None = None, *, reserve_up_to: int = 0) -> None:
         self.path = os.fspath(path)
         self._descriptor, _ = open_for_writing(path)
+        self._closing = threading.Lock()
         self._is_broken = False
         self.size = os.fstat(self._descriptor).st_size if size is None else size
         self._reserve_up_to = reserve_up_to
@@ -757,15 +759,21 @@ class Appender:
         """Make the contents durable. Raises OSError; after a failure every further call raises it, too.
         FileNotFoundError if the file was closed."""
         self._refuse_broken()
-        if self._descriptor < 0:
-            raise FileNotFoundError(errno.ENOENT, "closed before it was synced", self.path)
         before_change("fsync", self.path)
+        # A descriptor of its own: another thread may close the file meanwhile, and open another one that gets
+        # the number.
+        with self._closing:
+            if self._descriptor < 0:
+                raise FileNotFoundError(errno.ENOENT, "closed before it was synced", self.path)
+            descriptor = os.dup(self._descriptor)
         try:
-            os.fsync(self._descriptor)
+            os.fsync(descriptor)
         except OSError:
             # The kernel may have dropped the dirty pages, so a second fsync would succeed falsely.
             self._is_broken = True
             raise
+        finally:
+            os.close(descriptor)
 
     def _refuse_broken(self) -> None:
         if self._is_broken:
@@ -778,8 +786,9 @@ class Appender:
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 self.release()
-            os.close(self._descriptor)
-            self._descriptor = -1
+            with self._closing:
+                descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
 
 
 @dataclass(slots=True, eq=False)

@@ -98,7 +98,7 @@ def state_changing_rows(batches: BatchHeaders) -> Int64:
     return np.sort(sorted_rows[is_first_of_run[:-1] | is_first_of_run[1:]])
 
 
-def _epochs_of(batches: BatchHeaders) -> list[tuple[int, int]]:
+def epochs_of(batches: BatchHeaders) -> list[tuple[int, int]]:
     """(leader epoch, the base offset of the first batch that has it) wherever the epoch changes."""
     epochs = batches["leader_epoch"]
     rows = np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1))
@@ -112,7 +112,7 @@ def read_epochs(segment: Segment) -> list[tuple[int, int]]:
     epochs = []
     with contextlib.suppress(CorruptRecordError), files.Reader(segment.path) as reader:
         for window in windows(reader, verify=False):
-            epochs += _epochs_of(window.batches)
+            epochs += epochs_of(window.batches)
     return epochs
 
 
@@ -158,7 +158,7 @@ class SegmentScan:
             except CorruptRecordError as error:
                 position = window.origin + error.position
                 raise CorruptRecordError(error.path, position, error.reason, advice=error.advice) from None
-            self.epochs += _epochs_of(batches)
+            self.epochs += epochs_of(batches)
             self.size = window.origin + int(batches["position"][-1]) + int(batches["size"][-1])
             self.next_offset = int(batches["last_offset"][-1]) + 1
             if len(batches) < len(window.batches):
