@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -400,6 +402,58 @@ def test_a_deleted_partition_in_an_offline_directory_is_deleted_at_the_next_star
     with opened(a, b) as manager:
         assert list(manager) == [EVENTS] and values(manager[EVENTS]) == 0
         assert len([name for name in names_in(b) if is_deleted_directory(name)]) == 1
+
+
+@pytest.mark.parametrize("has_id", [True, False])
+@pytest.mark.parametrize("is_deletion_listed", [True, False], ids=["old-file", "new-file"])
+def test_a_deleted_topic_that_is_restored_from_a_backup_stays(
+    tmp_path: Path, has_id: bool, is_deletion_listed: bool
+) -> None:
+    """Also where an earlier version has left the id listed: the first start without the topic forgets it."""
+    logs, backup, clock = tmp_path / "logs", tmp_path / "backup", ManualClock(NOW)
+    with opened(logs, clock=clock) as manager:
+        topic_id = manager.topics.create("events").topic_id
+        append(manager[EVENTS], 3)
+    if not has_id:
+        (logs / "events-0" / names.PARTITION_METADATA).unlink()
+        (logs / TOPICS_FILE).unlink()
+    shutil.copytree(logs / "events-0", backup)
+    with opened(logs, clock=clock) as manager:
+        manager.topics.delete("events")
+        clock.advance(MINUTE)
+        manager.tick()
+    assert load_registry([logs])[0].deleted == {}
+    if is_deletion_listed:
+        listed = load_registry([logs])[0].without_topic("events", topic_id if has_id and topic_id else "")
+        write_registry(logs, listed)
+        opened(logs, clock=clock).close()
+        assert load_registry([logs])[0].deleted == {}
+    shutil.copytree(backup, logs / "events-0")
+    for _ in range(2):
+        with opened(logs, clock=clock) as manager:
+            assert list(manager) == [EVENTS] and values(manager[EVENTS]) == 3
+
+
+def test_no_directory_without_an_id_counts_as_deleted(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        append(manager.get_or_create(EVENTS), 3)
+    (tmp_path / "events-0" / names.PARTITION_METADATA).unlink()
+    write_registry(tmp_path, load_registry([tmp_path])[0].without_topic("events", ""))
+    with opened(tmp_path) as manager:
+        assert list(manager) == [EVENTS] and values(manager[EVENTS]) == 3
+
+
+def test_a_full_disk_leaves_a_deleted_topics_id_listed_and_takes_nothing_offline(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.topics.create("other")
+    write_registry(tmp_path, load_registry([tmp_path])[0].without_topic("events", "x" * 22))
+    with failing(tmp_path / TOPICS_FILE, error=errno.ENOSPC) as failed:
+        manager = opened(tmp_path)
+    with manager:
+        assert failed and manager.offline == {} and list(manager) == [TopicPartition("other", 0)]
+    assert load_registry([tmp_path])[0].deleted == {"events": frozenset({"x" * 22})}
+    opened(tmp_path).close()
+    assert load_registry([tmp_path])[0].deleted == {}
 
 
 # The registry's file

@@ -45,6 +45,7 @@ from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import LogDirectory
 from siltstone.log.metadata_log import ClusterSettings, metadata_directory, node_id_of, read_cluster_settings
 from siltstone.log.names import TopicPartition
+from siltstone.log.partition import DISK_FULL_ERRORS
 from siltstone.log.retention import find_policy
 from siltstone.runtime.quotas import QuotaEntry, Quotas, from_entries, to_entries
 from siltstone.runtime.served_directory import NO_DIRECTORY, OPEN_AGAIN, ServedDirectory
@@ -200,10 +201,14 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         )
 
     def without_topic(self, name: str, topic_id: str) -> TopicRegistry:
-        """Remove a topic; its id stays listed as deleted until its directories are removed."""
+        """Remove a topic; its id stays listed as deleted until its directories are renamed."""
         topics = {topic: entry for topic, entry in self.topics.items() if topic != name}
         deleted = {**self.deleted, name: self.deleted.get(name, frozenset()) | {topic_id}}
         return replace(self, generation=self.generation + 1, topics=topics, deleted=deleted)
+
+    def without_deleted(self) -> TopicRegistry:
+        """Forget the ids of deleted topics."""
+        return replace(self, generation=self.generation + 1, deleted={})
 
     def with_namespace(self, name: str, policies: Mapping[str, str]) -> TopicRegistry:
         """Replace a namespace's policies; a namespace without any is not listed."""
@@ -247,9 +252,10 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         return TopicEntry(topic_id=topic_id, partitions=tuple(paths), uncreated=(), config={})
 
     def has_deleted(self, topic_partition: TopicPartition, directory: Path) -> bool:
-        """Is this the directory of a topic that was deleted? Raises CorruptFileError."""
+        """Is this the directory of a topic that was deleted? Never without an id: it may be another topic's.
+        Raises CorruptFileError."""
         ids = self.deleted.get(topic_partition.topic)
-        return ids is not None and (read_topic_id(directory) or "") in ids
+        return ids is not None and (read_topic_id(directory) or None) in ids
 
     def encode(self) -> bytes:
         """The file as bytes. By ``json``, not msgspec: a text may have surrogates, for bytes that are not
@@ -591,8 +597,8 @@ class Topics:
                 served.exclude(topic_partition, reason)
 
     def complete_start(self) -> None:
-        """Create the partitions that are listed as uncreated, update older copies of the registry, and
-        schedule the removal of deleted directories."""
+        """Create the partitions that are listed as uncreated, update older copies of the registry, forget the
+        ids of deleted topics, and schedule the removal of deleted directories."""
         manager = self._manager
         if manager.only is not None:
             return
@@ -605,9 +611,10 @@ class Topics:
                 path = served.path / excluded.path.rpartition("/")[2]
                 if is_deleted_directory(path.name):
                     manager.upkeep.remove_later(served, path, self.log_config(_NO_TOPIC).file_delete_delay_ms)
-        # An uncreated partition may exist in a directory that is offline.
+        # An uncreated partition, or one of a deleted topic, may exist in a directory that is offline.
         if manager.offline:
             return
+        self._forget_deleted()
         for name, entry in self._registry.topics.items():
             if entry.uncreated:
                 try:
@@ -918,7 +925,7 @@ class Topics:
             entry, delay_ms = self._entry(name), self.log_config(name).file_delete_delay_ms
             # 1. List the topic's id as deleted, durably: after a crash the next start deletes the partitions
             # that are left. 2. Close each partition and rename its directory; if one disk fails, go on with
-            # the others. 3. Forget the id, unless a directory is offline.
+            # the others. 3. Forget the id, durably, unless a directory is offline.
             self._write_registry(self._registry.without_topic(name, entry.topic_id))
             for served in self._manager.serving():
                 for topic_partition in [*served.logs, *served.refused]:
@@ -926,10 +933,25 @@ class Topics:
                         with contextlib.suppress(StorageError):
                             self._manager.delete_partition(served, topic_partition, delay_ms)
             self._log_configs.pop(name, None)
-            # In memory only. The file lists the id until its next change, which does no harm: no other topic
-            # has this id.
-            if not self._manager.offline:
-                self._registry = replace(self._registry, deleted={})
+            self._forget_deleted()
+
+    def _forget_deleted(self) -> None:
+        """Forget the ids of deleted topics, durably, unless a directory is offline, which may have partitions
+        of them. All others are renamed: with its id listed, a topic that is restored from a backup would be
+        deleted again at the next start."""
+        if self._manager.offline or not self._registry.deleted:
+            return
+        registry = self._registry.without_deleted()
+        for served in self._manager.serving():
+            with self._manager.upkeep.guarded(served):
+                try:
+                    write_registry(served.path, registry)
+                except OSError as error:
+                    # With a full disk the ids stay listed until the next change, or the next start.
+                    if error.errno not in DISK_FULL_ERRORS:
+                        raise
+                    _logger.warning("%s: %s was not written: %s", served.path, TOPICS_FILE, error.strerror)
+        self._registry = registry
 
     # Namespaces
 
