@@ -310,6 +310,8 @@ class LogManager(Closing):
         self._end_threads()
 
     def _in_background(self, task: Callable[[], None]) -> None:
+        """Run a flush in the pool; none after its end, since ``close`` then flushes all logs."""
+
         def run() -> None:
             try:
                 task()
@@ -317,7 +319,8 @@ class LogManager(Closing):
                 _logger.warning("A background task failed: %s", error)
                 self.upkeep.take_failed_offline()
 
-        self._pool.submit(run)
+        with contextlib.suppress(RuntimeError):  # the pool has ended
+            self._pool.submit(run)
 
     def _open_logs(self, served: ServedDirectory) -> None:
         """Open all partitions of a directory in several threads, and fill its ``logs`` and ``refused``.
