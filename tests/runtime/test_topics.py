@@ -178,6 +178,46 @@ def test_a_file_or_link_with_a_partitions_name_refuses_the_topic(tmp_path: Path,
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
+def with_uncreated(directories: list[Path], **settings: dict[str, str]) -> None:
+    """List topics with these settings, the one partition of each still to be created."""
+    registry = load_registry(directories)[0]
+    for name, config in settings.items():
+        entry = TopicEntry(topic_id=name[0] * 22, partitions=(0,), uncreated=(0,), config=config)
+        registry = registry.with_topic(name, entry)
+    for directory in directories:
+        write_registry(directory, registry)
+
+
+def test_a_full_disk_when_a_start_completes_a_topic_leaves_the_others_in_service(tmp_path: Path) -> None:
+    both = [tmp_path / "a", tmp_path / "b"]
+    with opened(*both) as manager:
+        append(manager.get_or_create(TopicPartition("other", 0)))
+    with_uncreated(both, events={}, later={})
+    with failing(tmp_path, "mkdir", error=errno.ENOSPC) as failed:
+        manager = opened(*both)
+    with manager:
+        assert len(failed) == 1 and list(manager.offline) == [both[1]]
+        assert list(manager) == [TopicPartition("other", 0)], "what is listed may be in the other directory"
+        append(manager["other", 0])
+    with opened(*both) as manager:
+        assert {place.topic for place in manager} == {"events", "later", "other"}
+        assert values(manager["other", 0]) == 2
+    with_uncreated(both, events={}, third={})
+    with failing(tmp_path, "mkdir"), raises_error(StorageError):
+        opened(both[0])
+
+
+def test_a_bad_setting_of_an_uncreated_topic_stops_no_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened(tmp_path).close()
+    with_uncreated([tmp_path], bad={"retention.ms": "soon"}, good={})
+    with opened(tmp_path) as manager:
+        assert list(manager) == [TopicPartition("good", 0)]
+        assert "retention.ms" in caplog.text and "topic bad is created at the next start" in caplog.text
+    assert load_registry([tmp_path])[0].topics["bad"].uncreated == (0,)
+
+
 def test_partitions_are_added(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.topics.create("events", partitions=2)

@@ -36,6 +36,7 @@ from siltstone.base.errors import (
     CorruptFileError,
     DirectoryRefusedError,
     InvalidPartitionsError,
+    SiltstoneError,
     StorageError,
     TopicExistsError,
     UnknownTopicError,
@@ -598,7 +599,8 @@ class Topics:
 
     def complete_start(self) -> None:
         """Create the partitions that are listed as uncreated, update older copies of the registry, forget the
-        ids of deleted topics, and schedule the removal of deleted directories."""
+        ids of deleted topics, and schedule the removal of deleted directories. What cannot be created is
+        left for the next start. Raises StorageError if no directory is left."""
         manager = self._manager
         if manager.only is not None:
             return
@@ -611,15 +613,15 @@ class Topics:
                 path = served.path / excluded.path.rpartition("/")[2]
                 if is_deleted_directory(path.name):
                     manager.upkeep.remove_later(served, path, self.log_config(_NO_TOPIC).file_delete_delay_ms)
-        # An uncreated partition, or one of a deleted topic, may exist in a directory that is offline.
-        if manager.offline:
-            return
         self._forget_deleted()
         for name, entry in self._registry.topics.items():
-            if entry.uncreated:
+            # An uncreated partition may exist in a directory that is offline, also since the topic before.
+            if entry.uncreated and not manager.offline:
                 try:
                     self._create_listed(name, entry)
-                except DirectoryRefusedError as error:
+                except SiltstoneError as error:
+                    if not manager.serving():
+                        raise
                     _logger.warning("%s. The partition of topic %s is created at the next start", error, name)
 
     # Settings
