@@ -298,8 +298,14 @@ def test_a_partition_is_created_by_its_number(tmp_path: Path) -> None:
         assert manager.topics.describe("events").partitions == (2, 5)
         with pytest.raises(InvalidTopicError):
             manager.get_or_create(TopicPartition("no good", 0))
-        with pytest.raises(InvalidPartitionsError):
-            manager.get_or_create(TopicPartition("events", -1))
+        for number in (-1, 2**31):
+            for topic in ("events", "new"):
+                with raises_error(InvalidPartitionsError, about=str(number), advice="2147483647"):
+                    manager.get_or_create(TopicPartition(topic, number))
+        assert manager.topics.names() == ["events"]
+        append(manager.get_or_create(TopicPartition("events", 2**31 - 1)))
+    with opened(tmp_path) as manager:
+        assert [place.partition for place in manager] == [2, 5, 2**31 - 1]
 
 
 # Settings at run time
@@ -542,6 +548,23 @@ def test_any_bytes_are_a_registry_or_refused(tmp_path_factory: pytest.TempPathFa
         load_registry([path])
     except CorruptFileError as error:
         assert error.path == str(path / TOPICS_FILE)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("../x", 0), ("a/b", 0), ("", 0), ("..", 0), ("a" * 250, 0), ("events", -1), ("events", 2**31)],
+)
+def test_a_registry_with_a_partition_that_no_directory_can_have_is_refused(
+    tmp_path: Path, name: str, number: int
+) -> None:
+    """A start would create it outside of the log directory, or not find it again."""
+    logs = tmp_path / "logs"
+    opened(logs).close()
+    entry = TopicEntry(topic_id="x" * 22, partitions=(number,), uncreated=(number,), config={})
+    write_registry(logs, NO_TOPICS.with_topic(name, entry))
+    with raises_error(CorruptFileError, path=logs / TOPICS_FILE, about=name, advice="backup"):
+        opened(logs)
+    assert names_in(tmp_path) == {"logs"} and not [path for path in logs.iterdir() if path.is_dir()]
 
 
 def test_a_registry_comes_back_as_it_was_written(tmp_path: Path) -> None:

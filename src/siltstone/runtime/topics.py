@@ -45,7 +45,7 @@ from siltstone.base.errors import (
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import LogDirectory
 from siltstone.log.metadata_log import ClusterSettings, metadata_directory, node_id_of, read_cluster_settings
-from siltstone.log.names import TopicPartition
+from siltstone.log.names import MAX_PARTITION, TopicPartition, parse_partition
 from siltstone.log.partition import DISK_FULL_ERRORS
 from siltstone.log.retention import find_policy
 from siltstone.runtime.quotas import QuotaEntry, Quotas, from_entries, to_entries
@@ -319,6 +319,12 @@ def _decoded(data: bytes) -> TopicRegistry:
         registry = msgspec.json.decode(data, type=TopicRegistry)
     except ValueError:  # it may have surrogates, or else says better what is wrong
         registry = msgspec.convert(json.loads(data), TopicRegistry)
+    for name, entry in registry.topics.items():
+        if parse_partition(f"{name}-0") != TopicPartition(name, 0):
+            raise ValueError(f"{name!r} is not the name of a topic")
+        for number in (*entry.partitions, *entry.uncreated):
+            if not _is_partition_number(number):
+                raise ValueError(f"topic {name!r} cannot have a partition {number}")
     # Most topics have the settings of others: one object for all of them.
     shared: dict[frozenset[tuple[str, str]], Mapping[str, str]] = {}
     topics = {
@@ -326,6 +332,11 @@ def _decoded(data: bytes) -> TopicRegistry:
         for name, entry in registry.topics.items()
     }
     return replace(registry, topics=topics)
+
+
+def _is_partition_number(number: int) -> bool:
+    """Does a start find a directory with this number again?"""
+    return 0 <= number <= MAX_PARTITION
 
 
 def registry_files(directories: Iterable[Path]) -> list[files.FileStat | None]:
@@ -865,6 +876,11 @@ class Topics:
 
     def add_partition(self, topic_partition: TopicPartition) -> None:
         """Create one partition, and its topic if that is new. Raises what ``create`` raises."""
+        if not _is_partition_number(topic_partition.partition):
+            raise InvalidPartitionsError(
+                f"topic {topic_partition.topic!r} cannot have a partition {topic_partition.partition}",
+                advice=f"pass a number from 0 to {MAX_PARTITION}",
+            )
         if self._manager.only is not None:
             if topic_partition != self._manager.only:
                 raise UnknownTopicError(
@@ -885,11 +901,6 @@ class Topics:
             )
             overrides = self._topic_settings.overrides(topic_partition.topic)
             entry = TopicEntry(topic_id=topic_id, partitions=(), uncreated=(), config=overrides)
-        if topic_partition.partition < 0:
-            raise InvalidPartitionsError(
-                f"topic {topic_partition.topic!r} cannot have a partition {topic_partition.partition}",
-                advice="pass at least 0",
-            )
         self._add_partitions(topic_partition.topic, entry, [topic_partition.partition])
 
     def alter(
