@@ -178,6 +178,22 @@ def test_a_file_or_link_with_a_partitions_name_refuses_the_topic(tmp_path: Path,
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
+def test_a_directory_that_comes_while_the_logs_are_open_is_not_the_new_topics(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    with opened(tmp_path / "old") as manager:
+        append(manager.get_or_create(EVENTS), 3)
+    with opened(logs) as manager:
+        shutil.copytree(tmp_path / "old" / "events-0", logs / "events-0")
+        before = {path: path.read_bytes() for path in (logs / "events-0").iterdir()}
+        for create in (lambda: manager.topics.create("events", 2), lambda: manager.get_or_create(EVENTS)):
+            with raises_error(DirectoryRefusedError, path=logs / "events-0", advice="move it out"):
+                create()
+        assert manager.topics.names() == [] and names_in(logs).isdisjoint({"events-1"})
+        assert before == {path: path.read_bytes() for path in (logs / "events-0").iterdir()}
+    with opened(logs) as manager:
+        assert list(manager) == [EVENTS] and values(manager[EVENTS]) == 3
+
+
 def with_uncreated(directories: list[Path], **settings: dict[str, str]) -> None:
     """List topics with these settings, the one partition of each still to be created."""
     registry = load_registry(directories)[0]
@@ -588,6 +604,12 @@ def test_a_partition_with_another_topic_id_is_excluded(tmp_path: Path) -> None:
         assert list(manager) == [TopicPartition("events", 1)]
         assert "topic id" in manager.directories[0].directory.passed_over[0].reason
         assert manager.topics.describe("events").offline == (0,)
+        manager.topics.delete("events")
+        for create in (lambda: manager.topics.create("events"), lambda: manager.get_or_create(EVENTS)):
+            with raises_error(DirectoryRefusedError, path=tmp_path / "events-0", about="topic id"):
+                create()
+        assert manager.topics.names() == []
+        assert manager.topics.create("other").partitions == (0,)
     assert before == {path: path.read_bytes() for path in (tmp_path / "events-0").iterdir()}
     assert read_checkpoint(tmp_path / names.RECOVERY_CHECKPOINT)[EVENTS] == 2
 

@@ -827,7 +827,8 @@ class Topics:
         settings, values by Kafka's names.
 
         Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, InvalidConfigError, StorageError,
-        DirectoryRefusedError if a file or a link has the name of a partition's directory.
+        DirectoryRefusedError if a file, a link or another topic's directory has the name of a partition's
+        directory.
         """
         with self._manager.creation_or_deletion_lock:
             names, overrides = self.names(), config_texts(config or {}, f"topic {name}")
@@ -847,7 +848,7 @@ class Topics:
     def add_partitions(self, name: str, count: int) -> TopicDescription:
         """Raise a topic's number of partitions to ``count``.
 
-        Raises UnknownTopicError, InvalidPartitionsError, StorageError.
+        Raises UnknownTopicError, InvalidPartitionsError, StorageError, DirectoryRefusedError as ``create``.
         """
         with self._manager.creation_or_deletion_lock:
             entry = self._entry(name)
