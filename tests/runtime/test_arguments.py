@@ -35,6 +35,22 @@ WRONG: dict[str, tuple[Call, str, str]] = {
     "a str in a header": (lambda logs: logs.send("users", b"v", headers={"h": "x"}), "header", "encode"),
     "a str as headers": (lambda logs: logs.send("users", b"v", headers="h"), "headers", "pairs"),
     "numbers as headers": (lambda logs: logs.send("users", b"v", headers=[1, 2]), "headers", "pairs"),
+    "a number as headers": (lambda logs: logs.send("users", b"v", headers=7), "headers", "pairs"),
+    "an iterator as headers": (
+        lambda logs: logs.send("users", b"v", headers=zip(["h"], [b"1"], strict=True)),
+        "headers",
+        "list of pairs",
+    ),
+    "an iterator as a record's headers": (
+        lambda _: st.NewRecord(value=b"v", headers=(pair for pair in [("h", b"1")])),  # type: ignore[arg-type]
+        "headers",
+        "list of pairs",
+    ),
+    "a surrogate in a header's name": (
+        lambda logs: logs.send("users", b"v", headers={"h\ud800": b"x"}),
+        "header",
+        "bytes",
+    ),
     "one record": (lambda logs: logs.send_many("users", st.NewRecord(value=b"v")), "one record", "[record]"),
     "one record to a partition": (
         lambda logs: st.append(logs["users", 0], st.NewRecord(value=b"v")),  # type: ignore[arg-type]
@@ -83,6 +99,15 @@ def test_a_single_log_refuses_nothing_and_a_str(tmp_path: Path) -> None:
             with raises_error(UsageError):
                 wrong()
         assert log.append(key=b"deleted") == 0
+
+
+def test_the_items_of_a_dict_and_names_of_any_bytes_are_headers(logs: LogManager) -> None:
+    logs.send("users", b"v", headers={"h": b"1"}.items(), partition=0)  # type: ignore[arg-type]
+    logs.send("users", b"v", headers=[(b"\xff", b"2"), ("\u00e4", None)], partition=0)
+    assert [record.headers for record in logs["users", 0]] == [
+        ((b"h", b"1"),),
+        ((b"\xff", b"2"), (b"\xc3\xa4", None)),
+    ]
 
 
 def test_times_early_in_1970_and_bytearrays_are_records_like_others(logs: LogManager) -> None:

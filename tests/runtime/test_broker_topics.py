@@ -158,6 +158,33 @@ def test_directories_of_deleted_topics_are_excluded(broker: tuple[Path, Path]) -
     assert listing(broker[0] / "reborn-1") == before
 
 
+@pytest.mark.parametrize("has_id", [True, False])
+def test_a_new_topic_does_not_get_the_records_of_a_deleted_one(
+    broker: tuple[Path, Path], tmp_path: Path, has_id: bool
+) -> None:
+    with opened(tmp_path / "old") as logs:
+        append(logs.get_or_create(TopicPartition("gone", 0)), 3)
+    stray = broker[0] / "gone-0"
+    shutil.copytree(tmp_path / "old" / "gone-0", stray)
+    if not has_id:
+        (stray / "partition.metadata").unlink()
+    before = listing(stray)
+    with opened(*broker) as logs:
+        for create in (
+            lambda: logs.topics.create("gone", 1),
+            lambda: logs.get_or_create(TopicPartition("gone", 0)),
+        ):
+            with raises_error(DirectoryRefusedError, path=stray, about="deleted", advice="move it out"):
+                create()
+        assert "gone" not in logs.topics.names() and listing(stray) == before
+    stray.rename(tmp_path / "kept")
+    with opened(*broker) as logs:
+        logs.topics.create("gone", 1)
+        assert logs["gone", 0].log_end_offset == 0
+    with opened(*broker) as logs:
+        assert logs["gone", 0].log_end_offset == 0
+
+
 def test_a_topic_created_here_is_served_beside_the_brokers(broker: tuple[Path, Path]) -> None:
     with opened(*broker) as logs:
         logs.topics.create("mine", partitions=1)

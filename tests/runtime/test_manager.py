@@ -499,6 +499,20 @@ def test_a_manager_with_its_own_threads_closes_in_order(tmp_path: Path) -> None:
     assert values(opened(tmp_path)[EVENTS]) == 20
 
 
+def test_an_append_that_rolls_while_the_logs_are_closed_is_kept(tmp_path: Path) -> None:
+    """The threads end before the last log is closed; the flush of a roll has none to run in then."""
+    with LogManager.open([tmp_path], clock=ManualClock(NOW)) as manager:
+        manager.topics.create("events", config={"segment.bytes": "300"})
+        append(manager[EVENTS], size=100)
+        manager._end_threads()
+        for _ in range(5):
+            append(manager[EVENTS], size=100)
+        manager[EVENTS].roll()
+        assert values(manager[EVENTS]) == 6 and len(manager[EVENTS].view.segments) > 2
+    with opened(tmp_path) as manager:
+        assert values(manager[EVENTS]) == 6 and manager.directories[0].had_clean_shutdown
+
+
 def test_several_fetches_are_answered_by_a_multi_message_set_send(tmp_path: Path) -> None:
     """Worked example 19: 4-byte total length, 2-byte error code, MessageSetSends."""
     with opened(tmp_path / "a") as manager:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -176,6 +178,62 @@ def test_a_file_or_link_with_a_partitions_name_refuses_the_topic(tmp_path: Path,
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
+def test_a_directory_that_comes_while_the_logs_are_open_is_not_the_new_topics(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    with opened(tmp_path / "old") as manager:
+        append(manager.get_or_create(EVENTS), 3)
+    with opened(logs) as manager:
+        shutil.copytree(tmp_path / "old" / "events-0", logs / "events-0")
+        before = {path: path.read_bytes() for path in (logs / "events-0").iterdir()}
+        for create in (lambda: manager.topics.create("events", 2), lambda: manager.get_or_create(EVENTS)):
+            with raises_error(DirectoryRefusedError, path=logs / "events-0", advice="move it out"):
+                create()
+        assert manager.topics.names() == [] and names_in(logs).isdisjoint({"events-1"})
+        assert before == {path: path.read_bytes() for path in (logs / "events-0").iterdir()}
+    with opened(logs) as manager:
+        assert list(manager) == [EVENTS] and values(manager[EVENTS]) == 3
+
+
+def with_uncreated(directories: list[Path], **settings: dict[str, str]) -> None:
+    """List topics with these settings, the one partition of each still to be created."""
+    registry = load_registry(directories)[0]
+    for name, config in settings.items():
+        entry = TopicEntry(topic_id=name[0] * 22, partitions=(0,), uncreated=(0,), config=config)
+        registry = registry.with_topic(name, entry)
+    for directory in directories:
+        write_registry(directory, registry)
+
+
+def test_a_full_disk_when_a_start_completes_a_topic_leaves_the_others_in_service(tmp_path: Path) -> None:
+    both = [tmp_path / "a", tmp_path / "b"]
+    with opened(*both) as manager:
+        append(manager.get_or_create(TopicPartition("other", 0)))
+    with_uncreated(both, events={}, later={})
+    with failing(tmp_path, "mkdir", error=errno.ENOSPC) as failed:
+        manager = opened(*both)
+    with manager:
+        assert len(failed) == 1 and list(manager.offline) == [both[1]]
+        assert list(manager) == [TopicPartition("other", 0)], "what is listed may be in the other directory"
+        append(manager["other", 0])
+    with opened(*both) as manager:
+        assert {place.topic for place in manager} == {"events", "later", "other"}
+        assert values(manager["other", 0]) == 2
+    with_uncreated(both, events={}, third={})
+    with failing(tmp_path, "mkdir"), raises_error(StorageError):
+        opened(both[0])
+
+
+def test_a_bad_setting_of_an_uncreated_topic_stops_no_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened(tmp_path).close()
+    with_uncreated([tmp_path], bad={"retention.ms": "soon"}, good={})
+    with opened(tmp_path) as manager:
+        assert list(manager) == [TopicPartition("good", 0)]
+        assert "retention.ms" in caplog.text and "topic bad is created at the next start" in caplog.text
+    assert load_registry([tmp_path])[0].topics["bad"].uncreated == (0,)
+
+
 def test_partitions_are_added(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.topics.create("events", partitions=2)
@@ -256,8 +314,14 @@ def test_a_partition_is_created_by_its_number(tmp_path: Path) -> None:
         assert manager.topics.describe("events").partitions == (2, 5)
         with pytest.raises(InvalidTopicError):
             manager.get_or_create(TopicPartition("no good", 0))
-        with pytest.raises(InvalidPartitionsError):
-            manager.get_or_create(TopicPartition("events", -1))
+        for number in (-1, 2**31):
+            for topic in ("events", "new"):
+                with raises_error(InvalidPartitionsError, about=str(number), advice="2147483647"):
+                    manager.get_or_create(TopicPartition(topic, number))
+        assert manager.topics.names() == ["events"]
+        append(manager.get_or_create(TopicPartition("events", 2**31 - 1)))
+    with opened(tmp_path) as manager:
+        assert [place.partition for place in manager] == [2, 5, 2**31 - 1]
 
 
 # Settings at run time
@@ -402,6 +466,58 @@ def test_a_deleted_partition_in_an_offline_directory_is_deleted_at_the_next_star
         assert len([name for name in names_in(b) if is_deleted_directory(name)]) == 1
 
 
+@pytest.mark.parametrize("has_id", [True, False])
+@pytest.mark.parametrize("is_deletion_listed", [True, False], ids=["old-file", "new-file"])
+def test_a_deleted_topic_that_is_restored_from_a_backup_stays(
+    tmp_path: Path, has_id: bool, is_deletion_listed: bool
+) -> None:
+    """Also where an earlier version has left the id listed: the first start without the topic forgets it."""
+    logs, backup, clock = tmp_path / "logs", tmp_path / "backup", ManualClock(NOW)
+    with opened(logs, clock=clock) as manager:
+        topic_id = manager.topics.create("events").topic_id
+        append(manager[EVENTS], 3)
+    if not has_id:
+        (logs / "events-0" / names.PARTITION_METADATA).unlink()
+        (logs / TOPICS_FILE).unlink()
+    shutil.copytree(logs / "events-0", backup)
+    with opened(logs, clock=clock) as manager:
+        manager.topics.delete("events")
+        clock.advance(MINUTE)
+        manager.tick()
+    assert load_registry([logs])[0].deleted == {}
+    if is_deletion_listed:
+        listed = load_registry([logs])[0].without_topic("events", topic_id if has_id and topic_id else "")
+        write_registry(logs, listed)
+        opened(logs, clock=clock).close()
+        assert load_registry([logs])[0].deleted == {}
+    shutil.copytree(backup, logs / "events-0")
+    for _ in range(2):
+        with opened(logs, clock=clock) as manager:
+            assert list(manager) == [EVENTS] and values(manager[EVENTS]) == 3
+
+
+def test_no_directory_without_an_id_counts_as_deleted(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        append(manager.get_or_create(EVENTS), 3)
+    (tmp_path / "events-0" / names.PARTITION_METADATA).unlink()
+    write_registry(tmp_path, load_registry([tmp_path])[0].without_topic("events", ""))
+    with opened(tmp_path) as manager:
+        assert list(manager) == [EVENTS] and values(manager[EVENTS]) == 3
+
+
+def test_a_full_disk_leaves_a_deleted_topics_id_listed_and_takes_nothing_offline(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.topics.create("other")
+    write_registry(tmp_path, load_registry([tmp_path])[0].without_topic("events", "x" * 22))
+    with failing(tmp_path / TOPICS_FILE, error=errno.ENOSPC) as failed:
+        manager = opened(tmp_path)
+    with manager:
+        assert failed and manager.offline == {} and list(manager) == [TopicPartition("other", 0)]
+    assert load_registry([tmp_path])[0].deleted == {"events": frozenset({"x" * 22})}
+    opened(tmp_path).close()
+    assert load_registry([tmp_path])[0].deleted == {}
+
+
 # The registry's file
 
 
@@ -450,6 +566,23 @@ def test_any_bytes_are_a_registry_or_refused(tmp_path_factory: pytest.TempPathFa
         assert error.path == str(path / TOPICS_FILE)
 
 
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("../x", 0), ("a/b", 0), ("", 0), ("..", 0), ("a" * 250, 0), ("events", -1), ("events", 2**31)],
+)
+def test_a_registry_with_a_partition_that_no_directory_can_have_is_refused(
+    tmp_path: Path, name: str, number: int
+) -> None:
+    """A start would create it outside of the log directory, or not find it again."""
+    logs = tmp_path / "logs"
+    opened(logs).close()
+    entry = TopicEntry(topic_id="x" * 22, partitions=(number,), uncreated=(number,), config={})
+    write_registry(logs, NO_TOPICS.with_topic(name, entry))
+    with raises_error(CorruptFileError, path=logs / TOPICS_FILE, about=name, advice="backup"):
+        opened(logs)
+    assert names_in(tmp_path) == {"logs"} and not [path for path in logs.iterdir() if path.is_dir()]
+
+
 def test_a_registry_comes_back_as_it_was_written(tmp_path: Path) -> None:
     entry = TopicEntry(topic_id="x" * 22, partitions=(0, 3), uncreated=(3,), config={"a": "b"})
     registry = NO_TOPICS.with_topic("t", entry).with_topic("u", entry).without_topic("u", "id")
@@ -471,6 +604,12 @@ def test_a_partition_with_another_topic_id_is_excluded(tmp_path: Path) -> None:
         assert list(manager) == [TopicPartition("events", 1)]
         assert "topic id" in manager.directories[0].directory.passed_over[0].reason
         assert manager.topics.describe("events").offline == (0,)
+        manager.topics.delete("events")
+        for create in (lambda: manager.topics.create("events"), lambda: manager.get_or_create(EVENTS)):
+            with raises_error(DirectoryRefusedError, path=tmp_path / "events-0", about="topic id"):
+                create()
+        assert manager.topics.names() == []
+        assert manager.topics.create("other").partitions == (0,)
     assert before == {path: path.read_bytes() for path in (tmp_path / "events-0").iterdir()}
     assert read_checkpoint(tmp_path / names.RECOVERY_CHECKPOINT)[EVENTS] == 2
 

@@ -74,7 +74,8 @@ _TEMPORARY_METADATA_SNAPSHOT = re.compile(
 )
 _NAME_CACHE_SIZE = 1 << 13
 """How many parsed names are cached: a directory is listed several times, and partitions share names."""
-_INT32_MAX = (1 << 31) - 1
+MAX_PARTITION = (1 << 31) - 1
+"""The largest number of a partition: a directory with a larger one is not a partition's."""
 # Kafka's ``Topic.validate`` allows 249 characters for a topic.
 _PARTITION = re.compile(r"^([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})\Z", re.ASCII)
 _NOT_SERVED = re.compile(r"-(delete|future|stray)\Z")
@@ -157,7 +158,7 @@ def parse_partition(name: str) -> TopicPartition | None:
     """The topic and partition of a directory by its name; None if that is no legal ``topic-N``."""
     match = _PARTITION.match(name)
     # A directory that is not served has no digits at the end of its name.
-    if match is None or match[1] in (".", "..") or int(match[2]) > _INT32_MAX:
+    if match is None or match[1] in (".", "..") or int(match[2]) > MAX_PARTITION:
         return None
     # Thousands of partitions share the name of their topic.
     return TopicPartition(sys.intern(match[1]), int(match[2]))

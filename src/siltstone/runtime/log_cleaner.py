@@ -70,6 +70,7 @@ from siltstone.log.fetch import LogView
 from siltstone.log.names import CLUSTER_METADATA, INTERNAL_TOPICS, TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.replacement import drop_cleaned, rename_to_cleaned
+from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import find_segment
 from siltstone.runtime.cleaner_metrics import CleanerMetrics, uncleanable_samples
 from siltstone.runtime.cleaning_states import NONE, Claim
@@ -142,7 +143,8 @@ def make_candidate(
 ) -> Candidate | None:
     """The log as a candidate (Kafka's ``LogToClean``). None if its settings exclude it from cleaning.
 
-    ``checkpoint``: the log's entry in the cleaner checkpoint, None without one. Raises OSError.
+    ``checkpoint``: the log's entry in the cleaner checkpoint, None without one. Raises CorruptRecordError,
+    OSError.
     """
     config, view = log.config, log.view
     if not config.compacts or config.remote_storage_enable:
@@ -293,6 +295,13 @@ _NO_RECHECK = (*_NO_RETRY, *_NOTHING_DONE)
 """Statuses after which a log is not checked for removable tombstones before its next cleaning."""
 
 
+def _failed_result(log: PartitionLog, error: SiltstoneError | OSError) -> LogResult:
+    """The result of a log that cannot be read."""
+    where = log.topic_partition
+    result = LogResult(topic=where.topic, partition=where.partition, directory=str(log.directory))
+    return result.set_failure(failure_of(error))
+
+
 def _log_beginning(candidate: Candidate) -> None:
     """Log what is about to be cleaned, in the words of Kafka's ``Cleaner``."""
     topic_partition, cleanable = candidate.topic_partition, candidate.cleanable_range
@@ -392,7 +401,7 @@ class LogCleaner(LogService[Engine]):
     """Cleans the logs of ``manager``; ``start_engine`` starts the engine, ``stop_engine`` closes it.
 
     ``start`` starts the threads. ``clean_once`` does one round in the caller's thread, also without
-    ``start``.
+    ``start``. ``_unreadable``: logs that the last round could not read, and the reason that was logged.
     """
 
     def __init__(
@@ -411,6 +420,7 @@ class LogCleaner(LogService[Engine]):
         self._threads: dict[int, threading.Thread] = {}
         self._failures: dict[TopicPartition, int] = {}
         self._next_check_ms: dict[TopicPartition, int | None] = {}
+        self._unreadable: dict[TopicPartition, str] = {}
         self._history = History()
         earlier = sorted(self._earlier_cleanings(), key=lambda cleaning: cleaning.began_ms)
         self._cleanings: collections.deque[Cleaning] = collections.deque(earlier, maxlen=MAX_RESULTS)
@@ -704,12 +714,7 @@ class LogCleaner(LogService[Engine]):
                 config = self._manager.topics.settings(topic_partition.topic)
                 states.append(log_state(served, log, config, checkpoint_of(served).get(topic_partition)))
             except (SiltstoneError, OSError) as error:
-                result = LogResult(
-                    topic=topic_partition.topic,
-                    partition=topic_partition.partition,
-                    directory=str(log.directory),
-                )
-                results.append(result.set_failure(failure_of(error)))
+                results.append(_failed_result(log, error))
         return states
 
     def _apply_result(
@@ -757,14 +762,33 @@ class LogCleaner(LogService[Engine]):
             is_excluded = is_metadata or log.topic_partition in uncleanable or log.offline is not None
             if is_excluded or self._states.state(log.topic_partition) != NONE:
                 continue
-            # FileNotFoundError: a segment was removed meanwhile; the next round sees the new segment list.
-            with contextlib.suppress(FileNotFoundError):
-                candidate = make_candidate(
-                    served, log, checkpoint_of(served).get(log.topic_partition), now_ms
-                )
-                if candidate is not None:
-                    candidates.append(candidate)
+            segments = log.view.segments
+            try:
+                checkpoint = checkpoint_of(served).get(log.topic_partition)
+                candidate = make_candidate(served, log, checkpoint, now_ms)
+            except FileNotFoundError:
+                continue  # a segment was removed meanwhile; the next round sees the new segment list
+            except (SiltstoneError, OSError) as error:
+                self._leave_out(log, segments, error, now_ms)
+                continue
+            self._unreadable.pop(log.topic_partition, None)
+            if candidate is not None:
+                candidates.append(candidate)
         return candidates
+
+    def _leave_out(
+        self, log: PartitionLog, segments: Sequence[LiveSegment], error: SiltstoneError | OSError, now_ms: int
+    ) -> None:
+        """Leave a log with these ``segments`` out of a round, since it cannot be read. A damaged one becomes
+        uncleanable; any other reason is logged once, and the next round tries again."""
+        result, topic_partition = _failed_result(log, error), log.topic_partition
+        if result.status in _NO_RETRY:
+            # Not if it was truncated meanwhile: its files may have changed while they were read.
+            if self._states.state(topic_partition) == NONE and log.view.segments == segments:
+                self._mark_uncleanable(result, now_ms)
+        elif self._unreadable.get(topic_partition) != result.reason:
+            self._unreadable[topic_partition] = result.reason
+            _logger.warning("Log %s cannot be chosen for cleaning: %s", topic_partition, result.reason)
 
     def _claim_dirty(self) -> list[ClaimedLog]:
         """Claim the logs that ``choose_logs`` returns: the dirtiest one, perhaps with others."""

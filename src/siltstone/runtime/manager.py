@@ -310,6 +310,8 @@ class LogManager(Closing):
         self._end_threads()
 
     def _in_background(self, task: Callable[[], None]) -> None:
+        """Run a flush in the pool; none after its end, since ``close`` then flushes all logs."""
+
         def run() -> None:
             try:
                 task()
@@ -317,7 +319,8 @@ class LogManager(Closing):
                 _logger.warning("A background task failed: %s", error)
                 self.upkeep.take_failed_offline()
 
-        self._pool.submit(run)
+        with contextlib.suppress(RuntimeError):  # the pool has ended
+            self._pool.submit(run)
 
     def _open_logs(self, served: ServedDirectory) -> None:
         """Open all partitions of a directory in several threads, and fill its ``logs`` and ``refused``.
@@ -553,7 +556,8 @@ class LogManager(Closing):
     def get_or_create(self, topic_partition: TopicPartition) -> PartitionLog:
         """The log of a partition, created if there is none (``LogManager.getOrCreateLog``).
 
-        Raises InvalidTopicError, StorageError.
+        Raises InvalidTopicError, InvalidPartitionsError, StorageError; DirectoryRefusedError if something
+        else has the name of its directory.
         """
         with contextlib.suppress(UnknownTopicError):
             return self.get(topic_partition)
@@ -565,19 +569,32 @@ class LogManager(Closing):
             return self.get(topic_partition)
 
     def refuse_occupied_paths(self, topic: str, numbers: Iterable[int]) -> None:
-        """Raises DirectoryRefusedError if a file or a link has the name of a partition's directory.
+        """Raises DirectoryRefusedError if a file, a link, or a directory that is not the topic's has the name
+        of a partition's directory.
 
         ``numbers``: the numbers of the topic's partitions. Without this check the file would take the log
-        directory offline, and the link would lead out of it.
+        directory offline, the link would lead out of it, and the new topic would have the records of another
+        one. A directory of a partition that the registry lists is the topic's, unless it is excluded.
         """
         for topic_partition in (TopicPartition(topic, number) for number in numbers):
-            for path in (served.partition_path(topic_partition) for served in self.serving()):
-                kind = files.stat(path, follow=False).kind if files.exists(path) else files.DIRECTORY
-                if kind != files.DIRECTORY:
+            for served in self.serving():
+                path = served.partition_path(topic_partition)
+                kind = files.stat(path, follow=False).kind if files.exists(path) else None
+                if kind not in (None, files.DIRECTORY):
                     raise DirectoryRefusedError(
                         f"a {kind} has the name of partition {topic_partition}'s directory",
                         path=path,
                         advice="remove or rename it",
+                    )
+                reason = served.exclusion_reason(topic_partition)
+                is_ours = topic_partition in served.directory.partitions or self.topics.has(topic_partition)
+                if kind is not None and not is_ours:
+                    reason = reason or "it came, or was left, while the log directory was open"
+                if reason is not None:
+                    raise DirectoryRefusedError(
+                        f"partition {topic_partition} cannot be created in place of this directory: {reason}",
+                        path=path,
+                        advice="move it out of the log directory, and open the log directory again",
                     )
 
     def create_partitions(self, topic: str, numbers: Iterable[int]) -> None:

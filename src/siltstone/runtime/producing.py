@@ -59,7 +59,8 @@ class NewRecord:
     """A record to append; ``timestamp`` in ms, None: now. To repeat a header's name, pass ``headers`` as a
     sequence of pairs.
 
-    Raises UsageError for a key or value that is not bytes, and for a timestamp in seconds.
+    Raises UsageError for a key or value that is not bytes, for headers that are none or an iterator, for a
+    name of a header that UTF-8 cannot encode, and for a timestamp in seconds.
     """
 
     value: bytes | None = None
@@ -98,12 +99,29 @@ def header_pairs(headers: Headers) -> Iterable[Header]:
 
 def _checked_pairs(headers: Headers) -> Iterable[Header]:
     pairs: Iterable[Any] = header_pairs(headers)
-    if isinstance(headers, (str, bytes)) or not all(
-        isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], (str, bytes)) for pair in pairs
+    # Headers are read several times; an iterator would have none the second time.
+    if isinstance(pairs, (str, bytes, Iterator)) or not (
+        isinstance(pairs, Iterable)
+        and all(
+            isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], (str, bytes)) for pair in pairs
+        )
     ):
-        advice = 'pass a dict, or pairs of a name and bytes: [("source", b"app")]'
+        advice = 'pass a dict, or a list of pairs of a name and bytes: [("source", b"app")]'
         raise UsageError(f"headers={headers!r} are not headers", advice=advice)
+    for name, _ in pairs:
+        if isinstance(name, str):
+            _require_utf8(name)
     return pairs
+
+
+def _require_utf8(name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"the name of header {name!r} cannot be encoded in UTF-8: {error.reason}",
+            advice="pass the name as bytes",
+        ) from None
 
 
 def new_record(value: bytes | None, key: bytes | None, headers: Headers, timestamp: int | None) -> NewRecord:

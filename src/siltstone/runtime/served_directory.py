@@ -162,7 +162,7 @@ class ServedDirectory:
         self.path = self.directory.path
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.refused: dict[TopicPartition, str] = {}
-        self._excluded: set[TopicPartition] = set()
+        self._excluded: dict[TopicPartition, str] = {}
         self.offline: str | None = None
         self.had_clean_shutdown = self.directory.had_clean_shutdown
         self._lock, self._offline_lock = threading.RLock(), threading.Lock()
@@ -226,7 +226,11 @@ class ServedDirectory:
         neither opened nor changed."""
         path = self.directory.partitions.pop(topic_partition)
         self.directory.passed_over.append(PassedOver(path=str(path), reason=reason))
-        self._excluded.add(topic_partition)
+        self._excluded[topic_partition] = reason
+
+    def exclusion_reason(self, topic_partition: TopicPartition) -> str | None:
+        """Why a partition was excluded; None if it was not."""
+        return self._excluded.get(topic_partition)
 
     @property
     def all_partitions(self) -> set[TopicPartition]:

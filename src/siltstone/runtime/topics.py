@@ -36,6 +36,7 @@ from siltstone.base.errors import (
     CorruptFileError,
     DirectoryRefusedError,
     InvalidPartitionsError,
+    SiltstoneError,
     StorageError,
     TopicExistsError,
     UnknownTopicError,
@@ -44,7 +45,8 @@ from siltstone.base.errors import (
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import LogDirectory
 from siltstone.log.metadata_log import ClusterSettings, metadata_directory, node_id_of, read_cluster_settings
-from siltstone.log.names import TopicPartition
+from siltstone.log.names import MAX_PARTITION, TopicPartition, parse_partition
+from siltstone.log.partition import DISK_FULL_ERRORS
 from siltstone.log.retention import find_policy
 from siltstone.runtime.quotas import QuotaEntry, Quotas, from_entries, to_entries
 from siltstone.runtime.served_directory import NO_DIRECTORY, OPEN_AGAIN, ServedDirectory
@@ -200,10 +202,14 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         )
 
     def without_topic(self, name: str, topic_id: str) -> TopicRegistry:
-        """Remove a topic; its id stays listed as deleted until its directories are removed."""
+        """Remove a topic; its id stays listed as deleted until its directories are renamed."""
         topics = {topic: entry for topic, entry in self.topics.items() if topic != name}
         deleted = {**self.deleted, name: self.deleted.get(name, frozenset()) | {topic_id}}
         return replace(self, generation=self.generation + 1, topics=topics, deleted=deleted)
+
+    def without_deleted(self) -> TopicRegistry:
+        """Forget the ids of deleted topics."""
+        return replace(self, generation=self.generation + 1, deleted={})
 
     def with_namespace(self, name: str, policies: Mapping[str, str]) -> TopicRegistry:
         """Replace a namespace's policies; a namespace without any is not listed."""
@@ -247,9 +253,10 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         return TopicEntry(topic_id=topic_id, partitions=tuple(paths), uncreated=(), config={})
 
     def has_deleted(self, topic_partition: TopicPartition, directory: Path) -> bool:
-        """Is this the directory of a topic that was deleted? Raises CorruptFileError."""
+        """Is this the directory of a topic that was deleted? Never without an id: it may be another topic's.
+        Raises CorruptFileError."""
         ids = self.deleted.get(topic_partition.topic)
-        return ids is not None and (read_topic_id(directory) or "") in ids
+        return ids is not None and (read_topic_id(directory) or None) in ids
 
     def encode(self) -> bytes:
         """The file as bytes. By ``json``, not msgspec: a text may have surrogates, for bytes that are not
@@ -312,6 +319,12 @@ def _decoded(data: bytes) -> TopicRegistry:
         registry = msgspec.json.decode(data, type=TopicRegistry)
     except ValueError:  # it may have surrogates, or else says better what is wrong
         registry = msgspec.convert(json.loads(data), TopicRegistry)
+    for name, entry in registry.topics.items():
+        if parse_partition(f"{name}-0") != TopicPartition(name, 0):
+            raise ValueError(f"{name!r} is not the name of a topic")
+        for number in (*entry.partitions, *entry.uncreated):
+            if not _is_partition_number(number):
+                raise ValueError(f"topic {name!r} cannot have a partition {number}")
     # Most topics have the settings of others: one object for all of them.
     shared: dict[frozenset[tuple[str, str]], Mapping[str, str]] = {}
     topics = {
@@ -319,6 +332,11 @@ def _decoded(data: bytes) -> TopicRegistry:
         for name, entry in registry.topics.items()
     }
     return replace(registry, topics=topics)
+
+
+def _is_partition_number(number: int) -> bool:
+    """Does a start find a directory with this number again?"""
+    return 0 <= number <= MAX_PARTITION
 
 
 def registry_files(directories: Iterable[Path]) -> list[files.FileStat | None]:
@@ -591,8 +609,9 @@ class Topics:
                 served.exclude(topic_partition, reason)
 
     def complete_start(self) -> None:
-        """Create the partitions that are listed as uncreated, update older copies of the registry, and
-        schedule the removal of deleted directories."""
+        """Create the partitions that are listed as uncreated, update older copies of the registry, forget the
+        ids of deleted topics, and schedule the removal of deleted directories. What cannot be created is
+        left for the next start. Raises StorageError if no directory is left."""
         manager = self._manager
         if manager.only is not None:
             return
@@ -605,14 +624,15 @@ class Topics:
                 path = served.path / excluded.path.rpartition("/")[2]
                 if is_deleted_directory(path.name):
                     manager.upkeep.remove_later(served, path, self.log_config(_NO_TOPIC).file_delete_delay_ms)
-        # An uncreated partition may exist in a directory that is offline.
-        if manager.offline:
-            return
+        self._forget_deleted()
         for name, entry in self._registry.topics.items():
-            if entry.uncreated:
+            # An uncreated partition may exist in a directory that is offline, also since the topic before.
+            if entry.uncreated and not manager.offline:
                 try:
                     self._create_listed(name, entry)
-                except DirectoryRefusedError as error:
+                except SiltstoneError as error:
+                    if not manager.serving():
+                        raise
                     _logger.warning("%s. The partition of topic %s is created at the next start", error, name)
 
     # Settings
@@ -807,7 +827,8 @@ class Topics:
         settings, values by Kafka's names.
 
         Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, InvalidConfigError, StorageError,
-        DirectoryRefusedError if a file or a link has the name of a partition's directory.
+        DirectoryRefusedError if a file, a link or another topic's directory has the name of a partition's
+        directory.
         """
         with self._manager.creation_or_deletion_lock:
             names, overrides = self.names(), config_texts(config or {}, f"topic {name}")
@@ -827,7 +848,7 @@ class Topics:
     def add_partitions(self, name: str, count: int) -> TopicDescription:
         """Raise a topic's number of partitions to ``count``.
 
-        Raises UnknownTopicError, InvalidPartitionsError, StorageError.
+        Raises UnknownTopicError, InvalidPartitionsError, StorageError, DirectoryRefusedError as ``create``.
         """
         with self._manager.creation_or_deletion_lock:
             entry = self._entry(name)
@@ -856,6 +877,11 @@ class Topics:
 
     def add_partition(self, topic_partition: TopicPartition) -> None:
         """Create one partition, and its topic if that is new. Raises what ``create`` raises."""
+        if not _is_partition_number(topic_partition.partition):
+            raise InvalidPartitionsError(
+                f"topic {topic_partition.topic!r} cannot have a partition {topic_partition.partition}",
+                advice=f"pass a number from 0 to {MAX_PARTITION}",
+            )
         if self._manager.only is not None:
             if topic_partition != self._manager.only:
                 raise UnknownTopicError(
@@ -876,11 +902,6 @@ class Topics:
             )
             overrides = self._topic_settings.overrides(topic_partition.topic)
             entry = TopicEntry(topic_id=topic_id, partitions=(), uncreated=(), config=overrides)
-        if topic_partition.partition < 0:
-            raise InvalidPartitionsError(
-                f"topic {topic_partition.topic!r} cannot have a partition {topic_partition.partition}",
-                advice="pass at least 0",
-            )
         self._add_partitions(topic_partition.topic, entry, [topic_partition.partition])
 
     def alter(
@@ -918,7 +939,7 @@ class Topics:
             entry, delay_ms = self._entry(name), self.log_config(name).file_delete_delay_ms
             # 1. List the topic's id as deleted, durably: after a crash the next start deletes the partitions
             # that are left. 2. Close each partition and rename its directory; if one disk fails, go on with
-            # the others. 3. Forget the id, unless a directory is offline.
+            # the others. 3. Forget the id, durably, unless a directory is offline.
             self._write_registry(self._registry.without_topic(name, entry.topic_id))
             for served in self._manager.serving():
                 for topic_partition in [*served.logs, *served.refused]:
@@ -926,10 +947,25 @@ class Topics:
                         with contextlib.suppress(StorageError):
                             self._manager.delete_partition(served, topic_partition, delay_ms)
             self._log_configs.pop(name, None)
-            # In memory only. The file lists the id until its next change, which does no harm: no other topic
-            # has this id.
-            if not self._manager.offline:
-                self._registry = replace(self._registry, deleted={})
+            self._forget_deleted()
+
+    def _forget_deleted(self) -> None:
+        """Forget the ids of deleted topics, durably, unless a directory is offline, which may have partitions
+        of them. All others are renamed: with its id listed, a topic that is restored from a backup would be
+        deleted again at the next start."""
+        if self._manager.offline or not self._registry.deleted:
+            return
+        registry = self._registry.without_deleted()
+        for served in self._manager.serving():
+            with self._manager.upkeep.guarded(served):
+                try:
+                    write_registry(served.path, registry)
+                except OSError as error:
+                    # With a full disk the ids stay listed until the next change, or the next start.
+                    if error.errno not in DISK_FULL_ERRORS:
+                        raise
+                    _logger.warning("%s: %s was not written: %s", served.path, TOPICS_FILE, error.strerror)
+        self._registry = registry
 
     # Namespaces
 

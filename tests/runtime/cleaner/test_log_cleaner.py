@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,11 @@ from siltstone.log.names import CLEANER_CHECKPOINT, INTERNAL_TOPICS, TopicPartit
 from siltstone.log.partition import PartitionLog
 from siltstone.runtime.cleaning_states import NONE
 from siltstone.runtime.log_cleaner import MAX_FAILURES, LogCleaner
+from siltstone.runtime.served_directory import ServedDirectory
 from siltstone.runtime.upkeep import UNLINK
-from tests.support.cleaning.serving import USERS, Jobs, serving, table, write
+from tests.support.cleaning.serving import TOPIC, USERS, Jobs, serving, table, write
 from tests.support.log import driving
-from tests.support.log.managed import MINUTE, NOW
+from tests.support.log.managed import MINUTE, NOW, opened
 
 DAY = 24 * 60 * MINUTE
 
@@ -149,6 +151,48 @@ def test_a_damaged_log_is_uncleanable_the_others_go_on_and_it_can_be_tried_again
         segment.write_bytes(sound)
         assert manager.retry_cleaning(USERS)
         assert [result.status for result in cleaner.clean_once()] == [CLEANED]
+
+
+def test_a_log_whose_first_header_is_damaged_is_uncleanable_and_the_others_go_on(tmp_path: Path) -> None:
+    """Found when the logs are chosen, since ``max.compaction.lag.ms`` needs the first timestamp."""
+    topic = {"max.compaction.lag.ms": str(DAY)}
+    with serving(tmp_path, partitions=2, topic=topic) as (manager, _):
+        for number in range(2):
+            write(manager["users", number], 60)
+        path = manager[USERS].view.segments[1].path()
+    sound = path.read_bytes()
+    path.write_bytes(sound[:16] + b"\x07" + sound[17:])  # the magic number
+    with serving(tmp_path) as (manager, cleaner):
+        assert [(result.partition, result.status) for result in cleaner.clean_once()] == [(1, CLEANED)]
+        assert list(manager.uncleanable) == [USERS] and path.name in manager.uncleanable[USERS].reason
+        assert cleaner.clean_once() == []
+        path.write_bytes(sound)
+        assert manager.retry_cleaning(USERS)
+        assert [result.status for result in cleaner.clean_once()] == [CLEANED]
+
+
+def test_a_directory_whose_checkpoint_cannot_be_read_stops_no_other_and_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    read = ServedDirectory.cleaner_checkpoint
+    with opened(tmp_path / "a", tmp_path / "b") as manager:
+        manager.topics.create("users", 2, TOPIC)
+        cleaner = LogCleaner(manager, InProcessEngine)
+        for number in range(2):
+            write(manager["users", number], 60)
+        broken = manager.directory_of(USERS)
+
+        def checkpoint(served: ServedDirectory) -> Mapping[TopicPartition, int]:
+            if served is broken:
+                raise PermissionError(13, "Permission denied")
+            return read(served)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ServedDirectory, "cleaner_checkpoint", checkpoint)
+            assert [result.partition for _ in range(5) for result in cleaner.clean_once()] == [1]
+        assert caplog.text.count("users-0 cannot be chosen for cleaning: Permission denied") == 1
+        assert manager.uncleanable == {} and manager.offline == {}
+        assert [result.partition for result in cleaner.clean_once()] == [0]
 
 
 def test_a_lost_engine_leaves_the_logs_and_the_next_round_has_another(tmp_path: Path) -> None:

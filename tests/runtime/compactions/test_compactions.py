@@ -287,6 +287,19 @@ def test_a_damaged_ledger_is_an_error_with_its_name(tmp_path: Path) -> None:
         assert "cursor.json" in compactions.status("users").last_error
 
 
+def test_a_damaged_status_stops_neither_the_metrics_nor_the_check_and_is_replaced(tmp_path: Path) -> None:
+    with serving(tmp_path, topic={"compactionThreshold": "1"}) as (manager, compactions):
+        put(manager[USERS], ("a", "1"))
+        compacted(compactions)
+        status_file = manager[USERS].directory / ".compacted" / "status.json"
+        status_file.write_bytes(b'{"version":1,"status":"ERROR","lastError":"\xff"}')
+        assert compactions.status("users").status == ERROR
+        assert any(sample.name.startswith("pulsar_compaction_") for sample in manager.samples())
+        put(manager[USERS], ("a", "2"))
+        assert compactions.check() == [USERS] and compactions.wait(SOON)
+        assert compactions.status("users").status == SUCCESS
+
+
 # Over restarts
 
 

@@ -104,6 +104,14 @@ def test_any_bytes_are_shown_as_an_error(tmp_path_factory: pytest.TempPathFactor
     assert "status.json" in read_status(path).last_error
 
 
+@pytest.mark.parametrize("damage", [b'"lastError":"\xff"}', b'"x":' + b"[" * 100_000], ids=["latin", "deep"])
+def test_a_text_that_is_not_utf8_and_deep_nesting_are_an_error(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / ".compacted").mkdir()
+    (tmp_path / ".compacted" / "status.json").write_bytes(b'{"version":1,"status":"ERROR",' + damage)
+    found = read_status(tmp_path)
+    assert (found.status, found.failed) == (ERROR, 0) and "status.json" in found.last_error
+
+
 def test_a_topic_runs_or_failed_where_one_of_its_partitions_does() -> None:
     idle, done = CompactionStatus(), CompactionStatus().begun(5).ended(9, RESULT)
     failed, running = idle.begun(1).ended(2, "no"), idle.begun(3)
