@@ -293,6 +293,40 @@ def test_overwriting_forgets_the_partitions_that_it_leaves_out(log: Log, tmp_pat
         assert rows_at(target, form) == rows(table_of(log.root, view=view))
 
 
+def without_ids(log: Log) -> None:
+    for path in log.root.glob("t-*/partition.metadata"):
+        path.unlink()
+
+
+def test_ids_that_a_broker_gives_to_an_old_topic_remove_no_rows(log: Log, tmp_path: Path, form: str) -> None:
+    records = {0: some(0, 30), 1: some(0, 30)}
+    log.write(records)
+    without_ids(log)
+    update(log, tmp_path / "out", form)
+    log.write(records)
+    update(log, tmp_path / "out", form, partitions=0)
+    assert rows_at(tmp_path / "out", form) == log.latest()
+    update(log, tmp_path / "out", form)
+    log.write(
+        records, topic_id=IDS[1]
+    )  # now both ids are known, and the rows of partition 1 are the old topic's
+    update(log, tmp_path / "out", form, partitions=0)
+    assert {row["partition"] for row in rows_at(tmp_path / "out", form)} == {0}
+
+
+def test_a_table_of_all_records_goes_on_when_a_topic_gets_its_id(log: Log, tmp_path: Path, form: str) -> None:
+    log.write({0: some(0, 30)})
+    without_ids(log)
+    update(log, tmp_path / "out", form, view="log")
+    log.write({0: some(0, 40)})
+    assert update(log, tmp_path / "out", form, view="log").records == 10
+    without_ids(log)  # a copy of the files: the table knows the id still
+    assert update(log, tmp_path / "out", form, view="log").records == 0
+    log.write({0: some(0, 50)}, topic_id=IDS[1])
+    with pytest.raises(SourceChangedError):
+        update(log, tmp_path / "out", form, view="log")
+
+
 def opened(target: Path, form: str) -> LakeTable:
     return DeltaLake(target) if form == "delta" else IcebergLake(target)
 
@@ -549,6 +583,13 @@ def test_metadata_of_iceberg_that_is_behind_damaged_or_moved(log: Log, tmp_path:
     text = newest.read_text()
     newest.write_text(text.replace('\\"topic_id\\"', '\\"other\\"'))
     with raises_error(CorruptFileError, path=newest, about="siltstone.exported"):
+        update(log, target, "iceberg")
+    for exported in ("[" * 100_000, '{\\"0\\": 1'):
+        newest.write_text(re.sub(r'("siltstone.exported": ?)"(\\.|[^"])*"', rf'\1"{exported}"', text))
+        with raises_error(CorruptFileError, path=newest, about="siltstone.exported"):
+            update(log, target, "iceberg")
+    newest.write_text(re.sub(r'("siltstone.buckets": ?)"\d+"', rf'\1"{"9" * 5000}"', text))
+    with raises_error(UsageError, path=target, about="no export of the topic"):
         update(log, target, "iceberg")
     newest.write_text(text.replace("siltstone.exported", "gone"))
     with raises_error(UsageError, path=target, about="expired", advice="mode='overwrite'"):

@@ -134,9 +134,9 @@ def plan_export(
     others = {file.partition for file in files} - numbers
     old = {} if mode == "overwrite" else table.progress(topic, sorted(numbers | others))
     works = {at.partition: _work_of(log, old.get(at.partition), shape, options) for at, log in logs.items()}
-    topic_ids = {work.progress.topic_id for work in works.values()}
+    topic_ids = {work.progress.topic_id for work in works.values()} - {0}
     stale = {number for number in numbers if works[number].is_read_again}
-    stale |= {number for number in others if number not in old or old[number].topic_id not in topic_ids}
+    stale |= {number for number in others if number not in old or _is_other(old[number].topic_id, topic_ids)}
     by_bucket: dict[tuple[int, int], tuple[DataFile, ...]] = {}
     for file in files:
         at = (file.partition, file.bucket)
@@ -275,7 +275,8 @@ def _work_of(log: ReadOnlyLog, old: LogProgress | None, shape: TableShape, optio
         return _Work(start=start, progress=new, is_read_again=True)
     reason = _replaced_reason(log, old, new)
     if shape.buckets:
-        if reason is not None:
+        # Where one of the two ids is not known, the rows of either topic are right after they are read again.
+        if reason is not None or new.topic_id != old.topic_id:
             return _Work(start=start, progress=new, is_read_again=True)
         if start != old.start or log.first_dirty_offset > old.end:
             return _Work(start=start, progress=new, is_read_again=True, is_compared=True)
@@ -285,7 +286,8 @@ def _work_of(log: ReadOnlyLog, old: LogProgress | None, shape: TableShape, optio
         reason = f"offsets {old.end} to {start - 1} were deleted before they were exported"
         raise OffsetOutOfRangeError(reason, path=str(log.topic_partition), advice=READ_WHAT_IS_LEFT)
     # The high watermark of a broker that starts again may be below what was exported.
-    return _Work(start=max(old.end, start), progress=new if end > old.end else old)
+    progress = dataclasses.replace(new if end > old.end else old, topic_id=new.topic_id or old.topic_id)
+    return _Work(start=max(old.end, start), progress=progress)
 
 
 def _topic_number(directory: Path) -> int:
@@ -294,6 +296,11 @@ def _topic_number(directory: Path) -> int:
     if topic_id is None:
         return 0
     return int.from_bytes(base64.urlsafe_b64decode(f"{topic_id}==")[:8], "big") >> 1
+
+
+def _is_other(topic_id: int, known: Collection[int]) -> bool:
+    """Is the id none of the ``known`` ones? An id that is not known (0) is not another one."""
+    return topic_id != 0 and bool(known) and topic_id not in known
 
 
 def _leader_epoch(directory: Path, end: int) -> int:
@@ -313,7 +320,7 @@ def _new_bytes(log: ReadOnlyLog, work: _Work) -> int:
 
 def _replaced_reason(log: ReadOnlyLog, old: LogProgress, new: LogProgress) -> str | None:
     """Why the table's rows are not those of this log any more; None if they are."""
-    if new.topic_id != old.topic_id:
+    if _is_other(old.topic_id, {new.topic_id} - {0}):
         return "the topic was deleted and created again since the last export: its id is another one"
     if log.log_end_offset < old.end:
         return f"the log ends at {log.log_end_offset}, and was exported up to {old.end}: it was truncated"
