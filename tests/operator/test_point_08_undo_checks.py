@@ -18,7 +18,7 @@ from siltstone.cli.main import run
 from siltstone.commands import clean as app
 from tests.support.in_memory import FOLDER
 from tests.support.operator.staged import Listing, in_process, listing, names_in, stage_several
-from tests.support.thoroughness import THOROUGH, in_turn
+from tests.support.thoroughness import THOROUGH, in_turn, share
 
 FIRST, SECOND = "basic-0", "tombstones-0"
 
@@ -232,6 +232,10 @@ def test_an_interrupted_swap_that_undo_completed_is_reported(
         ("names", ["00000000000000000000.log.deleted"]),
         ("originals", []),
         ("originals", ["0"]),
+        ("originals", [0, 501]),
+        ("base_offset", 1),
+        ("names", []),
+        ("crc32c", 0),
         ("path", "topic-0"),
         ("path", "/etc"),
     ],
@@ -242,12 +246,31 @@ def test_an_undo_file_that_names_anything_else_is_refused(
     directory, kept, _ = before
     path = kept / SECOND / "undo.json"
     document = json.loads(path.read_text())
-    (document if key == "path" else document["groups"][0])[key] = value
+    if key != "crc32c":
+        del document["crc32c"]  # as in folders of older versions
+    (document if key in ("path", "crc32c") else document["groups"][0])[key] = value
     path.write_text(json.dumps(document))
     now = listing(directory)
     with pytest.raises(DirectoryRefusedError, match=r"undo\.json: not what .* nothing was changed"):
         app.undo(kept)
     assert listing(directory) == now
+
+
+def test_one_changed_digit_of_an_undo_file_is_found_before_anything_is_changed(
+    before: tuple[Path, Path, Listing],
+) -> None:
+    """Each digit after the log's path, but for those in the checksum's name."""
+    directory, kept, _ = before
+    path = kept / SECOND / "undo.json"
+    text, now = path.read_text(), listing(directory)
+    start = text.index('"checkpoint"')
+    digits = [place for place in range(start, len(text)) if text[place].isdigit()]
+    name = text.index("crc32c")
+    for place in share([place for place in digits if not name <= place < name + 6], 15):
+        path.write_text(text[:place] + chr(ord(text[place]) ^ 1) + text[place + 1 :])
+        with pytest.raises(DirectoryRefusedError, match="nothing was changed"):
+            app.undo(kept)
+        assert listing(directory) == now, place
 
 
 def test_kept_originals_without_sizes_are_restored(
@@ -256,6 +279,7 @@ def test_kept_originals_without_sizes_are_restored(
     directory, kept, was = before
     for path in kept.glob("*/undo.json"):
         document = json.loads(path.read_text())
+        del document["crc32c"]  # older than the sizes
         for group in document["groups"]:
             del group["sizes"], group["checksums"]
         path.write_text(json.dumps(document))
