@@ -345,7 +345,7 @@ def _parse(line: bytes, directory: Path) -> Cleaning | None:
         return msgspec.convert(
             {"began_ms": row["began_ms"], "result": result, "kept_originals": kept}, Cleaning
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
