@@ -273,6 +273,67 @@ def test_one_changed_digit_of_an_undo_file_is_found_before_anything_is_changed(
         assert listing(directory) == now, place
 
 
+DEEP = "[" * 5000
+
+
+@pytest.mark.parametrize("path", ["/a\0b/tombstones-0", "/a\ud800/tombstones-0", None], ids=ascii)
+def test_an_undo_file_with_no_path_of_this_system_or_nested_too_deeply_is_refused(
+    before: tuple[Path, Path, Listing], path: str | None
+) -> None:
+    directory, kept, _ = before
+    file = kept / SECOND / "undo.json"
+    file.write_text(DEEP if path is None else json.dumps(json.loads(file.read_text()) | {"path": path}))
+    with pytest.raises(DirectoryRefusedError, match=r"undo\.json: not what .* nothing was changed"):
+        app.undo(kept)
+
+
+def test_a_damaged_undo_file_of_another_run_does_not_hide_why_an_undo_is_refused(
+    before: tuple[Path, Path, Listing], capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory, kept, _ = before
+    other = kept.parent / "20200101T000000Z-000000" / FIRST / "undo.json"
+    other.parent.mkdir(parents=True)
+    other.write_text(DEEP)
+    (directory / "siltstone-cleanings.jsonl").write_text(DEEP + "\n")
+    grow(max((directory / FIRST).glob("*.log")))
+    with pytest.raises(DirectoryRefusedError, match="appended to"):
+        app.undo(kept)
+
+
+@pytest.mark.parametrize("place", ["partition", "directory"])
+@pytest.mark.parametrize("is_circle", [False, True])
+def test_a_link_where_the_log_was_is_refused_with_an_error(
+    before: tuple[Path, Path, Listing], place: str, is_circle: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory, kept, _ = before
+    path = directory / FIRST if place == "partition" else directory
+    elsewhere = directory.with_name("elsewhere")
+    elsewhere.mkdir()
+    moved = path.rename(elsewhere / path.name)
+    path.symlink_to(path if is_circle else moved)
+    done = run(["undo", str(kept), "--topic", "basic"])
+    said = capsys.readouterr()
+    if place == "directory" and not is_circle:
+        assert done == 0 and said.err == ""  # a log directory that moved, with a link to it
+    else:
+        assert done == 1 and said.out == "" and said.err.count("\n") == 1
+        assert "not there any more" in said.err or place == "directory"
+
+
+@pytest.mark.parametrize("flag", ["--out", "--report", "--keep-originals"])
+def test_an_output_below_links_in_a_circle_is_refused_with_an_error(
+    before: tuple[Path, Path, Listing], flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory, kept, _ = before
+    circle = kept.with_name("circle")
+    circle.symlink_to(circle)
+    in_place = [] if flag == "--out" else ["--in-place"]
+    topic = ["--topic", "basic", "--no-spark", *in_place]
+    assert run(["clean", str(directory), flag, str(circle / "new"), *topic]) in (1, 2)
+    said = capsys.readouterr()
+    assert "circle" in said.err and said.err.count("\n") == 1
+
+
 def test_kept_originals_without_sizes_are_restored(
     before: tuple[Path, Path, Listing],
 ) -> None:

@@ -564,7 +564,7 @@ def refuse_outputs_inside(request: CleanRequest, directories: Mapping[tuple[int,
                 reason = f"{flag}: the path is inside {inside[0]}"
                 raise UsageError(reason, path=path, advice="pass another path")
             continue
-        above = [] if path is None else [parent for parent in path.resolve().parents if files.exists(parent)]
+        above = [] if path is None else list(filter(files.exists, files.resolved(path).parents))
         for key in [files.stat(parent).device_and_inode for parent in above]:
             if key in directories:
                 reason = f"{flag}: the path is inside {directories[key]}, and no broker would start with it"
@@ -652,11 +652,12 @@ def undo(folder: Path, topics: Sequence[str] = (), *, dry_run: bool = False) -> 
         advice = f"pass {' or '.join(sorted(known))}"
         raise UsageError(f"--topic {unknown}: the run has no such topic", path=folder, advice=advice)
     kept = [(path, log) for path, log in kept if not topics or log.topic_partition.topic in topics]
-    roots = [Path(log.path).resolve().parent for _, log in kept]
+    # A partition itself is no link; one that became a link is refused with the other logs that have changed.
+    roots = [files.resolved(Path(log.path).parent) for _, log in kept]
     with locked_directories(roots, dry_run=dry_run) as opened:
         by_inode = {directory.device_and_inode: directory for directory in opened}
         parents = {Path(log.path).parent for _, log in kept}
-        directories = {path: by_inode[files.stat(path.resolve()).device_and_inode] for path in parents}
+        directories = {path: by_inode[files.stat(path).device_and_inode] for path in parents}
         return undo_logs(kept, directories, interruption.current().critical, dry_run=dry_run)
 
 

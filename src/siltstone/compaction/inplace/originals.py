@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -227,11 +228,13 @@ def _read_undo_file(path: Path) -> KeptLog:
         document = json.loads(files.read_bytes(path))
         log = msgspec.convert(document, KeptLog)
         checksum = document.pop("crc32c", None)
-        is_valid = Path(log.path).is_absolute() and parse_partition(Path(log.path).name) is not None
+        os.fsencode(log.path)  # raises UnicodeEncodeError, a ValueError, for what is no path
+        is_valid = Path(log.path).is_absolute() and "\0" not in log.path
         is_valid = is_valid and Path(log.path).name == path.parent.name
+        is_valid = is_valid and parse_partition(path.parent.name) is not None
         is_valid = is_valid and all(map(_has_files_of_originals, log.groups))
         is_valid = is_valid and checksum in (None, _checksum(document))
-    except ValueError:
+    except (ValueError, RecursionError):
         is_valid = False
     if not is_valid:
         reason = f"not what clean --keep-originals writes; {_NOTHING_CHANGED}"
