@@ -132,8 +132,9 @@ def record_outcome(
                 state.topic_partition,
                 error,
             )
-        if result.status in (CLEANED, UNCLEANABLE, FAILED) or result.is_partly_cleaned:
-            kept = _kept_originals(request, run, result)
+        # A log with kept originals has a line whatever became of it: ``erase`` finds them by the history.
+        kept = _kept_originals(request, run, result)
+        if kept or result.status in (CLEANED, UNCLEANABLE, FAILED) or result.is_partly_cleaned:
             history.append(directory, [Cleaning(began_ms=began_ms, result=result, kept_originals=kept)])
 
 

@@ -578,6 +578,9 @@ class Cleaner:
                     self._commit_log(planned)
         except (SiltstoneError, OSError) as error:
             failure = failure_of(error)
+        except KeyboardInterrupt:
+            self._set_failure(planned, LogFailure(status=report.SKIPPED, reason=INTERRUPTED))
+            raise
         if failure is not None:
             self._fail(planned, failure)
             return False
