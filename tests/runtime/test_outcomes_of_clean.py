@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import signal
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 
 from siltstone.base import files
 from siltstone.base.clock import ManualClock
+from siltstone.base.errors import EngineError
 from siltstone.commands import clean as app
+from siltstone.compaction.engine import Engine
 from siltstone.compaction.inplace.planning import LogState
 from siltstone.compaction.report import CLEANINGS_FILE, LogResult, read_cleanings
 from siltstone.compaction.savings import read_savings
@@ -19,6 +22,8 @@ from siltstone.log.names import TopicPartition
 from siltstone.log.segments import list_segments
 from siltstone.runtime.served_directory import UNCLEANABLE_FILE, mark_uncleanable, read_uncleanable
 from siltstone.runtime.topics import NO_TOPICS, TOPICS_FILE
+from tests.support.cleaning.logs import one, write_log
+from tests.support.golden_sets import write_checkpoint
 from tests.support.operator.staged import in_process, listing, stage_several
 
 NOW = 1_800_000_000_000
@@ -110,6 +115,36 @@ def test_what_an_interrupt_left_swapped_is_in_the_history_with_its_originals(
     assert found[GOOD].kept_originals == str(run / f"{GOOD}-0")
     assert found[GOOD].result.status == "skipped" and "interrupted" in found[GOOD].result.reason
     assert found[GOOD].result.bytes_after < found[GOOD].result.bytes_before
+
+
+@pytest.mark.parametrize("error", [EngineError("Java is missing"), RuntimeError("a bug")])
+def test_what_was_done_before_a_run_ended_with_an_error_is_recorded(
+    both: tuple[Path, app.CleanRequest], tmp_path: Path, error: Exception
+) -> None:
+    """Retention is applied to a log that needs no cleaning before an engine is asked for."""
+    directory, request = both
+    segments = {at: [one(at, "a")] for at in range(3)}
+    made = write_log(tmp_path / "other", segments, modified_ms=dict.fromkeys(segments, 1000))
+    made.rename(directory / "topic-0")
+    write_checkpoint(directory / "cleaner-offset-checkpoint", {("topic", 0): 2})
+    assert request.config_file is not None
+    with request.config_file.open("a") as file:
+        file.write("\ntopic:cleanup.policy=compact,delete\ntopic:retention.ms=1\n")
+    asked = dataclasses.replace(
+        request, high_watermark="end", keep_originals=tmp_path / "keep", report=tmp_path / "report.json"
+    )
+
+    def failing(*_: object) -> Engine:
+        raise error
+
+    with pytest.raises(type(error)):
+        app.clean(asked, engine=failing, clock=ManualClock(NOW))
+    found = {each.result.topic: each for each in read_cleanings(directory)}
+    assert found["topic"].result.discarded.expired == 2
+    assert found["topic"].kept_originals is not None
+    report = json.loads(asked.report.read_text()) if asked.report else {}
+    assert report["error"] == str(error)
+    assert [(log["topic"], log["status"]) for log in report["logs"]] == [("topic", "cleaned")]
 
 
 def test_a_run_that_kept_originals_is_in_the_history_even_if_it_removed_nothing(

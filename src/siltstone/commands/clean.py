@@ -339,16 +339,17 @@ def _run_cleaner(
     cleaner: Cleaner, destination: Destination, audit: _Audit, options: PlanOptions
 ) -> tuple[list[LogResult], Mapping[Path, str]]:
     """Clean and commit; returns the results, and the paths that a cleaned copy lacks, with the reasons. After
-    an error, removes what the run staged, and writes to the audit and the history what was done."""
+    an error, removes what the run staged, and writes to the history what was done, and to the audit, which
+    an interrupt leaves no time for: it reads every file."""
     try:
         return cleaner.run(audit.states, options), destination.commit_run()
     except BaseException as error:
         with interruption.current().critical():
             destination.abort_run()
-        if isinstance(error, (SiltstoneError, OSError)):
-            audit.write([], str(error))
-        if isinstance(error, KeyboardInterrupt):
-            record_outcome(audit.request, audit.states, cleaner.results, audit.started_ms, audit.run)
+        record_outcome(audit.request, audit.states, cleaner.results, audit.started_ms, audit.run)
+        if not isinstance(error, KeyboardInterrupt):
+            done = cleaner.results if destination.survives_abort else []
+            audit.write([result for result in done if result.has_changed], str(error))
         raise
 
 
@@ -602,7 +603,7 @@ class _Audit:
     def write(self, results: Sequence[LogResult], error: str | None = None) -> str | None:
         """Write the audit with the files as they are now; returns why it could not be written, else None.
 
-        ``error``: why the run failed as a whole; there are no results then. No OSError is raised: the logs
+        ``error``: why the run failed as a whole; results are only of logs that it changed then. No OSError is raised: the logs
         are cleaned, and the caller must still get their results.
         """
         path, out = self.request.report, self.out
