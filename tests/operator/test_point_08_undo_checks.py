@@ -280,7 +280,7 @@ DEEP = "[" * 5000
 def test_an_undo_file_with_no_path_of_this_system_or_nested_too_deeply_is_refused(
     before: tuple[Path, Path, Listing], path: str | None
 ) -> None:
-    directory, kept, _ = before
+    _, kept, _ = before
     file = kept / SECOND / "undo.json"
     file.write_text(DEEP if path is None else json.dumps(json.loads(file.read_text()) | {"path": path}))
     with pytest.raises(DirectoryRefusedError, match=r"undo\.json: not what .* nothing was changed"):

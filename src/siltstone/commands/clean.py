@@ -457,10 +457,19 @@ def _in_place(
         checks_space = request.in_place or request.max_extra_bytes is not None
         return DryRun(in_place if checks_space else None)
     if originals is not None:
-        files.make_directory(originals.parent, parents=True)
+        _make_durably(originals.parent)
         for state in states:
             refuse_other_file_system(originals.parent, state.path)
     return in_place
+
+
+def _make_durably(folder: Path) -> None:
+    """Create a folder and those above it whose names last: after a cleaning only KEEP leads to the originals.
+    Raises OSError."""
+    missing = [path for path in (folder, *folder.parents) if not files.exists(path)]
+    files.make_directory(folder, parents=True)
+    for path in missing:
+        files.sync_directory(path.parent)
 
 
 def _report_excluded(
@@ -603,8 +612,8 @@ class _Audit:
     def write(self, results: Sequence[LogResult], error: str | None = None) -> str | None:
         """Write the audit with the files as they are now; returns why it could not be written, else None.
 
-        ``error``: why the run failed as a whole; results are only of logs that it changed then. No OSError is raised: the logs
-        are cleaned, and the caller must still get their results.
+        ``error``: why the run failed as a whole; results are only of logs that it changed then. No OSError is
+        raised: the logs are cleaned, and the caller must still get their results.
         """
         path, out = self.request.report, self.out
         if path is None:

@@ -3,8 +3,7 @@ restores them.
 
 ::
 
-    KEEP/RUN/topic-N/undo.json                     what is swapped or deleted; written before that is done, with
-                                                   a checksum
+    KEEP/RUN/topic-N/undo.json                     what is swapped or deleted, and a checksum; written first
     KEEP/RUN/topic-N/00000000000000000127.log …    a hard link to each file that the run removes
 
 ``undo`` first resets the cleaner checkpoint. Then it swaps the originals in again, the group with the highest
