@@ -295,6 +295,20 @@ def test_records_of_an_aborted_transaction_are_erased_too(tmp_path: Path) -> Non
         assert files_with(tmp_path, b"in-the-aborted-one") == []
 
 
+@pytest.mark.parametrize("commit", [False, True])
+def test_a_tombstone_of_a_transaction_leaves_the_value_to_one_that_nothing_aborts(
+    tmp_path: Path, commit: bool
+) -> None:
+    with open_at(tmp_path) as here:
+        log = here.manager["users", 0]
+        put(log, key=b"anna")
+        writer = TransactionalWriter(log, 7)
+        writer.put("anna", None)
+        writer.end(commit=commit)
+        assert erase(here, b"anna").status == VALUES_GONE
+        assert files_with(tmp_path, VALUE) == [] and tombstones(log, b"anna") == 1
+
+
 @pytest.mark.parametrize("segment_bytes", ["300", "100000"])
 def test_a_value_below_the_log_start_is_erased_too(tmp_path: Path, segment_bytes: str) -> None:
     settings = {"cleanup.policy": "compact,delete", "segment.bytes": segment_bytes}

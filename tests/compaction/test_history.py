@@ -92,7 +92,9 @@ def test_a_torn_last_line_costs_itself_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "noise", [b"", b"\n", b"\xff\x00\n", b"[]\n", b"{}\n", b'{"removed": 3}\n', b"null\n"]
+    "noise",
+    [b"", b"\n", b"\xff\x00\n", b"[]\n", b"{}\n", b'{"removed": 3}\n', b"null\n", b"[" * 5000 + b"\n"],
+    ids=range(8),
 )
 def test_lines_that_make_no_sense_are_passed_over(tmp_path: Path, noise: bytes) -> None:
     (tmp_path / CLEANINGS_FILE).write_bytes(noise)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.log.replacement import finish_replacement
-from tests.support.cleaning.logs import logs_of, one, write_log
+from siltstone.log.replacement import finish_replacement, swap_in
+from tests.support.cleaning.logs import logs_of, one, tree, write_log
 
 
 @pytest.fixture
@@ -37,3 +37,13 @@ def test_a_segment_that_was_being_retired_goes(partition: Path) -> None:
     index.rename(f"{index}.deleted")
     finish_replacement(partition)
     assert sorted(logs_of(partition)) == [0, 3]
+
+
+def test_a_swap_without_the_log_of_a_new_segment_changes_nothing(partition: Path) -> None:
+    """Its other new segments would replace the old ones, and its records would be gone."""
+    for path in list(partition.glob("*.swap")):
+        path.rename(path.with_suffix(".cleaned"))
+    before = tree(partition)
+    with pytest.raises(FileNotFoundError):
+        swap_in(partition, [0, 1], [0, 2])
+    assert tree(partition) == before

@@ -103,6 +103,20 @@ def test_undo_resumes_after_a_crash_at_any_moment(golden: Path, tmp_path: Path, 
             assert staged.checkpoint() is None
 
 
+def test_the_folder_of_originals_is_durable_before_a_segment_is_replaced(
+    golden: Path, tmp_path: Path
+) -> None:
+    """Each new folder is an entry of the one above it, which a power cut may lose."""
+    staged, seen = stage(golden, "basic", tmp_path / "data"), list[files.Operation]()
+    with files.observe(seen.append):
+        staged.clean(keep_originals=tmp_path / "new" / "keep")
+    swap = next(i for i, (verb, _, to) in enumerate(seen) if verb == "rename" and to.endswith(".cleaned"))
+    synced = {path for verb, path, _ in seen[:swap] if verb == "fsync"}
+    made = {path for verb, path, _ in seen[:swap] if verb == "mkdir" and ".siltstone" not in str(path)}
+    assert {str(tmp_path / "new"), str(tmp_path / "new" / "keep")} < set(map(str, made))
+    assert {str(Path(path).parent) for path in made} <= set(map(str, synced))
+
+
 @pytest.mark.parametrize("change", ["append", "cleaned segment", "rolled", "gone"])
 def test_undo_is_refused_once_the_log_changed(golden: Path, tmp_path: Path, change: str) -> None:
     staged = stage(golden, "basic", tmp_path / "data")

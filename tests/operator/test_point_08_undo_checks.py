@@ -18,7 +18,7 @@ from siltstone.cli.main import run
 from siltstone.commands import clean as app
 from tests.support.in_memory import FOLDER
 from tests.support.operator.staged import Listing, in_process, listing, names_in, stage_several
-from tests.support.thoroughness import THOROUGH, in_turn
+from tests.support.thoroughness import THOROUGH, in_turn, share
 
 FIRST, SECOND = "basic-0", "tombstones-0"
 
@@ -232,6 +232,10 @@ def test_an_interrupted_swap_that_undo_completed_is_reported(
         ("names", ["00000000000000000000.log.deleted"]),
         ("originals", []),
         ("originals", ["0"]),
+        ("originals", [0, 501]),
+        ("base_offset", 1),
+        ("names", []),
+        ("crc32c", 0),
         ("path", "topic-0"),
         ("path", "/etc"),
     ],
@@ -242,12 +246,92 @@ def test_an_undo_file_that_names_anything_else_is_refused(
     directory, kept, _ = before
     path = kept / SECOND / "undo.json"
     document = json.loads(path.read_text())
-    (document if key == "path" else document["groups"][0])[key] = value
+    if key != "crc32c":
+        del document["crc32c"]  # as in folders of older versions
+    (document if key in ("path", "crc32c") else document["groups"][0])[key] = value
     path.write_text(json.dumps(document))
     now = listing(directory)
     with pytest.raises(DirectoryRefusedError, match=r"undo\.json: not what .* nothing was changed"):
         app.undo(kept)
     assert listing(directory) == now
+
+
+def test_one_changed_digit_of_an_undo_file_is_found_before_anything_is_changed(
+    before: tuple[Path, Path, Listing],
+) -> None:
+    """Each digit after the log's path, but for those in the checksum's name."""
+    directory, kept, _ = before
+    path = kept / SECOND / "undo.json"
+    text, now = path.read_text(), listing(directory)
+    start = text.index('"checkpoint"')
+    digits = [place for place in range(start, len(text)) if text[place].isdigit()]
+    name = text.index("crc32c")
+    for place in share([place for place in digits if not name <= place < name + 6], 15):
+        path.write_text(text[:place] + chr(ord(text[place]) ^ 1) + text[place + 1 :])
+        with pytest.raises(DirectoryRefusedError, match="nothing was changed"):
+            app.undo(kept)
+        assert listing(directory) == now, place
+
+
+DEEP = "[" * 5000
+
+
+@pytest.mark.parametrize("path", ["/a\0b/tombstones-0", "/a\ud800/tombstones-0", None], ids=ascii)
+def test_an_undo_file_with_no_path_of_this_system_or_nested_too_deeply_is_refused(
+    before: tuple[Path, Path, Listing], path: str | None
+) -> None:
+    _, kept, _ = before
+    file = kept / SECOND / "undo.json"
+    file.write_text(DEEP if path is None else json.dumps(json.loads(file.read_text()) | {"path": path}))
+    with pytest.raises(DirectoryRefusedError, match=r"undo\.json: not what .* nothing was changed"):
+        app.undo(kept)
+
+
+def test_a_damaged_undo_file_of_another_run_does_not_hide_why_an_undo_is_refused(
+    before: tuple[Path, Path, Listing], capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory, kept, _ = before
+    other = kept.parent / "20200101T000000Z-000000" / FIRST / "undo.json"
+    other.parent.mkdir(parents=True)
+    other.write_text(DEEP)
+    (directory / "siltstone-cleanings.jsonl").write_text(DEEP + "\n")
+    grow(max((directory / FIRST).glob("*.log")))
+    with pytest.raises(DirectoryRefusedError, match="appended to"):
+        app.undo(kept)
+
+
+@pytest.mark.parametrize("place", ["partition", "directory"])
+@pytest.mark.parametrize("is_circle", [False, True])
+def test_a_link_where_the_log_was_is_refused_with_an_error(
+    before: tuple[Path, Path, Listing], place: str, is_circle: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory, kept, _ = before
+    path = directory / FIRST if place == "partition" else directory
+    elsewhere = directory.with_name("elsewhere")
+    elsewhere.mkdir()
+    moved = path.rename(elsewhere / path.name)
+    path.symlink_to(path if is_circle else moved)
+    done = run(["undo", str(kept), "--topic", "basic"])
+    said = capsys.readouterr()
+    if place == "directory" and not is_circle:
+        assert done == 0 and said.err == ""  # a log directory that moved, with a link to it
+    else:
+        assert done == 1 and said.out == "" and said.err.count("\n") == 1
+        assert "not there any more" in said.err or place == "directory"
+
+
+@pytest.mark.parametrize("flag", ["--out", "--report", "--keep-originals"])
+def test_an_output_below_links_in_a_circle_is_refused_with_an_error(
+    before: tuple[Path, Path, Listing], flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory, kept, _ = before
+    circle = kept.with_name("circle")
+    circle.symlink_to(circle)
+    in_place = [] if flag == "--out" else ["--in-place"]
+    topic = ["--topic", "basic", "--no-spark", *in_place]
+    assert run(["clean", str(directory), flag, str(circle / "new"), *topic]) in (1, 2)
+    said = capsys.readouterr()
+    assert "circle" in said.err and said.err.count("\n") == 1
 
 
 def test_kept_originals_without_sizes_are_restored(
@@ -256,6 +340,7 @@ def test_kept_originals_without_sizes_are_restored(
     directory, kept, was = before
     for path in kept.glob("*/undo.json"):
         document = json.loads(path.read_text())
+        del document["crc32c"]  # older than the sizes
         for group in document["groups"]:
             del group["sizes"], group["checksums"]
         path.write_text(json.dumps(document))

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import signal
 from pathlib import Path
 
 import pytest
 
 from siltstone.base import files
 from siltstone.base.clock import ManualClock
+from siltstone.base.errors import EngineError
 from siltstone.commands import clean as app
+from siltstone.compaction.engine import Engine
+from siltstone.compaction.inplace.planning import LogState
 from siltstone.compaction.report import CLEANINGS_FILE, LogResult, read_cleanings
 from siltstone.compaction.savings import read_savings
+from siltstone.log.directory import LogDirectory
 from siltstone.log.names import TopicPartition
 from siltstone.log.segments import list_segments
 from siltstone.runtime.served_directory import UNCLEANABLE_FILE, mark_uncleanable, read_uncleanable
 from siltstone.runtime.topics import NO_TOPICS, TOPICS_FILE
+from tests.support.cleaning.logs import one, write_log
+from tests.support.golden_sets import write_checkpoint
 from tests.support.operator.staged import in_process, listing, stage_several
 
 NOW = 1_800_000_000_000
@@ -87,6 +95,75 @@ def test_results_are_in_the_history_as_the_embedded_cleaners_are(both: tuple[Pat
     assert clean(request, NOW + 1)[GOOD].status == "nothing_to_do"
     assert [each.result.topic for each in read_cleanings(directory)[2:]] == [BAD]
     assert size < (directory / CLEANINGS_FILE).stat().st_size
+
+
+@pytest.mark.parametrize("moment", [".deleted", "cleaner-offset-checkpoint"])
+def test_what_an_interrupt_left_swapped_is_in_the_history_with_its_originals(
+    both: tuple[Path, app.CleanRequest], tmp_path: Path, moment: str
+) -> None:
+    """Ctrl-C within a swap, or while the checkpoint moves: ``erase`` must know where the originals are."""
+    directory, request = both
+
+    def interrupt(operation: files.Operation) -> None:
+        if operation[0] == "rename" and operation[2].endswith(moment):
+            signal.raise_signal(signal.SIGINT)
+
+    with files.observe(interrupt), pytest.raises(KeyboardInterrupt):
+        clean(request, keep_originals=tmp_path / "keep")
+    (run,) = (tmp_path / "keep").iterdir()
+    found = {each.result.topic: each for each in read_cleanings(directory)}
+    assert found[GOOD].kept_originals == str(run / f"{GOOD}-0")
+    assert found[GOOD].result.status == "skipped" and "interrupted" in found[GOOD].result.reason
+    assert found[GOOD].result.bytes_after < found[GOOD].result.bytes_before
+
+
+@pytest.mark.parametrize("error", [EngineError("Java is missing"), RuntimeError("a bug")])
+def test_what_was_done_before_a_run_ended_with_an_error_is_recorded(
+    both: tuple[Path, app.CleanRequest], tmp_path: Path, error: Exception
+) -> None:
+    """Retention is applied to a log that needs no cleaning before an engine is asked for."""
+    directory, request = both
+    segments = {at: [one(at, "a")] for at in range(3)}
+    made = write_log(tmp_path / "other", segments, modified_ms=dict.fromkeys(segments, 1000))
+    made.rename(directory / "topic-0")
+    write_checkpoint(directory / "cleaner-offset-checkpoint", {("topic", 0): 2})
+    assert request.config_file is not None
+    with request.config_file.open("a") as file:
+        file.write("\ntopic:cleanup.policy=compact,delete\ntopic:retention.ms=1\n")
+    asked = dataclasses.replace(
+        request, high_watermark="end", keep_originals=tmp_path / "keep", report=tmp_path / "report.json"
+    )
+
+    def failing(*_: object) -> Engine:
+        raise error
+
+    with pytest.raises(type(error)):
+        app.clean(asked, engine=failing, clock=ManualClock(NOW))
+    found = {each.result.topic: each for each in read_cleanings(directory)}
+    assert found["topic"].result.discarded.expired == 2
+    assert found["topic"].kept_originals is not None
+    report = json.loads(asked.report.read_text()) if asked.report else {}
+    assert report["error"] == str(error)
+    assert [(log["topic"], log["status"]) for log in report["logs"]] == [("topic", "cleaned")]
+
+
+def test_a_run_that_kept_originals_is_in_the_history_even_if_it_removed_nothing(
+    both: tuple[Path, app.CleanRequest], tmp_path: Path
+) -> None:
+    directory, request = both
+    kept = tmp_path / "keep" / "run" / f"{GOOD}-0"
+    kept.mkdir(parents=True)
+    asked = dataclasses.replace(request, keep_originals=tmp_path / "keep")
+    with LogDirectory.open(directory, lock=False) as opened:
+        state = LogState(
+            topic_partition=TopicPartition(GOOD, 0),
+            path=directory / f"{GOOD}-0",
+            directory=opened,
+            config=None,
+        )
+        result = LogResult(topic=GOOD, partition=0, directory=str(state.path), status="skipped")
+        app.record_outcome(asked, [state], [result], NOW, "run")
+    assert [each.kept_originals for each in read_cleanings(directory)] == [str(kept)]
 
 
 @pytest.mark.parametrize("changed", ["dry_run", "out"])

@@ -132,8 +132,9 @@ def record_outcome(
                 state.topic_partition,
                 error,
             )
-        if result.status in (CLEANED, UNCLEANABLE, FAILED) or result.is_partly_cleaned:
-            kept = _kept_originals(request, run, result)
+        # A log with kept originals has a line whatever became of it: ``erase`` finds them by the history.
+        kept = _kept_originals(request, run, result)
+        if kept or result.status in (CLEANED, UNCLEANABLE, FAILED) or result.is_partly_cleaned:
             history.append(directory, [Cleaning(began_ms=began_ms, result=result, kept_originals=kept)])
 
 
@@ -338,16 +339,17 @@ def _run_cleaner(
     cleaner: Cleaner, destination: Destination, audit: _Audit, options: PlanOptions
 ) -> tuple[list[LogResult], Mapping[Path, str]]:
     """Clean and commit; returns the results, and the paths that a cleaned copy lacks, with the reasons. After
-    an error, removes what the run staged, and writes to the audit and the history what was done."""
+    an error, removes what the run staged, and writes to the history what was done, and to the audit, which
+    an interrupt leaves no time for: it reads every file."""
     try:
         return cleaner.run(audit.states, options), destination.commit_run()
     except BaseException as error:
         with interruption.current().critical():
             destination.abort_run()
-        if isinstance(error, (SiltstoneError, OSError)):
-            audit.write([], str(error))
-        if isinstance(error, KeyboardInterrupt):
-            record_outcome(audit.request, audit.states, cleaner.results, audit.started_ms, audit.run)
+        record_outcome(audit.request, audit.states, cleaner.results, audit.started_ms, audit.run)
+        if not isinstance(error, KeyboardInterrupt):
+            done = cleaner.results if destination.survives_abort else []
+            audit.write([result for result in done if result.has_changed], str(error))
         raise
 
 
@@ -455,10 +457,19 @@ def _in_place(
         checks_space = request.in_place or request.max_extra_bytes is not None
         return DryRun(in_place if checks_space else None)
     if originals is not None:
-        files.make_directory(originals.parent, parents=True)
+        _make_durably(originals.parent)
         for state in states:
             refuse_other_file_system(originals.parent, state.path)
     return in_place
+
+
+def _make_durably(folder: Path) -> None:
+    """Create a folder and those above it whose names last: after a cleaning only KEEP leads to the originals.
+    Raises OSError."""
+    missing = [path for path in (folder, *folder.parents) if not files.exists(path)]
+    files.make_directory(folder, parents=True)
+    for path in missing:
+        files.sync_directory(path.parent)
 
 
 def _report_excluded(
@@ -564,7 +575,7 @@ def refuse_outputs_inside(request: CleanRequest, directories: Mapping[tuple[int,
                 reason = f"{flag}: the path is inside {inside[0]}"
                 raise UsageError(reason, path=path, advice="pass another path")
             continue
-        above = [] if path is None else [parent for parent in path.resolve().parents if files.exists(parent)]
+        above = [] if path is None else list(filter(files.exists, files.resolved(path).parents))
         for key in [files.stat(parent).device_and_inode for parent in above]:
             if key in directories:
                 reason = f"{flag}: the path is inside {directories[key]}, and no broker would start with it"
@@ -601,8 +612,8 @@ class _Audit:
     def write(self, results: Sequence[LogResult], error: str | None = None) -> str | None:
         """Write the audit with the files as they are now; returns why it could not be written, else None.
 
-        ``error``: why the run failed as a whole; there are no results then. No OSError is raised: the logs
-        are cleaned, and the caller must still get their results.
+        ``error``: why the run failed as a whole; results are only of logs that it changed then. No OSError is
+        raised: the logs are cleaned, and the caller must still get their results.
         """
         path, out = self.request.report, self.out
         if path is None:
@@ -652,11 +663,12 @@ def undo(folder: Path, topics: Sequence[str] = (), *, dry_run: bool = False) -> 
         advice = f"pass {' or '.join(sorted(known))}"
         raise UsageError(f"--topic {unknown}: the run has no such topic", path=folder, advice=advice)
     kept = [(path, log) for path, log in kept if not topics or log.topic_partition.topic in topics]
-    roots = [Path(log.path).resolve().parent for _, log in kept]
+    # A partition itself is no link; one that became a link is refused with the other logs that have changed.
+    roots = [files.resolved(Path(log.path).parent) for _, log in kept]
     with locked_directories(roots, dry_run=dry_run) as opened:
         by_inode = {directory.device_and_inode: directory for directory in opened}
         parents = {Path(log.path).parent for _, log in kept}
-        directories = {path: by_inode[files.stat(path.resolve()).device_and_inode] for path in parents}
+        directories = {path: by_inode[files.stat(path).device_and_inode] for path in parents}
         return undo_logs(kept, directories, interruption.current().critical, dry_run=dry_run)
 
 

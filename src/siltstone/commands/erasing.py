@@ -655,10 +655,11 @@ class _Erasing:
 
     def _supersede(self, topic_partition: TopicPartition, key: _ErasedKey) -> None:
         """Append a tombstone, unless the values are superseded by one already: by a run that was
-        interrupted."""
+        interrupted. One of a transaction, which may be aborted, does not count. Raises LogError."""
         places = key.last.in_log(topic_partition.partition)
         last_value = max((place.last_value for place in places if place.last_value is not None), default=-1)
-        last_tombstone = _last_tombstone(places)
+        plain = [place.last_plain_tombstone for place in places if place.last_plain_tombstone is not None]
+        last_tombstone = max(plain, default=-1)
         served = self.here.manager.directory_of(topic_partition)
         first_dirty = served.cleaner_checkpoint().get(topic_partition, 0)
         # A cleaning compares older records with those of the dirty section only.

@@ -263,7 +263,7 @@ class BrokerResult:
         self.totals, self.notes = Totals.of(results), outcome.notes
         self.failed = [replace(result, settings={}) for result in failures(results)]
         self.kept, self.engine = outcome.kept, outcome.engine
-        self.has_changed = any(log.status == CLEANED or log.is_partly_cleaned for log in results)
+        self.has_changed = any(log.has_changed for log in results)
         if outcome.report_error is not None:
             self.status, self.reason = FAILED, f"the audit was not written: {outcome.report_error}"
         elif self.failed:

@@ -31,7 +31,13 @@ from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT, Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_record_keys, decode_records
-from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Int64, have_delete_horizons
+from siltstone.base.records.layout import (
+    CONTROL_BIT,
+    TRANSACTIONAL_BIT,
+    BatchHeaders,
+    Int64,
+    have_delete_horizons,
+)
 from siltstone.base.records.matching import rows_with_key
 from siltstone.compaction.work import BatchSlice, batch_slices
 from siltstone.log.names import (
@@ -68,7 +74,8 @@ class KeyPlace:
     """A file with records of the key, or one that could not be searched.
 
     ``values``: records with a value, ``tombstones``: those without; the offsets are of the last one of each,
-    None without one. ``horizon_ms``: the latest delete horizon of its tombstones; ``unstamped``: how many
+    None without one. ``last_plain_tombstone``: of the last one outside of transactions, which nothing can
+    abort. ``horizon_ms``: the latest delete horizon of its tombstones; ``unstamped``: how many
     have none. ``damage``: why the rest of the file could not be searched.
     """
 
@@ -80,6 +87,7 @@ class KeyPlace:
     unstamped: int = 0
     last_value: int | None = None
     last_tombstone: int | None = None
+    last_plain_tombstone: int | None = None
     horizon_ms: int | None = None
     damage: str | None = None
 
@@ -317,6 +325,7 @@ def _with_records(place: KeyPlace, columns: RecordColumns, rows: Int64, batches:
     is_tombstone = columns.value_size[rows] < 0
     tombstones, values = columns.offset[rows[is_tombstone]], columns.offset[rows[~is_tombstone]]
     of_batch = batches[columns.batch[rows[is_tombstone]]]
+    plain = tombstones[of_batch["attributes"] & TRANSACTIONAL_BIT == 0]
     stamped = np.asarray(have_delete_horizons(of_batch))
     horizons = [int(ms) for ms in of_batch["base_timestamp"][stamped]]
     horizons += [] if place.horizon_ms is None else [place.horizon_ms]
@@ -327,6 +336,7 @@ def _with_records(place: KeyPlace, columns: RecordColumns, rows: Int64, batches:
         unstamped=place.unstamped + int((~stamped).sum()),
         last_value=int(values[-1]) if len(values) else place.last_value,
         last_tombstone=int(tombstones[-1]) if len(tombstones) else place.last_tombstone,
+        last_plain_tombstone=int(plain[-1]) if len(plain) else place.last_plain_tombstone,
         horizon_ms=max(horizons, default=None),
     )
 

@@ -235,6 +235,11 @@ class LogResult(HasTopicPartition):
         changed = self.discarded.total() > 0 or self.segments_after != self.segments_before
         return changed and self.status != CLEANED
 
+    @property
+    def has_changed(self) -> bool:
+        """Was the log cleaned, or a part of it?"""
+        return self.status == CLEANED or self.is_partly_cleaned
+
     def set_status(self, status: str, reason: str) -> LogResult:
         """Set a status that has no error as its cause, and the reason; returns this result."""
         return self.set_failure(LogFailure(status=status, reason=reason))
@@ -345,7 +350,7 @@ def _parse(line: bytes, directory: Path) -> Cleaning | None:
         return msgspec.convert(
             {"began_ms": row["began_ms"], "result": result, "kept_originals": kept}, Cleaning
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

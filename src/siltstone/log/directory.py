@@ -407,12 +407,13 @@ def resolve_directory(path: Path) -> Path:
         return files.newest_stored(path)
     path = path.absolute()
     if files.is_link(path) and parse_partition(path.name) is not None and _has_broker_files(path.parent):
+        target = files.resolved(path)
         raise NotALogDirectoryError(
             f"it is a symbolic link among the partitions of {path.parent}; such links are not followed",
             path=path,
-            advice=f"if no broker uses it any more, pass the directory that it points to, {path.resolve()}",
+            advice=f"if no broker uses it any more, pass the directory that it points to, {target}",
         )
-    return path.resolve()
+    return files.resolved(path)
 
 
 def log_directories_of(path: Path) -> list[Path]:

@@ -83,8 +83,11 @@ def swap_in(
 ) -> list[Path]:
     """Steps 2 to 5: replace segments as ``replace_segments`` does, but leave the old files as ``.deleted``.
 
-    Returns the paths of these files.
+    Returns the paths of these files. Raises CorruptRecordError, and FileNotFoundError before it changes
+    anything if the log of a new segment is not there.
     """
+    for base_offset in new:
+        files.stat(directory / segment_file(base_offset, "log", CLEANED))
     # Step 0: unlink the ``.deleted`` that an earlier swap left (they wait for ``file.delete.delay.ms``).
     # Startup would take a ``.deleted`` above a ``.swap`` for a segment that the interrupted swap replaces.
     remove_deleted(directory, from_base=min(new))

@@ -160,7 +160,7 @@ def refuse_log_directories(target: Path, options: ReadOptions) -> None:
                 raise UsageError(reason, path=target, advice="pass a prefix elsewhere")
         return
     logs = {files.stat(place).device_and_inode for path in partitions for place in (path, path.parent)}
-    for parent in target.resolve().parents:
+    for parent in files.resolved(target).parents:
         if files.exists(parent) and files.stat(parent).device_and_inode in logs:
             reason = f"the target is inside {parent}, and no broker would start with it"
             raise UsageError(reason, path=target, advice="pass a directory elsewhere")

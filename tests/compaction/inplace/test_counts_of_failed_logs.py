@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from siltstone.base import files
-from siltstone.compaction.inplace.destination import CleanedCopy, Destination
-from siltstone.compaction.report import CLEANED, FAILED, LogResult
+from siltstone.compaction.inplace.destination import REMOVED_STAGED, CleanedCopy, Destination
+from siltstone.compaction.report import CLEANED, FAILED, NOTHING_TO_DO, LogResult
 from siltstone.log.directory import LogDirectory
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import DAY, NOW, one, one_group_a_wave, write_log
@@ -61,6 +61,25 @@ def test_a_checkpoint_that_cannot_be_written_does_not_make_the_counts_nothing(tm
     assert read_checkpoint(tmp_path / "broken" / CHECKPOINT) == read_checkpoint(
         tmp_path / "whole" / CHECKPOINT
     )
+
+
+def test_a_staging_folder_that_stays_does_not_make_a_cleaned_log_a_failure(tmp_path: Path) -> None:
+    """The checkpoint has moved, so retention is applied; the next run removes the folder."""
+    partition = three_groups(tmp_path, log_start=10)
+
+    def failing(operation: files.Operation) -> None:
+        verb, path, _ = operation
+        if verb == "rmdir" and ".siltstone" in path:
+            raise OSError(errno.EIO, "Input/output error", path)
+
+    with files.observe(failing):
+        found = logs.run(tmp_path, config={"segment.bytes": 100})
+    assert (found.status, found.cleaned_end_offset, found.discarded.expired) == (CLEANED, 40, 1)
+    assert found.notes[0].startswith("its staged files could not be removed, the next run removes them: ")
+    assert min(logs.logs_of(partition)) == 10 and (partition / ".siltstone").exists()
+    again = logs.run(tmp_path, config={"segment.bytes": 100})
+    assert (again.status, again.notes) == (NOTHING_TO_DO, [REMOVED_STAGED])
+    assert not (partition / ".siltstone").exists()
 
 
 @pytest.mark.parametrize("wave", [0, 1, 2])

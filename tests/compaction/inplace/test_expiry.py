@@ -115,6 +115,15 @@ def test_without_an_expired_segment_the_status_stays(tmp_path: Path, checkpoint:
     assert result.status == status and result.reason and result.records_before is None
 
 
+def test_a_directory_without_segments_has_nothing_to_expire(tmp_path: Path) -> None:
+    """A broker that died while it created the partition leaves one; the run goes on to the other logs."""
+    partition = write(tmp_path)
+    for path in partition.iterdir():
+        path.unlink()
+    result = clean(tmp_path)
+    assert (result.status, result.reason) == (NOTHING_TO_DO, "the directory holds no segments")
+
+
 def test_the_active_segment_stays(tmp_path: Path) -> None:
     partition = write(tmp_path)
     result = clean(tmp_path, {**BOTH, "retention.ms": 1})

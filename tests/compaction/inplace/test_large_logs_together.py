@@ -169,6 +169,21 @@ def test_a_job_that_fails_is_the_failure_of_its_log(directory: Path) -> None:
     assert [result.status for result in results] == [CLEANED, CLEANED, FAILED]
 
 
+def test_an_engine_that_does_not_say_how_many_workers_it_has_does_not_end_the_run(directory: Path) -> None:
+    class Silent(InProcessEngine):
+        @property
+        def parallelism(self) -> int:  # type: ignore[override]
+            raise EngineError("asking Spark how many tasks it runs") from OSError()
+
+        @parallelism.setter
+        def parallelism(self, value: int) -> None:
+            pass
+
+    results = waves.run_all(directory, Silent())
+    assert [result.status for result in results] == [FAILED] * LOGS
+    assert all("asking Spark" in result.reason for result in results)
+
+
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), EngineError("no Java"), RuntimeError("a bug")])
 def test_after_an_interrupt_no_wave_begins_and_each_log_is_whole(
     directory: Path, one_after_another: tuple[list[LogResult], dict[str, bytes]], stop: BaseException

@@ -83,10 +83,11 @@ class TransactionalWriter:
     def __init__(self, log: PartitionLog, producer_id: int) -> None:
         self.log, self.producer_id, self.sequence = log, producer_id, 0
 
-    def put(self, key: str, value: str) -> None:
+    def put(self, key: str, value: str | None) -> None:
         """Append one record of the open transaction."""
+        content = None if value is None else value.encode() * 20
         data = of_records(
-            [Rec(offset=0, key=key.encode(), value=value.encode() * 20, timestamp=NOW)],
+            [Rec(offset=0, key=key.encode(), value=content, timestamp=NOW)],
             producer_id=self.producer_id,
             producer_epoch=0,
             base_sequence=self.sequence,

@@ -338,8 +338,8 @@ def absolute(path: Path) -> Path:
 
 
 def resolved(path: Path) -> Path:
-    """The path without links; one of a store stays as it is."""
-    return as_named(path) if is_read_only(path) else path.resolve()
+    """The path without links; one of a store stays as it is, and links in a circle stay, too."""
+    return as_named(path) if is_read_only(path) else Path(os.path.realpath(path))
 
 
 def is_link(path: PathLike) -> bool:

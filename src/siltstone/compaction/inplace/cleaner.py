@@ -360,11 +360,18 @@ class Cleaner:
                 self._clean_large_log(log)
 
     def _large_logs_at_once(self, large: Sequence[PlannedLog]) -> int:
-        """How many large logs of mean size give each worker ``LARGE_LOG_BYTES_PER_WORKER``; at least one."""
+        """How many large logs of mean size give each worker ``LARGE_LOG_BYTES_PER_WORKER``; at least one. One
+        if the engine does not answer: then each log reports that. Raises EngineError if there is no engine.
+        """
         if len(large) < 2 or self._destination.swap_threads == 1:
             return 1
         mean_size = sum(log.work.size for log in large) // len(large)
-        at_once = self._engine().parallelism * LARGE_LOG_BYTES_PER_WORKER // max(mean_size, 1)
+        try:
+            parallelism = self._engine().parallelism
+        except EngineError as error:
+            _raise_if_no_engine(error)
+            return 1
+        at_once = parallelism * LARGE_LOG_BYTES_PER_WORKER // max(mean_size, 1)
         return max(1, min(at_once, len(large), LARGE_LOGS_MAX))
 
     def _fits_share(self, planned: PlannedLog, shares: int) -> bool:
@@ -578,6 +585,9 @@ class Cleaner:
                     self._commit_log(planned)
         except (SiltstoneError, OSError) as error:
             failure = failure_of(error)
+        except KeyboardInterrupt:
+            self._set_failure(planned, LogFailure(status=report.SKIPPED, reason=INTERRUPTED))
+            raise
         if failure is not None:
             self._fail(planned, failure)
             return False

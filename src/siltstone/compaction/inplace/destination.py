@@ -20,10 +20,11 @@ from pathlib import Path
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX
-from siltstone.base.errors import CheckFailedError, DirectoryRefusedError, UnsafeFileError
+from siltstone.base.errors import CheckFailedError, DirectoryRefusedError, SiltstoneError, UnsafeFileError
 from siltstone.compaction.inplace.expiry import Expiry
 from siltstone.compaction.inplace.originals import Originals
 from siltstone.compaction.inplace.planning import LogState, PlannedLog, staging_folder
+from siltstone.compaction.report import failure_of
 from siltstone.compaction.staging import GroupReport
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
@@ -47,6 +48,7 @@ from siltstone.log.replacement import (
 _SWAP_THREADS = 4
 """How many swaps run at the same time; they mostly wait for the disk."""
 REMOVED_STAGED = f"removed staged files of an earlier run ({STAGING})"
+STAGED_NOT_REMOVED = "its staged files could not be removed, the next run removes them: {reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,11 +281,15 @@ class InPlace(Destination):
         replace_segments(planned.state.path, list(swap.staged), swap.old, swap.verified)
 
     def commit_log(self, planned: PlannedLog) -> None:
-        """Move the cleaner checkpoint to the end of the cleaned range."""
+        """Move the cleaner checkpoint to the end of the cleaned range. The log is cleaned then, even if its
+        staging folder cannot be removed: a note says so."""
         planned.state.directory.write_cleaner_checkpoint(
             planned.state.topic_partition, next_cleaner_checkpoint(planned)
         )
-        self.abort_log(planned)  # removes the staging folder
+        try:
+            self.abort_log(planned)  # removes the staging folder
+        except (SiltstoneError, OSError) as error:
+            planned.result.notes.append(STAGED_NOT_REMOVED.format(reason=failure_of(error).reason))
 
     def delete_old_segments(self, state: LogState, expiry: Expiry) -> None:
         """Delete the segments; with ``--keep-originals`` keep them first."""

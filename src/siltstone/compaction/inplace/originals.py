@@ -3,7 +3,7 @@ restores them.
 
 ::
 
-    KEEP/RUN/topic-N/undo.json                     what is swapped or deleted; written before that is done
+    KEEP/RUN/topic-N/undo.json                     what is swapped or deleted, and a checksum; written first
     KEEP/RUN/topic-N/00000000000000000127.log …    a hard link to each file that the run removes
 
 ``undo`` first resets the cleaner checkpoint. Then it swaps the originals in again, the group with the highest
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -171,7 +172,9 @@ class Originals:
     def _write_undo_file(self, state: LogState, log: KeptLog) -> None:
         # ``json`` escapes a path that is not UTF-8, which msgspec would not encode.
         undo_file = self.folder / str(state.topic_partition) / UNDO_FILE
-        files.replace(undo_file, json.dumps(msgspec.to_builtins(log), indent=1).encode())
+        document = msgspec.to_builtins(log)
+        document["crc32c"] = _checksum(document)
+        files.replace(undo_file, json.dumps(document, indent=1).encode())
         for folder in (self.folder, self.folder.parent):
             files.sync_directory(folder)
 
@@ -218,19 +221,41 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def _read_undo_file(path: Path) -> KeptLog:
+    """Raises DirectoryRefusedError for what ``Originals`` does not write, OSError. A file of an older version
+    has no checksum."""
     try:
-        log = msgspec.convert(json.loads(files.read_bytes(path)), KeptLog)
-        names = [name for group in log.groups for name in group.names]
-        is_valid = Path(log.path).is_absolute() and parse_partition(Path(log.path).name) is not None
-        is_valid = (
-            is_valid and all(group.originals for group in log.groups) and all(map(_is_kept_name, names))
-        )
-    except ValueError:
+        document = json.loads(files.read_bytes(path))
+        log = msgspec.convert(document, KeptLog)
+        checksum = document.pop("crc32c", None)
+        os.fsencode(log.path)  # raises UnicodeEncodeError, a ValueError, for what is no path
+        is_valid = Path(log.path).is_absolute() and "\0" not in log.path
+        is_valid = is_valid and Path(log.path).name == path.parent.name
+        is_valid = is_valid and parse_partition(path.parent.name) is not None
+        is_valid = is_valid and all(map(_has_files_of_originals, log.groups))
+        is_valid = is_valid and checksum in (None, _checksum(document))
+    except (ValueError, RecursionError):
         is_valid = False
     if not is_valid:
         reason = f"not what clean --keep-originals writes; {_NOTHING_CHANGED}"
         raise DirectoryRefusedError(reason, path=path, advice=_RESTORE_ADVICE) from None
     return log
+
+
+def _checksum(document: dict[str, object]) -> int:
+    """CRC32C of the fields of ``undo.json`` but for the path, which may be another one after a move."""
+    return crc32c(json.dumps({key: value for key, value in document.items() if key != "path"}).encode())
+
+
+def _has_files_of_originals(group: KeptGroup) -> bool:
+    """Are a group's files those of its originals, each once, with a log of each? The swap of an undo, which
+    goes by ``originals``, would leave a segment out whose files are of another one."""
+    logs = [segment_file(base, "log") for base in group.originals]
+    return (
+        group.originals[:1] == [group.base_offset]
+        and all(map(_is_kept_name, group.names))
+        and len(set(group.names)) == len(group.names)
+        and [name for name in group.names if _is_log(name)] == logs
+    )
 
 
 def _is_kept_name(name: str) -> bool:
