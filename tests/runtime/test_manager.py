@@ -362,6 +362,23 @@ def test_flush_ms_also_without_further_appends(tmp_path: Path) -> None:
         assert manager[EVENTS].recovery_point == 2
 
 
+def test_upkeep_and_flushes_go_on_after_the_clock_was_set_back(tmp_path: Path) -> None:
+    clock = ManualClock(NOW + 24 * HOUR)
+    with opened(tmp_path, clock=clock) as manager:
+        manager.topics.create("events", config={"flush.ms": "5000"})
+        manager.topics.create("lazy")
+        manager.tick()
+        for topic in ("events", "lazy"):
+            append(manager[topic, 0], timestamp=clock.now_ms())
+        clock.time_ms = NOW
+        manager.tick()
+        clock.advance(5000)
+        assert manager.tick() == ["flush"]
+        assert (manager[EVENTS].recovery_point, manager["lazy", 0].recovery_point) == (1, 0)
+        clock.advance(5 * MINUTE)
+        assert "retention" in manager.tick()
+
+
 def test_checkpoints_are_written_periodically_if_an_entry_has_changed(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     with opened(tmp_path, clock=clock) as manager:

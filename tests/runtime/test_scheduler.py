@@ -33,6 +33,18 @@ def test_missed_runs_of_a_task_run_once() -> None:
     assert scheduler.next_ms == 107
 
 
+def test_periodic_tasks_do_not_wait_until_a_clock_that_was_set_back_has_caught_up() -> None:
+    scheduler = Scheduler()
+    scheduler.schedule("ten", lambda: None, due_ms=1000, period=lambda: 10)
+    scheduler.schedule("early", lambda: None, due_ms=1000, period=lambda: 2000)
+    assert scheduler.tick(1000) == ["ten", "early"]
+    scheduler.schedule("once", lambda: None, due_ms=1005)
+    assert scheduler.tick(500) == [] and scheduler.next_ms == 510
+    assert scheduler.tick(510) == ["ten"] and scheduler.next_ms == 520
+    assert scheduler.tick(1005) == ["ten", "once"], "what is to be kept for a time is kept that long"
+    assert scheduler.tick(2500) == ["ten", "early"]
+
+
 def test_a_period_may_change_and_a_task_may_add_tasks() -> None:
     scheduler, period = Scheduler(), [10]
 

@@ -34,7 +34,7 @@ import numpy as np
 
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
-from siltstone.base.config import LogConfig
+from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.base.errors import (
     DirectoryRefusedError,
     MessageTooLargeError,
@@ -463,7 +463,13 @@ class PartitionLog(ReadableLog):
         """Is the log to be flushed once it ends at ``log_end_offset``?"""
         if log_end_offset - self.recovery_point >= self.config.flush_messages:
             return True
-        return now_ms - self.flushed_ms >= self.config.flush_ms
+        return self.is_flush_time(now_ms)
+
+    def is_flush_time(self, now_ms: int) -> bool:
+        """Has ``flush.ms`` passed since the last flush? Yes, too, if the clock was set back since: how much
+        time has passed is not known then."""
+        flush_ms = self.config.flush_ms
+        return flush_ms < LONG_MAX and not 0 <= now_ms - self.flushed_ms < flush_ms
 
     def _append(
         self, buffer: Bytes, origin: Origin, leader_epoch: int | None, now_ms: int, *, may_wait: bool

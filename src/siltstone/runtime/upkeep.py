@@ -57,14 +57,20 @@ class _Task(NamedTuple):
     action: Action
     period: Period | None
 
+    def after_set_back(self, now_ms: int) -> _Task:
+        """The task after the clock was set back to ``now_ms``: a periodic one waits one period at most."""
+        return self if self.period is None else self._replace(due_ms=min(self.due_ms, now_ms + self.period()))
+
 
 class Scheduler:
-    """Runs tasks at their times. Thread-safe. ``changed`` is set when a task was scheduled or hastened."""
+    """Runs tasks at their times. Thread-safe. ``changed`` is set when a task was scheduled or hastened.
+    ``_ticked_ms``: the time of the last tick."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ticking = threading.Lock()
         self._waiting: list[_Task] = []
+        self._ticked_ms = 0
         self.changed = threading.Event()
 
     def schedule(self, name: str, action: Action, *, due_ms: int, period: Period | None = None) -> None:
@@ -91,12 +97,16 @@ class Scheduler:
     def tick(self, now_ms: int) -> list[str]:
         """Run the tasks that are due, in order of time, and return their names.
 
-        When a task raises, the others still run; the first error is raised at the end.
+        When a task raises, the others still run; the first error is raised at the end. If the clock was set
+        back, periodic tasks do not wait until it has caught up.
         """
         task_names = []
         errors: list[Exception] = []
         with self._ticking:
             with self._lock:
+                if now_ms < self._ticked_ms:
+                    self._waiting = [task.after_set_back(now_ms) for task in self._waiting]
+                self._ticked_ms = now_ms
                 due = [task for task in self._waiting if task.due_ms <= now_ms]
                 self._waiting = [task for task in self._waiting if task.due_ms > now_ms]
             for due_ms, name, action, period in sorted(due, key=lambda task: task.due_ms):
@@ -283,9 +293,7 @@ class Upkeep:
         """Flush the logs whose ``flush.ms`` has passed."""
         now_ms = self._clock.now_ms()
         for served, log in self._logs():
-            unflushed_ms = now_ms - log.flushed_ms
-            is_due = log.config.flush_ms < LONG_MAX and unflushed_ms >= log.config.flush_ms
-            if is_due and log.log_end_offset > log.recovery_point:
+            if log.is_flush_time(now_ms) and log.log_end_offset > log.recovery_point:
                 with self.guarded(served):
                     log.flush()
 
