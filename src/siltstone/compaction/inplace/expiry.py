@@ -180,8 +180,7 @@ def retention_applies(result: LogResult) -> bool:
 def find_expiry(
     state: LogState, result: LogResult, options: PlanOptions, planned: PlannedLog | None
 ) -> Expiry | None:
-    """The segments of a log that expire now, None for none, as of an empty directory. ``planned``: the
-    cleaning, None without one.
+    """The segments of a log that expire now, None for none. ``planned``: the cleaning, None without one.
 
     Where ``retention.ms`` has Kafka's default it deletes nothing, unless the broker's settings are known: the
     broker may have another default. A note in the result says so.
@@ -191,10 +190,9 @@ def find_expiry(
     """
     assert state.config is not None
     config = LogConfig.of(state.config)
-    remaining = remaining_segments(state, planned)
-    if not remaining:
+    remaining, checkpoints = remaining_segments(state, planned), state.checkpoints()
+    if not remaining:  # an empty directory
         return None
-    checkpoints = state.checkpoints()
     committed_below = checkpoints.committed_below(
         state.topic_partition, no_other_replica=options.high_watermark_is_end
     )
