@@ -25,6 +25,7 @@ from siltstone.base.errors import (
 )
 from siltstone.base.files import backups as stored
 from siltstone.base.files.backups import restore_points
+from siltstone.base.files.stored_directories import stored_path
 from siltstone.cli.main import run
 from siltstone.commands import backup as backups
 from siltstone.commands.backup import BackupRequest, BackupResult, backup, restore
@@ -347,10 +348,15 @@ HOSTILE = [
     lambda point: point["directories"][0]["files"][0].pop("size"),
     lambda point: point.update(version=2),
     lambda point: point["directories"][0].update(path=5),
+    lambda point: point["directories"][0]["files"][0].update(name="users-0/a\0b"),
+    lambda point: point["directories"][0]["folders"].append("/".join("a" * 2000)),
+    lambda point: point["directories"][0].update(path="/data/a\0b"),
+    lambda point: point["directories"][0]["files"][0].update(modified_ns=10**30),
+    lambda point: point.update(time_ms=10**17),
 ]
 
 
-@pytest.mark.parametrize("change", few([(change,) for change in HOSTILE], 0, 3, 4))
+@pytest.mark.parametrize("change", few([(change,) for change in HOSTILE], 0, 3, 4, *range(7, 12)))
 def test_a_hostile_restore_point_is_refused(
     change: Callable[[Any], object], logs: Path, target: Path, store: Any, clock: ManualClock, tmp_path: Path
 ) -> None:
@@ -361,6 +367,9 @@ def test_a_hostile_restore_point_is_refused(
     store.put(key, json.dumps(point).encode())
     with pytest.raises(CorruptFileError):
         restore(target, tmp_path / "restored")
+    with pytest.raises(CorruptFileError):
+        files.entries(stored_path(target, name))
+    assert run(["restore", str(target), "--list"]) == 1
     assert not (tmp_path / "restored").exists()
     assert not (tmp_path / "outside").exists()
 

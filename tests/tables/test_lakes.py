@@ -584,6 +584,13 @@ def test_metadata_of_iceberg_that_is_behind_damaged_or_moved(log: Log, tmp_path:
     newest.write_text(text.replace('\\"topic_id\\"', '\\"other\\"'))
     with raises_error(CorruptFileError, path=newest, about="siltstone.exported"):
         update(log, target, "iceberg")
+    for exported in ("[" * 100_000, '{\\"0\\": 1'):
+        newest.write_text(re.sub(r'("siltstone.exported": ?)"(\\.|[^"])*"', rf'\1"{exported}"', text))
+        with raises_error(CorruptFileError, path=newest, about="siltstone.exported"):
+            update(log, target, "iceberg")
+    newest.write_text(re.sub(r'("siltstone.buckets": ?)"\d+"', rf'\1"{"9" * 5000}"', text))
+    with raises_error(UsageError, path=target, about="no export of the topic"):
+        update(log, target, "iceberg")
     newest.write_text(text.replace("siltstone.exported", "gone"))
     with raises_error(UsageError, path=target, about="expired", advice="mode='overwrite'"):
         update(log, target, "iceberg")

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from crc32c import crc32c
+from msgspec.structs import replace
 
 from siltstone.base.errors import (
     CorruptFileError,
@@ -27,7 +29,7 @@ from siltstone.base.records.hashing import partition_for_key, partitions_for_key
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.runtime.manager import LogManager
-from siltstone.tables.commit import WRITES_MAX, Write, load_writes, staged_batches, store_write
+from siltstone.tables.commit import WRITES_FILE, WRITES_MAX, Write, load_writes, staged_batches, store_write
 from siltstone.tables.writing import (
     WriteOptions,
     abort_plan,
@@ -318,6 +320,31 @@ def test_missing_or_changed_staged_files_are_refused(logs: Path, ending: str, sp
             commit_plan(plan, found, clock=CLOCK)
     assert values(logs, "one") == []
     assert load_writes(logs) == []
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '"\xff"'], ids=["deep", "no UTF-8"])
+def test_a_damaged_list_of_writes_is_an_error_of_this_file(logs: Path, text: str) -> None:
+    (logs / WRITES_FILE).write_bytes(f'{{"version": 1, "writes": [], "x": {text}'.encode("latin-1"))
+    with raises_error(CorruptFileError, path=logs / WRITES_FILE, position=0, advice="older copy"):
+        planned(logs, topic="one", writeId="backfill")
+
+
+@pytest.mark.parametrize(
+    ("field", "number"), [("topic", 7), ("topic", -1), ("position", 1 << 40), ("size", -5), ("size", None)]
+)
+def test_a_manifest_that_is_not_of_its_batches_is_refused(logs: Path, field: str, number: int | None) -> None:
+    """Whoever can forge the list of writes has the manifest's checksum, too."""
+    found = staged(planned(logs, topic="one"), [numbered(0, 5)])[0]
+    manifest = found.manifest().copy()
+    manifest[field][0] = number or 0
+    raw = manifest.tobytes() if number else manifest.tobytes()[:-1]
+    Path(f"{found.stem}.directory").write_bytes(raw)
+    forged = Write(
+        write_id="half", ranges={"one-0": (0, 5)}, staged=(replace(found, manifest_crc=crc32c(raw)),)
+    )
+    store_write(logs, [], forged)
+    with raises_error(CorruptFileError, path=f"{found.stem}.directory", position=0):
+        job(logs, [numbered(0, 5)], topic="one")
 
 
 def test_staged_files_of_an_abandoned_job_are_removed_after_a_week(logs: Path) -> None:

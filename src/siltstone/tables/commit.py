@@ -97,7 +97,7 @@ class StagedOutput(msgspec.Struct, frozen=True, kw_only=True):
 
     def manifest(self) -> npt.NDArray[np.void]:
         """Read the manifest: rows of ``MANIFEST_ROW``. Raises CorruptFileError if one of the two files was
-        changed, DirectoryRefusedError if one is missing."""
+        changed, or if the rows are not of its batches, DirectoryRefusedError if one is missing."""
         if not self.stem:
             return np.empty(0, MANIFEST_ROW)
         path = f"{self.stem}.directory"
@@ -114,7 +114,13 @@ class StagedOutput(msgspec.Struct, frozen=True, kw_only=True):
         if size != self.size:
             reason = f"the file has {size} bytes, but the task wrote {self.size}"
             raise CorruptFileError(f"{self.stem}.batches", 0, reason, advice=_WRITE_AGAIN)
-        return np.frombuffer(raw, MANIFEST_ROW)
+        if len(raw) % MANIFEST_ROW.itemsize:
+            raise CorruptFileError(path, 0, "it ends within a row", advice=_WRITE_AGAIN)
+        rows = np.frombuffer(raw, MANIFEST_ROW)
+        for name, end in (("topic", len(self.topics)), ("position", self.size), ("size", self.size + 1)):
+            if not ((rows[name] >= 0) & (rows[name] < end)).all():
+                raise CorruptFileError(path, 0, f"a row has a {name} that is not there", advice=_WRITE_AGAIN)
+        return rows
 
 
 class StagedWriter:
@@ -269,7 +275,7 @@ def load_writes(root: Path) -> list[Write]:
         return msgspec.json.decode(files.read_bytes(path), type=_WritesFile).writes
     except FileNotFoundError:
         return []
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptFileError(
             str(path),
             0,

@@ -55,6 +55,11 @@ THREADS = 8
 BACKUPS, CHUNKS, WRITER = "backups", "chunks", "writer.json"
 _ID = re.compile(r"(\d{8}T\d{6}Z)(?:-(\d{1,9}))?")
 _CHUNK_NAME = re.compile(r"[0-9a-f]{64}")
+_PARTS_MAX = 256
+"""Names of more parts are refused: a folder is made with those above it, one call within another."""
+_TIME_MS_MAX = int(datetime.max.replace(tzinfo=UTC).timestamp()) * 1000
+_MODIFIED_NS_MAX = 10**9 << 63
+"""Python has no later date, and a file no later time."""
 _USE_ANOTHER = "remove it, or use an earlier one"
 
 
@@ -166,7 +171,8 @@ def is_id(text: str) -> bool:
 
 def read_point(path: Path) -> RestorePoint:
     """A restore point. Raises CorruptFileError if it is none, is another one than its name says, has names
-    that lead elsewhere, or files of another size than their chunks; OSError."""
+    that lead elsewhere or that no file can have, times that no clock has, or files of another size than their
+    chunks; OSError."""
     try:
         point = msgspec.json.decode(read_whole(path), type=RestorePoint)
     except (ValueError, RecursionError) as error:
@@ -177,16 +183,32 @@ def read_point(path: Path) -> RestorePoint:
         reason = f"it is the restore point {point.backup_id[:100]!r}, under another name"
         raise CorruptFileError(str(path), 0, reason, advice=_USE_ANOTHER)
     for directory in point.directories:
-        for name in (*directory.folders, *(file.name for file in directory.files)):
-            if name.startswith("/") or ".." in PurePath(name).parts or not name:
-                raise CorruptFileError(str(path), 0, f"a file's name leads out of its directory: {name!r}")
+        _refuse_names(path, directory)
+    if not 0 <= point.time_ms < _TIME_MS_MAX:
+        reason = f"no backup was made at {point.time_ms:.6g} ms"
+        raise CorruptFileError(str(path), 0, reason, advice=_USE_ANOTHER)
     if not all(map(_CHUNK_NAME.fullmatch, point.chunks)):
         raise CorruptFileError(str(path), 0, "a chunk's name is no SHA-256")
     for file in (file for directory in point.directories for file in directory.files):
         if point.chunk_bytes < 1 or file.size < 0 or len(file.chunks) != -(-file.size // point.chunk_bytes):
             reason = f"{file.name} has {len(file.chunks)} chunks for {file.size} bytes"
             raise CorruptFileError(str(path), 0, reason, advice=_USE_ANOTHER)
+        if abs(file.modified_ns) >= _MODIFIED_NS_MAX:
+            reason = f"{file.name} has no time of a file: {file.modified_ns:.6g} ns"
+            raise CorruptFileError(str(path), 0, reason, advice=_USE_ANOTHER)
     return point
+
+
+def _refuse_names(path: Path, directory: BackedUpDirectory) -> None:
+    """Raises CorruptFileError for names that lead out of the directory, or that no file can have."""
+    for name in (*directory.folders, *(file.name for file in directory.files)):
+        parts = PurePath(name).parts
+        if name.startswith("/") or ".." in parts or not name:
+            raise CorruptFileError(str(path), 0, f"a file's name leads out of its directory: {name!r}")
+        if "\0" in name or len(parts) > _PARTS_MAX:
+            raise CorruptFileError(str(path), 0, f"no file can have the name {name[:100]!r}")
+    if "\0" in directory.path:
+        raise CorruptFileError(str(path), 0, f"no directory can have the name {directory.path[:100]!r}")
 
 
 def new_id(points: Sequence[RestorePoint], now_ms: int) -> str:

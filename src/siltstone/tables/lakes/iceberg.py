@@ -77,6 +77,7 @@ except ImportError as error:
 
 _METADATA, _HINT = "metadata", "version-hint.text"
 _VERSION = re.compile(r"v(\d{1,9})\.metadata\.json", re.ASCII)
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _TOPIC, _BUCKETS, _EXPORTED = "siltstone.topic", "siltstone.buckets", "siltstone.exported"
 _NO_BOUNDS = MetricsMode(MetricModeTypes.NONE)
 _FIELD_ID = "PARQUET:field_id"
@@ -107,7 +108,7 @@ class IcebergLake:
         """The number of key buckets; None if the table is not an export of this topic."""
         properties = {} if self._metadata is None else self._metadata.properties
         buckets = properties.get(_BUCKETS, "")
-        return int(buckets) if properties.get(_TOPIC) == topic and buckets.isdecimal() else None
+        return int(buckets) if properties.get(_TOPIC) == topic and _NUMBER.fullmatch(buckets) else None
 
     def columns(self) -> pa.Schema:
         """The table's columns."""
@@ -133,7 +134,7 @@ class IcebergLake:
             if text is not None:
                 try:
                     return msgspec.json.decode(text, type=dict[int, LogProgress], strict=False)
-                except msgspec.DecodeError as error:
+                except (ValueError, RecursionError) as error:
                     place = os.fspath(_version_path(self.root, self._version or 0))
                     raise CorruptFileError(place, 0, f"{_EXPORTED} of a snapshot: {error}") from None
         reason = f"no snapshot of the table has {_EXPORTED} any more: those of exports have expired"
