@@ -250,6 +250,41 @@ def test_splits_by_records_share_only_the_batch_that_they_cut(
     assert offsets(root, **limit) == list(range(96))
 
 
+@pytest.mark.parametrize("records_each", [1, 4])
+@pytest.mark.parametrize("has_index", [True, False])
+def test_gaps_between_batches_make_no_splits_by_records(
+    tmp_path: Path, records_each: int, has_index: bool
+) -> None:
+    """A compacted log has far more offsets than records."""
+    kept = [first + k for first in range(10**9, 10**10, 10**9) for k in range(records_each)]
+    batches = [
+        batch([Rec(offset=at, key=b"k") for at in kept[row : row + records_each]])
+        for row in range(0, len(kept), records_each)
+    ]
+    segments = {0: batches[:2], 3 * 10**9: batches[2:4], 5 * 10**9: batches[4:6], 7 * 10**9: batches[6:]}
+    root = log_directory(tmp_path, {"t-0": segments})
+    if not has_index:
+        for path in (root / "t-0").glob("*.index"):
+            path.unlink()
+    planned = plan(ReadOptions.of({"path": str(root), "maxRecordsPerPartition": "2"}))
+    assert len(planned) <= 2 * len(batches)
+    parts = [part for split in planned for part in split.file_splits]
+    assert all(part.position < part.end_position and part.start < part.end for part in parts)
+    assert offsets(root, maxRecordsPerPartition="2") == kept
+    assert offsets(root, minPartitions="8") == kept
+
+
+def test_a_damaged_batch_and_a_far_segment_make_few_splits(tmp_path: Path) -> None:
+    root = log_directory(tmp_path, {"t-0": {0: [one(0, "k"), one(1, "k")], 1 << 61: [one(1 << 61, "k")]}})
+    path = root / "t-0" / f"{0:020}.log"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 + 8] = 0xFF  # the size of the second batch
+    path.write_bytes(data)
+    assert len(plan(ReadOptions.of({"path": str(root), "maxRecordsPerPartition": "1"}))) < 100
+    with pytest.raises(CorruptRecordError):
+        offsets(root, maxRecordsPerPartition="1")
+
+
 @pytest.mark.usefixtures("small_file_splits")
 def test_a_segment_without_an_offset_index_is_cut_at_batches_too(tmp_path: Path) -> None:
     batches = [

@@ -29,9 +29,9 @@ import numpy as np
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError, UnknownTopicError, UsageError
-from siltstone.base.records.layout import Int64
+from siltstone.base.records.layout import CODEC_MASK, MAGIC_POSITION, Int64
 from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, LogView
-from siltstone.log.indexes import AbortedTransaction
+from siltstone.log.indexes import LARGEST_RELATIVE_OFFSET, AbortedTransaction
 from siltstone.log.lookup import BatchPosition, position_of_offset
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
@@ -443,7 +443,10 @@ def _cut_by_bytes(segment: LiveSegment, file_split: FileSplit, split_bytes: int)
         else:
             offset = whole.start + (whole.end - whole.start) * index // count
         if file_split.start < offset < file_split.end:
-            head, tail = _cut_at(segment, file_split, offset)
+            try:
+                head, tail = _cut_at(segment, file_split, offset)
+            except CorruptRecordError:  # the task that reads the batch reports the damage
+                continue
             if tail.position > file_split.position:
                 yield head
                 file_split = tail
@@ -451,35 +454,54 @@ def _cut_by_bytes(segment: LiveSegment, file_split: FileSplit, split_bytes: int)
 
 
 def _cut_by_offsets(segment: LiveSegment, file_split: FileSplit, offsets_max: int) -> Iterator[FileSplit]:
-    """A file split in parts of at most ``offsets_max`` offsets."""
-    while file_split.end - file_split.start > offsets_max:
-        size = file_split.size * offsets_max // (file_split.end - file_split.start)
-        head, tail = _cut_at(segment, file_split, file_split.start + offsets_max)
-        yield replace(head, size=size)
+    """A file split in parts of at most ``offsets_max`` offsets, without parts that have no batch.
+
+    Where a cut meets a damaged batch, both sides keep all bytes, since the task that reads the batch reports
+    the damage. The next cut is twice as far away: without positions a gap is not seen.
+    """
+    step = offsets_max
+    while (span := file_split.end - file_split.start) > step:
+        offset, size = file_split.start + step, file_split.size * step // span
+        try:
+            head, tail = _cut_at(segment, file_split, offset)
+            step = offsets_max
+        except CorruptRecordError:
+            head, tail = replace(file_split, end=offset), replace(file_split, start=offset)
+            step *= 2
+        if head.end_position > head.position:
+            yield replace(head, size=size)
         file_split = replace(tail, size=file_split.size - size)
-    yield file_split
+    if file_split.start < file_split.end and file_split.position < file_split.end_position:
+        yield file_split
 
 
 def _cut_at(segment: LiveSegment, file_split: FileSplit, offset: int) -> tuple[FileSplit, FileSplit]:
-    """Two file splits: offsets below ``offset``, and from it on. A batch with both is in the bytes of both
-    file splits.
+    """Two file splits: offsets below ``offset``, and from the first one that has a batch on. A batch with
+    both is in the bytes of both file splits. The second one is empty if no offset has a batch.
 
-    If the search for ``offset`` meets a damaged batch, both file splits keep all bytes: the task that reads
-    the batch reports the damage.
+    Raises CorruptRecordError if the search for ``offset`` meets a damaged batch.
     """
-    end_position, position = file_split.end_position, file_split.position
-    try:
-        if len(segment.offset_index):
-            batch = segment.find_batch(offset, file_split.end_position)
-        else:  # The search begins at the file split, so that cuts one after another read each header once.
-            batch = position_of_offset(segment.reader, offset, start=position, end=end_position)
-        end_position = _end_position(batch, offset, file_split.end_position)
-        position = file_split.end_position if batch is None else max(position, batch.position)
-    except CorruptRecordError:
-        pass
-    head = replace(file_split, end=offset, end_position=end_position, size=end_position - file_split.position)
-    tail = replace(file_split, start=offset, position=position, size=file_split.end_position - position)
-    return head, tail
+    position, end = file_split.position, file_split.end_position
+    if len(segment.offset_index):
+        batch = segment.find_batch(offset, end)
+    else:  # The search begins at the file split, so that cuts one after another read each header once.
+        batch = position_of_offset(segment.reader, offset, start=position, end=end)
+    end_position = _end_position(batch, offset, end)
+    head = replace(file_split, end=offset, end_position=end_position, size=end_position - position)
+    if batch is None:
+        return head, replace(file_split, start=file_split.end, position=end, size=0)
+    start = min(max(offset, _first_offset(segment, batch)), file_split.end)
+    position = max(position, batch.position)
+    return head, replace(file_split, start=start, position=position, size=end - position)
+
+
+def _first_offset(segment: LiveSegment, batch: BatchPosition) -> int:
+    """The lowest offset that a record of the batch can have."""
+    if batch.base_offset == batch.last_offset:
+        magic, attributes = segment.reader.read(batch.position + MAGIC_POSITION, 2)
+        if magic < 2 and attributes & CODEC_MASK:  # a message set, whose header has only its last offset
+            return batch.last_offset - LARGEST_RELATIVE_OFFSET
+    return batch.base_offset
 
 
 def _group_neighbours(
