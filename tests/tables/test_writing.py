@@ -276,6 +276,21 @@ def test_a_refused_append_rolls_the_whole_write_back(logs: Path) -> None:
     assert [len(values(logs, "users", partition)) for partition in range(3)] == [6, 3, 3]
 
 
+def test_a_refused_epoch_leaves_the_earlier_ones_written(logs: Path) -> None:
+    def commit(epoch: int, *batches: pa.RecordBatch) -> Write:
+        plan = planned(logs, batches[0].schema.names, topic="one")
+        return commit_plan(plan, staged(plan, batches), write_id="query", epoch=epoch, clock=CLOCK)
+
+    written = commit(2, numbered(0, 3))
+    with pytest.raises(InvalidTimestampError):
+        commit(3, rows({"key": b"k", "value": b"late", "timestamp": NOW * 1000 + 100 * 86_400_000_000}))
+    assert load_writes(logs) == [written]
+    commit(2, numbered(0, 3))
+    assert len(values(logs, "one")) == 3
+    commit(3, numbered(3, 3))
+    assert len(values(logs, "one")) == 6
+
+
 def test_a_locked_directory_is_refused_when_planning_and_at_the_commit(logs: Path) -> None:
     plan = planned(logs, topic="one")
     found = staged(plan, [numbered(0, 5)])

@@ -9,7 +9,7 @@
     3  was this id written before?           none; if so, all     as 0 (if so, go to 7: nothing is appended)
     4  write the entry, durably (``Write``)  none                 as 0, or with the entry: step 2 appends all
     5  append the batches, flush the logs    some, then all       step 2 appends the batches that are missing
-       error: truncate the logs, remove the entry, raise
+       error: truncate the logs, put back the entries as they were before 4, raise
     6  write the entry as done, durably      all                  step 3 recognises the id
     7  remove the staged files               all                  the files are removed after a week
 
@@ -378,7 +378,7 @@ def _write_and_append(manager: LogManager, root: Path, writes: list[Write], writ
     if not write.staged and not write.is_named:
         return replace(write, is_done=True)
     if write.staged:
-        writes = store_write(root, writes, write)
+        store_write(root, writes, write)
         try:
             _append(manager, write)
         except (SiltstoneError, OSError):
@@ -443,11 +443,12 @@ def _refuse_changed_log(
 
 
 def _roll_back(manager: LogManager, root: Path, writes: list[Write], write: Write) -> None:
-    """Truncate the logs to their ends before the write; if that fails, the next write completes this one."""
+    """Truncate the logs to their ends before the write, and put back ``writes``, the entries before step 4.
+    If that fails, the next write completes this one."""
     try:
         for topic_partition, before in write.ends_before().items():
             manager.truncate_to(topic_partition, before)
-        _replace_file(root, [other for other in writes if other.write_id != write.write_id])
+        _replace_file(root, [other for other in writes if other.is_named])
     except (SiltstoneError, OSError) as error:
         _logger.warning(
             "write %s cannot be rolled back (%s); the next write to %s completes it",
