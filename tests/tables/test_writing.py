@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from siltstone.base.records.hashing import partition_for_key, partitions_for_key
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.runtime.manager import LogManager
+from siltstone.tables import commit
 from siltstone.tables.commit import WRITES_FILE, WRITES_MAX, Write, load_writes, staged_batches, store_write
 from siltstone.tables.writing import (
     WriteOptions,
@@ -277,17 +279,17 @@ def test_a_refused_append_rolls_the_whole_write_back(logs: Path) -> None:
 
 
 def test_a_refused_epoch_leaves_the_earlier_ones_written(logs: Path) -> None:
-    def commit(epoch: int, *batches: pa.RecordBatch) -> Write:
+    def written_as(epoch: int, *batches: pa.RecordBatch) -> Write:
         plan = planned(logs, batches[0].schema.names, topic="one")
         return commit_plan(plan, staged(plan, batches), write_id="query", epoch=epoch, clock=CLOCK)
 
-    written = commit(2, numbered(0, 3))
+    written = written_as(2, numbered(0, 3))
     with pytest.raises(InvalidTimestampError):
-        commit(3, rows({"key": b"k", "value": b"late", "timestamp": NOW * 1000 + 100 * 86_400_000_000}))
+        written_as(3, rows({"key": b"k", "value": b"late", "timestamp": NOW * 1000 + 100 * 86_400_000_000}))
     assert load_writes(logs) == [written]
-    commit(2, numbered(0, 3))
+    written_as(2, numbered(0, 3))
     assert len(values(logs, "one")) == 3
-    commit(3, numbered(3, 3))
+    written_as(3, numbered(3, 3))
     assert len(values(logs, "one")) == 6
 
 
@@ -396,6 +398,71 @@ def test_an_interrupted_write_is_completed_by_the_next_one_after_later_records(l
     assert values(logs, "one") == [*(b"v%d" % n for n in range(10)), b"v100", b"v101"]
     assert job(logs, [numbered(0, 10)], topic="one", writeId="half").is_done
     assert len(values(logs, "one")) == 12
+
+
+def interrupted(logs: Path, monkeypatch: pytest.MonkeyPatch, *, is_of_earlier_version: bool = False) -> None:
+    """A write of ten records to the topic one that ended at its commit point, as a kill ends it."""
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(commit, "_append", killed)
+        job(logs, [numbered(0, 10)], topic="one", writeId="half")
+    (entry,) = load_writes(logs)
+    (stored,) = entry.staged
+    if is_of_earlier_version:
+        old = replace(stored, stem=str(logs / stored.stem))
+        store_write(logs, [], replace(entry, staged=(old,)))
+
+
+@pytest.mark.parametrize("is_of_earlier_version", [False, True])
+def test_a_copied_directory_completes_a_write_from_its_own_files(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_of_earlier_version: bool
+) -> None:
+    interrupted(logs, monkeypatch, is_of_earlier_version=is_of_earlier_version)
+    original = left_over(logs)
+    copy = shutil.copytree(logs, tmp_path / "elsewhere" / "copy")
+    whole = [b"v%d" % n for n in range(10)]
+    job(copy, [numbered(100, 1)], topic="one")
+    assert values(copy, "one") == [*whole, b"v100"] and left_over(copy) == []
+    assert left_over(logs) == original
+    job(logs, [numbered(200, 1)], topic="one")
+    assert values(logs, "one") == [*whole, b"v200"] and left_over(logs) == []
+
+
+@pytest.mark.parametrize("is_of_earlier_version", [False, True])
+def test_a_moved_directory_completes_a_write(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_of_earlier_version: bool
+) -> None:
+    interrupted(logs, monkeypatch, is_of_earlier_version=is_of_earlier_version)
+    moved = logs.rename(tmp_path / "moved")
+    job(moved, [numbered(100, 1)], topic="one")
+    assert values(moved, "one") == [*(b"v%d" % n for n in range(10)), b"v100"] and left_over(moved) == []
+
+
+@pytest.mark.parametrize(
+    "stem",
+    [
+        "/{}/0",
+        "{}/0",
+        "one-0/../{}/0",
+        "one-0/.siltstone-writes/../../{}/0",
+        "/.siltstone-writes/{}/0",
+        "one-0/.siltstone-writes/w/\0",
+    ],
+)
+def test_staged_files_outside_of_the_directory_are_left_alone(logs: Path, tmp_path: Path, stem: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    found = staged(planned(logs, topic="one"), [numbered(0, 5)])[0]
+    for ending in ("batches", "directory"):
+        shutil.copy(f"{found.stem}.{ending}", outside / f"0.{ending}")
+    forged = replace(found, stem=stem.format(str(outside).strip("/")))
+    store_write(logs, [], Write(write_id="half", ranges={"one-0": (0, 5)}, staged=(forged,)))
+    with raises_error(CorruptFileError, path=logs / WRITES_FILE, about="not in the directory"):
+        job(logs, [numbered(0, 5)], topic="one")
+    assert values(logs, "one") == [] and len(list(outside.iterdir())) == 2
 
 
 # Refusals

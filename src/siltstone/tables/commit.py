@@ -26,7 +26,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -83,6 +84,7 @@ file."""
 
 class StagedOutput(msgspec.Struct, frozen=True, kw_only=True):
     """The files of one task's staged batches; ``stem``: their path without its ending, "" if there are none.
+    In the list of writes it begins with the partition, so that it names the files of the directory itself.
 
     ``size``: bytes of all batches; ``manifest_crc``: CRC32C of the manifest. The commit appends the files in
     the order of ``task``, the number of the task.
@@ -222,9 +224,10 @@ def remove_staged(folder: Path) -> None:
 #                                "ranges": {"users-0": [100, 250]}, "staged": []}]}
 #
 # An entry that is not done is the commit point of its write (step 4). It is durable before the first batch is
-# appended, and has the end of each log before the write (``ranges``) and the staged files. An entry that is
-# done shows a job that runs again with the same id that its records are in the logs. Each id has one entry,
-# that of its newest epoch: the epochs of a stream ascend.
+# appended, and has the end of each log before the write (``ranges``) and the staged files, whose names begin
+# with the partition: those of a copy of the directory are its own. An entry that is done shows a job that
+# runs again with the same id that its records are in the logs. Each id has one entry, that of its newest
+# epoch: the epochs of a stream ascend.
 
 WRITES_FILE = "siltstone-writes.json"
 WRITES_MAX = 1000
@@ -338,7 +341,7 @@ def _complete_interrupted(manager: LogManager, root: Path) -> list[Write]:
     """Step 2: complete the writes that a crash interrupted; returns the list of writes as it is now.
 
     Raises DirectoryRefusedError if a log was cleaned, or its start moved, since. It is then unknown which
-    batches of the write were in the log.
+    batches of the write were in the log. Raises CorruptFileError, OSError.
     """
     writes = load_writes(root)
     for write in [write for write in writes if not write.is_done]:
@@ -349,10 +352,31 @@ def _complete_interrupted(manager: LogManager, root: Path) -> list[Write]:
         )
         for topic_partition, before in write.ends_before().items():
             _refuse_changed_log(manager, root, topic_partition, before, write)
-        _append(manager, write, is_resuming=True)
+        located = _with_stems(write, lambda stem: str(root / _stem_in_directory(root, stem)))
+        _append(manager, located, is_resuming=True)
         writes = store_write(root, writes, replace(write, is_done=True, staged=()))
-        discard_staged(write.staged)
+        discard_staged(located.staged)
     return writes
+
+
+def _with_stems(write: Write, change: Callable[[str], str]) -> Write:
+    """The write with other paths of its staged files."""
+    return replace(write, staged=tuple(replace(file, stem=change(file.stem)) for file in write.staged))
+
+
+def _stem_in_directory(root: Path, stem: str) -> str:
+    """The path of staged files from the log directory on. Earlier versions stored it from the root of the
+    file system on: in a directory that was copied or moved since, it is that of the files that came with it.
+
+    Raises CorruptFileError for a path that is not one of staged files."""
+    parts = Path(stem).parts[-4:]
+    is_staged = len(parts) == 4 and parse_partition(parts[0]) is not None and parts[1] == STAGED_WRITES
+    if not is_staged or ".." in parts or "\0" in stem:
+        reason = f"a write has staged files that are not in the directory: {stem[:200]!r}"
+        raise CorruptFileError(
+            str(root / WRITES_FILE), 0, reason, advice="remove the entry, run its job again"
+        )
+    return "/".join(parts)
 
 
 def _with_ranges(manager: LogManager, staged: list[StagedOutput], write: Write) -> Write:
@@ -378,7 +402,7 @@ def _write_and_append(manager: LogManager, root: Path, writes: list[Write], writ
     if not write.staged and not write.is_named:
         return replace(write, is_done=True)
     if write.staged:
-        store_write(root, writes, write)
+        store_write(root, writes, _with_stems(write, partial(_stem_in_directory, root)))
         try:
             _append(manager, write)
         except (SiltstoneError, OSError):
