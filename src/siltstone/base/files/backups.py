@@ -89,7 +89,9 @@ class BackedUpDirectory(msgspec.Struct, frozen=True, kw_only=True):
 
 @decoded_in_threads
 class RestorePoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
-    """A backup: the content of ``backups/ID.json``. ``is_live``: a broker may have been running meanwhile."""
+    """A backup: the content of ``backups/ID.json``. ``time_ms``: when it was put; ``started_ms``: when its
+    first file was read, None if an earlier version made it; ``is_live``: a broker may have been running
+    meanwhile."""
 
     backup_id: str
     time_ms: int
@@ -97,6 +99,7 @@ class RestorePoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="version
     is_live: bool
     chunk_bytes: int
     directories: tuple[BackedUpDirectory, ...]
+    started_ms: int | None = None
 
     @property
     def size(self) -> int:
