@@ -141,6 +141,34 @@ def test_a_file_of_the_same_size_and_time_that_was_just_written_is_read_again(
     assert (tmp_path / "restored" / "users-0" / path.name).read_bytes() == data
 
 
+def test_a_file_that_changes_while_a_long_live_backup_runs_is_read_again(
+    logs: Path, target: Path, clock: ManualClock, tmp_path: Path
+) -> None:
+    path = logs / "users-0" / "leader-epoch-checkpoint"
+    files.set_modified(path, clock.now_ms() * 1_000_000)
+    request = BackupRequest(directories=[logs], target=target, is_live=True)
+    backup(request, clock, lambda *_: clock.advance(3_600_000))
+    data = bytearray(path.read_bytes())
+    data[-2] ^= 1
+    path.write_bytes(data)
+    files.set_modified(path, NOW_MS * 1_000_000)
+    backup(request, clock)
+    restore(target, tmp_path / "restored")
+    assert (tmp_path / "restored" / "users-0" / path.name).read_bytes() == data
+
+
+@pytest.mark.parametrize("is_live", [False, True])
+def test_of_a_live_backup_of_an_earlier_version_all_files_are_read_again(
+    logs: Path, target: Path, store: Any, clock: ManualClock, is_live: bool
+) -> None:
+    key = f"brokers/one/backups/{made(target, clock, logs, is_live=is_live).backup_id}.json"
+    point = json.loads(bytes(store.get(key).bytes()))
+    del point["started_ms"]
+    store.put(key, json.dumps(point).encode())
+    again = made(target, clock, logs, is_live=is_live)
+    assert (again.read_bytes, again.new_chunks) == (again.bytes if is_live else 0, 0)
+
+
 def test_several_directories_become_folders(
     logs: Path, target: Path, clock: ManualClock, tmp_path: Path
 ) -> None:

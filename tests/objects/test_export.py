@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -120,6 +121,28 @@ def test_two_exports_to_one_prefix(logs: Path, bucket: str, monkeypatch: pytest.
     files.put_own(f"{target}/_siltstone-export", b"another")
     with pytest.raises(BusyError):
         st.export(logs, target, "parquet", "users")
+
+
+def test_an_export_that_began_and_ended_meanwhile_stays_the_only_one(
+    logs: Path, bucket: str, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, exists = f"s3://{bucket}/lake", files.exists
+
+    def looked(path: Path) -> bool:
+        if files.is_object(path) and not keys(store):
+            monkeypatch.setattr(files, "exists", exists)
+            assert not exists(path)
+            assert st.export(logs, target, "parquet", "users").records == RECORDS
+            return False
+        return exists(path)
+
+    monkeypatch.setattr(files, "exists", looked)
+    with pytest.raises(UsageError, match="objects already"):
+        st.export(logs, target, "parquet", "users")
+    names = [key.rpartition("/")[2] for key in keys(store)]
+    assert names[0] == "_SUCCESS" and all(name.startswith("part-") for name in names[1:])
+    parts = [bytes(store.get(key).bytes()) for key in keys(store)[1:]]
+    assert sum(pq.read_metadata(pa.BufferReader(part)).num_rows for part in parts) == RECORDS
 
 
 @pytest.mark.parametrize(

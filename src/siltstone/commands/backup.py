@@ -58,8 +58,8 @@ _UNUSED_CHUNK_MS = 24 * 3_600_000
 """The age from which pruning removes a chunk that no restore point has. A younger one may be of an
 interrupted backup, which puts only its other chunks when it is repeated."""
 _SAME_TICK_MS = 2_000
-"""A file that was modified at most this long before a backup is read again by the next one: it may have
-changed after it was read, without another modification time."""
+"""A file that was modified at most this long before a backup began, or later, is read again by the next one:
+it may have changed after it was read, without another modification time."""
 Progress = Callable[[str, int, int], None]
 """Called with the step (``backup`` or ``restore``), the bytes that are done, and all bytes."""
 
@@ -175,6 +175,7 @@ def backup(
             stack.callback(directory.close)
         points = restore_points(request.target)
         work = _Backup(request, points, progress)
+        started_ms = clock.now_ms()
         directories = work.back_up([directory.path for directory in opened])
         now_ms = clock.now_ms()
         point = RestorePoint(
@@ -184,6 +185,7 @@ def backup(
             is_live=request.is_live,
             chunk_bytes=backup_format.CHUNK_BYTES,
             directories=directories,
+            started_ms=started_ms,
         )
         pruned: list[str] = []
         if writer is not None:
@@ -206,7 +208,7 @@ class _Backup:
             for directory in point.directories
             for file in directory.files
             if point.chunk_bytes == backup_format.CHUNK_BYTES
-            and file.modified_ns // 1_000_000 < point.time_ms - _SAME_TICK_MS
+            and file.modified_ns // 1_000_000 < _read_from_ms(point) - _SAME_TICK_MS
         }
         self._done_bytes = self._total_bytes = 0
         self.passed_over: list[str] = []
@@ -335,6 +337,14 @@ class _Backup:
             pruned=pruned,
             dry_run=self._request.dry_run,
         )
+
+
+def _read_from_ms(point: RestorePoint) -> int:
+    """A time before which no file of the restore point was read. Of a backup of an earlier version it is not
+    known: its end counts if the directories were locked, so that no file changed, and else no time (0)."""
+    if point.started_ms is not None:
+        return point.started_ms
+    return 0 if point.is_live else point.time_ms
 
 
 def _files_below(

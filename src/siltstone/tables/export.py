@@ -127,13 +127,23 @@ def _begin_in_store(target: Path, options: ReadOptions, mode: str) -> str:
         raise UsageError(reason, path=target, advice="export to a new prefix")
     refuse_log_directories(target, options)
     if files.exists(target):
-        reason = "the target has objects already"
-        advice = "pass another prefix; if an export was interrupted there, remove them"
-        raise UsageError(reason, path=target, advice=advice)
+        raise _occupied_error(target)
     name = f"{_STORE_STAGING}-{secrets.token_hex(8)}"
     if not files.claim(target / _STORE_STAGING, name.encode()):
         raise BusyError("another export writes there", path=target, advice="wait for its end")
+    try:  # another export may have begun and ended before the claim
+        if any(below != _STORE_STAGING for below, _ in files.objects_below(target)):
+            raise _occupied_error(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            files.delete_objects([target / _STORE_STAGING])
+        raise
     return str(target / name)
+
+
+def _occupied_error(target: Path) -> UsageError:
+    advice = "pass another prefix; if an export was interrupted there, remove them"
+    return UsageError("the target has objects already", path=target, advice=advice)
 
 
 def _refuse_existing(target: Path, overwrites: bool) -> None:

@@ -37,7 +37,6 @@ from typing import Protocol
 
 import msgspec
 
-from siltstone.base.clock import LATEST_MS
 from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import BusyError, CorruptFileError, SourceChangedError, UsageError
 from siltstone.base.files.objects import (
@@ -58,7 +57,9 @@ _ID = re.compile(r"(\d{8}T\d{6}Z)(?:-(\d{1,9}))?")
 _CHUNK_NAME = re.compile(r"[0-9a-f]{64}")
 _PARTS_MAX = 256
 """Names of more parts are refused: a folder is made with those above it, one call within another."""
+_TIME_MS_MAX = int(datetime.max.replace(tzinfo=UTC).timestamp()) * 1000
 _MODIFIED_NS_MAX = 10**9 << 63
+"""Python has no later date, and a file no later time."""
 _USE_ANOTHER = "remove it, or use an earlier one"
 
 
@@ -88,7 +89,9 @@ class BackedUpDirectory(msgspec.Struct, frozen=True, kw_only=True):
 
 @decoded_in_threads
 class RestorePoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
-    """A backup: the content of ``backups/ID.json``. ``is_live``: a broker may have been running meanwhile."""
+    """A backup: the content of ``backups/ID.json``. ``time_ms``: when it was put; ``started_ms``: when its
+    first file was read, None if an earlier version made it; ``is_live``: a broker may have been running
+    meanwhile."""
 
     backup_id: str
     time_ms: int
@@ -96,6 +99,7 @@ class RestorePoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="version
     is_live: bool
     chunk_bytes: int
     directories: tuple[BackedUpDirectory, ...]
+    started_ms: int | None = None
 
     @property
     def size(self) -> int:
@@ -183,7 +187,7 @@ def read_point(path: Path) -> RestorePoint:
         raise CorruptFileError(str(path), 0, reason, advice=_USE_ANOTHER)
     for directory in point.directories:
         _refuse_names(path, directory)
-    if not 0 <= point.time_ms <= LATEST_MS:
+    if not 0 <= point.time_ms < _TIME_MS_MAX:
         reason = f"no backup was made at {point.time_ms:.6g} ms"
         raise CorruptFileError(str(path), 0, reason, advice=_USE_ANOTHER)
     if not all(map(_CHUNK_NAME.fullmatch, point.chunks)):
