@@ -19,7 +19,7 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.broker.hand_over import HandOver, HandOverRequest, hand_over
-from siltstone.broker.producer_ids import BROKER_FILE
+from siltstone.broker.producer_ids import BROKER_FILE, PRODUCER_ID_END
 from siltstone.commands.directories import BrokerDirectories, Snapshot
 from siltstone.commands.policies import LogOptions, gather_policies
 from siltstone.log.bootstrap import BOOTSTRAP_CHECKPOINT, RECORDS_OF_A_BATCH
@@ -28,6 +28,7 @@ from siltstone.log.metadata_log import TOPIC_RESOURCE, MetadataImage, _apply_sna
 from siltstone.log.names import CLEAN_SHUTDOWN, META_PROPERTIES, PARTITION_METADATA
 from siltstone.runtime.topics import TOPICS_FILE, load_registry, read_broker_settings
 from tests.support.golden_sets import unpack_broker
+from tests.support.log.batches import sent
 from tests.support.thoroughness import THOROUGH
 
 SETTINGS = {"cleanup.policy": "compact", "siltstone.compaction.order": "time"}
@@ -175,6 +176,18 @@ def test_a_damaged_file_of_producer_ids_is_refused(logs: Path) -> None:
     (logs / BROKER_FILE).write_text('{"version": 1, "next_producer_id": -1}')
     with pytest.raises(CorruptFileError):
         handed(logs)
+
+
+@pytest.mark.parametrize("given", [0, 7000])
+def test_a_producer_id_that_a_client_made_up_is_not_passed_on(logs: Path, given: int) -> None:
+    with BrokerDirectories(paths=(logs,)).open() as manager:
+        for producer_id in (8500, PRODUCER_ID_END - 1500):
+            now = manager.clock.now_ms()
+            batch = sent(producer_id=producer_id, producer_epoch=0, base_sequence=0, first_time=now)
+            manager["events", 0].append(batch)
+    if given:
+        (logs / BROKER_FILE).write_text(f'{{"version": 1, "next_producer_id": {given}}}')
+    assert handed(logs, dry_run=True).next_producer_id == 9000
 
 
 def test_directories_without_an_identity_are_refused(logs: Path) -> None:

@@ -45,7 +45,7 @@ from siltstone.base.records.metadata import (
     encode_quota,
     encode_topic,
 )
-from siltstone.broker.producer_ids import BLOCK, PRODUCER_ID_END, read_next_producer_id
+from siltstone.broker.producer_ids import BLOCK, first_free_id, read_next_producer_id
 from siltstone.commands.directories import BrokerDirectories, Snapshot, locked_directories
 from siltstone.log.bootstrap import BOOTSTRAP_CHECKPOINT, bootstrap_checkpoint
 from siltstone.log.checkpoints import LeaderEpochs, read_topic_id
@@ -305,11 +305,13 @@ class _Plan:
         """The first producer id that neither Siltstone nor a Kafka has given, rounded up to a block."""
         bounds = [read_next_producer_id(directory.path) or 0 for directory in self._directories]
         bounds.append(self._image.next_producer_id)
-        for path in self._snapshot.partitions.values():
-            states = load_producers(path, list_segments(path))
-            ids = (entry.producer_id for entry in states.entries())
-            bounds += [producer_id + 1 for producer_id in ids if producer_id < PRODUCER_ID_END]
-        return -(-max(bounds) // BLOCK) * BLOCK
+        return -(-first_free_id(max(bounds), self._largest_producer_id) // BLOCK) * BLOCK
+
+    def _largest_producer_id(self, below: int) -> int:
+        """The largest producer id under ``below`` in the logs, -1 without one."""
+        paths = self._snapshot.partitions.values()
+        states = (load_producers(path, list_segments(path)) for path in paths)
+        return max((state.largest_id(below) for state in states), default=-1)
 
     def _records(self) -> Iterator[bytes]:
         for name, level in FEATURES[self._request.release].items():
