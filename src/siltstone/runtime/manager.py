@@ -240,7 +240,8 @@ class LogManager(Closing):
     those in service; ``offline``: the others, and why. ``config``: the broker's settings.
     ``creation_or_deletion_lock`` (Kafka's name): held while partitions are created or deleted.
     ``cleaning_states``, ``compaction_states``: the states of each log's cleaning and side-by-side compaction.
-    ``services``: the log cleaner and the compactions, which are closed before the logs.
+    ``services``: the log cleaner and the compactions, which are closed before the logs. ``when_deleted``: is
+    called when a log was closed because its partition is deleted.
     """
 
     def __init__(self, directories: Sequence[Path | str], **options: Unpack[ManagerOptions]) -> None:
@@ -265,6 +266,7 @@ class LogManager(Closing):
         self.topics = Topics(self)
         self.upkeep = Upkeep(self)
         self.services: list[LogService[Any]] = []
+        self.when_deleted: Callable[[TopicPartition], object] | None = None
         self._producer = RecordProducer(self)
         try:
             with collector_paused():
@@ -658,6 +660,8 @@ class LogManager(Closing):
                 files.rename(served.partition_path(topic_partition), target)
                 files.sync_directory(served.path)
                 served.forget(topic_partition)
+        if self.when_deleted is not None:
+            self.when_deleted(topic_partition)
         self.topics.forget_partitions()
         # A new partition of this name has its own ``cleanup.policy``.
         self.cleaning_states.set_is_compacted(topic_partition, True)
