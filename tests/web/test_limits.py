@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gc
 import http.client
+import threading
 import urllib.request
 import weakref
 from collections.abc import Callable
@@ -16,8 +18,9 @@ from starlette.types import Message
 
 from siltstone.base.errors import BusyError
 from siltstone.commands.served import Served
-from siltstone.web import limits
+from siltstone.web import identity, limits
 from siltstone.web.guards import Guards, Rules
+from siltstone.web.identity import Identity, Users, scrypt_hash
 from siltstone.web.limits import ReadSlots, Tails
 from siltstone.web.running import WebServer, _Protocol
 from siltstone.web.site import routes_with_roles
@@ -127,6 +130,52 @@ def test_a_body_that_never_ends_is_408(served: Served, monkeypatch: pytest.Monke
     scope["headers"].append((b"content-type", b"application/x-www-form-urlencoded"))
     asyncio.run(app(scope, receive, send))  # type: ignore[arg-type]
     assert sent[0]["status"] == 408
+
+
+async def _status(guards: Guards, password: str, path: str = "/api/v1/topics") -> int:
+    """The status of a request with a password."""
+    scope, sent = _scope("GET") | {"path": path}, list[Message]()
+    scope["headers"].append((b"authorization", b"Basic " + base64.b64encode(b"ada:" + password.encode())))
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await guards(scope, receive, send)
+    status: int = sent[0]["status"]
+    return status
+
+
+def test_others_are_answered_while_passwords_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x"})
+
+    users = Users(f"ada:viewer:{scrypt_hash('right')}\n", "users")
+    users.with_password("ada", "right")
+    rules = Rules(hosts=frozenset({"localhost"}), identity=Identity(auth="basic", users=users))
+    guards, may_go_on = Guards(app, rules, lambda *counted: None), threading.Event()
+
+    def waiting(*parameters: object) -> bytes:
+        assert threading.current_thread() is not threading.main_thread(), "the loop stands still"
+        assert may_go_on.wait(60)
+        return b""
+
+    monkeypatch.setattr(identity, "_scrypt", waiting)
+
+    async def ask() -> None:
+        checks = [asyncio.create_task(_status(guards, "wrong")) for _ in range(limits.CHECKS_MAX)]
+        await asyncio.sleep(0.01)
+        assert await _status(guards, "wrong", "/healthz") == 200
+        assert await _status(guards, "right") == 200
+        assert await _status(guards, "wrong") == 429
+        may_go_on.set()
+        assert await asyncio.gather(*checks) == [401] * limits.CHECKS_MAX
+        assert await _status(guards, "wrong") == 401
+
+    asyncio.run(ask())
 
 
 def test_a_client_that_takes_nothing_of_its_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
