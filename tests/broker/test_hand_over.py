@@ -26,7 +26,9 @@ from siltstone.log.bootstrap import BOOTSTRAP_CHECKPOINT, RECORDS_OF_A_BATCH
 from siltstone.log.directory import open_directories
 from siltstone.log.metadata_log import TOPIC_RESOURCE, MetadataImage, _apply_snapshot
 from siltstone.log.names import CLEAN_SHUTDOWN, META_PROPERTIES, PARTITION_METADATA
+from siltstone.runtime.manager import LogManager
 from siltstone.runtime.topics import TOPICS_FILE, load_registry, read_broker_settings
+from tests.support.errors import raises_error
 from tests.support.golden_sets import unpack_broker
 from tests.support.log.batches import sent
 from tests.support.thoroughness import THOROUGH
@@ -194,6 +196,21 @@ def test_directories_without_an_identity_are_refused(logs: Path) -> None:
     (logs / META_PROPERTIES).unlink()
     with pytest.raises(DirectoryRefusedError, match=r"meta\.properties"):
         handed(logs)
+
+
+@pytest.mark.parametrize("text", ["abc", "²", "99999999999", "-1"])
+def test_a_node_id_that_is_no_number_is_refused(logs: Path, text: str) -> None:
+    properties = logs / META_PROPERTIES
+    properties.write_text(properties.read_text().replace("node.id=0", f"node.id={text}"))
+    before = contents(logs)
+    for is_dry in (True, False):
+        with raises_error(DirectoryRefusedError, path=properties, advice="node.id"):
+            handed(logs, dry_run=is_dry)
+    with raises_error(DirectoryRefusedError, path=properties, advice="node.id"):
+        LogManager.open([logs])
+    assert contents(logs) == before
+    directories = BrokerDirectories(paths=(logs,))
+    assert Snapshot(directories.paths, directories.broker_config()).broker_id == 0
 
 
 def test_a_link_in_the_place_of_the_checkpoint_is_replaced(logs: Path, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ from siltstone.base.records.metadata import (
 from siltstone.broker.producer_ids import BLOCK, first_free_id, read_next_producer_id
 from siltstone.commands.directories import BrokerDirectories, Snapshot, locked_directories
 from siltstone.log.bootstrap import BOOTSTRAP_CHECKPOINT, bootstrap_checkpoint
-from siltstone.log.checkpoints import LeaderEpochs, read_topic_id
+from siltstone.log.checkpoints import LeaderEpochs, read_topic_id, refuse_bad_node
 from siltstone.log.directory import LogDirectory
 from siltstone.log.metadata_log import (
     BROKER_RESOURCE,
@@ -59,7 +59,7 @@ from siltstone.log.metadata_log import (
     node_id_of,
     read_snapshot,
 )
-from siltstone.log.names import PARTITION_METADATA, TopicPartition
+from siltstone.log.names import META_PROPERTIES, PARTITION_METADATA, TopicPartition
 from siltstone.log.producers import load_producers
 from siltstone.log.segments import list_segments
 from siltstone.runtime.quotas import ordered
@@ -193,13 +193,13 @@ class _Plan:
         missing = [
             d.path for d, p in zip(self._directories, properties, strict=True) if not p.get("cluster.id")
         ]
-        if missing or node is None or not node.isdigit() or not cluster:
+        if missing or node is None or not cluster:
             raise DirectoryRefusedError(
                 "meta.properties lacks the id of the cluster or of the node",
                 path=", ".join(map(str, missing or [self._directories[0].path])),
                 advice="open the directories with siltstone serve once, which completes them",
             )
-        return int(node), cluster
+        return refuse_bad_node(node, self._directories[0].path / META_PROPERTIES), cluster
 
     def _refuse_metadata_log(self) -> None:
         """Raises DirectoryRefusedError for a metadata log that is to stay, UsageError for a bad target."""

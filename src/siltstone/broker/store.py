@@ -31,7 +31,7 @@ from siltstone.broker.sessions import FetchSessionCache
 from siltstone.broker.turns import FetchTurns
 from siltstone.broker.wire.fields import ZERO_ID
 from siltstone.commands.served import Served
-from siltstone.log.checkpoints import broker_id_of
+from siltstone.log.checkpoints import broker_id_of, node_number
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.validation import validate_and_assign
@@ -88,7 +88,7 @@ class Broker(Closing):
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self.manager.when_deleted = self._forget_log
         properties = self.manager.serving()[0].directory.properties()
-        self.node_id = int(broker_id_of(properties) or 0)
+        self.node_id = node_number(broker_id_of(properties)) or 0
         self.cluster_id = properties.get("cluster.id", "")
 
     @property
