@@ -27,6 +27,8 @@ from dataclasses import dataclass
 from siltstone.base.errors import UsageError
 
 SCRYPT_N, SCRYPT_R, SCRYPT_P = 1 << 14, 8, 1
+SCRYPT_BYTES_MAX, _HASH_BYTES = 256 << 20, 32
+"""The most memory that one password may take, and the size of a hash."""
 REMEMBERED_MAX = 256
 """Passwords that were found right are remembered by a keyed hash, since scrypt takes 50 ms each time."""
 
@@ -74,7 +76,7 @@ def scrypt_hash(password: str, salt: bytes | None = None) -> str:
 
 
 def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
-    return hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=256 << 20, dklen=32)
+    return hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=SCRYPT_BYTES_MAX, dklen=_HASH_BYTES)
 
 
 class Users:
@@ -111,10 +113,16 @@ class Users:
     def _parts(secret: str) -> tuple[int, int, int, bytes, bytes]:
         """Raises ValueError."""
         _, n, r, p, salt, digest = secret.split("$")
-        numbers = int(n), int(r), int(p)
-        if not (1 < numbers[0] <= 1 << 18 and 0 < numbers[1] <= 32 and 0 < numbers[2] <= 16):
+        cost, block, parallel = int(n), int(r), int(p)
+        if not (1 < cost <= 1 << 18 and 0 < block <= 32 and 0 < parallel <= 16):
             raise ValueError("out of range")
-        return *numbers, base64.b64decode(salt, validate=True), base64.b64decode(digest, validate=True)
+        # What OpenSSL refuses, too, though only at a login: https://www.rfc-editor.org/rfc/rfc7914#section-2.
+        if cost & (cost - 1) or 128 * block * (cost + parallel + 2) > SCRYPT_BYTES_MAX:
+            raise ValueError("N is no power of two, or N and r take too much memory")
+        data = base64.b64decode(digest, validate=True)
+        if len(data) != _HASH_BYTES:
+            raise ValueError(f"the hash has not {_HASH_BYTES} bytes")
+        return cost, block, parallel, base64.b64decode(salt, validate=True), data
 
     def _keyed(self, name: str, password: str) -> bytes:
         return hmac.digest(self._key, f"{name}\0{password}".encode("utf-8", "surrogateescape"), "sha256")
