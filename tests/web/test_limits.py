@@ -6,6 +6,7 @@ import asyncio
 import base64
 import gc
 import http.client
+import socket
 import threading
 import urllib.request
 import weakref
@@ -246,6 +247,61 @@ def test_nothing_holds_a_connection_that_is_closed(
         wait_for(lambda: [each() for each in made] == [None] * 3)
     finally:
         server.stop()
+
+
+@pytest.mark.parametrize("pieces", [1, 64])
+def test_a_client_that_reads_nothing_gives_its_connection_back(
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    wait_for: Callable[[Callable[[], bool]], None],
+    pieces: int,
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for left in reversed(range(pieces)):
+            body = bytes((16 << 20) // pieces)  # more than any socket takes
+            await send({"type": "http.response.body", "body": body, "more_body": left > 0})
+
+    monkeypatch.setattr(
+        "siltstone.web.running.build_site",
+        lambda served, rules, tails: Guards(app, rules, lambda *counted: None),
+    )
+    monkeypatch.setattr("siltstone.web.running.KEEP_ALIVE_SECONDS", 0.1)
+    monkeypatch.setattr(limits, "RESPONSE_SECONDS", 0.1)
+    server = WebServer(served, ["http://127.0.0.1:0"])
+    server.start()
+    connections = server._server.server_state.connections
+    try:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", int(server.urls[0].rpartition(":")[2])))
+            client.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert client.recv(1)
+            wait_for(lambda: not connections)
+    finally:
+        server.stop()
+
+
+def test_a_closed_connection_is_sent_to_as_long_as_its_client_reads() -> None:
+    aborted, unsent = list[int](), iter([9, 8, 7, 7])
+
+    class Transport(asyncio.Transport):
+        def is_closing(self) -> bool:
+            return True
+
+        def get_write_buffer_size(self) -> int:
+            return next(unsent)
+
+        def abort(self) -> None:
+            aborted.append(next(unsent, 0))
+
+    protocol = _Protocol.__new__(_Protocol)
+    protocol.transport, protocol.loop = Transport(), asyncio.new_event_loop()
+    for looks in range(4):
+        assert not aborted, looks
+        protocol._abort_stalled()
+    assert aborted == [0]
+    protocol.loop.close()
 
 
 def test_connections_beyond_the_limit_are_answered_with_503_until_one_is_closed(

@@ -76,7 +76,9 @@ def scrypt_hash(password: str, salt: bytes | None = None) -> str:
 
 
 def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
-    return hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=SCRYPT_BYTES_MAX, dklen=_HASH_BYTES)
+    return hashlib.scrypt(
+        password.encode(), salt=salt, n=n, r=r, p=p, maxmem=SCRYPT_BYTES_MAX, dklen=_HASH_BYTES
+    )
 
 
 class Users:
