@@ -19,7 +19,7 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.broker.hand_over import HandOver, HandOverRequest, hand_over
-from siltstone.broker.producer_ids import BROKER_FILE, PRODUCER_ID_END
+from siltstone.broker.producer_ids import BROKER_FILE, PRODUCER_ID_END, read_next_producer_id
 from siltstone.commands.directories import BrokerDirectories, Snapshot
 from siltstone.commands.policies import LogOptions, gather_policies
 from siltstone.log.bootstrap import BOOTSTRAP_CHECKPOINT, RECORDS_OF_A_BATCH
@@ -174,10 +174,13 @@ def test_directories_that_are_open_or_were_not_stopped_are_refused(logs: Path) -
         handed(logs)
 
 
-def test_a_damaged_file_of_producer_ids_is_refused(logs: Path) -> None:
-    (logs / BROKER_FILE).write_text('{"version": 1, "next_producer_id": -1}')
-    with pytest.raises(CorruptFileError):
-        handed(logs)
+@pytest.mark.parametrize("content", ['{"version": 1, "next_producer_id": -1}', "garbage", ""])
+def test_a_damaged_file_of_producer_ids_skips_ids_as_its_advice_says(logs: Path, content: str) -> None:
+    (logs / BROKER_FILE).write_text(content)
+    with raises_error(CorruptFileError, path=logs / BROKER_FILE, advice="skipped"):
+        read_next_producer_id(logs)
+    for is_dry in (True, False):
+        assert handed(logs, dry_run=is_dry).next_producer_id == -(-(1 << 40) // 1000) * 1000
 
 
 @pytest.mark.parametrize("given", [0, 7000])

@@ -24,6 +24,7 @@ those in its metadata log; the topic registry's do not count any more (``TopicRe
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -32,7 +33,7 @@ from pathlib import Path
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.config import BROKER_SETTING_NAMES, TOPIC_NAMES, ConfigSource, parse_stored_config
-from siltstone.base.errors import DirectoryRefusedError, UsageError
+from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, UsageError
 from siltstone.base.records.metadata import (
     ClientQuotaRecord,
     ConfigRecord,
@@ -95,6 +96,7 @@ FEATURES = {**FEATURES, "4.3": {**FEATURES["4.2"], "metadata.version": 30}}
 NEWEST_RELEASE = "4.3"
 _OWN_PREFIX = "siltstone."
 """The beginning of the names of settings that Kafka does not have."""
+_logger = logging.getLogger("siltstone")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,10 +304,17 @@ class _Plan:
                 yield ClientQuotaRecord(entity, key, value)
 
     def _find_next_producer_id(self) -> int:
-        """The first producer id that neither Siltstone nor a Kafka has given, rounded up to a block."""
-        bounds = [read_next_producer_id(directory.path) or 0 for directory in self._directories]
-        bounds.append(self._image.next_producer_id)
-        return -(-first_free_id(max(bounds), self._largest_producer_id) // BLOCK) * BLOCK
+        """The first producer id that neither Siltstone nor a Kafka has given, rounded up to a block. If a file
+        that says it is damaged, ids are skipped, as by a broker that starts."""
+        known, is_damaged = self._image.next_producer_id, False
+        for directory in self._directories:
+            try:
+                known = max(known, read_next_producer_id(directory.path) or 0)
+            except CorruptFileError as error:
+                _logger.warning("%s", error)
+                is_damaged = True
+        first = first_free_id(known, self._largest_producer_id, is_damaged=is_damaged)
+        return -(-first // BLOCK) * BLOCK
 
     def _largest_producer_id(self, below: int) -> int:
         """The largest producer id under ``below`` in the logs, -1 without one."""
