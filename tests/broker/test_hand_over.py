@@ -19,15 +19,18 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.broker.hand_over import HandOver, HandOverRequest, hand_over
-from siltstone.broker.producer_ids import BROKER_FILE
+from siltstone.broker.producer_ids import BROKER_FILE, PRODUCER_ID_END, read_next_producer_id
 from siltstone.commands.directories import BrokerDirectories, Snapshot
 from siltstone.commands.policies import LogOptions, gather_policies
 from siltstone.log.bootstrap import BOOTSTRAP_CHECKPOINT, RECORDS_OF_A_BATCH
 from siltstone.log.directory import open_directories
 from siltstone.log.metadata_log import TOPIC_RESOURCE, MetadataImage, _apply_snapshot
 from siltstone.log.names import CLEAN_SHUTDOWN, META_PROPERTIES, PARTITION_METADATA
+from siltstone.runtime.manager import LogManager
 from siltstone.runtime.topics import TOPICS_FILE, load_registry, read_broker_settings
+from tests.support.errors import raises_error
 from tests.support.golden_sets import unpack_broker
+from tests.support.log.batches import sent
 from tests.support.thoroughness import THOROUGH
 
 SETTINGS = {"cleanup.policy": "compact", "siltstone.compaction.order": "time"}
@@ -171,16 +174,46 @@ def test_directories_that_are_open_or_were_not_stopped_are_refused(logs: Path) -
         handed(logs)
 
 
-def test_a_damaged_file_of_producer_ids_is_refused(logs: Path) -> None:
-    (logs / BROKER_FILE).write_text('{"version": 1, "next_producer_id": -1}')
-    with pytest.raises(CorruptFileError):
-        handed(logs)
+@pytest.mark.parametrize("content", ['{"version": 1, "next_producer_id": -1}', "garbage", ""])
+def test_a_damaged_file_of_producer_ids_skips_ids_as_its_advice_says(logs: Path, content: str) -> None:
+    (logs / BROKER_FILE).write_text(content)
+    with raises_error(CorruptFileError, path=logs / BROKER_FILE, advice="skipped"):
+        read_next_producer_id(logs)
+    for is_dry in (True, False):
+        assert handed(logs, dry_run=is_dry).next_producer_id == -(-(1 << 40) // 1000) * 1000
+
+
+@pytest.mark.parametrize("given", [0, 7000])
+def test_a_producer_id_that_a_client_made_up_is_not_passed_on(logs: Path, given: int) -> None:
+    with BrokerDirectories(paths=(logs,)).open() as manager:
+        for producer_id in (8500, PRODUCER_ID_END - 1500):
+            now = manager.clock.now_ms()
+            batch = sent(producer_id=producer_id, producer_epoch=0, base_sequence=0, first_time=now)
+            manager["events", 0].append(batch)
+    if given:
+        (logs / BROKER_FILE).write_text(f'{{"version": 1, "next_producer_id": {given}}}')
+    assert handed(logs, dry_run=True).next_producer_id == 9000
 
 
 def test_directories_without_an_identity_are_refused(logs: Path) -> None:
     (logs / META_PROPERTIES).unlink()
     with pytest.raises(DirectoryRefusedError, match=r"meta\.properties"):
         handed(logs)
+
+
+@pytest.mark.parametrize("text", ["abc", "²", "99999999999", "-1"])
+def test_a_node_id_that_is_no_number_is_refused(logs: Path, text: str) -> None:
+    properties = logs / META_PROPERTIES
+    properties.write_text(properties.read_text().replace("node.id=0", f"node.id={text}"))
+    before = contents(logs)
+    for is_dry in (True, False):
+        with raises_error(DirectoryRefusedError, path=properties, advice="node.id"):
+            handed(logs, dry_run=is_dry)
+    with raises_error(DirectoryRefusedError, path=properties, advice="node.id"):
+        LogManager.open([logs])
+    assert contents(logs) == before
+    directories = BrokerDirectories(paths=(logs,))
+    assert Snapshot(directories.paths, directories.broker_config()).broker_id == 0
 
 
 def test_a_link_in_the_place_of_the_checkpoint_is_replaced(logs: Path, tmp_path: Path) -> None:

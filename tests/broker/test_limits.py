@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from siltstone.base.config import Config, parse_server_properties
 from siltstone.base.errors import UsageError
 from siltstone.broker.limits import EXEMPT_SECONDS, Limits, MemoryBudget, raise_descriptor_limit
+from siltstone.broker.request_context import ConnectionInfo, ResponseParts
 from siltstone.broker.wire.codec import ELEMENTS_MAX
 from siltstone.broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.broker.test_connection import PRODUCE, Later, echo, frame
@@ -146,6 +147,39 @@ def test_frames_that_are_sent_are_answered_one_after_the_other_when_memory_is_sh
                 received[number] += peer.receive()
                 assert turned.sockets.budget.used <= (100 + 64 + 3 * 160) * KIB
         assert all(found == raw for found in received)
+
+
+def test_a_response_that_is_sent_does_not_end_the_wait_for_memory_of_the_next_request() -> None:
+    later = Later()
+
+    def answer(request: bytearray, info: ConnectionInfo) -> ResponseParts | Awaitable[ResponseParts]:
+        return echo(request, info) if b"small" in request else later(request, info)
+
+    with TurnedLoop(answer, memory_bytes_max=100 * KIB, request_bytes_max=1 << 20) as turned:
+        budget, running, exempt = turned.sockets.budget, turned.connect(), turned.connect()
+        running.send(frame(b"r" * 90 * KIB))  # runs, and has all memory of large frames
+        exempt.send(half(1 << 20, 100))
+        assert budget.exempt is not None
+        large = frame(b"l" * (1 << 18))
+        pipelining, gone = turned.connect(), turned.connect()
+        for peer in (pipelining, gone):
+            peer.send(frame(b"small") + large[:100])
+            assert peer.receive() == frame(b"small")
+        assert budget.waiting == 2
+        gone.socket.close()
+        turned.sweep(61)
+        assert budget.waiting == 1
+        later.finish()
+        assert running.receive() == frame(b"r" * 90 * KIB)
+        exempt.socket.close()
+        assert pipelining.send(large[100:]) == len(large) - 100
+        later.finish()
+        assert pipelining.receive() == large
+        running.socket.close()
+        pipelining.socket.close()
+        turned.turn()
+        assert not turned.sockets.connections
+        assert budget.used == 0
 
 
 class Waiting:

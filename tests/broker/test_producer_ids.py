@@ -66,15 +66,34 @@ def test_ids_in_logs_are_not_given_again(tmp_path: Path) -> None:
     assert first_id(tmp_path) == 41_235
 
 
-@pytest.mark.parametrize("made_up", [PRODUCER_ID_END, (1 << 63) - 1])
-def test_an_id_that_a_client_made_up_uses_up_nothing(tmp_path: Path, made_up: int) -> None:
+MADE_UP = [PRODUCER_ID_END - 1500, PRODUCER_ID_END - 1, PRODUCER_ID_END, (1 << 63) - 1]
+
+
+@pytest.mark.parametrize("made_up", MADE_UP)
+@pytest.mark.parametrize("was_given", [False, True])
+def test_an_id_that_a_client_made_up_uses_up_nothing(tmp_path: Path, made_up: int, was_given: bool) -> None:
+    if was_given:
+        assert first_id(tmp_path) == 0
     with opened(tmp_path) as logs:
         logs.topics.create("a")
         for producer_id in (3, made_up):
             logs["a", 0].append(
                 sent(producer_id=producer_id, producer_epoch=0, base_sequence=0, first_time=NOW)
             )
-    assert first_id(tmp_path) == 4
+    assert first_id(tmp_path) == (BLOCK if was_given else 4)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_ids_that_were_given_after_a_damage_count_again(tmp_path: Path, is_damaged: bool) -> None:
+    skipped = 1 << 40
+    with opened(tmp_path) as logs:
+        logs.topics.create("a")
+        logs["a", 0].append(
+            sent(producer_id=2 * skipped, producer_epoch=0, base_sequence=0, first_time=NOW)
+        )
+    if is_damaged:
+        (tmp_path / BROKER_FILE).write_bytes(b"")
+    assert first_id(tmp_path) == 2 * skipped + 1 + is_damaged * skipped
 
 
 def test_ids_of_the_brokers_metadata_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 import socket
+import tracemalloc
 
 import pytest
 
@@ -239,6 +240,37 @@ def test_clients_with_ever_new_names_take_no_more_memory() -> None:
     rates = limited.manager.rates()
     assert len(rates) == METERS_MAX
     assert rates[-1][1] == QuotaGroup("", "kept")
+
+
+def test_a_client_with_ever_new_long_names_takes_no_more_memory() -> None:
+    limited = Limited({(("client-id", DEFAULT),): {"producer_byte_rate": 1.0}})
+    tracemalloc.start()
+    try:
+        for number in range(2_000):
+            limited.manager.record(PRODUCE, context_of(f"{number:032000}"), 1)
+        assert tracemalloc.get_traced_memory()[0] < 5 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(limited.manager.rates()) == 2_000
+
+
+@pytest.mark.parametrize("user", [(), (("user", DEFAULT),)])
+def test_clients_with_long_names_are_told_apart(user: tuple[tuple[str, None], ...]) -> None:
+    named = "n" * 1_000
+    limited = Limited(
+        {
+            (*user, ("client-id", DEFAULT)): {"producer_byte_rate": 1.0, "controller_mutation_rate": 1.0},
+            (*user, ("client-id", named)): {"producer_byte_rate": 1e6, "controller_mutation_rate": 2.0},
+        }
+    )
+    one, other = context_of("o" * 1_000), context_of("o" * 1_001)
+    assert limited.manager.record(PRODUCE, one, 1_000) > 0
+    assert limited.manager.record(PRODUCE, one, 0) > 0
+    assert limited.manager.record(PRODUCE, other, 0) == 0
+    assert limited.manager.record(PRODUCE, context_of(named), 1_000) == 0
+    limited.manager.mutations(context_of(named), strict_from=0).take(2)
+    group = QuotaGroup(ANONYMOUS if user else "", named)
+    assert limited.manager.rates()[-1] == (MUTATION, group, 20.0)
 
 
 def test_rates_and_tokens_are_told() -> None:

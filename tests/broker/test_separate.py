@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import signal
@@ -26,11 +27,12 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.broker import keeper as keeping
-from siltstone.broker.calls import RaisedError
+from siltstone.broker.calls import CalledMethod, Channel, RaisedError
 from siltstone.broker.embedded import EmbeddedBroker
 from siltstone.broker.keeper import keeper
 from siltstone.broker.separate import BrokerProcess, BrokerTopics
 from siltstone.broker.store import load_kernels
+from siltstone.log.names import CLEAN_SHUTDOWN
 from siltstone.runtime.producing import NewRecord
 from siltstone.runtime.topics import Topics
 from tests.support.embedded import sent
@@ -229,6 +231,45 @@ def test_a_paused_broker_answers_no_request_and_continues(broker: BrokerProcess)
     assert producer.flush(LIMIT_S) == 0
     assert values(broker) == [b"value"]
     broker.pause()  # and is closed all the same
+
+
+def test_a_response_to_an_interrupted_call_is_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = socket.socketpair()
+    program, broker = map(Channel, ends)
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with ends[0], ends[1]:
+        monkeypatch.setattr(program, "receive", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            program.call(int, "one")
+        monkeypatch.undo()
+        assert broker.receive(CalledMethod).method == "one"
+        with contextlib.suppress(EOFError):
+            broker.answer(1)
+        with pytest.raises(EOFError):
+            program.call(int, "another")
+
+
+def test_a_broker_whose_call_was_interrupted_ends_in_order(tmp_path: Path) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    with BrokerProcess(tmp_path / "logs") as broker:
+        assert broker.pid is not None
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(KeyboardInterrupt):
+                broker.tick()
+        finally:
+            signal.signal(signal.SIGALRM, before)
+            os.kill(broker.pid, signal.SIGCONT)
+        with pytest.raises(BrokerUnreachableError):
+            broker.topics.names()
+    assert (tmp_path / "logs" / CLEAN_SHUTDOWN).exists()
 
 
 def test_the_machines_clock(tmp_path: Path) -> None:

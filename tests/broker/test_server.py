@@ -10,9 +10,11 @@ from collections.abc import Callable
 import pytest
 
 from siltstone.base.errors import UsageError
+from siltstone.broker import server
 from siltstone.broker.limits import Limits
 from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.server import BoundListener, BrokerServer
+from siltstone.broker.sessions import FetchSessionCache
 from siltstone.broker.wire.messages.api_versions import ApiVersionsRequest
 from siltstone.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from siltstone.commands.served import Served
@@ -148,6 +150,17 @@ def test_a_peer_that_goes_while_its_fetch_is_parked_takes_the_fetch_along(
     parked.send_bytes(frame(b"read ahead"))
     parked.close()
     assert other.ask(VERSIONS, 0).error_code == 0
+
+
+def test_idle_fetch_sessions_are_released_again_and_again(
+    start_broker: Callable[..., BrokerServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = threading.Semaphore(0)
+    monkeypatch.setattr(server, "_RELEASE_SECONDS", 0.01)
+    monkeypatch.setattr(FetchSessionCache, "release_idle", lambda cache, now: calls.release())
+    start_broker()
+    for _ in range(3):
+        assert calls.acquire(timeout=30)
 
 
 def test_a_port_that_is_taken_is_a_clear_error(broker_server: BrokerServer, broker_served: Served) -> None:

@@ -7,7 +7,10 @@ import threading
 import pytest
 
 from siltstone.base.errors import StorageError, UnknownTopicError
+from siltstone.broker.handlers.fetch import fetch
+from siltstone.broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.support.broker import ServedBroker, context_of
+from tests.support.descriptors import deleted_but_open
 
 
 def test_a_log_is_looked_up_once(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,6 +27,20 @@ def test_a_deleted_log_leaves_the_cache(broker: ServedBroker) -> None:
     with pytest.raises(UnknownTopicError):
         broker.broker.log_of("t", 0)
     assert broker.log("t") is broker.broker.log_of("t", 0) is not log
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_a_deleted_log_takes_no_space(broker: ServedBroker, version: int) -> None:
+    for number in range(2):
+        log = broker.log("t", records=3)
+        place = {"topic": "t"} if version < 13 else {"topic_id": broker.broker.id_of_topic("t")}
+        topics = (FetchTopic(partitions=(FetchPartition(),), **place),)  # type: ignore[arg-type]
+        request = FetchRequest(topics=topics, session_epoch=-1)
+        assert broker.call(fetch, request, version).responses[0].partitions[0].records
+        broker.manager.topics.delete("t")
+        del log
+        broker.manager.scheduler.tick(broker.clock.now_ms() + (number + 1) * 120_000)
+        assert deleted_but_open(broker.manager.directories[0].path) == []
 
 
 def test_a_log_that_is_offline(broker: ServedBroker) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 from pathlib import Path
 
@@ -15,3 +17,15 @@ def descriptors_of(path: Path) -> int:
         except OSError:
             continue
     return count
+
+
+def deleted_but_open(below: Path) -> list[str]:
+    """The files below a path that are deleted and still open, so that they take space."""
+    gc.collect()
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if target.endswith(" (deleted)") and target.startswith(str(below)):
+                found.append(target)
+    return found

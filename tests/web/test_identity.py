@@ -14,6 +14,9 @@ from siltstone.web.identity import Identity, Role, Users, networks_of, roles_of,
 from siltstone.web.running import Listener, identity_of, refuse_unsafe, rules_of
 
 
+HASH = base64.b64encode(bytes(32)).decode()
+
+
 def _basic(name: str, password: str) -> dict[str, str]:
     return {"authorization": "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()}
 
@@ -46,12 +49,22 @@ def test_a_password_and_a_token_are_known() -> None:
         "ada:editor:scrypt$16384$8$1$!$!",
         ":editor:scrypt$",
         "ada:editor:scrypt$99999999999$8$1$c2FsdA==$c2FsdA==",
+        f"ada:editor:scrypt$1000$8$1$c2FsdA==${HASH}",
+        f"ada:editor:scrypt${1 << 18}$8$1$c2FsdA==${HASH}",
+        f"ada:editor:scrypt${1 << 17}$32$1$c2FsdA==${HASH}",
+        "ada:editor:scrypt$16384$8$1$c2FsdA==$c2FsdA==",
     ],
 )
 def test_a_bad_line_of_the_users_file_is_named(line: str) -> None:
     with pytest.raises(UsageError) as caught:
         Users(f"\n{line}\n", "users")
     assert caught.value.path == "users:2"
+
+
+@pytest.mark.parametrize(("n", "r", "p"), [(2, 1, 16), (1 << 17, 15, 1)])
+def test_a_hash_that_is_taken_can_be_computed(n: int, r: int, p: int) -> None:
+    users = Users(f"ada:editor:scrypt${n}${r}${p}$c2FsdA==${HASH}\n", "users")
+    assert users.with_password("ada", "wrong") is Role.NONE
 
 
 def test_only_a_trusted_proxy_names_users() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gc
 import http.client
+import socket
+import threading
 import urllib.request
 import weakref
 from collections.abc import Callable
@@ -16,8 +19,9 @@ from starlette.types import Message
 
 from siltstone.base.errors import BusyError
 from siltstone.commands.served import Served
-from siltstone.web import limits
+from siltstone.web import identity, limits
 from siltstone.web.guards import Guards, Rules
+from siltstone.web.identity import Identity, Users, scrypt_hash
 from siltstone.web.limits import ReadSlots, Tails
 from siltstone.web.running import WebServer, _Protocol
 from siltstone.web.site import routes_with_roles
@@ -129,6 +133,52 @@ def test_a_body_that_never_ends_is_408(served: Served, monkeypatch: pytest.Monke
     assert sent[0]["status"] == 408
 
 
+async def _status(guards: Guards, password: str, path: str = "/api/v1/topics") -> int:
+    """The status of a request with a password."""
+    scope, sent = _scope("GET") | {"path": path}, list[Message]()
+    scope["headers"].append((b"authorization", b"Basic " + base64.b64encode(b"ada:" + password.encode())))
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await guards(scope, receive, send)
+    status: int = sent[0]["status"]
+    return status
+
+
+def test_others_are_answered_while_passwords_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x"})
+
+    users = Users(f"ada:viewer:{scrypt_hash('right')}\n", "users")
+    users.with_password("ada", "right")
+    rules = Rules(hosts=frozenset({"localhost"}), identity=Identity(auth="basic", users=users))
+    guards, may_go_on = Guards(app, rules, lambda *counted: None), threading.Event()
+
+    def waiting(*parameters: object) -> bytes:
+        assert threading.current_thread() is not threading.main_thread(), "the loop stands still"
+        assert may_go_on.wait(60)
+        return b""
+
+    monkeypatch.setattr(identity, "_scrypt", waiting)
+
+    async def ask() -> None:
+        checks = [asyncio.create_task(_status(guards, "wrong")) for _ in range(limits.CHECKS_MAX)]
+        await asyncio.sleep(0.01)
+        assert await _status(guards, "wrong", "/healthz") == 200
+        assert await _status(guards, "right") == 200
+        assert await _status(guards, "wrong") == 429
+        may_go_on.set()
+        assert await asyncio.gather(*checks) == [401] * limits.CHECKS_MAX
+        assert await _status(guards, "wrong") == 401
+
+    asyncio.run(ask())
+
+
 def test_a_client_that_takes_nothing_of_its_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RESPONSE_SECONDS", 0.01)
 
@@ -197,6 +247,61 @@ def test_nothing_holds_a_connection_that_is_closed(
         wait_for(lambda: [each() for each in made] == [None] * 3)
     finally:
         server.stop()
+
+
+@pytest.mark.parametrize("pieces", [1, 64])
+def test_a_client_that_reads_nothing_gives_its_connection_back(
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    wait_for: Callable[[Callable[[], bool]], None],
+    pieces: int,
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for left in reversed(range(pieces)):
+            body = bytes((16 << 20) // pieces)  # more than any socket takes
+            await send({"type": "http.response.body", "body": body, "more_body": left > 0})
+
+    monkeypatch.setattr(
+        "siltstone.web.running.build_site",
+        lambda served, rules, tails: Guards(app, rules, lambda *counted: None),
+    )
+    monkeypatch.setattr("siltstone.web.running.KEEP_ALIVE_SECONDS", 0.1)
+    monkeypatch.setattr(limits, "RESPONSE_SECONDS", 0.1)
+    server = WebServer(served, ["http://127.0.0.1:0"])
+    server.start()
+    connections = server._server.server_state.connections
+    try:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", int(server.urls[0].rpartition(":")[2])))
+            client.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert client.recv(1)
+            wait_for(lambda: not connections)
+    finally:
+        server.stop()
+
+
+def test_a_closed_connection_is_sent_to_as_long_as_its_client_reads() -> None:
+    aborted, unsent = list[int](), iter([9, 8, 7, 7])
+
+    class Transport(asyncio.Transport):
+        def is_closing(self) -> bool:
+            return True
+
+        def get_write_buffer_size(self) -> int:
+            return next(unsent)
+
+        def abort(self) -> None:
+            aborted.append(next(unsent, 0))
+
+    protocol = _Protocol.__new__(_Protocol)
+    protocol.transport, protocol.loop = Transport(), asyncio.new_event_loop()
+    for looks in range(4):
+        assert not aborted, looks
+        protocol._abort_stalled()
+    assert aborted == [0]
+    protocol.loop.close()
 
 
 def test_connections_beyond_the_limit_are_answered_with_503_until_one_is_closed(

@@ -13,6 +13,7 @@ code."""
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import socket
 import struct
@@ -93,7 +94,8 @@ class CallResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 class Channel:
     """One end of the socket pair. ``call`` and ``ask`` may be used by several threads: each waits until the
-    call of another one is answered."""
+    call of another one is answered. After a call that was interrupted, others raise EOFError: its response
+    would be taken for theirs."""
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
@@ -107,8 +109,14 @@ class Channel:
         """The same, not decoded. ``descriptors``: file descriptors that the other process receives with the
         call."""
         with self._lock:
-            self.send(CalledMethod(method=method, arguments=arguments), descriptors)
-            response = self.receive(CallResponse)
+            try:
+                self.send(CalledMethod(method=method, arguments=arguments), descriptors)
+                response = self.receive(CallResponse)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    self.socket.shutdown(socket.SHUT_RDWR)
+                self.close()
+                raise
         if response.error is not None:
             raise response.error.to_exception()
         return response.result
@@ -172,6 +180,17 @@ def _plain(value: Any) -> object:
 # The broker's side
 
 
+def _answer_call(broker: EmbeddedBroker, channel: Channel, called: CalledMethod) -> bool:
+    """Carry out a call, and answer it; False if it failed. Raises EOFError if the program has gone."""
+    try:
+        result = _METHODS[called.method](broker, **called.arguments)
+    except Exception as error:  # the program gets it
+        channel.refuse(error)
+        return False
+    channel.answer(result)
+    return True
+
+
 def answer_calls(broker: EmbeddedBroker, channel: Channel) -> None:
     """Answer the program's calls until it closes the broker, or ends."""
     while True:
@@ -180,12 +199,10 @@ def answer_calls(broker: EmbeddedBroker, channel: Channel) -> None:
         except EOFError:
             return broker.close()
         try:
-            result = _METHODS[called.method](broker, **called.arguments)
-        except Exception as error:  # the program gets it
-            channel.refuse(error)
-            continue
-        channel.answer(result)
-        if called.method == "close":
+            is_done = _answer_call(broker, channel, called)
+        except EOFError:
+            return broker.close()
+        if is_done and called.method == "close":
             return None
 
 

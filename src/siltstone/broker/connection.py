@@ -132,13 +132,11 @@ class Connection:
         limits = self._shared.limits
         if self._out or (self._delayed is not None and self._has_eof):
             return now - self._active_at > limits.stalled_seconds
-        if self._delayed is not None:
-            # A request may run for long: that alone is no reason. But if the connection is not read
+        if self._delayed is not None or self._is_waiting:
+            # A request may run or wait for long: that alone is no reason. But if the connection is not read
             # meanwhile, the loop does not report that the peer has gone, so the socket is asked.
             is_old = now - self._active_at > limits.stalled_seconds
             return is_old and not self._is_reading and self._has_hung_up()
-        if self._is_waiting:
-            return False
         return now - self._active_at > limits.idle_seconds
 
     @property
@@ -169,7 +167,7 @@ class Connection:
         if self._delayed is None:
             self.close()
         else:
-            self._shared.budget.leave(self)
+            self._shared.budget.end_exemption_of(self)
 
     def close(self) -> None:
         """Close at once. A request that runs in the pool is carried out, but its response is dropped; a
@@ -377,7 +375,7 @@ class Connection:
         self.info.activity.bytes_out += sent
         if self._has_unsent_response and not self._out:
             self._has_unsent_response = False
-            self._shared.budget.leave(self)
+            self._shared.budget.end_exemption_of(self)
             self._count_sent()
 
     def _count_sent(self) -> None:

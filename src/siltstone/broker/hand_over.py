@@ -24,6 +24,7 @@ those in its metadata log; the topic registry's do not count any more (``TopicRe
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -32,7 +33,7 @@ from pathlib import Path
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.config import BROKER_SETTING_NAMES, TOPIC_NAMES, ConfigSource, parse_stored_config
-from siltstone.base.errors import DirectoryRefusedError, UsageError
+from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, UsageError
 from siltstone.base.records.metadata import (
     ClientQuotaRecord,
     ConfigRecord,
@@ -45,10 +46,10 @@ from siltstone.base.records.metadata import (
     encode_quota,
     encode_topic,
 )
-from siltstone.broker.producer_ids import BLOCK, PRODUCER_ID_END, read_next_producer_id
+from siltstone.broker.producer_ids import BLOCK, first_free_id, read_next_producer_id
 from siltstone.commands.directories import BrokerDirectories, Snapshot, locked_directories
 from siltstone.log.bootstrap import BOOTSTRAP_CHECKPOINT, bootstrap_checkpoint
-from siltstone.log.checkpoints import LeaderEpochs, read_topic_id
+from siltstone.log.checkpoints import LeaderEpochs, read_topic_id, refuse_bad_node
 from siltstone.log.directory import LogDirectory
 from siltstone.log.metadata_log import (
     BROKER_RESOURCE,
@@ -59,7 +60,7 @@ from siltstone.log.metadata_log import (
     node_id_of,
     read_snapshot,
 )
-from siltstone.log.names import PARTITION_METADATA, TopicPartition
+from siltstone.log.names import META_PROPERTIES, PARTITION_METADATA, TopicPartition
 from siltstone.log.producers import load_producers
 from siltstone.log.segments import list_segments
 from siltstone.runtime.quotas import ordered
@@ -95,6 +96,7 @@ FEATURES = {**FEATURES, "4.3": {**FEATURES["4.2"], "metadata.version": 30}}
 NEWEST_RELEASE = "4.3"
 _OWN_PREFIX = "siltstone."
 """The beginning of the names of settings that Kafka does not have."""
+_logger = logging.getLogger("siltstone")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,13 +195,13 @@ class _Plan:
         missing = [
             d.path for d, p in zip(self._directories, properties, strict=True) if not p.get("cluster.id")
         ]
-        if missing or node is None or not node.isdigit() or not cluster:
+        if missing or node is None or not cluster:
             raise DirectoryRefusedError(
                 "meta.properties lacks the id of the cluster or of the node",
                 path=", ".join(map(str, missing or [self._directories[0].path])),
                 advice="open the directories with siltstone serve once, which completes them",
             )
-        return int(node), cluster
+        return refuse_bad_node(node, self._directories[0].path / META_PROPERTIES), cluster
 
     def _refuse_metadata_log(self) -> None:
         """Raises DirectoryRefusedError for a metadata log that is to stay, UsageError for a bad target."""
@@ -302,14 +304,23 @@ class _Plan:
                 yield ClientQuotaRecord(entity, key, value)
 
     def _find_next_producer_id(self) -> int:
-        """The first producer id that neither Siltstone nor a Kafka has given, rounded up to a block."""
-        bounds = [read_next_producer_id(directory.path) or 0 for directory in self._directories]
-        bounds.append(self._image.next_producer_id)
-        for path in self._snapshot.partitions.values():
-            states = load_producers(path, list_segments(path))
-            ids = (entry.producer_id for entry in states.entries())
-            bounds += [producer_id + 1 for producer_id in ids if producer_id < PRODUCER_ID_END]
-        return -(-max(bounds) // BLOCK) * BLOCK
+        """The first producer id that neither Siltstone nor a Kafka has given, rounded up to a block. If a file
+        that says it is damaged, ids are skipped, as by a broker that starts."""
+        known, is_damaged = self._image.next_producer_id, False
+        for directory in self._directories:
+            try:
+                known = max(known, read_next_producer_id(directory.path) or 0)
+            except CorruptFileError as error:
+                _logger.warning("%s", error)
+                is_damaged = True
+        first = first_free_id(known, self._largest_producer_id, is_damaged=is_damaged)
+        return -(-first // BLOCK) * BLOCK
+
+    def _largest_producer_id(self, below: int) -> int:
+        """The largest producer id under ``below`` in the logs, -1 without one."""
+        paths = self._snapshot.partitions.values()
+        states = (load_producers(path, list_segments(path)) for path in paths)
+        return max((state.largest_id(below) for state in states), default=-1)
 
     def _records(self) -> Iterator[bytes]:
         for name, level in FEATURES[self._request.release].items():

@@ -207,9 +207,14 @@ class MemoryBudget:
             self._wake()
 
     def leave(self, holder: MemoryHolder) -> None:
-        """Report that a connection was answered or closed: it leaves its queue, and is no longer exempt."""
+        """Report that a connection was closed: it leaves its queue, and is no longer exempt."""
         self._small.pop(holder, None)
         self._large.pop(holder, None)
+        self.end_exemption_of(holder)
+
+    def end_exemption_of(self, holder: MemoryHolder) -> None:
+        """Report that a connection was answered: it is no longer exempt. It may wait in a queue already, for
+        its next request."""
         if self.exempt is holder:
             self.exempt = None
             self._wake()

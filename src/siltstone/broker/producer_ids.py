@@ -10,8 +10,9 @@ The first block of a process begins at the largest of
 
 1. ``next_producer_id`` in the files: they differ if a directory was offline when a block was written;
 2. the end of the ids that the metadata log of a Kafka says were given;
-3. the largest producer id in the logs, plus one. Ids from ``PRODUCER_ID_END`` on do not count: a client may
-   have made them up, and one such batch would use up all ids.
+3. the largest producer id in the logs, plus one. Ids that are further than ``_SKIPPED`` from what 1 and 2
+   say do not count (without them: those from half of ``PRODUCER_ID_END`` on): a client may have made them up,
+   and one such batch would use up all ids. Before others reach them, a later process counts them.
 
 If a file is damaged, blocks may have been given that neither another file nor a log shows. Then ``_SKIPPED``
 ids are skipped.
@@ -22,6 +23,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -38,6 +40,8 @@ BLOCK = 1000
 """Ids of a block, as in Kafka (``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``)."""
 PRODUCER_ID_END = 1 << 62
 """Ids from this one on are never given, and do not count if a log has them."""
+_UNBOUNDED_END = PRODUCER_ID_END // 2
+"""The end of the ids in logs that count if no undamaged file says how many were given."""
 _SKIPPED = 1 << 40
 """The number of ids that are skipped if a file is damaged: those that a broker gives in three years, with a
 million blocks a day."""
@@ -68,10 +72,15 @@ def read_next_producer_id(directory: Path) -> int | None:
     return content.next_producer_id
 
 
-def _largest_in_logs(manager: LogManager) -> int:
-    """The largest producer id below ``PRODUCER_ID_END`` in the logs, -1 without one."""
-    ids = (log.largest_producer_id(PRODUCER_ID_END) for _, log in manager.logs())
-    return max(ids, default=-1)
+def first_free_id(known: int, largest_in_logs: Callable[[int], int], *, is_damaged: bool = False) -> int:
+    """The first id that was not given. ``known``: the largest that files and the metadata log say, 0 without
+    them; ``largest_in_logs``: the largest id in the logs under a bound, -1 without one; ``is_damaged``: is a
+    file damaged, so that it may have said more?"""
+    below = known + _SKIPPED
+    if is_damaged or not known:
+        below = max(below, _UNBOUNDED_END)
+    first = max(known, largest_in_logs(min(below, PRODUCER_ID_END)) + 1)
+    return first + _SKIPPED if is_damaged else first
 
 
 class ProducerIds:
@@ -127,14 +136,17 @@ class ProducerIds:
 
     def _find_next_block(self) -> int:
         """The first id of the first block of this process. Raises StorageError."""
-        first, is_damaged = _largest_in_logs(self._manager) + 1, False
-        if self._manager.topics.given_ids_end <= PRODUCER_ID_END:
-            first = max(first, self._manager.topics.given_ids_end)
+        known, is_damaged = max(self._manager.topics.given_ids_end, 0), False
+        if known > PRODUCER_ID_END:
+            known = 0
         for served in self._manager.serving():
             try:
                 with served.offline_on_error():
-                    first = max(first, read_next_producer_id(served.path) or 0)
+                    known = max(known, read_next_producer_id(served.path) or 0)
             except CorruptFileError as error:
                 _logger.warning("%s", error)
                 is_damaged = True
-        return first + _SKIPPED if is_damaged else first
+        return first_free_id(known, self._largest_in_logs, is_damaged=is_damaged)
+
+    def _largest_in_logs(self, below: int) -> int:
+        return max((log.largest_producer_id(below) for _, log in self._manager.logs()), default=-1)

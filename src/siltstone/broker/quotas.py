@@ -20,6 +20,7 @@ Times are those of a clock that is passed in, in seconds. Corresponds to Kafka's
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import math
 import threading
@@ -29,7 +30,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from siltstone.base.config import Config
-from siltstone.broker.request_context import RequestContext
+from siltstone.broker.request_context import CLIENT_ID_MAX, RequestContext
 from siltstone.runtime.quotas import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
@@ -140,7 +141,8 @@ class TokenBucket:
 
 class QuotaGroup(NamedTuple):
     """The clients that are counted together: ``user`` or ``client_id`` is "" where it does not matter, as in
-    the tags of Kafka's metrics. In a quota of an address, ``user`` is the address."""
+    the tags of Kafka's metrics. In a quota of an address, ``user`` is the address. A long ``client_id`` that has
+    the quota of the default id is its hash: a meter keeps no 32 KiB."""
 
     user: str
     client_id: str
@@ -182,12 +184,12 @@ class QuotaTable:
         for who in (user, None):
             for name in id_names:
                 if (bound := bounds.get((who, name))) is not None:
-                    return _Bound(QuotaGroup(user, client_id), bound)
+                    return _Bound(QuotaGroup(user, name or _short(client_id)), bound)
             if (bound := bounds.get((who, ""))) is not None:
                 return _Bound(QuotaGroup(user, ""), bound)
         for name in id_names:
             if (bound := bounds.get(("", name))) is not None:
-                return _Bound(QuotaGroup("", client_id), bound)
+                return _Bound(QuotaGroup("", name or _short(client_id)), bound)
         return None
 
     def of_address(self, address: str) -> _Bound | None:
@@ -195,6 +197,12 @@ class QuotaTable:
         bounds = self._of[CONNECTION]
         bound = bounds.get((address, ""), bounds.get((None, "")))
         return None if bound is None else _Bound(QuotaGroup(address, ""), bound)
+
+
+def _short(client_id: str) -> str:
+    if len(client_id) <= CLIENT_ID_MAX:
+        return client_id
+    return f"sha256:{hashlib.sha256(client_id.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def _plain_address(text: str | None) -> str | None:

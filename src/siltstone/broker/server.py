@@ -5,6 +5,7 @@
 
     listeners ─► connections ─► dispatch ─► handlers, in the loop's thread; what needs a disk in a pool
     once a second: connections that are idle or stalled, or exempt from the memory limit for long, are closed
+    now and then:  fetch sessions that are idle let go of the logs' files
 
 asyncio's streams and transports are not used: the loop only reports which non-blocking sockets can be read or
 written. So bytes go from a socket into the buffer of their request, and from a log's file into a socket,
@@ -46,7 +47,7 @@ STOP_SECONDS = 10.0
 """How long the running requests may take when the server stops; then their connections are closed."""
 DELAYED_MAX = 1_000
 """The most sockets that are closed later: each takes a descriptor."""
-_SWEEP_SECONDS = 1.0
+_SWEEP_SECONDS, _RELEASE_SECONDS = 1.0, 10.0
 _ACCEPTED_AT_ONCE = 64
 """The most connections that are accepted before the others have a turn in the loop."""
 _MAPPED = "::ffff:"
@@ -277,9 +278,14 @@ class BrokerServer(Closing):
 
     async def _serve(self) -> None:
         self.sockets.open(self._listeners)
+        self._release_later()
         await self._stop_asked.wait()
         self.broker.purgatory.close()
         await self.sockets.finish()
         # Closing a connection cancels its task; wait until those have ended.
         others = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*others, return_exceptions=True)
+
+    def _release_later(self) -> None:
+        self.broker.fetch_sessions.release_idle(self._loop.time())
+        self._loop.call_later(_RELEASE_SECONDS, self._release_later)

@@ -17,6 +17,10 @@ A session also caches, for each partition, what makes the next read cheap:
 - the view of the log at which the client knew everything. While the log still has that view, the partition is
   not read: an idle partition costs one comparison a request.
 
+These hold segments' files open, also files that are deleted by now, which take space. So an error of a
+partition clears them, and ``release_idle`` those of a session that was not used for long: its client may have
+died.
+
 Everything runs in the loop's thread, except that a read in the pool writes the cached fields of its
 partitions. Corresponds to Kafka's ``FetchSession``, ``CachedPartition`` and ``FetchSessionCacheShard``;
 unlike Kafka's, the cache also limits the partitions of all sessions together.
@@ -36,8 +40,8 @@ from siltstone.log.partition import PartitionLog
 FIRST_EPOCH: Final = 0
 LAST_EPOCH: Final = -1
 IDLE_SECONDS: Final = 120.0
-"""A session that was not used for longer may be evicted; one that was in use for longer may be evicted for a
-larger one (Kafka's ``MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS``)."""
+"""A session that was not used for longer holds no files open, and may be evicted; one that was in use for
+longer may be evicted for a larger one (Kafka's ``MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS``)."""
 PARTITIONS_MAX: Final = 200_000
 """The most partitions of all sessions together: about 100 MB, not counted in the memory budget."""
 _INT_MAX = (1 << 31) - 1
@@ -81,6 +85,12 @@ class FetchedPartition:
         """``end_position``, if the client fetches from there; else None."""
         end = self.end_position
         return end if end is not None and end.offset == self.requested.fetch_offset else None
+
+    def release(self) -> None:
+        """Hold no segments any more, and no log that is closed: the next read looks for them again."""
+        self.view = self.end_position = self.unchanged_view = None
+        if self.log is not None and not self.log.is_open:
+            self.log, self.code = None, Code.UNKNOWN_TOPIC_OR_PARTITION
 
     def request_again(self, requested: FetchPartition) -> None:
         """The client has sent the partition again, for example with another offset."""
@@ -135,7 +145,8 @@ def _add(partitions: FetchedPartitions, request: FetchRequest, *, by_id: bool) -
 @dataclass(slots=True, eq=False, kw_only=True)
 class FetchSession:
     """One session. ``number``: its id. ``epoch``: the one that the next request must have. ``by_id``: does
-    the client name topics by id? ``created``, ``last_used``: the loop's time, in seconds."""
+    the client name topics by id? ``created``, ``last_used``: the loop's time, in seconds. ``is_released``:
+    see ``FetchSessionCache.release_idle``."""
 
     number: int
     by_id: bool
@@ -143,6 +154,7 @@ class FetchSession:
     created: float
     last_used: float
     epoch: int = field(default=FIRST_EPOCH + 1)
+    is_released: bool = False
 
     def change(self, request: FetchRequest) -> None:
         """Add, change and forget partitions as an incremental request says."""
@@ -212,8 +224,20 @@ class FetchSessionCache:
             self.end(session.number)
             raise RequestRefusedError(Code.FETCH_SESSION_ID_NOT_FOUND, "sessions have too many partitions")
         session.last_used, session.epoch = now, _next_epoch(session.epoch)
+        session.is_released = False
         self._sessions[session.number] = self._sessions.pop(session.number)
         return session
+
+    def release_idle(self, now: float) -> None:
+        """Let sessions that were not used for ``IDLE_SECONDS`` hold no files open. ``now``: the loop's time,
+        in seconds."""
+        for session in self._sessions.values():
+            if now - session.last_used <= IDLE_SECONDS:
+                return
+            if not session.is_released:
+                session.is_released = True
+                for partition in session.partitions.values():
+                    partition.release()
 
     def end(self, number: int) -> None:
         """Remove the session with this id, if there is one."""

@@ -31,7 +31,7 @@ from siltstone.broker.sessions import FetchSessionCache
 from siltstone.broker.turns import FetchTurns
 from siltstone.broker.wire.fields import ZERO_ID
 from siltstone.commands.served import Served
-from siltstone.log.checkpoints import broker_id_of
+from siltstone.log.checkpoints import broker_id_of, node_number
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.validation import validate_and_assign
@@ -86,8 +86,9 @@ class Broker(Closing):
         # Filled now, not by a request: the id of each topic that a Kafka has made is in a file of its own.
         self._pool.submit(lambda: self.manager.topics.ids)
         self._logs: dict[tuple[str, int], PartitionLog] = {}
+        self.manager.when_deleted = self._forget_log
         properties = self.manager.serving()[0].directory.properties()
-        self.node_id = int(broker_id_of(properties) or 0)
+        self.node_id = node_number(broker_id_of(properties)) or 0
         self.cluster_id = properties.get("cluster.id", "")
 
     @property
@@ -110,7 +111,13 @@ class Broker(Closing):
                 reason = f"the log is not served: {log.offline or 'it is closed'}"
                 raise StorageError(reason, path=str(log.topic_partition))
             self._logs[topic, partition] = log
+            if not log.is_open:  # deleted just now: perhaps before it was stored
+                self._forget_log(TopicPartition(topic, partition))
         return log
+
+    def _forget_log(self, topic_partition: TopicPartition) -> None:
+        """Forget a deleted log: as long as its object exists, its files are open, and take space."""
+        self._logs.pop((topic_partition.topic, topic_partition.partition), None)
 
     def when_loaded(self, function: Callable[[], object]) -> None:
         """Call a function when the kernels are loaded, in a thread of the pool, or now if they are."""

@@ -162,11 +162,21 @@ def alter_namespace(
     return SettingsChange(name=name, before=before, after=after)
 
 
-def delete_topic(served: Served, actor: Actor, name: str, *, if_match: str | None = None) -> TopicChange:
-    """Delete a topic; its files are removed after ``file.delete.delay.ms``. Raises ChangedMeanwhileError,
-    UnknownTopicError, SiltstoneError, OSError."""
+def delete_topic(
+    served: Served,
+    actor: Actor,
+    name: str,
+    *,
+    if_match: str | None = None,
+    topic_id: bytes | None = None,
+) -> TopicChange:
+    """Delete a topic; its files are removed after ``file.delete.delay.ms``. ``topic_id``: the id (16 bytes)
+    that the topic must have. Raises ChangedMeanwhileError, UnknownTopicError (also for another id),
+    SiltstoneError, OSError."""
     with _changing(served) as manager:
         description = manager.topics.describe(name)
+        if topic_id is not None and manager.topics.names_by_id.get(topic_id) != name:
+            raise UnknownTopicError(f"topic {name!r} has another id: it was created again")
         refuse_other_tag(if_match, etag_of(description.topic_id, description.config), name)
         count = len(description.partitions)
         before = {"id": description.topic_id, "partitions": count, "config": dict(description.config)}

@@ -12,6 +12,7 @@ from siltstone.base.errors import InvalidConfigError, SiltstoneError, UnknownTop
 from siltstone.commands.broker_settings import broker_etag, broker_settings, pending
 from siltstone.commands.served import Served
 from siltstone.commands.topics import EffectiveSetting, settings_of_broker, settings_of_topic
+from siltstone.log.checkpoints import node_number
 from siltstone.log.metadata_log import node_id_of
 from siltstone.log.names import TopicPartition
 
@@ -34,9 +35,9 @@ def cluster_identity(served: Served) -> ClusterIdentity:
     else:
         directories = list(served.snapshot().directories)
     clusters = (directory.properties().get("cluster.id") for directory in directories)
-    number = node_id_of(directories) or ""
     return ClusterIdentity(
-        cluster_id=next(filter(None, clusters), NO_CLUSTER), broker_id=int(number) if number.isdigit() else 0
+        cluster_id=next(filter(None, clusters), NO_CLUSTER),
+        broker_id=node_number(node_id_of(directories)) or 0,
     )
 
 

@@ -35,6 +35,7 @@ from siltstone.base.records.codecs import DECOMPRESSION_LIMIT_SETTING
 from siltstone.base.records.metadata import Replicas
 from siltstone.commands.policies import read_server_properties
 from siltstone.compaction.inplace.planning import HIGH_WATERMARK_ADVICE, UNKNOWN_COMMITTED
+from siltstone.log.checkpoints import node_number
 from siltstone.log.directory import LogDirectory, open_directories, refuse_network_file_system
 from siltstone.log.metadata_log import (
     METADATA_PARTITION,
@@ -202,8 +203,7 @@ class Snapshot:
     @property
     def broker_id(self) -> int:
         """The node id in ``meta.properties``, 0 without one."""
-        number = node_id_of(self.directories) or ""
-        return int(number) if number.isdigit() else 0
+        return node_number(node_id_of(self.directories)) or 0
 
     def names(self) -> list[str]:
         """All topics, in order of name."""

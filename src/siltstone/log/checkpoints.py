@@ -31,12 +31,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from siltstone.base import files
-from siltstone.base.config import LONG_MAX
-from siltstone.base.errors import CorruptFileError
+from siltstone.base.config import INT_MAX, LONG_MAX
+from siltstone.base.errors import CorruptFileError, DirectoryRefusedError
 from siltstone.log.names import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, TopicPartition
 
 _TOPIC_ID_LENGTH = 22
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
+_NODE_ID = re.compile(r"[0-9]{1,10}")
 _LARGEST_EPOCH = (1 << 31) - 1
 _OFFSETS = re.compile(rb"0\n[0-9]{1,9}\n(?:[\w.-]+ [0-9]{1,10} [0-9]{1,18}\n)*", re.ASCII)
 """An offset checkpoint as brokers write it. Any other one is read line by line, so that errors say where."""
@@ -133,6 +134,26 @@ def broker_id_of(properties: Mapping[str, str]) -> str | None:
     """The id of the broker by its ``meta.properties``: ``node.id``, in older ones ``broker.id``; None without
     either."""
     return properties.get("node.id") or properties.get("broker.id")
+
+
+def node_number(text: str | None) -> int | None:
+    """The id of a broker as a number, 0 to 2^31 - 1; None if the text is none."""
+    if text is None or not _NODE_ID.fullmatch(text) or int(text) > INT_MAX:
+        return None
+    return int(text)
+
+
+def refuse_bad_node(text: str, path: Path) -> int:
+    """The number of a broker by the text in the ``meta.properties`` at ``path``. Raises DirectoryRefusedError
+    for a text that is no such number."""
+    number = node_number(text)
+    if number is None:
+        raise DirectoryRefusedError(
+            f"node.id={text[:40]!r} is not a number of 0 to {INT_MAX}",
+            path=path,
+            advice="write the broker's node.id there, as its server.properties has it",
+        )
+    return number
 
 
 def read_topic_id(partition: Path) -> str | None:

@@ -55,7 +55,7 @@ from siltstone.base.errors import (
 from siltstone.base.records.fetch_results import MessageSetSend, MultiMessageSetSend
 from siltstone.compaction.inplace.destination import remove_all_staged
 from siltstone.log import names
-from siltstone.log.checkpoints import broker_id_of
+from siltstone.log.checkpoints import broker_id_of, refuse_bad_node
 from siltstone.log.directory import require_one_broker
 from siltstone.log.fetch import READ_UNCOMMITTED
 from siltstone.log.following import Consumer, ConsumerOptions
@@ -170,7 +170,7 @@ def _complete_identity(claimed: Sequence[ServedDirectory], node_id: int, random_
 
     Cluster id and node id are those of the directories that have the file, else a new id and ``node_id`` (-1:
     not set). Also takes the broker's metadata log out of the partitions: it is not served. Raises
-    DirectoryRefusedError if a directory belongs to another node.
+    DirectoryRefusedError if a directory belongs to another node, or its node id is no number.
     """
     cluster, node, missing = None, None, []
     for served in claimed:
@@ -184,7 +184,10 @@ def _complete_identity(claimed: Sequence[ServedDirectory], node_id: int, random_
         if not properties:
             missing.append(served)
         cluster = cluster or properties.get("cluster.id")
-        node = node or broker_id_of(properties)
+        stated = broker_id_of(properties)
+        if stated is not None:
+            refuse_bad_node(stated, served.path / META_PROPERTIES)
+        node = node or stated
     if node is not None and node_id >= 0 and node != str(node_id):
         raise DirectoryRefusedError(
             f"the log directory belongs to node {node}, not to node.id={node_id}",
@@ -240,7 +243,8 @@ class LogManager(Closing):
     those in service; ``offline``: the others, and why. ``config``: the broker's settings.
     ``creation_or_deletion_lock`` (Kafka's name): held while partitions are created or deleted.
     ``cleaning_states``, ``compaction_states``: the states of each log's cleaning and side-by-side compaction.
-    ``services``: the log cleaner and the compactions, which are closed before the logs.
+    ``services``: the log cleaner and the compactions, which are closed before the logs. ``when_deleted``: is
+    called when a log was closed because its partition is deleted.
     """
 
     def __init__(self, directories: Sequence[Path | str], **options: Unpack[ManagerOptions]) -> None:
@@ -265,6 +269,7 @@ class LogManager(Closing):
         self.topics = Topics(self)
         self.upkeep = Upkeep(self)
         self.services: list[LogService[Any]] = []
+        self.when_deleted: Callable[[TopicPartition], object] | None = None
         self._producer = RecordProducer(self)
         try:
             with collector_paused():
@@ -675,6 +680,8 @@ class LogManager(Closing):
                 files.rename(served.partition_path(topic_partition), target)
                 files.sync_directory(served.path)
                 served.forget(topic_partition)
+        if self.when_deleted is not None:
+            self.when_deleted(topic_partition)
         self.topics.forget_partitions()
         # A new partition of this name has its own ``cleanup.policy``.
         self.cleaning_states.set_is_compacted(topic_partition, True)

@@ -4,7 +4,7 @@ response gets: CSP and other headers.
 ::
 
     request ─ Host known? ─ who? ─ origin? ─ may it change? ─ body small, quick? ─► route (its role)
-               421           401    403        403              413, 408               403
+               421        401, 429  403        403              413, 408               403
 
 A browser sends ``Sec-Fetch-Site``; without it ``Origin`` decides (as in Go 1.25's CrossOriginProtection). A
 program sends neither. GET changes nothing.
@@ -21,9 +21,9 @@ from typing import Any, cast
 from fastapi import Depends, HTTPException, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from siltstone.base.errors import NotAllowedError
+from siltstone.base.errors import BusyError, NotAllowedError
 from siltstone.web import limits
-from siltstone.web.errors import error_response, unexpected
+from siltstone.web.errors import error_response, status_of, unexpected
 from siltstone.web.identity import Identity, Role, User
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -107,6 +107,7 @@ class Guards:
 
     def __init__(self, app: ASGIApp, rules: Rules, count: Count) -> None:
         self._app, self._rules, self._count = app, rules, count
+        self._checks = limits.PasswordChecks()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Guard one request."""
@@ -132,7 +133,7 @@ class Guards:
         path = scope["path"]
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         try:
-            refused = self._refusal(scope, headers)
+            refused = await self._refusal(scope, headers)
             if refused is not None:
                 await error_response(path, *refused)(scope, receive, guarded_send)
                 return
@@ -147,15 +148,21 @@ class Guards:
         finally:
             self._count(_route_of(scope), scope["method"], status, time.perf_counter() - began)
 
-    def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> tuple[int, int, str] | None:
+    async def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> tuple[int, int, str] | None:
         """(status, Confluent's number, message) of a request that is not let through. Sets the user."""
         host = host_of(headers.get("host", ""))
         if host not in self._rules.hosts:
             return 421, 421, f"this server is not {host[:253]!r}; siltstone.http.hosts lists further names"
         address = (scope.get("client") or ("", 0))[0]
-        user = self._rules.identity.user_of(headers, address)
+        user = User(name="-", role=Role.NONE, address=address)
+        is_open = scope["path"] in OPEN_PATHS and scope["method"] in SAFE_METHODS
+        if not is_open:
+            try:
+                user = await self._user_of(headers, address)
+            except BusyError as error:
+                return *status_of(error), str(error)
         scope.setdefault("state", {})["user"] = user
-        if scope["path"] in OPEN_PATHS and scope["method"] in SAFE_METHODS:
+        if is_open:
             return None
         if user.role is Role.NONE:
             return 401, 40101, "log in"
@@ -170,6 +177,13 @@ class Guards:
         if not length.isdigit() or int(length) > body_max(scope["path"]):
             return 413, 413, _TOO_LARGE
         return None
+
+    async def _user_of(self, headers: Mapping[str, str], address: str) -> User:
+        """Who sends a request. Raises BusyError."""
+        identity = self._rules.identity
+        if identity.must_hash(headers):
+            return await self._checks.run(lambda: identity.user_of(headers, address))
+        return identity.user_of(headers, address)
 
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:
         """``receive``, for a body that says no length: raises when it gets too large, or takes too long."""

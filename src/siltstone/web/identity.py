@@ -15,7 +15,6 @@ retries. admin: creates, produces, empties, deletes.
 from __future__ import annotations
 
 import base64
-import binascii
 import enum
 import hashlib
 import hmac
@@ -28,6 +27,8 @@ from dataclasses import dataclass
 from siltstone.base.errors import UsageError
 
 SCRYPT_N, SCRYPT_R, SCRYPT_P = 1 << 14, 8, 1
+SCRYPT_BYTES_MAX, _HASH_BYTES = 256 << 20, 32
+"""The most memory that one password may take, and the size of a hash."""
 REMEMBERED_MAX = 256
 """Passwords that were found right are remembered by a keyed hash, since scrypt takes 50 ms each time."""
 
@@ -75,7 +76,9 @@ def scrypt_hash(password: str, salt: bytes | None = None) -> str:
 
 
 def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
-    return hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=256 << 20, dklen=32)
+    return hashlib.scrypt(
+        password.encode(), salt=salt, n=n, r=r, p=p, maxmem=SCRYPT_BYTES_MAX, dklen=_HASH_BYTES
+    )
 
 
 class Users:
@@ -112,14 +115,28 @@ class Users:
     def _parts(secret: str) -> tuple[int, int, int, bytes, bytes]:
         """Raises ValueError."""
         _, n, r, p, salt, digest = secret.split("$")
-        numbers = int(n), int(r), int(p)
-        if not (1 < numbers[0] <= 1 << 18 and 0 < numbers[1] <= 32 and 0 < numbers[2] <= 16):
+        cost, block, parallel = int(n), int(r), int(p)
+        if not (1 < cost <= 1 << 18 and 0 < block <= 32 and 0 < parallel <= 16):
             raise ValueError("out of range")
-        return *numbers, base64.b64decode(salt, validate=True), base64.b64decode(digest, validate=True)
+        # What OpenSSL refuses, too, though only at a login: https://www.rfc-editor.org/rfc/rfc7914#section-2.
+        if cost & (cost - 1) or 128 * block * (cost + parallel + 2) > SCRYPT_BYTES_MAX:
+            raise ValueError("N is no power of two, or N and r take too much memory")
+        data = base64.b64decode(digest, validate=True)
+        if len(data) != _HASH_BYTES:
+            raise ValueError(f"the hash has not {_HASH_BYTES} bytes")
+        return cost, block, parallel, base64.b64decode(salt, validate=True), data
+
+    def _keyed(self, name: str, password: str) -> bytes:
+        return hmac.digest(self._key, f"{name}\0{password}".encode("utf-8", "surrogateescape"), "sha256")
+
+    def remembers(self, name: str, password: str) -> bool:
+        """Was this password found right, so that ``with_password`` hashes nothing?"""
+        with self._lock:
+            return self._keyed(name, password) in self._right
 
     def with_password(self, name: str, password: str) -> Role:
         """The role of a user with this password, else NONE; takes as long for a user who does not exist."""
-        asked = hmac.digest(self._key, f"{name}\0{password}".encode("utf-8", "surrogateescape"), "sha256")
+        asked = self._keyed(name, password)
         with self._lock:
             if asked in self._right:
                 return self._right[asked]
@@ -158,19 +175,21 @@ class Identity:
             return User(name=name, role=role, address=address)
         return self._by_proxy(headers, address)
 
+    def must_hash(self, headers: Mapping[str, str]) -> bool:
+        """Must a password be hashed to know who sends a request with these headers? That takes 50 ms."""
+        if self.users is None or self.auth != "basic":
+            return False
+        given = _password_of(headers.get("authorization", ""))
+        return given is not None and not self.users.remembers(*given)
+
     def _by_authorization(self, header: str) -> tuple[str, Role]:
         assert self.users is not None
         scheme, _, given = header.partition(" ")
         if scheme.lower() == "bearer":
             return self.users.with_token(given.strip())
-        if scheme.lower() != "basic":
-            return "-", Role.NONE
-        try:
-            name, colon, password = base64.b64decode(given, validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
-            return "-", Role.NONE
-        role = self.users.with_password(name, password) if colon and len(password) <= 1024 else Role.NONE
-        return (name if role else "-"), role
+        named = _password_of(header)
+        role = Role.NONE if named is None else self.users.with_password(*named)
+        return (named[0] if named and role else "-"), role
 
     def _by_proxy(self, headers: Mapping[str, str], address: str) -> User:
         anonymous = User(name="-", role=Role.NONE, address=address)
@@ -189,6 +208,18 @@ class Identity:
         except ValueError:
             return False
         return any(number in network for network in self.trusted)
+
+
+def _password_of(header: str) -> tuple[str, str] | None:
+    """The name and the password in a header ``Authorization: Basic …``; None if it has none."""
+    scheme, _, given = header.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        name, colon, password = base64.b64decode(given, validate=True).decode().partition(":")
+    except ValueError:  # no base64, or no UTF-8
+        return None
+    return (name, password) if colon and len(password) <= 1024 else None
 
 
 def networks_of(

@@ -5,6 +5,7 @@ large.
 
     8 reads of records at once · 16 more wait for a slot, 10 s at most · then 429
     10 tails (streams of new records) at once, in turns in one thread · then 429; all end when the server does
+    passwords checked one at a time in one thread · 20 more wait · then 429
     a body within 60 s · 408; a piece of a response taken within 60 s, else the connection is closed
     a page of a list, as HTML or as JSON, about 140 kB: the rest is on the next one
 
@@ -14,9 +15,10 @@ Each read stops after 64 MiB or a second, so slots become free soon. A request t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from fastapi import Depends, Request
 
@@ -24,10 +26,13 @@ from siltstone.base.errors import BusyError
 
 READS_MAX, WAITING_MAX, WAITING_SECONDS = 8, 16, 10.0
 TAILS_MAX = 10
+CHECKS_MAX = 20
+"""Passwords that wait to be checked, or are: about a second's worth."""
 BODY_SECONDS, RESPONSE_SECONDS = 60.0, 60.0
 """The time for all of a body, and for each piece of a response."""
 PAGE_BYTES = 140_000
 """The most bytes of a page of a list, unless one row has more."""
+Result = TypeVar("Result")
 
 
 class ReadSlots:
@@ -57,6 +62,25 @@ class ReadSlots:
             yield
         finally:
             self._free.release()
+
+
+class PasswordChecks:
+    """Checks passwords in a thread: a hash takes 50 ms, in which the event loop would answer nobody. Only used
+    in the event loop."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="siltstone-passwords")
+        self._count = 0
+
+    async def run(self, check: Callable[[], Result]) -> Result:
+        """What a check returns. Raises BusyError if too many wait."""
+        if self._count >= CHECKS_MAX:
+            raise BusyError("too many passwords are checked", advice="try again in a moment")
+        self._count += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, check)
+        finally:
+            self._count -= 1
 
 
 class Tails:

@@ -22,6 +22,7 @@ from siltstone.base.config import Config
 from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.commands.policies import read_text
 from siltstone.commands.served import LOOK_ADVICE, Served
+from siltstone.web import limits
 from siltstone.web.guards import Rules
 from siltstone.web.identity import Identity, Users, networks_of, roles_of
 from siltstone.web.limits import Tails
@@ -171,14 +172,20 @@ def _refuse_unusable_certificate(certificate: str, key: str) -> None:
 
 class _Protocol(H11Protocol):
     """HTTP/1.1 with a time limit for the headers of a request. uvicorn has one only between requests: a
-    client that sends half of a request would hold one of the connections for ever."""
+    client that sends half of a request would hold one of the connections for ever. So would one that reads
+    nothing: ``close``, which ends each time limit, waits until everything is sent.
+
+    ``_unsent``: the bytes of a closed connection that were not sent at the last look; 0 while it is open."""
 
     _timer: asyncio.TimerHandle | None = None
+    _looking: asyncio.TimerHandle | None = None
+    _unsent = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected."""
         super().connection_made(transport)
         self._timer = self.loop.call_later(KEEP_ALIVE_SECONDS, self._close_waiting)
+        self._look_later()
 
     def data_received(self, data: bytes) -> None:
         """A part of a request has come. The time begins with its first byte, and ends with its headers."""
@@ -189,9 +196,12 @@ class _Protocol(H11Protocol):
             self._timer = self.loop.call_later(KEEP_ALIVE_SECONDS, self._close_waiting)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended. Without its timer the event loop does not hold this object any more,
+        """The connection has ended. Without its timers the event loop does not hold this object any more,
         which the garbage collector would look through again and again."""
         self._stop_timer()
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
         super().connection_lost(exc)
 
     @property
@@ -207,6 +217,18 @@ class _Protocol(H11Protocol):
         self._timer = None
         if self._waits_for_headers:
             self.transport.close()
+
+    def _look_later(self) -> None:
+        self._looking = self.loop.call_later(limits.RESPONSE_SECONDS, self._abort_stalled)
+
+    def _abort_stalled(self) -> None:
+        """Give up a closed connection whose client has read nothing since the last look."""
+        unsent = self.transport.get_write_buffer_size() if self.transport.is_closing() else 0
+        if 0 < self._unsent <= unsent:
+            self.transport.abort()
+            return
+        self._unsent = unsent
+        self._look_later()
 
 
 class WebServer:

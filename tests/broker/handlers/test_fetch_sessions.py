@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from siltstone.broker import sessions as room
 from siltstone.broker.handlers import fetch as handler
 from siltstone.broker.handlers.fetch import fetch
+from siltstone.broker.sessions import IDLE_SECONDS
 from siltstone.broker.store import MANY_PARTITIONS
 from siltstone.broker.wire.messages.fetch import (
     FetchPartition,
@@ -19,8 +21,10 @@ from siltstone.broker.wire.messages.fetch import (
     ForgottenTopic,
 )
 from siltstone.log.fetch import FetchPosition
+from siltstone.log.partition import PartitionLog
 from siltstone.log.segment import LiveSegment
 from tests.support.broker import ServedBroker, bytes_of, context_of
+from tests.support.descriptors import deleted_but_open
 from tests.support.log.batches import sent
 
 WAIT_MS = 30_000
@@ -246,6 +250,53 @@ def test_a_read_at_the_end_searches_nothing(broker: ServedBroker, monkeypatch: p
     for offset in range(1, 4):
         log.append(sent())
         assert client.ask((0, offset)) == [(0, 0, log.read(offset, resume_at=place(broker)).size)]
+
+
+def with_old_segments(broker: ServedBroker, client: Client) -> PartitionLog:
+    """A log that the client has read to its end, whose first segments are deleted by now."""
+    log = broker.log("t")
+    for offset in range(3):
+        log.append(sent())
+        log.roll()
+        assert client.ask((0, offset)) == [(0, 0, log.view.segments[offset].size)]
+    assert client.ask((0, 3)) == []
+    log.delete_records(3)
+    broker.manager.upkeep.delete_old_segments_of(broker.manager.directories[0], log)
+    broker.manager.scheduler.tick(broker.clock.now_ms() + 120_000)
+    assert len(log.view.segments) == 1
+    return log
+
+
+def test_a_session_that_is_not_used_holds_no_deleted_files_open(broker: ServedBroker) -> None:
+    client, sessions, directory = client_of(broker, 1), broker.broker.fetch_sessions, directory_of(broker)
+    log = with_old_segments(broker, client)
+    sessions.release_idle(broker.loop.time() + IDLE_SECONDS)
+    assert deleted_but_open(directory)
+    sessions.release_idle(broker.loop.time() + IDLE_SECONDS + 1)
+    assert deleted_but_open(directory) == []
+    log.append(sent())
+    assert client.ask() == [(0, 0, log.size)]
+    broker.manager.topics.delete("t")
+    del log
+    broker.manager.scheduler.tick(broker.clock.now_ms() + 240_000)
+    assert deleted_but_open(directory)
+    sessions.release_idle(broker.loop.time() + IDLE_SECONDS + 1)
+    assert deleted_but_open(directory) == []
+    assert client.ask() == [(0, 3, 0)]
+
+
+def test_a_session_holds_no_files_of_a_topic_that_was_deleted(broker: ServedBroker) -> None:
+    client = client_of(broker, 1)
+    with_old_segments(broker, client)
+    broker.manager.topics.delete("t")
+    assert client.ask() == [(0, 3, 0)]
+    broker.manager.scheduler.tick(broker.clock.now_ms() + 240_000)
+    assert deleted_but_open(directory_of(broker)) == []
+
+
+def directory_of(broker: ServedBroker) -> Path:
+    """The log directory."""
+    return broker.manager.directories[0].path
 
 
 def place(broker: ServedBroker) -> FetchPosition | None:

@@ -21,6 +21,9 @@ from siltstone.broker.wire.messages.create_topics import (
     CreateTopicsRequest,
 )
 from siltstone.broker.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from siltstone.commands import administration
+from siltstone.commands.changes import Actor
+from siltstone.commands.served import Served
 from siltstone.log.names import TopicPartition
 from tests.support.broker import ServedBroker, served
 
@@ -232,6 +235,30 @@ def test_one_topic_by_name_and_by_id_is_not_deleted(broker: ServedBroker) -> Non
     assert deleted(broker, by_name, by_id) == [("a", topic_id, BAD_REQUEST)]
     assert deleted(broker, by_id, by_id) == [(None, topic_id, BAD_REQUEST)]
     assert broker.manager.topics.names() == ["a"]
+
+
+@pytest.mark.parametrize("is_created_again", [True, False])
+def test_a_topic_that_is_deleted_by_its_id_is_not_another_of_its_name(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch, is_created_again: bool
+) -> None:
+    broker.log("first")
+    broker.log("other", records=1)
+    first, other = (broker.broker.id_of_topic(name) for name in ("first", "other"))
+    delete = administration.delete_topic
+
+    def delete_beside_another_client(served: Served, actor: Actor, name: str, **options: Any) -> Any:
+        if name == "first":
+            broker.manager.topics.delete("other")
+            if is_created_again:
+                broker.log("other", records=3)
+        return delete(served, actor, name, **options)
+
+    monkeypatch.setattr(administration, "delete_topic", delete_beside_another_client)
+    states = [DeleteTopicState(topic_id=topic_id) for topic_id in (first, other)]
+    assert deleted(broker, *states) == [("first", first, 0), (None, other, 100)]
+    assert broker.manager.topics.names() == ["other"] * is_created_again
+    if is_created_again:
+        assert broker.manager["other", 0].log_end_offset == 3
 
 
 # CreatePartitions

@@ -248,6 +248,7 @@ class _Fetch:
             refuse_other_epoch(log, max(partition.requested.current_leader_epoch, -1))
             partition.log, partition.code = log, Code.NONE
         except Exception as error:  # one partition's error is not the others'
+            partition.release()
             partition.log, partition.code = None, code_of(error)
 
     def _look_up(self, partition: FetchedPartition) -> PartitionLog:
@@ -313,7 +314,7 @@ class _Fetch:
         thread."""
         session, rows, number = self._session, self._in_order(), 0
         if session is not None:
-            number = session.number
+            number, session.is_released = session.number, False  # it was read, perhaps after a long wait
             if not session.is_after(self._request.session_epoch):
                 # The client has sent another request of the session, on another connection, meanwhile.
                 return FetchResponse(error_code=Code.INVALID_FETCH_SESSION_EPOCH, session_id=number)

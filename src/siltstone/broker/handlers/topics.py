@@ -280,13 +280,20 @@ def _delete_topics(
         states = tuple(DeleteTopicState(name=name) for name in request.topic_names)
     refused, names = _resolve_topics(broker, states)
     results, quota = list(refused), broker.quotas.mutations(context, _STRICT_DELETION)
+    asked_by_id = {state.topic_id for state in states if state.name is None} - {ZERO_ID}
     for name, topic_id in names.items():
+        by_id = topic_id in asked_by_id
         try:
             _take_quota(quota, len(broker.manager.partitions_of(name)))
-            administration.delete_topic(broker.served, actor_of(context), name)
+            # Its turn may come seconds later: by now the name may be that of a new topic.
+            wanted = topic_id if by_id else None
+            administration.delete_topic(broker.served, actor_of(context), name, topic_id=wanted)
             results.append(DeletableTopicResult(name=name, topic_id=topic_id))
         except UnknownTopicError:
-            results.append(_not_deleted(name, topic_id, Code.UNKNOWN_TOPIC_OR_PARTITION, _NO_TOPIC))
+            if by_id:
+                results.append(_not_deleted(None, topic_id, Code.UNKNOWN_TOPIC_ID, _NO_ID))
+            else:
+                results.append(_not_deleted(name, topic_id, Code.UNKNOWN_TOPIC_OR_PARTITION, _NO_TOPIC))
         except Exception as error:
             results.append(_not_deleted(name, topic_id, code_of(error), message_of(error)))
     return DeleteTopicsResponse(responses=tuple(results), throttle_time_ms=quota.throttle_ms)
@@ -321,7 +328,7 @@ def _resolve_topics(
                 reason = "The provided topic name maps to an ID that was already supplied."
                 refused.append(_not_deleted(topic, broker.id_of_topic(topic), Code.INVALID_REQUEST, reason))
             else:
-                names[topic] = broker.id_of_topic(topic)
+                names[topic] = broker.id_of_topic(topic) if name is not None else topic_id
             continue
         refused.append(_not_deleted(name, topic_id, Code.INVALID_REQUEST, reason))
     return refused, names
