@@ -88,9 +88,7 @@ def test_ids_that_were_given_after_a_damage_count_again(tmp_path: Path, is_damag
     skipped = 1 << 40
     with opened(tmp_path) as logs:
         logs.topics.create("a")
-        logs["a", 0].append(
-            sent(producer_id=2 * skipped, producer_epoch=0, base_sequence=0, first_time=NOW)
-        )
+        logs["a", 0].append(sent(producer_id=2 * skipped, producer_epoch=0, base_sequence=0, first_time=NOW))
     if is_damaged:
         (tmp_path / BROKER_FILE).write_bytes(b"")
     assert first_id(tmp_path) == 2 * skipped + 1 + is_damaged * skipped

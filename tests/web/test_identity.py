@@ -13,7 +13,6 @@ from siltstone.base.errors import UsageError
 from siltstone.web.identity import Identity, Role, Users, networks_of, roles_of, scrypt_hash
 from siltstone.web.running import Listener, identity_of, refuse_unsafe, rules_of
 
-
 HASH = base64.b64encode(bytes(32)).decode()
 
 

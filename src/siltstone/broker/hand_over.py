@@ -304,8 +304,8 @@ class _Plan:
                 yield ClientQuotaRecord(entity, key, value)
 
     def _find_next_producer_id(self) -> int:
-        """The first producer id that neither Siltstone nor a Kafka has given, rounded up to a block. If a file
-        that says it is damaged, ids are skipped, as by a broker that starts."""
+        """The first producer id that neither Siltstone nor a Kafka has given, rounded up to a block. If a
+        file that says it is damaged, ids are skipped, as by a broker that starts."""
         known, is_damaged = self._image.next_producer_id, False
         for directory in self._directories:
             try:

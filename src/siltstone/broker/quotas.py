@@ -141,8 +141,8 @@ class TokenBucket:
 
 class QuotaGroup(NamedTuple):
     """The clients that are counted together: ``user`` or ``client_id`` is "" where it does not matter, as in
-    the tags of Kafka's metrics. In a quota of an address, ``user`` is the address. A long ``client_id`` that has
-    the quota of the default id is its hash: a meter keeps no 32 KiB."""
+    the tags of Kafka's metrics. In a quota of an address, ``user`` is the address. A long ``client_id`` that
+    has the quota of the default id is its hash: a meter keeps no 32 KiB."""
 
     user: str
     client_id: str

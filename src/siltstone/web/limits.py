@@ -65,8 +65,8 @@ class ReadSlots:
 
 
 class PasswordChecks:
-    """Checks passwords in a thread: a hash takes 50 ms, in which the event loop would answer nobody. Only used
-    in the event loop."""
+    """Checks passwords in a thread: a hash takes 50 ms, in which the event loop would answer nobody. Only
+    used in the event loop."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="siltstone-passwords")
