@@ -211,6 +211,27 @@ def test_the_files_permissions_are_those_of_the_umask(root: Path, tmp_path: Path
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "out").glob("*.parquet")} == {0o640}
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_ctrl_c_while_an_export_is_replaced_leaves_the_earlier_one(
+    root: Path, tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, rename, seen = tmp_path / "out", files.rename, list[object]()
+    siltstone.export(root, target, "parquet", "u")
+
+    def interrupted(source: Path, name: Path) -> None:
+        """Before the first rename, or after it and before the second one."""
+        seen.append(source)
+        if len(seen) == count:
+            raise KeyboardInterrupt
+        rename(source, name)
+
+    monkeypatch.setattr(files, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        siltstone.export(root, target, "parquet", "t", mode="overwrite")
+    assert set(read_back(target)["topic"].to_pylist()) == {"u"}
+    assert left_beside(target) == ["out"]
+
+
 @pytest.mark.parametrize("overwrites", [False, True])
 def test_whenever_it_is_cut_off_the_target_is_whole_or_the_old_one(
     root: Path, tmp_path: Path, overwrites: bool

@@ -329,7 +329,6 @@ def commit(export: ExportPlan, written: Sequence[ExportedFile]) -> Export:
         files.write_new(staging / SUCCESS, b"")
         files.sync_directory(staging)
         _replace_target(staging, target, export.overwrites)
-        files.sync_directory(target.parent)
     return Export(
         target=export.target,
         records=sum(file.records for file in written),
@@ -359,18 +358,19 @@ def _publish_in_store(export: ExportPlan, written: Sequence[ExportedFile]) -> No
 
 
 def _replace_target(staging: Path, target: Path, overwrites: bool) -> None:
-    old = None
-    if files.is_link(target) or files.exists(target):
-        _refuse_existing(target, overwrites)
-        old = staging.with_name(f"{staging.name}-replaced")
-        files.rename(target, old)
+    """Rename the files to the target, durably. An error or Ctrl-C in between puts an earlier export back."""
+    old = staging.with_name(f"{staging.name}-replaced")
     try:
+        if files.is_link(target) or files.exists(target):
+            _refuse_existing(target, overwrites)
+            files.rename(target, old)
         files.rename(staging, target)
-    except OSError:
-        if old is not None:
+    except BaseException:
+        if files.exists(old) and not files.exists(target):
             files.rename(old, target)
         raise
-    if old is not None:
+    files.sync_directory(target.parent)
+    if files.exists(old):
         files.remove_tree(old)
 
 
