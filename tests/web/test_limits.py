@@ -297,8 +297,8 @@ def test_a_closed_connection_is_sent_to_as_long_as_its_client_reads() -> None:
 
     protocol = _Protocol.__new__(_Protocol)
     protocol.transport, protocol.loop = Transport(), asyncio.new_event_loop()
-    for looks in range(4):
-        assert not aborted, looks
+    for checks in range(4):
+        assert not aborted, checks
         protocol._abort_stalled()
     assert aborted == [0]
     protocol.loop.close()

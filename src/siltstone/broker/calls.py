@@ -196,9 +196,6 @@ def answer_calls(broker: EmbeddedBroker, channel: Channel) -> None:
     while True:
         try:
             called = channel.receive(CalledMethod)
-        except EOFError:
-            return broker.close()
-        try:
             is_done = _answer_call(broker, channel, called)
         except EOFError:
             return broker.close()

@@ -51,7 +51,7 @@ from siltstone.log.names import (
     parse_segment_file,
     segment_file,
 )
-from siltstone.log.segments import windows
+from siltstone.log.segments import rename_to_deleted, windows
 
 VerifiedLogs = Mapping[int, Sequence[int]]
 """Base offset of a new segment → identity of its log (``files.FileStat``), if it is verified already."""
@@ -203,10 +203,7 @@ def delete_oldest(directory: Path, bases: Sequence[int]) -> None:
     them, and never a tombstone before an older value of its key. All are unlinked at the end.
     """
     for base_offset in sorted(bases):
-        for kind in (*SEGMENT_KINDS, SNAPSHOT):  # the log first, as in ``LiveSegment.mark_deleted``
-            path = directory / segment_file(base_offset, kind)
-            if files.exists(path):
-                files.rename(path, directory / segment_file(base_offset, kind, DELETED))
+        rename_to_deleted(directory, base_offset)
         files.sync_directory(directory)
     remove_deleted(directory)
 

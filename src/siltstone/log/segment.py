@@ -32,8 +32,8 @@ from siltstone.log.lookup import (
     first_offset_at_or_after,
     position_of_offset,
 )
-from siltstone.log.names import DELETED, SEGMENT_KINDS, SNAPSHOT, segment_file
-from siltstone.log.segments import Segment
+from siltstone.log.names import segment_file
+from siltstone.log.segments import Segment, rename_to_deleted
 from siltstone.log.validation import ValidatedBatches
 
 IndexEntry = tuple[int, int]
@@ -605,19 +605,9 @@ class LiveSegment:
         self.time_index.keep_open()
 
     def mark_deleted(self) -> list[Path]:
-        """Rename the files to ``.deleted``; returns the new paths. Readers continue.
-
-        The ``.log`` is first, as in Kafka: after a crash, a start removes indexes without a log. A log
-        without its transaction index would have no aborted transactions.
-        """
+        """Rename the files to ``.deleted``; returns the new paths. Readers continue."""
         self.keep_open()
-        renamed = []
-        for kind in (*SEGMENT_KINDS, SNAPSHOT):
-            path = self.path(kind)
-            if files.exists(path):
-                target = self.directory / segment_file(self.base_offset, kind, DELETED)
-                files.rename(path, target)
-                renamed.append(target)
+        renamed = rename_to_deleted(self.directory, self.base_offset)
         self.close_for_append()
         return renamed
 

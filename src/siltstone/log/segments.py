@@ -1,4 +1,4 @@
-"""Segments of a partition directory: listing them, and reading one in windows.
+"""Segments of a partition directory: listing them, reading one in windows, and renaming one that is deleted.
 
 A segment is a ``.log`` file and its indexes; the files are named by the segment's base offset. The last
 segment is the active one, which a broker appends to. Closed segments never change, though a cleaning may
@@ -27,7 +27,7 @@ from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
 from siltstone.log.directory import partition_files, require_kind
 from siltstone.log.indexes import read_entries
 from siltstone.log.lookup import batch_headers
-from siltstone.log.names import SEGMENT_KINDS, parse_segment_file, segment_file
+from siltstone.log.names import DELETED, SEGMENT_KINDS, SNAPSHOT, parse_segment_file, segment_file
 
 DEFAULT_WINDOW_SIZE = 4 << 20
 LARGEST_BATCH = (1 << 31) - 1
@@ -233,3 +233,20 @@ def has_message_sets(segment: Segment) -> bool:
         head = np.full(MAGIC_POSITION + 1, 2, np.uint8)
         reader.read_into(head, 0)
     return int(head[MAGIC_POSITION]) < 2
+
+
+def rename_to_deleted(directory: Path, base_offset: int) -> list[Path]:
+    """Rename the files of a segment, and its producer snapshot, to ``.deleted``; returns the new paths. The
+    caller syncs the directory. Raises OSError.
+
+    The ``.log`` is first, as in Kafka: after a crash, a start removes indexes without a log. A log without
+    its transaction index would have no aborted transactions. (A swap renames it last:
+    ``log.replacement._mark_deleted``.)
+    """
+    renamed = []
+    for kind in (*SEGMENT_KINDS, SNAPSHOT):
+        path = directory / segment_file(base_offset, kind)
+        if files.exists(path):
+            renamed.append(directory / segment_file(base_offset, kind, DELETED))
+            files.rename(path, renamed[-1])
+    return renamed

@@ -144,8 +144,7 @@ def read_status(partition: Path, *, running: bool | None = None) -> CompactionSt
         status = msgspec.convert(msgspec.to_builtins(content), CompactionStatus)
     except (FileNotFoundError, NotADirectoryError):
         return CompactionStatus()
-    # ValueError: a text that is not UTF-8.
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         return CompactionStatus(status=ERROR, last_error=f"{path}: the file is not a status: {error}")
     if status.status == RUNNING and not (is_running(partition) if running is None else running):
         return replace(status, status=ERROR, last_error=INTERRUPTED, failed=status.failed + 1)

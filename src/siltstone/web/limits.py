@@ -65,7 +65,7 @@ class ReadSlots:
 
 
 class PasswordChecks:
-    """Checks passwords in a thread: a hash takes 50 ms, in which the event loop would answer nobody. Only
+    """Checks passwords in a thread: a hash takes 50 ms, in which the event loop would not answer. Only
     used in the event loop."""
 
     def __init__(self) -> None:

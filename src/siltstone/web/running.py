@@ -175,17 +175,17 @@ class _Protocol(H11Protocol):
     client that sends half of a request would hold one of the connections for ever. So would one that reads
     nothing: ``close``, which ends each time limit, waits until everything is sent.
 
-    ``_unsent``: the bytes of a closed connection that were not sent at the last look; 0 while it is open."""
+    ``_unsent``: the bytes of a closed connection that were not sent at the last check; 0 while it is open."""
 
     _timer: asyncio.TimerHandle | None = None
-    _looking: asyncio.TimerHandle | None = None
+    _stall_timer: asyncio.TimerHandle | None = None
     _unsent = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected."""
         super().connection_made(transport)
         self._timer = self.loop.call_later(KEEP_ALIVE_SECONDS, self._close_waiting)
-        self._look_later()
+        self._start_stall_timer()
 
     def data_received(self, data: bytes) -> None:
         """A part of a request has come. The time begins with its first byte, and ends with its headers."""
@@ -199,9 +199,9 @@ class _Protocol(H11Protocol):
         """The connection has ended. Without its timers the event loop does not hold this object any more,
         which the garbage collector would look through again and again."""
         self._stop_timer()
-        if self._looking is not None:
-            self._looking.cancel()
-            self._looking = None
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
         super().connection_lost(exc)
 
     @property
@@ -218,17 +218,17 @@ class _Protocol(H11Protocol):
         if self._waits_for_headers:
             self.transport.close()
 
-    def _look_later(self) -> None:
-        self._looking = self.loop.call_later(limits.RESPONSE_SECONDS, self._abort_stalled)
+    def _start_stall_timer(self) -> None:
+        self._stall_timer = self.loop.call_later(limits.RESPONSE_SECONDS, self._abort_stalled)
 
     def _abort_stalled(self) -> None:
-        """Give up a closed connection whose client has read nothing since the last look."""
+        """Give up a closed connection whose client has read nothing since the last check."""
         unsent = self.transport.get_write_buffer_size() if self.transport.is_closing() else 0
         if 0 < self._unsent <= unsent:
             self.transport.abort()
             return
         self._unsent = unsent
-        self._look_later()
+        self._start_stall_timer()
 
 
 class WebServer:

@@ -206,7 +206,7 @@ def _read(path: Path) -> bytes:
 
 
 def file_checksum(reader: files.Reader, stop: threading.Event | None = None) -> int:
-    """CRC32C of a whole file. Once ``stop`` is set, nobody waits for it: that of the part that was read."""
+    """CRC32C of a whole file. Once ``stop`` is set, that of the part that was read, for no use."""
     buffer = np.empty(_BUFFER_BYTES, np.uint8)
     crc, position = 0, 0
     while (stop is None or not stop.is_set()) and (count := reader.read_into(buffer, position)):
