@@ -56,17 +56,8 @@ def store() -> Iterator[Path]:
         yield Path(name)
 
 
-ALWAYS = (spoiling.the_high_watermark_is_no_bound,)
-"""Those of every run; the others take as long as all cases that come before the one that shows them."""
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        pytest.param(spoil, marks=() if spoil in ALWAYS else pytest.mark.long, id=spoil.__name__)
-        for spoil in FOUND
-    ],
-)
+@pytest.mark.long  # it tests the room, and takes as long as all cases before the one that shows the fault
+@pytest.mark.parametrize("spoil", [pytest.param(spoil, id=spoil.__name__) for spoil in FOUND])
 def test_a_broken_product_is_found(spoil: Callable[[], None], store: Path) -> None:
     cases = (
         case

@@ -89,6 +89,7 @@ def test_runs_are_merged_by_more_workers_than_a_key_index_has_partitions(
     assert ledger is not None and len(ledger.runs) == 1
 
 
+@pytest.mark.long  # tests/compaction/ledger has random lives without Spark; test_runs_are_merged… is the job
 def test_random_lives_are_compacted_on_spark_as_the_dict_says(session: SparkSession) -> None:
     @settings(
         max_examples=examples(6), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)

@@ -15,7 +15,7 @@ from tests.support.operator.staged import Staged, last_values, logs_in, no_lefto
 from tests.support.spark.killed_processes import SET
 from tests.support.spark.python import python_with_byte_code
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]  # two starts of Java; killed workers: test_killed_jobs.py
 
 
 @pytest.mark.timeout(240)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import siltstone_daemon
-from siltstone.spark import class_archive, shipping
+from siltstone.spark import shipping
 from siltstone.spark.settings import REQUIRED
 from tests.support.golden_sets import REPOSITORY
 from tests.support.operator.staged import Staged, last_values, logs_in, no_leftovers, stage
@@ -31,7 +31,6 @@ from tests.support.spark.fenced_on_cluster import (
     TWICE,
     WORKER_DECOMMISSIONED,
 )
-from tests.support.spark.python import python_with_byte_code
 from tests.support.spark.standalone import (
     BARE,
     INSTALLED,
@@ -81,23 +80,6 @@ DRIVERS = {"spark.driver.extraJavaOptions": JAVA_OPTIONS}
 
 @pytest.mark.long
 def test_the_clusters_settings_and_spark_submits_hold(golden: Path, tmp_path: Path, cluster: Cluster) -> None:
-    settings_hold(golden, tmp_path, cluster)
-
-
-def test_settings_hold_on_a_cluster_of_one_executor(golden: Path, tmp_path: Path) -> None:
-    """Its master and worker are in the driver's Java: three starts of Java in place of five."""
-    place, home = tmp_path / "cluster", tmp_path / "spark"
-    home.mkdir()
-    for part in ("bin", "jars", "python"):  # a worker's folder for executors is in Spark's
-        (home / part).symlink_to(class_archive.INSTALLED_SPARK / part)
-    (place / "worker-1" / "home").mkdir(parents=True)
-    cluster = Cluster(master="local-cluster[1,1,512]", folder=place, workers=())
-    users = place / "worker-1" / "home"
-    folders = {"HOME": str(users), "XDG_CACHE_HOME": str(users / ".cache"), "SPARK_HOME": str(home)}
-    settings_hold(golden, tmp_path, cluster, **folders, PYSPARK_PYTHON=python_with_byte_code(place))
-
-
-def settings_hold(golden: Path, tmp_path: Path, cluster: Cluster, **environment: str) -> None:
     """Those of ``spark-defaults.conf`` and of the command line, as Spark's event log tells them."""
     here, there = stage(golden, SET, tmp_path / "here"), stage(golden, SET, tmp_path / "there")
     here.clean_one()
@@ -109,7 +91,7 @@ def settings_hold(golden: Path, tmp_path: Path, cluster: Cluster, **environment:
     (folder / "spark-defaults.conf").write_text(text)
     script = str(REPOSITORY / "src" / "siltstone" / "__main__.py")
     command = [*submit(cluster, {"spark.app.name": "nightly"}), script, *clean(there), "--json"]
-    document = json.loads(cluster.run(command, SPARK_CONF_DIR=str(folder), **environment))
+    document = json.loads(cluster.run(command, SPARK_CONF_DIR=str(folder)))
     assert document["engine"] == f"spark {cluster.master}"
     assert logs_in(there.directory) == logs_in(here.directory)
     assert not cluster.packages(), "these executors have it installed"

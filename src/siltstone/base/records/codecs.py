@@ -386,7 +386,9 @@ def _decompress_with_libzstd(
             if size <= 0:  # libzstd's error codes are negative as int64
                 return i, used
         elif spans.codec[i] == NONE and size <= free:
-            out[used : used + size] = data[start : start + size]
+            # Not a copy of slices: numba compiles the text of its error message, which takes seconds.
+            for byte in range(np.uint64(size)):
+                out[np.uint64(used) + byte] = data[np.uint64(start) + byte]
         else:
             return i, used
         sizes[i] = size

@@ -67,10 +67,19 @@ def decompressed_size_bounds(window: Bytes, batches: BatchHeaders) -> Int64:
         compressed = batches[rows] if len(rows) < len(batches) else batches
         spans = RecordSpans(*np.empty((3, len(rows)), np.int64))
         # A message set that cannot be read gets an empty span; ``decompress_batches`` refuses it later.
-        find_record_spans(window, compressed, spans)
-        bounds, _ = declared_sizes(window, spans)
+        stored = _read_only(window)
+        find_record_spans(stored, compressed, spans)
+        bounds, _ = declared_sizes(stored, spans)
         sizes[rows] = np.where(bounds < 0, DEFAULT_DECOMPRESSION_LIMIT, bounds)
     return sizes
+
+
+def _read_only(window: Bytes) -> Bytes:
+    """A view that cannot be written, as the bytes of a fetch cannot: for memory that can, numba would compile
+    each kernel once more."""
+    view = window.view()
+    view.flags.writeable = False
+    return view
 
 
 def slices_within(window: Bytes, batches: BatchHeaders, budget: int = SLICE_BYTES) -> Iterator[slice]:
@@ -113,15 +122,15 @@ def decompress_batches(
     bounds the decompressed bytes of one batch. ``origin`` is the position of the window in the file ``path``.
     Raises CorruptRecordError for a compressed batch that cannot be read or exceeds ``limit``.
     """
-    spans = RecordSpans(*np.empty((3, len(batches)), np.int64))
-    bad_row, reason = find_record_spans(window, batches, spans)
+    stored, spans = _read_only(window), RecordSpans(*np.empty((3, len(batches)), np.int64))
+    bad_row, reason = find_record_spans(stored, batches, spans)
     if reason:
         text = LEGACY_REASON[reason].format(codec=spans.codec[bad_row])
         raise corrupt_batch(batches, bad_row, text, path, origin)
     if not spans.codec.any():
         return window, spans.start, spans.end
     scratch.clear()
-    bounds, is_exact = declared_sizes(window, spans)
+    bounds, is_exact = declared_sizes(stored, spans)
     is_too_large = is_exact & (bounds > limit) & (spans.codec > 0)
     if is_too_large.any():
         raise _too_large_batch(batches, spans, int(is_too_large.argmax()), limit, path, origin)
@@ -134,7 +143,7 @@ def decompress_batches(
         # The kernel takes zstd and uncompressed batches from ``row`` up to the first that it cannot read. A
         # library reads that batch; the kernel is called again at the next zstd batch.
         if row >= next_row and (codec == ZSTD or row == 0):
-            next_row = decompress_spans(window, spans, row, scratch, limit, sizes)
+            next_row = decompress_spans(stored, spans, row, scratch, limit, sizes)
         if row < next_row:
             continue
         try:
