@@ -23,11 +23,11 @@ SEEDS = range(3 if ALL else 2 if THOROUGH else 1)
 
 
 def boundaries(total: int, stride: int = 1) -> range:
-    """The operations, of ``total``, before which to crash: all, each ``stride``-th, or one in 17 of those.
+    """The operations, of ``total``, before which to crash: all, each ``stride``-th, or an eleventh of those.
 
-    Seventeen has no factor in common with the three images, and with what a test does after every second one.
+    Eleven has no factor in common with the three images, and with what a test does after every second one.
     """
-    return range(0, total, 1 if ALL else stride if THOROUGH else 17 * stride)
+    return range(0, total, 1 if ALL else stride if THOROUGH else 11 * stride)
 
 
 def share(things: Sequence[T], of: int) -> Sequence[T]:
