@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,9 @@ from siltstone.base.errors import (
 )
 from siltstone.base.records.build import Spans, encode_headers
 from siltstone.base.records.hashing import partition_for_key, partitions_for_keys
+from siltstone.base.records.layout import Bytes
 from siltstone.log.names import TopicPartition
+from siltstone.log.partition import PartitionLog
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.runtime.manager import LogManager
 from siltstone.tables import commit
@@ -41,6 +44,7 @@ from siltstone.tables.writing import (
     spans_of,
     stage_task,
 )
+from tests.support.cleaning.logs import one
 from tests.support.errors import raises_error
 from tests.support.tables.writes import (
     CLOCK,
@@ -398,6 +402,42 @@ def test_an_interrupted_write_is_completed_by_the_next_one_after_later_records(l
     assert values(logs, "one") == [*(b"v%d" % n for n in range(10)), b"v100", b"v101"]
     assert job(logs, [numbered(0, 10)], topic="one", writeId="half").is_done
     assert len(values(logs, "one")) == 12
+
+
+def append_by_another_producer(logs: Path, value: str) -> None:
+    with LogManager.open([logs], clock=CLOCK) as manager:
+        manager["one", 0].append(one(0, None, value))
+
+
+def killed_after_appends(count: int, monkeypatch: pytest.MonkeyPatch, write: Callable[[], object]) -> None:
+    """Run ``write`` until it has appended ``count`` batches, and end it there as a kill does."""
+    append, left = PartitionLog.append, itertools.count(count, -1)
+
+    def killed(self: PartitionLog, data: Bytes) -> object:
+        if next(left) == 0:
+            raise KeyboardInterrupt
+        return append(self, data)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(PartitionLog, "append", killed)
+        write()
+
+
+def test_a_write_that_is_interrupted_again_and_again_among_later_records_is_there_once(
+    logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half() -> Write:
+        return job(logs, [numbered(0, 10)], topic="one", writeId="half", batchSize="40")
+
+    for turn in range(4):
+        killed_after_appends(2, monkeypatch, half)
+        append_by_another_producer(logs, f"other {turn}")
+    assert half().is_done
+    others = [b"other %d" % turn for turn in range(4)]
+    found = values(logs, "one")
+    assert [value for value in found if value not in others] == [b"v%d" % n for n in range(10)]
+    assert [value for value in found if value in others] == others
+    assert left_over(logs) == []
 
 
 def interrupted(logs: Path, monkeypatch: pytest.MonkeyPatch, *, is_of_earlier_version: bool = False) -> None:
