@@ -440,6 +440,26 @@ def test_a_write_that_is_interrupted_again_and_again_among_later_records_is_ther
     assert left_over(logs) == []
 
 
+@pytest.mark.parametrize("codecs", [("none", "zstd", "lz4"), ("gzip", "uncompressed", "snappy")])
+def test_a_write_that_is_interrupted_between_changes_of_compression_is_there_once(
+    logs: Path, monkeypatch: pytest.MonkeyPatch, codecs: tuple[str, str, str]
+) -> None:
+    header = [{"key": "h", "value": b"x"}, {"key": "none", "value": None}]
+    batch = rows(
+        *({"key": b"k" * n or None, "value": b"v%d" % n * 99, "headers": header[: n % 3]} for n in range(10))
+    )
+    plan = planned(logs, batch.schema.names, topic="one", batchSize="40", compression=codecs[0])
+    found = staged(plan, [batch])
+    set_config(logs, "one", compression_type=codecs[1], message_timestamp_type="LogAppendTime")
+    killed_after_appends(2, monkeypatch, lambda: commit_plan(plan, found, clock=CLOCK))
+    set_config(logs, "one", compression_type=codecs[2])
+    killed_after_appends(2, monkeypatch, lambda: job(logs, [numbered(0, 1)], topic="one"))
+    set_config(logs, "one", compression_type="producer")
+    job(logs, [numbered(100, 1)], topic="one")
+    assert values(logs, "one") == [*(b"v%d" % n * 99 for n in range(10)), b"v100"]
+    assert len({attributes for _, attributes in batches_of(logs, "one")}) > 2
+
+
 def interrupted(logs: Path, monkeypatch: pytest.MonkeyPatch, *, is_of_earlier_version: bool = False) -> None:
     """A write of ten records to the topic one that ended at its commit point, as a kill ends it."""
 

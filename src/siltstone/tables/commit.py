@@ -15,10 +15,10 @@
 
 Step 4 is the commit point. Before it, no batch of the write is in a log. Once the entry is durable, all of
 them will be, unless an error in step 5 removes all of them again. The entry has the end of each log before
-the write. Step 2 compares the staged batches with the log from there on, so it appends each batch once. It
-first writes to the entry, durably, where it continues, since a broker may have appended in between: after a
-crash in step 2 the next one compares from there on. The lock is held from 1 to 7: the write is refused while
-a broker runs, and no other process appends in between.
+the write. Step 2 compares the staged batches with the log from there on, with any compression, so it appends
+each batch once. It first writes to the entry, durably, where it continues, since a broker may have appended
+in between: after a crash in step 2 the next one compares from there on. The lock is held from 1 to 7: the
+write is refused while a broker runs, and no other process appends in between.
 
 This is the protocol of Spark's ``FileOutputCommitter``: task attempts write files of their own, and the
 driver commits those of successful attempts. Here the driver appends to logs instead of renaming files.
@@ -41,8 +41,10 @@ from crc32c import crc32c
 from msgspec.structs import replace
 
 from siltstone.base import files
+from siltstone.base.codec_table import NONE
 from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, SiltstoneError
+from siltstone.base.records.codecs import DecompressionError, Scratch, decompress
 from siltstone.base.records.layout import (
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
@@ -315,8 +317,11 @@ def _replace_file(root: Path, writes: list[Write]) -> list[Write]:
 
 ABANDONED_MS = 7 * 86_400_000
 """After this time a write removes the staged files of other jobs, which were never committed."""
-_COMPARED = (slice(LAST_OFFSET_DELTA_POSITION, MAX_TIMESTAMP_POSITION), slice(PRODUCER_ID_POSITION, None))
-"""The bytes of a batch that an append never changes. It may change those before them (base offset to
+_COMPARED = (
+    slice(LAST_OFFSET_DELTA_POSITION, MAX_TIMESTAMP_POSITION),
+    slice(PRODUCER_ID_POSITION, BATCH_OVERHEAD),
+)
+"""The bytes of a batch's header that an append never changes. It may change those before them (base offset to
 attributes), and the largest timestamp between them, which log-append time sets."""
 _WRITE_AGAIN = "run the job again"
 _logger = logging.getLogger("siltstone")
@@ -480,11 +485,35 @@ def _is_batch_at(log: PartitionLog, offset: int, batch: Bytes) -> bool:
     if not len(batches) or batches["base_offset"].item(0) != offset:
         return False
     stored = data[: batches["size"].item(0)]
-    if len(stored) != len(batch) or len(stored) < BATCH_OVERHEAD:
+    return _is_same_batch(stored, batch, log.config.max_decompressed_message_bytes)
+
+
+def _is_same_batch(stored: Bytes, batch: Bytes, limit: int) -> bool:
+    """Can an append have made ``stored`` of the staged ``batch``? The codecs may differ, since an append
+    compresses a batch with the topic's. ``limit``: the most bytes that a batch may decompress to."""
+    if min(len(stored), len(batch)) < BATCH_OVERHEAD:
         return False
-    low_attribute_byte = ATTRIBUTES_POSITION + 1  # of two; the codec is in its low bits
-    same_codec = (int(stored[low_attribute_byte]) ^ int(batch[low_attribute_byte])) & CODEC_MASK == 0
-    return same_codec and all((stored[part] == batch[part]).all() for part in _COMPARED)
+    if any((stored[part] != batch[part]).any() for part in _COMPARED):
+        return False
+    if _codec(stored) == _codec(batch) and np.array_equal(stored[BATCH_OVERHEAD:], batch[BATCH_OVERHEAD:]):
+        return True
+    try:
+        return np.array_equal(_decompressed(stored, limit), _decompressed(batch, limit))
+    except DecompressionError:
+        return False
+
+
+def _codec(batch: Bytes) -> int:
+    return int(batch[ATTRIBUTES_POSITION + 1]) & CODEC_MASK  # the low byte of the two has it
+
+
+def _decompressed(batch: Bytes, limit: int) -> Bytes:
+    """The batch's records, decompressed. Raises DecompressionError."""
+    records, scratch = batch[BATCH_OVERHEAD:], Scratch()
+    if _codec(batch) == NONE:
+        return records
+    decompress(_codec(batch), records, scratch, limit)
+    return scratch.array()
 
 
 def _refuse_changed_log(
