@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from siltstone.base import files
 from siltstone.base.errors import CorruptRecordError, UsageError
 from siltstone.base.records.checksum import patch_checksums
+from siltstone.base.records.layout import HEADER, Bytes
 from siltstone.log.dump import DumpOptions, log_rows
 from siltstone.tables.options import ReadOptions
 from tests.support.cleaning.logs import Rec, batch, one
@@ -207,6 +210,81 @@ def test_with_one_bad_byte_anywhere_all_batches_but_its_own_are_read(tmp_path: P
             without(number, count=4),
             [RECORDS * number],
         ), at
+
+
+class CountedReads:
+    """Counts the bytes that are read from files."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.total = 0
+        read, read_into = files.Reader.read, files.Reader.read_into
+
+        def counted_read(reader: files.Reader, position: int, size: int) -> bytes:
+            self.total += size
+            return read(reader, position, size)
+
+        def counted_read_into(reader: files.Reader, buffer: Bytes, position: int) -> int:
+            self.total += len(buffer)
+            return read_into(reader, buffer, position)
+
+        patch.setattr(files.Reader, "read", counted_read)
+        patch.setattr(files.Reader, "read_into", counted_read_into)
+
+
+def forged_header(offset: int, size: int, count: int = 1) -> bytes:
+    """A header of a batch of ``size`` bytes, with a wrong checksum."""
+    return HEADER.pack(offset, size - 12, 0, 2, 0, 0, 0, 0, 0, -1, -1, -1, count)
+
+
+def headers_of_all_that_follows(batches: list[bytes]) -> list[bytes]:
+    size = 600 * 61 + sum(map(len, batches[1:]))
+    headers = [forged_header(RECORDS, size - 61 * number) for number in range(600)]
+    return [batches[0], b"\xff" * 61, *headers, *batches[1:]]
+
+
+def a_header_of_all_that_follows_before_each(batches: list[bytes], count: int = 1) -> list[bytes]:
+    """All end at bytes without a header; with a possible ``count`` each is the header of a bad batch."""
+    size, damaged = sum(map(len, batches[:-1])) + 61 * (len(batches) - 1), []
+    for number, whole in enumerate(batches[:-1]):
+        damaged += [forged_header(RECORDS * number, size, count), whole]
+        size -= 61 + len(whole)
+    return [*damaged, b"\xff" * 61, batches[-1]]
+
+
+def an_impossible_header_before_each(batches: list[bytes]) -> list[bytes]:
+    return a_header_of_all_that_follows_before_each(batches, count=-1)
+
+
+def a_wrong_byte_after_each(batches: list[bytes]) -> list[bytes]:
+    return [whole + b"\xff" for whole in batches]
+
+
+@pytest.mark.parametrize(
+    ("damage", "batches_read", "unchecked"),
+    [
+        (headers_of_all_that_follows, range(400), 584),
+        (a_header_of_all_that_follows_before_each, [*range(16), 399], 1),
+        (an_impossible_header_before_each, range(400), None),
+        (a_wrong_byte_after_each, range(400), None),
+    ],
+)
+def test_reading_damaged_bytes_takes_no_more_than_a_multiple_of_them(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[list[bytes]], list[bytes]],
+    batches_read: Sequence[int],
+    unchecked: int | None,
+) -> None:
+    batches = damage(sound(400))
+    root = spoiled(tmp_path, batches)
+    counted = CountedReads(monkeypatch)
+    records, bad = read(root)
+    size = sum(map(len, batches))
+    assert counted.total < 120 * size
+    assert sorted({offset // RECORDS for offset in records}) == list(batches_read)
+    assert len(records) == RECORDS * len(batches_read)
+    last = bad[-1][1]
+    assert ("may hold a batch" in last and f"not checked: {unchecked})" in last) == (unchecked is not None)
 
 
 @pytest.mark.parametrize("splits", ["1", "5", "100"])
