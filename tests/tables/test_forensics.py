@@ -14,8 +14,11 @@ import pytest
 from siltstone.base import files
 from siltstone.base.errors import CorruptRecordError, UsageError
 from siltstone.base.records.checksum import patch_checksums
-from siltstone.base.records.layout import HEADER, Bytes
+from siltstone.base.records.columns import RecordColumns
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.layout import HEADER, BatchHeaders, Bytes
 from siltstone.log.dump import DumpOptions, log_rows
+from siltstone.tables import reading
 from siltstone.tables.options import ReadOptions
 from tests.support.cleaning.logs import Rec, batch, one
 from tests.support.errors import raises_error
@@ -143,12 +146,16 @@ def test_without_quarantine_a_bad_checksum_fails_the_query(tmp_path: Path) -> No
             table_of(root, includeBatchMetadata=metadata)
 
 
-def test_a_batch_with_invalid_records_is_one_row_with_a_valid_checksum(tmp_path: Path) -> None:
-    batches = sound()
-    data = np.frombuffer(batches[2], np.uint8).copy()
+def with_invalid_record(whole: bytes) -> bytes:
+    data = np.frombuffer(whole, np.uint8).copy()
     data[61] = 0xFF  # the first record's length
     patch_checksums(data, np.zeros(1, np.int64), np.array([len(data)], np.int64))
-    batches[2] = data.tobytes()
+    return data.tobytes()
+
+
+def test_a_batch_with_invalid_records_is_one_row_with_a_valid_checksum(tmp_path: Path) -> None:
+    batches = sound()
+    batches[2] = with_invalid_record(batches[2])
     rows = table_of(
         spoiled(tmp_path, batches), badBatches="quarantine", includeBatchMetadata="true"
     ).to_pylist()
@@ -157,6 +164,27 @@ def test_a_batch_with_invalid_records_is_one_row_with_a_valid_checksum(tmp_path:
     assert (bad["offset"], bad["batch"]["baseOffset"], bad["batch"]["crcValid"]) == (12, 12, True)
     assert (bad["key"], bad["value"], bad["timestamp"]) == (None, None, None)
     assert (bad["topic"], bad["partition"]) == ("users", 0)
+
+
+@pytest.mark.parametrize("sound_between", [0, 1, 5])
+def test_batches_between_invalid_ones_are_decoded_a_few_times_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sound_between: int
+) -> None:
+    batches, decoded = sound(300), 0
+    bad_numbers = range(0, 300, sound_between + 1)
+    for number in bad_numbers:
+        batches[number] = with_invalid_record(batches[number])
+
+    def counted(window: Bytes, headers: BatchHeaders, *arguments: Any, **options: Any) -> RecordColumns:
+        nonlocal decoded
+        decoded += len(headers)
+        return decode_records(window, headers, *arguments, **options)
+
+    monkeypatch.setattr(reading, "decode_records", counted)
+    records, bad = read(spoiled(tmp_path, batches))
+    assert records == without(*bad_numbers, count=300)
+    assert [offset for offset, _ in bad] == [RECORDS * number for number in bad_numbers]
+    assert decoded <= 6 * len(batches)
 
 
 def test_the_row_of_a_batch_that_is_too_large_to_decompress_says_what_to_do(tmp_path: Path) -> None:

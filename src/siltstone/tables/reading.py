@@ -561,8 +561,10 @@ def _out_of_order(batches: BatchHeaders, is_valid: Flags, offset: int) -> Flags:
 
 
 def _decoded_or_bad(source: RecordSource, window: Window, start: int, end: int, limit: int) -> _Parts:
-    """Decode batches ``[start, end)``, whose checksums hold; a batch that cannot be decoded is a bad
-    batch."""
+    """Decode batches ``[start, end)``, whose checksums hold; a batch that cannot be decoded is a bad batch.
+
+    After a bad batch, the next attempt has one batch, and each further one twice as many as were decoded: so
+    many bad batches do not make it decode the others again and again."""
     scratch, stop = Scratch(), end
     while start < end:
         batches = window.batches[start:stop]
@@ -578,10 +580,10 @@ def _decoded_or_bad(source: RecordSource, window: Window, start: int, end: int, 
             if stop == start:
                 reason = error.reason + (f"; {error.advice}" if error.advice else "")
                 yield _bad_batch(source, window, start, reason, int(batches["base_offset"][0]))
-                start, stop = start + 1, end
+                start, stop = start + 1, min(start + 2, end)
         else:
             yield columns, batches, source
-            start, stop = stop, end
+            start, stop = stop, min(stop + 2 * (stop - start), end)
 
 
 def _bad_batch(source: RecordSource, window: Window, row: int, reason: str, offset: int) -> BadBatch:
