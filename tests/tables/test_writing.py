@@ -390,6 +390,21 @@ def test_an_interrupted_write_is_refused_if_the_log_was_cleaned_since(logs: Path
         job(logs, [numbered(0, 5)], topic="one")
 
 
+def test_an_interrupted_write_is_refused_by_name_if_its_partition_or_its_files_are_gone(logs: Path) -> None:
+    found = staged(planned(logs, topic="users"), [numbered(0, 9)])
+    ranges = {f"users-{partition}": (0, 3) for partition in range(3)}
+    store_write(logs, [], Write(write_id="half", ranges=ranges, staged=tuple(found)))
+    with raises_error(DirectoryRefusedError, path="users-0", about="half", advice="not to a partition's"):
+        job(logs / "one-0", [numbered(0, 5)])
+    Path(f"{found[0].stem}.batches").unlink()
+    with raises_error(DirectoryRefusedError, about="missing", advice="remove the entry half"):
+        job(logs, [numbered(0, 5)], topic="one")
+    with LogManager.open([logs], clock=CLOCK) as manager:
+        manager.topics.delete("users")
+    with raises_error(DirectoryRefusedError, path="users-0", about="half", advice="siltstone-writes.json"):
+        job(logs, [numbered(0, 5)], topic="one")
+
+
 def test_an_interrupted_write_is_completed_by_the_next_one_after_later_records(logs: Path) -> None:
     plan = planned(logs, topic="one", batchSize="100")
     found = staged(plan, [numbered(0, 10)])

@@ -43,7 +43,13 @@ from msgspec.structs import replace
 from siltstone.base import files
 from siltstone.base.codec_table import NONE
 from siltstone.base.decoded_types import decoded_in_threads
-from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, SiltstoneError
+from siltstone.base.errors import (
+    CorruptFileError,
+    DirectoryRefusedError,
+    SiltstoneError,
+    StorageError,
+    UnknownTopicError,
+)
 from siltstone.base.records.codecs import DecompressionError, Scratch, decompress
 from siltstone.base.records.layout import (
     ATTRIBUTES_POSITION,
@@ -351,8 +357,9 @@ def commit_write(manager: LogManager, root: Path, staged: Iterable[StagedOutput]
 def _complete_interrupted(manager: LogManager, root: Path) -> list[Write]:
     """Step 2: complete the writes that a crash interrupted; returns the list of writes as it is now.
 
-    Raises DirectoryRefusedError if a log was cleaned, or its start moved, since. It is then unknown which
-    batches of the write were in the log. Raises CorruptFileError, OSError.
+    Raises DirectoryRefusedError if a log was cleaned, or its start moved, since: it is then unknown which
+    batches of the write were in the log. Also if a log, or a staged file, is not there. Raises
+    CorruptFileError, OSError.
     """
     writes = load_writes(root)
     for write in [write for write in writes if not write.is_done]:
@@ -364,7 +371,11 @@ def _complete_interrupted(manager: LogManager, root: Path) -> list[Write]:
         for topic_partition, before in write.ends_before().items():
             _refuse_changed_log(manager, root, topic_partition, before, write)
         located = _with_stems(write, lambda stem: str(root / _stem_in_directory(root, stem)))
-        appended = _appended_counts(manager, located)
+        try:
+            appended = _appended_counts(manager, located)
+        except DirectoryRefusedError as error:  # a staged file is missing: the next job has other ones
+            error.advice = f"remove the entry {write.write_id} from {root / WRITES_FILE}, run its job again"
+            raise
         resumed = _resumed_at(manager, write, appended)
         writes = store_write(root, writes, replace(write, resumed=resumed))
         _append(manager, located, appended)
@@ -519,8 +530,18 @@ def _decompressed(batch: Bytes, limit: int) -> Bytes:
 def _refuse_changed_log(
     manager: LogManager, root: Path, topic_partition: TopicPartition, before: int, write: Write
 ) -> None:
-    """Raises DirectoryRefusedError if the log was cleaned above ``before``, or now starts above it."""
-    log = manager.get(topic_partition)
+    """Raises DirectoryRefusedError if the log was cleaned above ``before``, or now starts above it, or if it
+    is not there."""
+    try:
+        log = manager.get(topic_partition)
+    except (UnknownTopicError, StorageError) as error:
+        raise DirectoryRefusedError(
+            f"a crash interrupted the write {write.write_id}, and its missing batches cannot be appended to "
+            f"this partition: {error.reason}",
+            path=str(topic_partition),
+            advice=f"write to the log directory, not to a partition's; if the topic was deleted, remove the "
+            f"entry from {root / WRITES_FILE}",
+        ) from None
     cleaner_checkpoint = manager.directory_of(topic_partition).cleaner_checkpoint().get(topic_partition, 0)
     if log.log_start_offset > before or cleaner_checkpoint > before:
         raise DirectoryRefusedError(
