@@ -478,7 +478,8 @@ def _appended_counts(manager: LogManager, write: Write) -> dict[TopicPartition, 
 def _resumed_at(
     manager: LogManager, write: Write, appended: Mapping[TopicPartition, int]
 ) -> dict[str, tuple[tuple[int, int], ...]]:
-    """``Write.resumed`` of a write that is resumed now, with so many batches in each log."""
+    """``Write.resumed`` of a write that is resumed now. ``appended``: how many of its batches each log
+    has."""
     resumed = {}
     for topic_partition, count in appended.items():
         earlier = write.resumed.get(str(topic_partition), ())

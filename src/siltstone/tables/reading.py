@@ -607,7 +607,7 @@ def _bad_batch(source: RecordSource, window: Window, row: int, reason: str, offs
 class BatchSearch:
     """Finds the next batch in a file split, where no header can be read.
 
-    Bytes that look like a header can have any length in them, and only the checksum of so many bytes shows
+    Bytes that look like a header can have any length in them, and only the checksum of that many bytes shows
     whether a batch begins there. All searches of a file split check ``_CHECKED_PER_BYTE`` times its bytes in
     vain at most. After that, they pass over headers with a larger length than is left: ``unchecked`` counts
     those of the last search.
@@ -653,7 +653,7 @@ class BatchSearch:
         )
 
     def _may_check(self, size: int) -> bool:
-        """Take ``size`` from the bytes that may be checked, if so many are left."""
+        """Take ``size`` from the bytes that may be checked, if that many are left."""
         if size > self._bytes_left:
             self.unchecked += 1
             return False

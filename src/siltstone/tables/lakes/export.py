@@ -133,7 +133,8 @@ def _remove_files(lake: LakePlan, kept: Container[str] = ()) -> None:
 
 
 def abandon(lake: LakePlan) -> None:
-    """Remove what was written, before a commit; an error is not raised, since another one is on its way."""
+    """Remove what was written, before a commit. Raises no OSError, since the caller raises the error that
+    ended the export."""
     with contextlib.suppress(OSError):
         _remove_files(lake)
 
