@@ -401,7 +401,7 @@ _SEARCH_BYTES = 4 << 20
 _FIRST_SEARCH_BYTES = 4 << 10
 """The first window after damage."""
 _CHECKED_PER_BYTE = 16
-"""For each byte of a file split, the bytes that may be checked in vain where batches seem to be."""
+"""The limit of a search: checksums of this many times the bytes of the file split that were of no batch."""
 _BATCH_BYTES_MAX = 1 << 30
 """Bytes that look like the header of a larger batch are not taken for one."""
 
@@ -608,15 +608,18 @@ class BatchSearch:
     """Finds the next batch in a file split, where no header can be read.
 
     Bytes that look like a header can have any length in them, and only the checksum of that many bytes shows
-    whether a batch begins there. All searches of a file split check ``_CHECKED_PER_BYTE`` times its bytes in
-    vain at most. After that, they pass over headers with a larger length than is left: ``unchecked`` counts
+    whether a batch begins there. ``_CHECKED_PER_BYTE`` limits what all searches of a file split check without
+    finding a batch. Positions with a larger length than is left of it are not checked: ``unchecked`` counts
     those of the last search.
     """
 
     def __init__(self, reader: files.Reader, file_split: FileSplit) -> None:
         self._reader, self._end = reader, file_split.end_position
-        # Offsets are less than 2³¹ above the segment's base offset, except in an overflowed segment.
-        self._offset_end = min(max(file_split.end, file_split.base_offset + (1 << 31)), LONG_MAX)
+        # Offsets are less than 2³¹ above the segment's base offset, except in an overflowed segment, which is
+        # never the last one of its log (whose split has no end).
+        self._offset_end = min(file_split.base_offset + (1 << 31), LONG_MAX)
+        if file_split.end < LONG_MAX:
+            self._offset_end = max(self._offset_end, file_split.end)
         self._bytes_left = _CHECKED_PER_BYTE * (file_split.end_position - file_split.position)
         self.unchecked = 0
 
@@ -624,8 +627,8 @@ class BatchSearch:
         """The first position after ``start`` at which a whole v2 batch begins, with a matching checksum and a
         base offset of at least ``offset``; the end of the file split if there is none.
 
-        There is no header at ``damaged_at``. If ``start`` is before it, a batch with a bad checksum, whose
-        length ends there, was read in vain.
+        There is no header at ``damaged_at``. If ``start`` is before it, a batch with a bad checksum begins at
+        ``start`` and ends there: its bytes count as checked.
         """
         self.unchecked = 0
         position = (start if self._may_check(damaged_at - start) else damaged_at) + 1
@@ -647,9 +650,8 @@ class BatchSearch:
         if not self.unchecked:
             return f"bytes {start} to {end} hold no batch"
         return (
-            f"bytes {start} to {end} may hold a batch, but are not searched any further: "
-            f"{_CHECKED_PER_BYTE} times the bytes of the file split were checked in vain "
-            f"(positions that were not checked: {self.unchecked})"
+            f"bytes {start} to {end} may hold a batch: the search reached its limit, checksums of "
+            f"{_CHECKED_PER_BYTE} times the bytes of the file split (positions not checked: {self.unchecked})"
         )
 
     def _may_check(self, size: int) -> bool:
@@ -689,5 +691,5 @@ class BatchSearch:
         data = np.frombuffer(self._reader.read(position, size), np.uint8)
         if len(data) < size or not checksums_hold(data, batches)[0]:
             return False
-        self._bytes_left += size  # not in vain
+        self._bytes_left += size  # only what is no batch counts
         return True
