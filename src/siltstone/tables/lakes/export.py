@@ -66,8 +66,12 @@ def finish(table: LakeTable, lake: LakePlan, written: Sequence[ExportedFile | Wr
     buckets = [report for report in written if isinstance(report, WrittenBucket)]
     added = [_data_file(report) for report in written if isinstance(report, ExportedFile)]
     added += [_data_file(bucket.file, bucket) for bucket in buckets if bucket.file is not None]
-    _check_files(lake, added)
-    _remove_files(lake, kept={Path(file.path).name for file in added})
+    try:
+        _check_files(lake, added)
+        _remove_files(lake, kept={Path(file.path).name for file in added})
+    except BaseException:
+        abandon(lake)
+        raise
     removed = removed_files(
         lake,
         changed={(bucket.partition, bucket.bucket) for bucket in buckets if bucket.is_changed},
