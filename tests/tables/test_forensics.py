@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from siltstone.base import files
 from siltstone.base.errors import CorruptRecordError, UsageError
 from siltstone.base.records.checksum import patch_checksums
+from siltstone.base.records.columns import RecordColumns
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.layout import HEADER, BatchHeaders, Bytes
 from siltstone.log.dump import DumpOptions, log_rows
+from siltstone.tables import reading
 from siltstone.tables.options import ReadOptions
 from tests.support.cleaning.logs import Rec, batch, one
 from tests.support.errors import raises_error
@@ -140,12 +146,16 @@ def test_without_quarantine_a_bad_checksum_fails_the_query(tmp_path: Path) -> No
             table_of(root, includeBatchMetadata=metadata)
 
 
-def test_a_batch_with_invalid_records_is_one_row_with_a_valid_checksum(tmp_path: Path) -> None:
-    batches = sound()
-    data = np.frombuffer(batches[2], np.uint8).copy()
+def with_invalid_record(whole: bytes) -> bytes:
+    data = np.frombuffer(whole, np.uint8).copy()
     data[61] = 0xFF  # the first record's length
     patch_checksums(data, np.zeros(1, np.int64), np.array([len(data)], np.int64))
-    batches[2] = data.tobytes()
+    return data.tobytes()
+
+
+def test_a_batch_with_invalid_records_is_one_row_with_a_valid_checksum(tmp_path: Path) -> None:
+    batches = sound()
+    batches[2] = with_invalid_record(batches[2])
     rows = table_of(
         spoiled(tmp_path, batches), badBatches="quarantine", includeBatchMetadata="true"
     ).to_pylist()
@@ -154,6 +164,27 @@ def test_a_batch_with_invalid_records_is_one_row_with_a_valid_checksum(tmp_path:
     assert (bad["offset"], bad["batch"]["baseOffset"], bad["batch"]["crcValid"]) == (12, 12, True)
     assert (bad["key"], bad["value"], bad["timestamp"]) == (None, None, None)
     assert (bad["topic"], bad["partition"]) == ("users", 0)
+
+
+@pytest.mark.parametrize("sound_between", [0, 1, 5])
+def test_batches_between_invalid_ones_are_decoded_a_few_times_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sound_between: int
+) -> None:
+    batches, decoded = sound(300), 0
+    bad_numbers = range(0, 300, sound_between + 1)
+    for number in bad_numbers:
+        batches[number] = with_invalid_record(batches[number])
+
+    def counted(window: Bytes, headers: BatchHeaders, *arguments: Any, **options: Any) -> RecordColumns:
+        nonlocal decoded
+        decoded += len(headers)
+        return decode_records(window, headers, *arguments, **options)
+
+    monkeypatch.setattr(reading, "decode_records", counted)
+    records, bad = read(spoiled(tmp_path, batches))
+    assert records == without(*bad_numbers, count=300)
+    assert [offset for offset, _ in bad] == [RECORDS * number for number in bad_numbers]
+    assert decoded <= 6 * len(batches)
 
 
 def test_the_row_of_a_batch_that_is_too_large_to_decompress_says_what_to_do(tmp_path: Path) -> None:
@@ -207,6 +238,86 @@ def test_with_one_bad_byte_anywhere_all_batches_but_its_own_are_read(tmp_path: P
             without(number, count=4),
             [RECORDS * number],
         ), at
+
+
+class CountedReads:
+    """Counts the bytes that are read from files."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.total = 0
+        read, read_into = files.Reader.read, files.Reader.read_into
+
+        def counted_read(reader: files.Reader, position: int, size: int) -> bytes:
+            self.total += size
+            return read(reader, position, size)
+
+        def counted_read_into(reader: files.Reader, buffer: Bytes, position: int) -> int:
+            self.total += len(buffer)
+            return read_into(reader, buffer, position)
+
+        patch.setattr(files.Reader, "read", counted_read)
+        patch.setattr(files.Reader, "read_into", counted_read_into)
+
+
+def forged_header(offset: int, size: int, count: int = 1) -> bytes:
+    """A header of a batch of ``size`` bytes, with a wrong checksum."""
+    return HEADER.pack(offset, size - 12, 0, 2, 0, 0, 0, 0, 0, -1, -1, -1, count)
+
+
+def headers_of_all_that_follows(batches: list[bytes], offset: int = RECORDS) -> list[bytes]:
+    size = 600 * 61 + sum(map(len, batches[1:]))
+    headers = [forged_header(offset, size - 61 * number) for number in range(600)]
+    return [batches[0], b"\xff" * 61, *headers, *batches[1:]]
+
+
+def headers_with_offsets_beyond_the_segment(batches: list[bytes]) -> list[bytes]:
+    return headers_of_all_that_follows(batches, offset=1 << 31)
+
+
+def a_header_of_all_that_follows_before_each(batches: list[bytes], count: int = 1) -> list[bytes]:
+    """All end at bytes without a header; with a possible ``count`` each is the header of a bad batch."""
+    size, damaged = sum(map(len, batches[:-1])) + 61 * (len(batches) - 1), []
+    for number, whole in enumerate(batches[:-1]):
+        damaged += [forged_header(RECORDS * number, size, count), whole]
+        size -= 61 + len(whole)
+    return [*damaged, b"\xff" * 61, batches[-1]]
+
+
+def an_impossible_header_before_each(batches: list[bytes]) -> list[bytes]:
+    return a_header_of_all_that_follows_before_each(batches, count=-1)
+
+
+def a_wrong_byte_after_each(batches: list[bytes]) -> list[bytes]:
+    return [whole + b"\xff" for whole in batches]
+
+
+@pytest.mark.parametrize(
+    ("damage", "batches_read", "unchecked"),
+    [
+        (headers_of_all_that_follows, range(400), 584),
+        (headers_with_offsets_beyond_the_segment, range(400), None),
+        (a_header_of_all_that_follows_before_each, [*range(16), 399], 1),
+        (an_impossible_header_before_each, range(400), None),
+        (a_wrong_byte_after_each, range(400), None),
+    ],
+)
+def test_reading_damaged_bytes_takes_no_more_than_a_multiple_of_them(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[list[bytes]], list[bytes]],
+    batches_read: Sequence[int],
+    unchecked: int | None,
+) -> None:
+    batches = damage(sound(400))
+    root = spoiled(tmp_path, batches)
+    counted = CountedReads(monkeypatch)
+    records, bad = read(root)
+    size = sum(map(len, batches))
+    assert counted.total < 120 * size
+    assert sorted({offset // RECORDS for offset in records}) == list(batches_read)
+    assert len(records) == RECORDS * len(batches_read)
+    counts = [reason.partition("positions not checked: ")[2] for _, reason in bad if "may hold" in reason]
+    assert counts == ([] if unchecked is None else [f"{unchecked})"])
 
 
 @pytest.mark.parametrize("splits", ["1", "5", "100"])

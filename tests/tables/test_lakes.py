@@ -30,6 +30,7 @@ from siltstone.base.errors import (
     UndecodableValueError,
     UsageError,
 )
+from siltstone.tables import table as st_table
 from siltstone.tables.arguments import read_options
 from siltstone.tables.lakes import buckets, export
 from siltstone.tables.lakes.delta import DeltaLake
@@ -407,11 +408,14 @@ def test_what_failed_tasks_have_written_is_removed(
     assert data_files(target) == kept and opened(target, form).version == version
     table = opened(target, form)
     damaged.unlink()
-    log.write({0: some(0, 40)})
+    log.write({0: some(0, 60)})
     plan = planned(log, table, view="log")
+    assert plan.options is not None
+    written = [export.append_split(plan, 0, split) for split in st_table.plan(plan.options)]
     lost = export.ExportedFile(name="part-lost.parquet", records=1, size=1)
     with raises_error(EngineError, about="part-lost", advice="executors share"):
-        export.finish(table, plan, [lost])
+        export.finish(table, plan, [*filter(None, written), lost])
+    assert written != [None] and data_files(target) == kept
 
 
 def test_spilled_rows_and_small_pieces_make_the_same_table(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,9 @@ from siltstone.base.errors import (
 )
 from siltstone.base.records.build import Spans, encode_headers
 from siltstone.base.records.hashing import partition_for_key, partitions_for_keys
+from siltstone.base.records.layout import Bytes
 from siltstone.log.names import TopicPartition
+from siltstone.log.partition import PartitionLog
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.runtime.manager import LogManager
 from siltstone.tables import commit
@@ -41,6 +44,7 @@ from siltstone.tables.writing import (
     spans_of,
     stage_task,
 )
+from tests.support.cleaning.logs import one
 from tests.support.errors import raises_error
 from tests.support.tables.writes import (
     CLOCK,
@@ -386,6 +390,21 @@ def test_an_interrupted_write_is_refused_if_the_log_was_cleaned_since(logs: Path
         job(logs, [numbered(0, 5)], topic="one")
 
 
+def test_an_interrupted_write_is_refused_by_name_if_its_partition_or_its_files_are_gone(logs: Path) -> None:
+    found = staged(planned(logs, topic="users"), [numbered(0, 9)])
+    ranges = {f"users-{partition}": (0, 3) for partition in range(3)}
+    store_write(logs, [], Write(write_id="half", ranges=ranges, staged=tuple(found)))
+    with raises_error(DirectoryRefusedError, path="users-0", about="half", advice="not to a partition's"):
+        job(logs / "one-0", [numbered(0, 5)])
+    Path(f"{found[0].stem}.batches").unlink()
+    with raises_error(DirectoryRefusedError, about="missing", advice="remove the entry half"):
+        job(logs, [numbered(0, 5)], topic="one")
+    with LogManager.open([logs], clock=CLOCK) as manager:
+        manager.topics.delete("users")
+    with raises_error(DirectoryRefusedError, path="users-0", about="half", advice="siltstone-writes.json"):
+        job(logs, [numbered(0, 5)], topic="one")
+
+
 def test_an_interrupted_write_is_completed_by_the_next_one_after_later_records(logs: Path) -> None:
     plan = planned(logs, topic="one", batchSize="100")
     found = staged(plan, [numbered(0, 10)])
@@ -398,6 +417,62 @@ def test_an_interrupted_write_is_completed_by_the_next_one_after_later_records(l
     assert values(logs, "one") == [*(b"v%d" % n for n in range(10)), b"v100", b"v101"]
     assert job(logs, [numbered(0, 10)], topic="one", writeId="half").is_done
     assert len(values(logs, "one")) == 12
+
+
+def append_by_another_producer(logs: Path, value: str) -> None:
+    with LogManager.open([logs], clock=CLOCK) as manager:
+        manager["one", 0].append(one(0, None, value))
+
+
+def killed_after_appends(count: int, monkeypatch: pytest.MonkeyPatch, write: Callable[[], object]) -> None:
+    """Run ``write`` until it has appended ``count`` batches, and end it there as a kill does."""
+    append, left = PartitionLog.append, itertools.count(count, -1)
+
+    def killed(self: PartitionLog, data: Bytes) -> object:
+        if next(left) == 0:
+            raise KeyboardInterrupt
+        return append(self, data)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(PartitionLog, "append", killed)
+        write()
+
+
+def test_a_write_that_is_interrupted_again_and_again_among_later_records_is_there_once(
+    logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half() -> Write:
+        return job(logs, [numbered(0, 10)], topic="one", writeId="half", batchSize="40")
+
+    for turn in range(4):
+        killed_after_appends(2, monkeypatch, half)
+        append_by_another_producer(logs, f"other {turn}")
+    assert half().is_done
+    others = [b"other %d" % turn for turn in range(4)]
+    found = values(logs, "one")
+    assert [value for value in found if value not in others] == [b"v%d" % n for n in range(10)]
+    assert [value for value in found if value in others] == others
+    assert left_over(logs) == []
+
+
+@pytest.mark.parametrize("codecs", [("none", "zstd", "lz4"), ("gzip", "uncompressed", "snappy")])
+def test_a_write_that_is_interrupted_between_changes_of_compression_is_there_once(
+    logs: Path, monkeypatch: pytest.MonkeyPatch, codecs: tuple[str, str, str]
+) -> None:
+    header = [{"key": "h", "value": b"x"}, {"key": "none", "value": None}]
+    batch = rows(
+        *({"key": b"k" * n or None, "value": b"v%d" % n * 99, "headers": header[: n % 3]} for n in range(10))
+    )
+    plan = planned(logs, batch.schema.names, topic="one", batchSize="40", compression=codecs[0])
+    found = staged(plan, [batch])
+    set_config(logs, "one", compression_type=codecs[1], message_timestamp_type="LogAppendTime")
+    killed_after_appends(2, monkeypatch, lambda: commit_plan(plan, found, clock=CLOCK))
+    set_config(logs, "one", compression_type=codecs[2])
+    killed_after_appends(2, monkeypatch, lambda: job(logs, [numbered(0, 1)], topic="one"))
+    set_config(logs, "one", compression_type="producer")
+    job(logs, [numbered(100, 1)], topic="one")
+    assert values(logs, "one") == [*(b"v%d" % n * 99 for n in range(10)), b"v100"]
+    assert len({attributes for _, attributes in batches_of(logs, "one")}) > 2
 
 
 def interrupted(logs: Path, monkeypatch: pytest.MonkeyPatch, *, is_of_earlier_version: bool = False) -> None:

@@ -22,8 +22,8 @@ import numpy as np
 from siltstone.base import files
 from siltstone.base.errors import CorruptFileError, CorruptRecordError, SourceChangedError
 from siltstone.base.records.checksum import refuse_bad_checksum
-from siltstone.base.records.layout import MAGIC_POSITION, BatchHeaders, Bytes
-from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
+from siltstone.base.records.layout import BATCH_OVERHEAD, MAGIC_POSITION, BatchHeaders, Bytes
+from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches, scan_headers
 from siltstone.log.directory import partition_files, require_kind
 from siltstone.log.indexes import read_entries
 from siltstone.log.lookup import batch_headers
@@ -181,13 +181,17 @@ def windows(
                 refuse_bad_checksum(data, scan.batches, path=reader.path, origin=origin)
             yield Window(data=data, batches=scan.batches, origin=origin)
         incomplete = data[scan.end :]
-        if scan.outcome != ScanEnd.CLEAN and (scan.outcome != ScanEnd.TRUNCATED or is_at_end):
+        is_too_long = origin + scan.end + scan.needed > end
+        if scan.outcome != ScanEnd.CLEAN and (scan.outcome != ScanEnd.TRUNCATED or is_at_end or is_too_long):
             raise CorruptRecordError(reader.path, origin + scan.end, SCAN_REASON[scan.outcome])
         if is_at_end:
             return
         if not len(scan.batches):
             # The batch does not fit into the buffer. ``scan.needed`` is its size, or 0 if the buffer does not
-            # even hold its size field.
+            # even hold its size field. So many bytes are read only if its header is possible.
+            header = scan_headers(incomplete[:BATCH_OVERHEAD], end - origin)
+            if header.outcome not in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
+                raise CorruptRecordError(reader.path, origin, SCAN_REASON[header.outcome])
             size = max(scan.needed, 2 * len(buffer))
             buffer = np.empty(min(size, end - origin, LARGEST_BATCH), np.uint8)
         buffer[: len(incomplete)] = incomplete.copy()

@@ -8,10 +8,11 @@
             ...
 
 ``table`` (``schema_of``, ``plan``, ``read_split``) · ``options`` (texts become checked values) · ``splits``
-(which bytes of which files each task reads) · ``reading`` (a split becomes Arrow batches, and damage rows) ·
-``arrow`` (record columns become Arrow arrays) · ``file_tables`` (indexes, snapshots and checkpoints as rows)
-· ``following`` (streams) · ``writing`` (rows become batches) · ``commit`` (batches go into logs, once).
-Nothing here imports pyspark: ``spark.source`` is Spark's data source.
+(which bytes of which files each task reads) · ``reading`` (a split becomes Arrow batches, bad batches become
+rows) · ``arrow`` (record columns become Arrow arrays) · ``decoding`` (typed columns) · ``file_tables``
+(indexes, snapshots and checkpoints as rows) · ``latest`` (the last record of each key) · ``following``
+(streams) · ``writing`` (rows become batches) · ``commit`` (batches go into logs, once) · ``export`` (Parquet)
+· ``lakes`` (Delta, Iceberg). Nothing here imports pyspark: ``spark.source`` is Spark's data source.
 """
 
 try:

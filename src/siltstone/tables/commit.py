@@ -15,8 +15,10 @@
 
 Step 4 is the commit point. Before it, no batch of the write is in a log. Once the entry is durable, all of
 them will be, unless an error in step 5 removes all of them again. The entry has the end of each log before
-the write. Step 2 compares the staged batches with the log from there on, so it appends each batch once. The
-lock is held from 1 to 7: the write is refused while a broker runs, and no other process appends in between.
+the write. Step 2 compares the staged batches with the log from there on, with any compression, so it appends
+each batch once. It first writes to the entry, durably, where it continues, since a broker may have appended
+in between: after a crash in step 2 the next one compares from there on. The lock is held from 1 to 7: the
+write is refused while a broker runs, and no other process appends in between.
 
 This is the protocol of Spark's ``FileOutputCommitter``: task attempts write files of their own, and the
 driver commits those of successful attempts. Here the driver appends to logs instead of renaming files.
@@ -26,9 +28,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 import msgspec
@@ -38,8 +41,16 @@ from crc32c import crc32c
 from msgspec.structs import replace
 
 from siltstone.base import files
+from siltstone.base.codec_table import NONE
 from siltstone.base.decoded_types import decoded_in_threads
-from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, SiltstoneError
+from siltstone.base.errors import (
+    CorruptFileError,
+    DirectoryRefusedError,
+    SiltstoneError,
+    StorageError,
+    UnknownTopicError,
+)
+from siltstone.base.records.codecs import DecompressionError, Scratch, decompress
 from siltstone.base.records.layout import (
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
@@ -221,13 +232,14 @@ def remove_staged(folder: Path) -> None:
 # ::
 #
 #     {"version": 1, "writes": [{"id": "backfill-7", "epoch": 3, "done": true, "at_ms": 1795000000000,
-#                                "ranges": {"users-0": [100, 250]}, "staged": []}]}
+#                                "ranges": {"users-0": [100, 250]}, "staged": [], "resumed": {}}]}
 #
 # An entry that is not done is the commit point of its write (step 4). It is durable before the first batch is
 # appended, and has the end of each log before the write (``ranges``) and the staged files, whose names begin
-# with the partition: those of a copy of the directory are its own. An entry that is done shows a job that
-# runs again with the same id that its records are in the logs. Each id has one entry, that of its newest
-# epoch: the epochs of a stream ascend.
+# with the partition: those of a copy of the directory are its own. ``resumed`` has where step 2 continued,
+# such as {"users-0": [[3, 170]]}: three batches were in the log, and the fourth would be at offset 170. An
+# entry that is done shows a job that runs again with the same id that its records are in the logs. Each id
+# has one entry, that of its newest epoch: the epochs of a stream ascend.
 
 WRITES_FILE = "siltstone-writes.json"
 WRITES_MAX = 1000
@@ -238,8 +250,9 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     """One write. ``ranges``: (end of the log before the write, after it) by partition; ``at_ms``: its start.
 
     ``epoch``: the number of a stream's micro-batch, 0 for a job. ``is_named``: the writer chose the id and
-    may use it again, so the entry is kept. ``staged``: the files to append, in this order; empty once it is
-    done.
+    may use it again, so the entry is kept. ``staged``: the files to append, in this order. ``resumed``: by
+    partition, for each time that the interrupted write was resumed: (how many of its batches the log had, the
+    end of the log). Both are empty once it is done.
     """
 
     write_id: str = msgspec.field(name="id")
@@ -249,6 +262,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int = 0
     ranges: dict[str, tuple[int, int]] = {}
     staged: tuple[StagedOutput, ...] = ()
+    resumed: dict[str, tuple[tuple[int, int], ...]] = {}
 
     def __post_init__(self) -> None:
         self.ends_before()  # raises ValueError for a wrong name, which msgspec reports as a damaged file
@@ -309,8 +323,11 @@ def _replace_file(root: Path, writes: list[Write]) -> list[Write]:
 
 ABANDONED_MS = 7 * 86_400_000
 """After this time a write removes the staged files of other jobs, which were never committed."""
-_COMPARED = (slice(LAST_OFFSET_DELTA_POSITION, MAX_TIMESTAMP_POSITION), slice(PRODUCER_ID_POSITION, None))
-"""The bytes of a batch that an append never changes. It may change those before them (base offset to
+_COMPARED = (
+    slice(LAST_OFFSET_DELTA_POSITION, MAX_TIMESTAMP_POSITION),
+    slice(PRODUCER_ID_POSITION, BATCH_OVERHEAD),
+)
+"""The bytes of a batch's header that an append never changes. It may change those before them (base offset to
 attributes), and the largest timestamp between them, which log-append time sets."""
 _WRITE_AGAIN = "run the job again"
 _logger = logging.getLogger("siltstone")
@@ -340,8 +357,9 @@ def commit_write(manager: LogManager, root: Path, staged: Iterable[StagedOutput]
 def _complete_interrupted(manager: LogManager, root: Path) -> list[Write]:
     """Step 2: complete the writes that a crash interrupted; returns the list of writes as it is now.
 
-    Raises DirectoryRefusedError if a log was cleaned, or its start moved, since. It is then unknown which
-    batches of the write were in the log. Raises CorruptFileError, OSError.
+    Raises DirectoryRefusedError if a log was cleaned, or its start moved, since: it is then unknown which
+    batches of the write were in the log. Also if a log, or a staged file, is not there. Raises
+    CorruptFileError, OSError.
     """
     writes = load_writes(root)
     for write in [write for write in writes if not write.is_done]:
@@ -353,8 +371,15 @@ def _complete_interrupted(manager: LogManager, root: Path) -> list[Write]:
         for topic_partition, before in write.ends_before().items():
             _refuse_changed_log(manager, root, topic_partition, before, write)
         located = _with_stems(write, lambda stem: str(root / _stem_in_directory(root, stem)))
-        _append(manager, located, is_resuming=True)
-        writes = store_write(root, writes, replace(write, is_done=True, staged=()))
+        try:
+            appended = _appended_counts(manager, located)
+        except DirectoryRefusedError as error:  # a staged file is missing: the next job has other ones
+            error.advice = f"remove the entry {write.write_id} from {root / WRITES_FILE}, run its job again"
+            raise
+        resumed = _resumed_at(manager, write, appended)
+        writes = store_write(root, writes, replace(write, resumed=resumed))
+        _append(manager, located, appended)
+        writes = store_write(root, writes, replace(write, is_done=True, staged=(), resumed={}))
         discard_staged(located.staged)
     return writes
 
@@ -413,24 +438,54 @@ def _write_and_append(manager: LogManager, root: Path, writes: list[Write], writ
     return completed
 
 
-def _append(manager: LogManager, write: Write, *, is_resuming: bool = False) -> None:
-    """Step 5: append the batches and flush. ``is_resuming``: skip those that the interrupted write
-    appended."""
-    ends = write.ends_before()
-    # By log, the offset at which the interrupted write would have appended its next batch. The first batch
-    # that is not there was not appended, and so were none after it: the log ends there, or has later writes.
-    expected_offsets = dict(ends) if is_resuming else {}
+def _append(
+    manager: LogManager, write: Write, appended: Mapping[TopicPartition, int] = MappingProxyType({})
+) -> None:
+    """Step 5: append the batches and flush, without the first ones that each log has ``appended``."""
+    to_skip = dict(appended)
     for staged in write.staged:
-        for topic_partition, batch, count in staged_batches(staged):
-            log = manager.get(topic_partition)
-            expected = expected_offsets.get(topic_partition)
-            if expected is not None and _is_batch_at(log, expected, batch):
-                expected_offsets[topic_partition] = expected + count
-                continue
-            expected_offsets.pop(topic_partition, None)
-            log.append(batch)
-    for topic_partition in ends:
+        for topic_partition, batch, _ in staged_batches(staged):
+            if to_skip.get(topic_partition, 0):
+                to_skip[topic_partition] -= 1
+            else:
+                manager.get(topic_partition).append(batch)
+    for topic_partition in write.ends_before():
         manager.get(topic_partition).flush()
+
+
+def _appended_counts(manager: LogManager, write: Write) -> dict[TopicPartition, int]:
+    """How many of its batches an interrupted write has appended to each log.
+
+    The write, and each resume of it, appended one batch after another. The first batch that is not where it
+    would be was not appended, and so were none after it: the log ends there, or has later writes.
+    """
+    expected_offsets, counts = write.ends_before(), dict.fromkeys(write.ends_before(), 0)
+    for staged in write.staged:
+        for topic_partition, batch, record_count in staged_batches(staged):
+            if topic_partition not in expected_offsets:
+                continue
+            number = counts[topic_partition]
+            resumed_at = dict(write.resumed.get(str(topic_partition), ()))
+            offset = resumed_at.get(number, expected_offsets[topic_partition])
+            if _is_batch_at(manager.get(topic_partition), offset, batch):
+                expected_offsets[topic_partition] = offset + record_count
+                counts[topic_partition] += 1
+            else:
+                del expected_offsets[topic_partition]
+    return counts
+
+
+def _resumed_at(
+    manager: LogManager, write: Write, appended: Mapping[TopicPartition, int]
+) -> dict[str, tuple[tuple[int, int], ...]]:
+    """``Write.resumed`` of a write that is resumed now. ``appended``: how many of its batches each log
+    has."""
+    resumed = {}
+    for topic_partition, count in appended.items():
+        earlier = write.resumed.get(str(topic_partition), ())
+        now = count, manager.get(topic_partition).log_end_offset
+        resumed[str(topic_partition)] = (*(resume for resume in earlier if resume[0] < count), now)
+    return resumed
 
 
 def _is_batch_at(log: PartitionLog, offset: int, batch: Bytes) -> bool:
@@ -442,18 +497,52 @@ def _is_batch_at(log: PartitionLog, offset: int, batch: Bytes) -> bool:
     if not len(batches) or batches["base_offset"].item(0) != offset:
         return False
     stored = data[: batches["size"].item(0)]
-    if len(stored) != len(batch) or len(stored) < BATCH_OVERHEAD:
+    return _is_same_batch(stored, batch, log.config.max_decompressed_message_bytes)
+
+
+def _is_same_batch(stored: Bytes, batch: Bytes, limit: int) -> bool:
+    """Can an append have made ``stored`` of the staged ``batch``? The codecs may differ, since an append
+    compresses a batch with the topic's. ``limit``: the most bytes that a batch may decompress to."""
+    if min(len(stored), len(batch)) < BATCH_OVERHEAD:
         return False
-    low_attribute_byte = ATTRIBUTES_POSITION + 1  # of two; the codec is in its low bits
-    same_codec = (int(stored[low_attribute_byte]) ^ int(batch[low_attribute_byte])) & CODEC_MASK == 0
-    return same_codec and all((stored[part] == batch[part]).all() for part in _COMPARED)
+    if any((stored[part] != batch[part]).any() for part in _COMPARED):
+        return False
+    if _codec(stored) == _codec(batch) and np.array_equal(stored[BATCH_OVERHEAD:], batch[BATCH_OVERHEAD:]):
+        return True
+    try:
+        return np.array_equal(_decompressed(stored, limit), _decompressed(batch, limit))
+    except DecompressionError:
+        return False
+
+
+def _codec(batch: Bytes) -> int:
+    return int(batch[ATTRIBUTES_POSITION + 1]) & CODEC_MASK  # the low byte of the two has it
+
+
+def _decompressed(batch: Bytes, limit: int) -> Bytes:
+    """The batch's records, decompressed. Raises DecompressionError."""
+    records, scratch = batch[BATCH_OVERHEAD:], Scratch()
+    if _codec(batch) == NONE:
+        return records
+    decompress(_codec(batch), records, scratch, limit)
+    return scratch.array()
 
 
 def _refuse_changed_log(
     manager: LogManager, root: Path, topic_partition: TopicPartition, before: int, write: Write
 ) -> None:
-    """Raises DirectoryRefusedError if the log was cleaned above ``before``, or now starts above it."""
-    log = manager.get(topic_partition)
+    """Raises DirectoryRefusedError if the log was cleaned above ``before``, or now starts above it, or if it
+    is not there."""
+    try:
+        log = manager.get(topic_partition)
+    except (UnknownTopicError, StorageError) as error:
+        raise DirectoryRefusedError(
+            f"a crash interrupted the write {write.write_id}, and its missing batches cannot be appended to "
+            f"this partition: {error.reason}",
+            path=str(topic_partition),
+            advice=f"write to the log directory, not to a partition's; if the topic was deleted, remove the "
+            f"entry from {root / WRITES_FILE}",
+        ) from None
     cleaner_checkpoint = manager.directory_of(topic_partition).cleaner_checkpoint().get(topic_partition, 0)
     if log.log_start_offset > before or cleaner_checkpoint > before:
         raise DirectoryRefusedError(

@@ -33,10 +33,10 @@ COLUMNS = ("key", "value")
 """The columns that can be decoded."""
 RAISE, NULL = ON_ERROR = ("raise", "null")
 SLICE_ROWS, SLICE_BYTES = 1024, 1 << 20
-"""At most so many values (and, but for a single larger one, so many of their bytes) are Python objects at one
-time."""
+"""The most values, and the most of their bytes, that are Python objects at the same time; a larger value is
+one by itself."""
 SAMPLE_VALUES = 1000
-"""The names and types of JSON without a schema are inferred from so many values, the first ones."""
+"""How many of the first values the names and types of JSON without a schema are inferred from."""
 _MAX_LEVELS = 64
 """Values with more levels of nesting do not count for the inferred type."""
 _UNDECODABLE_ADVICE = "decode it with on_error='null' to read such values as null, or pass another schema"

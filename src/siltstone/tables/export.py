@@ -8,13 +8,13 @@
     ─ rename ─► NAME/
 
     in a store, which has no rename:
-    TARGET/_siltstone-export              who writes now (If-None-Match)
-    TARGET/_siltstone-export-RANDOM/…     the files, put by the tasks; readers pass names with _ over
+    TARGET/_siltstone-export              claims the target for one export (If-None-Match)
+    TARGET/_siltstone-export-RANDOM/…     the files, put by the tasks; readers skip names that begin with _
     ─ copied by the store ─► TARGET/part-…; then TARGET/_SUCCESS, which says that all of them are there
 
-Whoever runs the tasks calls ``begin``, ``write_split`` in each task, and ``commit`` or ``abandon``. A file of
-a task attempt that was not reported is removed before the rename. An export whose process is killed leaves
-its staging directory, which no reader takes for data, since its name begins with a dot.
+The engine calls ``begin``, then ``write_split`` in each task, and at the end ``commit`` or ``abandon``. A
+file of a task attempt that was not reported is removed before the rename. An export whose process is killed
+leaves its staging directory, which no reader takes for data, since its name begins with a dot.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _STORE_STAGING = "_siltstone-export"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """An export that was made: its directory, how many ``records`` and ``files`` were written, and their size
-    in bytes. ``version``: of a Delta or Iceberg table, the one that has them; nothing new, an older one."""
+    """A finished export: its directory, how many ``records`` and ``files`` were written, and their size in
+    bytes. ``version``: that of the Delta or Iceberg table; if nothing was new, it is not a new one."""
 
     target: str
     records: int
@@ -182,8 +182,9 @@ def refuse_log_directories(target: Path, options: ReadOptions) -> None:
 class _Sink(io.RawIOBase):
     """A new file, as Arrow writes to it.
 
-    An OSError is kept, and not raised into Arrow: it would become a text of Arrow's, whose making in several
-    threads at one time CPython does not survive (``ast`` has a counter for all threads)."""
+    An OSError is kept, and not raised into Arrow: Arrow formats the traceback of an error, and CPython may
+    crash if several threads do so at the same time (``ast``, which formatting uses, has one counter for all
+    threads)."""
 
     def __init__(self, writer: files.Writer) -> None:
         self._writer = writer
@@ -375,7 +376,7 @@ def _replace_target(staging: Path, target: Path, overwrites: bool) -> None:
 
 
 def abandon(export: ExportPlan) -> None:
-    """Remove what was staged; an error is not raised, since another one is on its way."""
+    """Remove what was staged. Raises no OSError, since the caller raises the error that ended the export."""
     with contextlib.suppress(OSError):
         if not files.is_object(export.target):
             return files.remove_tree(export.staging)

@@ -47,6 +47,7 @@ from siltstone.tables.splits import (
 Offsets = Mapping[TopicPartition, int]
 """The next offset of each partition."""
 _CHECKPOINTS = (REPLICATION_CHECKPOINT, RECOVERY_CHECKPOINT, LOG_START_CHECKPOINT, CLEAN_SHUTDOWN)
+"""The files beside the logs that say where logs start and end; the clean-shutdown marker is one of them."""
 _OPEN_ATTEMPTS = 5
 """How often to try to open the logs, since a swap or a deletion may make an attempt fail; and how many
 triggers in a row may fail to open them before the stream fails."""

@@ -7,7 +7,7 @@
 
 ``find_retained`` does it in this process: the kernels release the GIL, so all cores work. ``spark.read`` does
 the same in tasks, so that no process has the entries of all keys. Keys are compared as in the cleaner,
-by 96 bits of a keyed hash. Each partition is treated alone: Kafka sends all records of a key to one.
+by 96 bits of a keyed hash, and within a partition: Kafka's producers send all records of a key to one.
 
 Every file split is read from the file that was there when the query was planned, or the query fails: a log
 that was cleaned since may have lost records that were the last of their keys."""
@@ -53,7 +53,7 @@ PART_BYTES = 64 << 20
 MEMORY_BYTES = 1 << 30
 """Bytes of key entries that ``find_retained`` has in memory; others go to a temporary file."""
 _BUCKET_BYTES = 128 << 20
-"""Bytes of a log for each bucket. With records of 64 bytes, few are smaller, a bucket has 2²¹ entries."""
+"""Bytes of a log for each bucket. A bucket has 2²¹ entries if records have 64 bytes; few have less."""
 _COLLECTOR_ENTRIES_MIN, _COLLECTOR_ENTRIES_MAX = 1 << 12, 1 << 23
 """The most entries that a collector has, if its file splits are small or large: 128 MiB."""
 
@@ -122,9 +122,9 @@ def collect_entries(
 ) -> Iterator[EntryBlob]:
     """The key entries of some of the plan's file splits, which are in its order.
 
-    The blobs have the plan's numbers of buckets. A blob is valid until the next one is asked for. Tombstones
-    count; records without a key, or with none of the keys that the query is for, do not. Raises what reading
-    raises.
+    The blobs have the plan's bucket numbers. A blob is valid until the next one is requested. Tombstones have
+    entries; records without a key, or with none of the keys of the query's filter, have none. Raises what
+    reading raises.
     """
     wanted_keys = options.row_filter.keys
     for topic_partition, group in itertools.groupby(

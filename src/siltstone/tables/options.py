@@ -8,9 +8,9 @@
     ReadOptions(paths, selection, starting, ending, view, …)          values; contradictions are refused
 
 Names and meanings are those of Spark's Kafka source (``KafkaSourceProvider``) where it has them; ``path``,
-``paths``, ``table``, ``view``, ``tombstones``, ``asOfOffset``, ``asOfTimestamp``, ``isolation``, ``columns``,
-``badBatches``, ``includeBatchMetadata``, ``maxPartitionBytes`` and ``maxDecompressedMessageBytes`` are
-Siltstone's. A new option is a row of ``OPTIONS`` and a field.
+``paths``, ``remote``, ``table``, ``view``, ``tombstones``, ``asOfOffset``, ``asOfTimestamp``, ``isolation``,
+``columns``, ``badBatches``, ``includeBatchMetadata``, ``maxPartitionBytes`` and
+``maxDecompressedMessageBytes`` are Siltstone's. A new option is a row of ``OPTIONS`` and a field.
 """
 
 from __future__ import annotations
@@ -305,8 +305,8 @@ class ReadOptions:
     """The options of a query. ``paths``: log directories of one broker, or the directory of one partition.
 
     ``starting``, ``ending``: None is the log start offset, or the end that a consumer can read to. ``as_of``:
-    read the log as it was after this offset, or at this time in ms. ``latest_if_no_match``: if no
-    record is as late as the starting time, start at the end; otherwise that is an error.
+    read the log as it was after this offset, or at this time in ms. ``latest_if_no_match``: if no record is
+    at or after the starting time, start at the end; otherwise that is an error.
     ``fail_on_data_loss``: deleted offsets are an error. None for a bound of a split (``*_partition*``) or of
     a micro-batch (``*_per_trigger``) is no bound. ``columns`` None: all but the headers. ``view``: every
     record (``log``), the last record of each key (``latest``), or what side-by-side compaction kept, and the

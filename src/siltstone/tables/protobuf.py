@@ -38,8 +38,8 @@ _TYPES = {
     FieldDescriptor.CPPTYPE_STRING: pa.string(),
 }
 _TIMESTAMP = "google.protobuf.Timestamp"
-_NAMES_MAX = 64
-"""The most numbers in Confluent's header that lead to a nested message."""
+_INDEXES_MAX = 64
+"""The most message indexes in Confluent's header: the last is of the message within those that nest it."""
 Convert = Callable[[Any], object]
 """A value of the library as what ``pa.array`` takes."""
 
@@ -48,8 +48,8 @@ Convert = Callable[[Any], object]
 class Protobuf:
     """Protobuf of the type ``message``. ``descriptors``: a FileDescriptorSet, its bytes or its file.
 
-    ``has_header``: values begin with Confluent's header (a 0, the schema's id in 4 bytes, the numbers of the
-    message type), which is skipped. Fields without presence have their default; ``Timestamp`` is a time in
+    ``has_header``: values begin with Confluent's header (a 0, the schema's id in 4 bytes, the message
+    indexes), which is skipped. Fields without presence have their default; ``Timestamp`` is a time in
     microseconds, an enum its name. ``on_error``: "raise", or "null" for undecodable values.
     """
 
@@ -148,12 +148,12 @@ def _one_converter(field: FieldDescriptor) -> Convert:
 
 
 def _without_header(value: bytes) -> memoryview:
-    """The message after Confluent's header, whose message numbers are zigzag varints after their count."""
+    """The message after Confluent's header, whose message indexes are zigzag varints after their count."""
     if len(value) < 6 or value[0] != 0:
-        raise ValueError("it does not begin with Confluent's header: a 0, the schema's id, message numbers")
+        raise ValueError("it does not begin with Confluent's header: a 0, the schema's id, message indexes")
     count, position = _varint(value, 5)
-    if not 0 <= count >> 1 <= _NAMES_MAX:
-        raise ValueError(f"Confluent's header has {count >> 1} message numbers")
+    if not 0 <= count >> 1 <= _INDEXES_MAX:
+        raise ValueError(f"Confluent's header has {count >> 1} message indexes")
     for _ in range(count >> 1):
         _, position = _varint(value, position)
     return memoryview(value)[position:]

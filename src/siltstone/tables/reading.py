@@ -54,7 +54,7 @@ from siltstone.base.records.layout import (
     Flags,
     Int64,
 )
-from siltstone.base.records.scan import scan_batches
+from siltstone.base.records.scan import scan_headers
 from siltstone.compaction.latest import matching_rows
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.names import segment_file
@@ -384,16 +384,24 @@ def _replanned(file_split: FileSplit, options: ReadOptions) -> Iterator[FileSpli
 #
 #     bytes of a segment      ┌ batch ┬ batch ┬ bad checksum ┬ batch ┬ no header ........ ┬ batch ┐
 #     rows                     records  records  one bad row   records  one bad row         records
-#                                                                       └ find_next_batch ─►┘
+#                                                                       └ BatchSearch.find ─►┘
 #
 # A batch with a wrong checksum, or with records that cannot be decoded, is one bad row. Where no header can
 # be read, the length of the batch is unknown: its row covers all bytes up to the next position at which a
 # whole batch begins, with a matching checksum and a higher offset. Reading continues there. A bad batch is a
 # row of the file split in whose offsets it begins, so each is reported once.
+#
+# The work is proportional to the bytes of the file split, whatever they are. After each damage windows begin
+# small and double, so reading on costs no more than a multiple of what it finds. ``BatchSearch`` bounds what
+# the lengths cost that are in bytes which only look like headers; a row says where it left any unchecked.
 
 OUT_OF_ORDER = "its offsets are not between those of the batch before it and the batch after it"
 _SEARCH_BYTES = 4 << 20
-"""The window in which batches are read, and searched for, in a damaged file."""
+"""The largest window in which batches are read, and searched for, in a damaged file."""
+_FIRST_SEARCH_BYTES = 4 << 10
+"""The first window after damage."""
+_CHECKED_PER_BYTE = 16
+"""The limit of a search: checksums of this many times the bytes of the file split that were of no batch."""
 _BATCH_BYTES_MAX = 1 << 30
 """Bytes that look like the header of a larger batch are not taken for one."""
 
@@ -482,9 +490,10 @@ def _chunks_and_bad_batches(file_split: FileSplit, reader: files.Reader, limit: 
     # ``offset`` is the least that the next batch may begin at. ``bad_checksum_at`` is the position of the
     # previous batch if its checksum is wrong, otherwise -1.
     position, offset, bad_checksum_at = file_split.position, file_split.start, -1
+    window_size, search = _SEARCH_BYTES, BatchSearch(reader, file_split)
     while position < end:
         try:
-            for window in windows(reader, start=position, end=end, window_size=_SEARCH_BYTES, verify=False):
+            for window in windows(reader, start=position, end=end, window_size=window_size, verify=False):
                 for part in _parts_of_window(source._replace(origin=window.origin), window, offset, limit):
                     bad_checksum_at = -1
                     if not isinstance(part, BadBatch):
@@ -492,22 +501,27 @@ def _chunks_and_bad_batches(file_split: FileSplit, reader: files.Reader, limit: 
                     elif part.reason == BAD_CHECKSUM:
                         bad_checksum_at = part.position
                     yield part
-            return
+                position = window.origin + int(window.batches["position"][-1] + window.batches["size"][-1])
+                if window_size < _SEARCH_BYTES:
+                    window_size *= 2
+                    break
+            else:
+                return
         except CorruptRecordError as error:
             # There is no header at ``error.position``. If the previous batch has a bad checksum, its length
             # may be wrong: the search then begins inside that batch, which has its bad row already.
-            start = error.position if bad_checksum_at < 0 else bad_checksum_at
-            position = find_next_batch(reader, start + 1, end, offset)
-            if bad_checksum_at < 0:
+            first = error.position if bad_checksum_at < 0 else bad_checksum_at
+            position = search.find(first, error.position, offset)
+            if bad_checksum_at < 0 or search.unchecked:
                 yield BadBatch(
                     source=source,
-                    reason=f"{error.reason}: bytes {error.position} to {position} hold no batch",
+                    reason=f"{error.reason}: {search.result(first, position)}",
                     offset=offset,
-                    position=error.position,
-                    size=position - error.position,
+                    position=first,
+                    size=position - first,
                     header=np.empty(0, BATCH),
                 )
-            bad_checksum_at = -1
+            window_size, bad_checksum_at = _FIRST_SEARCH_BYTES, -1
 
 
 def _parts_of_window(source: RecordSource, window: Window, offset: int, limit: int) -> _Parts:
@@ -547,8 +561,10 @@ def _out_of_order(batches: BatchHeaders, is_valid: Flags, offset: int) -> Flags:
 
 
 def _decoded_or_bad(source: RecordSource, window: Window, start: int, end: int, limit: int) -> _Parts:
-    """Decode batches ``[start, end)``, whose checksums hold; a batch that cannot be decoded is a bad
-    batch."""
+    """Decode batches ``[start, end)``, whose checksums hold; a batch that cannot be decoded is a bad batch.
+
+    After a bad batch, the next attempt has one batch, and each further one twice as many as were decoded: so
+    many bad batches do not make it decode the others again and again."""
     scratch, stop = Scratch(), end
     while start < end:
         batches = window.batches[start:stop]
@@ -564,10 +580,10 @@ def _decoded_or_bad(source: RecordSource, window: Window, start: int, end: int, 
             if stop == start:
                 reason = error.reason + (f"; {error.advice}" if error.advice else "")
                 yield _bad_batch(source, window, start, reason, int(batches["base_offset"][0]))
-                start, stop = start + 1, end
+                start, stop = start + 1, min(start + 2, end)
         else:
             yield columns, batches, source
-            start, stop = stop, end
+            start, stop = stop, min(stop + 2 * (stop - start), end)
 
 
 def _bad_batch(source: RecordSource, window: Window, row: int, reason: str, offset: int) -> BadBatch:
@@ -588,46 +604,92 @@ def _bad_batch(source: RecordSource, window: Window, row: int, reason: str, offs
     )
 
 
-def find_next_batch(reader: files.Reader, start: int, end: int, offset: int) -> int:
-    """The first position from ``start`` on at which a whole v2 batch begins, with a matching checksum and a
-    base offset of at least ``offset``; ``end`` if there is none."""
-    position = start
-    while position + BATCH_OVERHEAD <= end:
-        data = np.empty(min(_SEARCH_BYTES, end - position), np.uint8)
-        data = data[: reader.read_into(data, position)]
-        if len(data) < BATCH_OVERHEAD:
-            break
-        for start_of_batch in _possible_batches(data, end - position, offset).tolist():
-            if _is_batch(reader, position + start_of_batch, end):
-                return position + int(start_of_batch)
-        position += len(data) - BATCH_OVERHEAD + 1  # A header may begin in the last bytes of the window.
-    return end
+class BatchSearch:
+    """Finds the next batch in a file split, where no header can be read.
 
-
-def _possible_batches(data: Bytes, bytes_left: int, offset: int) -> Int64:
-    """The positions in ``data`` at which the fields of a batch header (v2) have possible values.
-
-    ``data`` has at least a header's size; ``bytes_left``: bytes from its start to the end of the file split.
-
-    ::
-
-        base offset int64 | length int32 | leader epoch int32 | magic int8 = 2 | …      big-endian
+    Bytes that look like a header can have any length in them, and only the checksum of that many bytes shows
+    whether a batch begins there. ``_CHECKED_PER_BYTE`` limits what all searches of a file split check without
+    finding a batch. Positions with a larger length than is left of it are not checked: ``unchecked`` counts
+    those of the last search.
     """
-    magic = data[MAGIC_POSITION : len(data) - BATCH_OVERHEAD + MAGIC_POSITION + 1]
-    positions: Int64 = np.flatnonzero(magic == 2)
-    headers = np.lib.stride_tricks.sliding_window_view(data, LOG_OVERHEAD)[positions]
-    base_offset = headers[:, :SIZE_POSITION].copy().view(">i8")[:, 0]
-    size = headers[:, SIZE_POSITION:LOG_OVERHEAD].copy().view(">i4")[:, 0].astype(np.int64) + LOG_OVERHEAD
-    fits = (size >= BATCH_OVERHEAD) & (size <= np.minimum(bytes_left - positions, _BATCH_BYTES_MAX))
-    return positions[(base_offset >= offset) & fits]
 
+    def __init__(self, reader: files.Reader, file_split: FileSplit) -> None:
+        self._reader, self._end = reader, file_split.end_position
+        # Offsets are less than 2³¹ above the segment's base offset, except in an overflowed segment, which is
+        # never the last one of its log (whose split has no end).
+        self._offset_end = min(file_split.base_offset + (1 << 31), LONG_MAX)
+        if file_split.end < LONG_MAX:
+            self._offset_end = max(self._offset_end, file_split.end)
+        self._bytes_left = _CHECKED_PER_BYTE * (file_split.end_position - file_split.position)
+        self.unchecked = 0
 
-def _is_batch(reader: files.Reader, position: int, end: int) -> bool:
-    """Does a whole batch with a matching checksum begin at ``position``, and end at or below ``end``?"""
-    header = reader.read(position, LOG_OVERHEAD)
-    size = int.from_bytes(header[SIZE_POSITION:LOG_OVERHEAD], "big") + LOG_OVERHEAD
-    data = np.frombuffer(reader.read(position, min(size, end - position)), np.uint8)
-    batches = scan_batches(data).batches
-    return (
-        len(batches) > 0 and int(batches["size"][0]) == len(data) and bool(checksums_hold(data, batches)[0])
-    )
+    def find(self, start: int, damaged_at: int, offset: int) -> int:
+        """The first position after ``start`` at which a whole v2 batch begins, with a matching checksum and a
+        base offset of at least ``offset``; the end of the file split if there is none.
+
+        There is no header at ``damaged_at``. If ``start`` is before it, a batch with a bad checksum begins at
+        ``start`` and ends there: its bytes count as checked.
+        """
+        self.unchecked = 0
+        position = (start if self._may_check(damaged_at - start) else damaged_at) + 1
+        window_size = _FIRST_SEARCH_BYTES
+        while position + BATCH_OVERHEAD <= self._end:
+            data = np.empty(min(window_size, self._end - position), np.uint8)
+            data = data[: self._reader.read_into(data, position)]
+            if len(data) < BATCH_OVERHEAD:
+                break
+            for start_of_batch in self._possible_batches(data, self._end - position, offset).tolist():
+                if self._is_batch(position + start_of_batch):
+                    return position + int(start_of_batch)
+            position += len(data) - BATCH_OVERHEAD + 1  # A header may begin in the last bytes of the window.
+            window_size = min(2 * window_size, _SEARCH_BYTES)
+        return self._end
+
+    def result(self, start: int, end: int) -> str:
+        """What the last search found out about bytes ``[start, end)``."""
+        if not self.unchecked:
+            return f"bytes {start} to {end} hold no batch"
+        return (
+            f"bytes {start} to {end} may hold a batch: the search reached its limit, checksums of "
+            f"{_CHECKED_PER_BYTE} times the bytes of the file split (positions not checked: {self.unchecked})"
+        )
+
+    def _may_check(self, size: int) -> bool:
+        """Take ``size`` from the bytes that may be checked, if that many are left."""
+        if size > self._bytes_left:
+            self.unchecked += 1
+            return False
+        self._bytes_left -= size
+        return True
+
+    def _possible_batches(self, data: Bytes, bytes_left: int, offset: int) -> Int64:
+        """The positions in ``data`` at which the first fields of a batch header (v2) have possible values.
+
+        ``data`` has at least a header's size; ``bytes_left``: bytes from its start to the end of the file
+        split.
+
+        ::
+
+            base offset int64 | length int32 | leader epoch int32 | magic int8 = 2 | …      big-endian
+        """
+        magic = data[MAGIC_POSITION : len(data) - BATCH_OVERHEAD + MAGIC_POSITION + 1]
+        positions: Int64 = np.flatnonzero(magic == 2)
+        headers = np.lib.stride_tricks.sliding_window_view(data, LOG_OVERHEAD)[positions]
+        base_offset = headers[:, :SIZE_POSITION].copy().view(">i8")[:, 0]
+        length = headers[:, SIZE_POSITION:LOG_OVERHEAD].copy().view(">i4")[:, 0]
+        size = length.astype(np.int64) + LOG_OVERHEAD
+        fits = (size >= BATCH_OVERHEAD) & (size <= np.minimum(bytes_left - positions, _BATCH_BYTES_MAX))
+        return positions[(base_offset >= offset) & (base_offset < self._offset_end) & fits]
+
+    def _is_batch(self, position: int) -> bool:
+        """Does a whole batch with a matching checksum begin at ``position``?"""
+        header = np.frombuffer(self._reader.read(position, BATCH_OVERHEAD), np.uint8)
+        batches = scan_headers(header, self._end - position).batches[:1]
+        size = int(batches["size"][0]) if len(batches) else 0
+        if not size or not self._may_check(size):
+            return False
+        data = np.frombuffer(self._reader.read(position, size), np.uint8)
+        if len(data) < size or not checksums_hold(data, batches)[0]:
+            return False
+        self._bytes_left += size  # only what is no batch counts
+        return True

@@ -44,7 +44,7 @@ from siltstone.tables.options import LATEST_VIEW, OffsetLimit, ReadOptions, RowF
 # ::
 #
 #     base int64 | width 1 byte | payload      little-endian
-#     width 4 or 8: each offset minus base, in so many bytes; 0: a bitmap of the offsets from base on
+#     width 4 or 8: each offset minus base, in this many bytes; 0: a bitmap of the offsets from base on
 
 _HEADER = struct.Struct("<qB")
 _BITMAP_WIDTH = 0

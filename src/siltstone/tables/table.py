@@ -80,8 +80,8 @@ def plan(options: ReadOptions, filters: PushedFilters = NO_FILTERS) -> list[Task
     """Open the directories, find the offsets to read, and cut them into splits; none for an empty table.
 
     ``filters`` restrict tables of records, decoded ones too; other tables have all their rows, and so has
-    ``badBatches=quarantine``: whoever asks filters these rows. For ``view=latest`` this reads the
-    log once, to find the last record of each key. Raises UsageError, OffsetOutOfRangeError, LedgerError, and
+    ``badBatches=quarantine``: there the caller filters the rows. For ``view=latest`` this reads the log once,
+    to find the last record of each key. Raises UsageError, OffsetOutOfRangeError, LedgerError, and
     what opening a directory raises.
     """
     read_plan = plan_stages(options, filters)
@@ -146,8 +146,8 @@ def with_inferred_types(options: ReadOptions, existing: pa.Schema | None = None)
 
 
 def _values(options: ReadOptions, column: str) -> Iterator[bytes]:
-    """A column's values that are not null, before they are decoded; for ``view=latest`` those of all records,
-    since a sample of them does."""
+    """A column's values that are not null, before they are decoded. For ``view=latest`` those of all records:
+    they are only a sample, and finding the last records would read the whole log."""
     view = LOG_VIEW if options.view == LATEST_VIEW else options.view
     raw_options = dataclasses.replace(
         options, decoders={}, columns=(column,), include_headers=False, view=view, keep_tombstones=False
@@ -170,7 +170,7 @@ def read_split(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBatc
     return read_quarantine(split, options) if options.quarantine_bad_batches else read_records(split, options)
 
 
-# badBatches=quarantine reads each segment's whole file, also behind damage (``reading.read_quarantine``).
+# badBatches=quarantine reads each segment's whole file, also after damage (``reading.read_quarantine``).
 
 
 def _plan_quarantine(options: ReadOptions) -> list[TaskSplit]:
@@ -233,7 +233,7 @@ class CompactedLog(ReadOnlyLog):
     """A log in its compacted view, which begins where its ledger begins. Close it, to release the ledger.
 
     ``_opened_ledger``: its segments are read. ``_reader``: finds offsets by time, in the ledger that is
-    current by then."""
+    current when it is asked for one."""
 
     def __init__(self, log: ReadOnlyLog) -> None:
         """Raises LedgerError, OSError, and what opening ``log`` raises."""

@@ -47,8 +47,9 @@ SPLIT_BYTES = 64 << 20
 """About the bytes of rows that are split by bucket at one time."""
 SPILL_MEMORY_BYTES = 256 << 20
 """Bytes of rows that wait for the merge in memory; others are in a temporary file."""
-_ROWS = 32_768
+_BATCH_ROWS = 32_768
 _WORD = 0xFFFFFFFF
+"""The bits of a 32-bit number."""
 
 
 @kernel
@@ -279,7 +280,7 @@ def _kept(plan: LakePlan, old: list[pq.ParquetFile], rows: pa.Table) -> Iterator
     """The old rows whose keys have no new record."""
     keys = rows["key"].combine_chunks()
     for file in old:
-        for batch in file.iter_batches(_ROWS):
+        for batch in file.iter_batches(_BATCH_ROWS):
             is_superseded = pc.is_in(batch.column(plan.key_column), keys)
             kept = batch.filter(pc.invert(is_superseded))
             yield with_file_types(plan, {name: kept.column(name) for name in plan.file_schema.names})
@@ -289,7 +290,7 @@ def _decoded(plan: LakePlan, live: pa.Table, partition: int) -> Iterator[pa.Reco
     """New rows with the columns of the table's files: keys and values decoded."""
     decodings = compiled(plan.source.decoders, raw_schema(plan.source).names)
     topic_partition = TopicPartition(plan.shape.topic, partition)
-    for batch in live.to_batches(_ROWS):
+    for batch in live.to_batches(_BATCH_ROWS):
         offsets = batch.column("offset").to_numpy()
         columns = {}
         for name in plan.file_schema.names:

@@ -7,8 +7,8 @@
                  ``LogProgress``: siltstone/TOPIC-PARTITION/GENERATION/FIELD. Delta keeps transactions in its
                  checkpoints, so no later commit loses them. An export that replaces all rows begins a new
                  generation: the fields of earlier ones are not read any more
-      commitInfo siltstone: the same, to be read by people (``DESCRIBE HISTORY``); siltstoneCommit: a random
-                 word, by which an export recognises its own commit if the response of the store was lost
+      commitInfo siltstone: the same, to be read by people (``DESCRIBE HISTORY``); siltstoneCommit: a nonce,
+                 by which an export recognises its own commit if the response of the store was lost
 
 A commit may only make the version after the one that was read: with retries, delta-rs would take two exports
 that append the same offsets for writers that do not touch each other. Tables with features that change which
@@ -162,9 +162,9 @@ class DeltaLake:
         if self._table is not None:
             generation = self._table.version() + 1 if change.replaces_all else self._generation(shape.topic)
         added = [_add_action(self.root, shape, file, now_ms) for file in change.added]
-        word = secrets.token_hex(8)
+        nonce = secrets.token_hex(8)
         properties = CommitProperties(
-            custom_metadata={"siltstone": json.dumps(_commit_info(shape, change)), "siltstoneCommit": word},
+            custom_metadata={"siltstone": json.dumps(_commit_info(shape, change)), "siltstoneCommit": nonce},
             max_commit_retries=0,
             app_transactions=list(_transactions(shape, change, generation)),
         )
@@ -188,16 +188,16 @@ class DeltaLake:
             is_made_by_another = version == 0 and "already exists" in str(error)
             if not isinstance(error, CommitFailedError) and not is_made_by_another:
                 raise
-            if self._has_own(version, word):
+            if self._has_own(version, nonce):
                 return version
             raise other_commit_error(self.root) from None
 
-    def _has_own(self, version: int, word: str) -> bool:
-        """Is this version our commit, although it failed? The store may have made it and its response was
-        lost; it then refuses the client's second attempt. Raises OSError."""
+    def _has_own(self, version: int, nonce: str) -> bool:
+        """Is this version the commit that has just failed? If the store made it and the response was lost, it
+        refuses the client's second attempt. Raises OSError."""
         if not files.is_object(self.root):
             return False
-        return word.encode() in files.read_bytes(self.root / "_delta_log" / f"{version:020}.json")
+        return nonce.encode() in files.read_bytes(self.root / "_delta_log" / f"{version:020}.json")
 
 
 @contextlib.contextmanager

@@ -66,8 +66,12 @@ def finish(table: LakeTable, lake: LakePlan, written: Sequence[ExportedFile | Wr
     buckets = [report for report in written if isinstance(report, WrittenBucket)]
     added = [_data_file(report) for report in written if isinstance(report, ExportedFile)]
     added += [_data_file(bucket.file, bucket) for bucket in buckets if bucket.file is not None]
-    _check_files(lake, added)
-    _remove_files(lake, kept={Path(file.path).name for file in added})
+    try:
+        _check_files(lake, added)
+        _remove_files(lake, kept={Path(file.path).name for file in added})
+    except BaseException:
+        abandon(lake)
+        raise
     removed = removed_files(
         lake,
         changed={(bucket.partition, bucket.bucket) for bucket in buckets if bucket.is_changed},
@@ -133,7 +137,8 @@ def _remove_files(lake: LakePlan, kept: Container[str] = ()) -> None:
 
 
 def abandon(lake: LakePlan) -> None:
-    """Remove what was written, before a commit; an error is not raised, since another one is on its way."""
+    """Remove what was written, before a commit. Raises no OSError, since the caller raises the error that
+    ended the export."""
     with contextlib.suppress(OSError):
         _remove_files(lake)
 

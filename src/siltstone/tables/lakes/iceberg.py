@@ -10,8 +10,9 @@ This is the layout of Iceberg's ``HadoopTables`` and ``HadoopCatalog``: Spark op
 DuckDB by ``iceberg_scan``, pyiceberg by ``StaticTable.from_metadata``, Polars by ``scan_iceberg``. The link
 that makes the version's file is the commit: of two exports only one can make it.
 
-The progress of the logs is in the summary of each snapshot that an export made. An export asks the newest
-such ancestor of the current snapshot, so that a rollback of the table takes the progress back, too.
+The progress of the logs is in the summary of each snapshot that an export made. An export takes it from the
+newest of these among the current snapshot and its ancestors, so a rollback of the table takes the progress
+back, too.
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ class IcebergLake:
 
 
 class _Directory(NoopCatalog):
-    """The one thing that a table asks of its catalog: to make the metadata of ``version`` its newest."""
+    """The catalog that pyiceberg commits to: makes the metadata file of ``version``, the table's newest."""
 
     def __init__(self, root: Path, version: int) -> None:
         super().__init__("siltstone")
@@ -287,14 +288,14 @@ def _new_metadata(root: Path, shape: TableShape) -> TableMetadata:
 
 def _rebuilt(field: pa.Field, rebuild: Callable[[pa.Field], pa.Field]) -> pa.Field:
     """``rebuild`` applied to all fields within a field, and then to the field."""
-    made = field.type
-    if pa.types.is_struct(made):
-        made = pa.struct([_rebuilt(child, rebuild) for child in made])
-    elif pa.types.is_list(made) or pa.types.is_large_list(made):
-        made = pa.list_(_rebuilt(made.value_field, rebuild))
-    elif pa.types.is_map(made):
-        made = pa.map_(_rebuilt(made.key_field, rebuild), _rebuilt(made.item_field, rebuild))
-    return rebuild(field.with_type(made))
+    dtype = field.type
+    if pa.types.is_struct(dtype):
+        dtype = pa.struct([_rebuilt(child, rebuild) for child in dtype])
+    elif pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
+        dtype = pa.list_(_rebuilt(dtype.value_field, rebuild))
+    elif pa.types.is_map(dtype):
+        dtype = pa.map_(_rebuilt(dtype.key_field, rebuild), _rebuilt(dtype.item_field, rebuild))
+    return rebuild(field.with_type(dtype))
 
 
 def _arrow_schema(schema: Schema, *, with_ids: bool = False) -> pa.Schema:
@@ -357,8 +358,8 @@ def _iceberg_file(root: Path, metadata: TableMetadata, shape: TableShape, file: 
 
 
 def _has_bounds(footer: pq.FileMetaData, column: int) -> bool:
-    """Has the column the smallest and largest value of each row group, and can Python have them? (Its times
-    end with the year 9999.)"""
+    """Has the column the smallest and largest value of each row group, and can Python represent them? (Its
+    times end with the year 9999.)"""
     try:
         for group in range(footer.num_row_groups):
             chunk = footer.row_group(group).column(column)

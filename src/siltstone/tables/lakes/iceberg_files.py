@@ -1,7 +1,7 @@
 """The files of an Iceberg table in a store, as pyiceberg reads and writes them: manifests and their lists.
 
 They go through ``base.files``, as everything else in a store, with its credentials and checks, and are put as
-a whole, each under a new name. What cannot be written to its end is not put.
+a whole, each under a new name. A file whose writing fails is not put.
 """
 
 from __future__ import annotations

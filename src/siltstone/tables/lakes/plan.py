@@ -72,7 +72,7 @@ _START_AGAIN = "export to another target, or with mode='overwrite', which replac
 class LakePlan:
     """The plan of an export, for its tasks. It is small, and picklable.
 
-    ``run``: a random word in the names of the export's files. ``options``: those that read the records, None
+    ``run``: a random text in the names of the export's files. ``options``: those that read the records, None
     if there is nothing to read; ``source``: the export's own options. ``files``: the table's files, by
     (partition, bucket). ``partitions``: those that are read. ``read_again``: the partitions whose old rows
     are all replaced; ``compared``: those of them whose unchanged buckets keep their files. ``stale``: the
@@ -104,15 +104,16 @@ class LakePlan:
 
     @property
     def targets(self) -> int:
-        """How many buckets all partitions that are read have."""
+        """How many targets there are. A target is the number of a bucket, among those of all partitions that
+        are read."""
         return len(self.partitions) * self.shape.buckets
 
     def target_of(self, partition: int) -> int:
-        """The number of the partition's first bucket, among the buckets of all."""
+        """The target of the partition's first bucket."""
         return self.partitions.index(partition) * self.shape.buckets
 
     def bucket_at(self, target: int) -> tuple[int, int]:
-        """(partition, bucket) of a number."""
+        """(partition, bucket) of a target."""
         at, bucket = divmod(target, self.shape.buckets)
         return self.partitions[at], bucket
 
@@ -133,9 +134,11 @@ def plan_export(
     numbers = {at.partition for at in logs}
     others = {file.partition for file in files} - numbers
     old = {} if mode == "overwrite" else table.progress(topic, sorted(numbers | others))
-    works = {at.partition: _work_of(log, old.get(at.partition), shape, options) for at, log in logs.items()}
-    topic_ids = {work.progress.topic_id for work in works.values()} - {0}
-    stale = {number for number in numbers if works[number].is_read_again}
+    log_exports = {
+        at.partition: _log_export(log, old.get(at.partition), shape, options) for at, log in logs.items()
+    }
+    topic_ids = {log_export.progress.topic_id for log_export in log_exports.values()} - {0}
+    stale = {number for number in numbers if log_exports[number].is_read_again}
     stale |= {number for number in others if number not in old or _is_other(old[number].topic_id, topic_ids)}
     by_bucket: dict[tuple[int, int], tuple[DataFile, ...]] = {}
     for file in files:
@@ -145,18 +148,24 @@ def plan_export(
         root=str(table.root),
         run=f"{secrets.token_hex(8)}-",
         shape=shape,
-        options=_options_of(options, topic, works),
+        options=_options_of(options, topic, log_exports),
         source=options,
         compression=compression,
         file_schema=table.file_schema(shape),
         files=by_bucket,
-        partitions=tuple(sorted(number for number, work in works.items() if work.has_records)),
-        read_again=frozenset(number for number in numbers if works[number].is_read_again),
-        compared=frozenset(number for number in numbers if works[number].is_compared),
+        partitions=tuple(
+            sorted(number for number, log_export in log_exports.items() if log_export.has_records)
+        ),
+        read_again=frozenset(number for number in numbers if log_exports[number].is_read_again),
+        compared=frozenset(number for number in numbers if log_exports[number].is_compared),
         stale=frozenset(stale) if shape.buckets or mode == "overwrite" else frozenset(),
-        progress={at: work.progress for at, work in works.items() if work.progress != old.get(at)},
+        progress={
+            at: log_export.progress
+            for at, log_export in log_exports.items()
+            if log_export.progress != old.get(at)
+        },
         replaces_all=mode == "overwrite",
-        size=sum(_new_bytes(log, works[at.partition]) for at, log in logs.items()),
+        size=sum(_new_bytes(log, log_exports[at.partition]) for at, log in logs.items()),
     )
 
 
@@ -245,7 +254,7 @@ def _names(columns: pa.Schema) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
+class _LogExport:
     """The export of one log: its records from ``start`` on, below the end of ``progress``, are read.
 
     ``is_read_again``: all old rows are replaced; ``is_compared``: except those of buckets whose offsets have
@@ -262,7 +271,9 @@ class _Work:
         return self.start < self.progress.end
 
 
-def _work_of(log: ReadOnlyLog, old: LogProgress | None, shape: TableShape, options: ReadOptions) -> _Work:
+def _log_export(
+    log: ReadOnlyLog, old: LogProgress | None, shape: TableShape, options: ReadOptions
+) -> _LogExport:
     """The export of a log. Raises SourceChangedError, OffsetOutOfRangeError for a table of all records."""
     start, end = log.log_start_offset, max(log.view.readable_end(options.isolation), log.log_start_offset)
     new = LogProgress(
@@ -272,14 +283,14 @@ def _work_of(log: ReadOnlyLog, old: LogProgress | None, shape: TableShape, optio
         leader_epoch=_leader_epoch(log.directory, end),
     )
     if old is None:
-        return _Work(start=start, progress=new, is_read_again=True)
+        return _LogExport(start=start, progress=new, is_read_again=True)
     reason = _replaced_reason(log, old, new)
     if shape.buckets:
         # Where one of the two ids is not known, the rows of either topic are right after they are read again.
         if reason is not None or new.topic_id != old.topic_id:
-            return _Work(start=start, progress=new, is_read_again=True)
+            return _LogExport(start=start, progress=new, is_read_again=True)
         if start != old.start or log.first_dirty_offset > old.end:
-            return _Work(start=start, progress=new, is_read_again=True, is_compared=True)
+            return _LogExport(start=start, progress=new, is_read_again=True, is_compared=True)
     elif reason is not None:
         raise SourceChangedError(reason, path=str(log.topic_partition), advice=_START_AGAIN)
     elif start > old.end and options.fail_on_data_loss:
@@ -287,7 +298,7 @@ def _work_of(log: ReadOnlyLog, old: LogProgress | None, shape: TableShape, optio
         raise OffsetOutOfRangeError(reason, path=str(log.topic_partition), advice=READ_WHAT_IS_LEFT)
     # The high watermark of a broker that starts again may be below what was exported.
     progress = dataclasses.replace(new if end > old.end else old, topic_id=new.topic_id or old.topic_id)
-    return _Work(start=max(old.end, start), progress=progress)
+    return _LogExport(start=max(old.end, start), progress=progress)
 
 
 def _topic_number(directory: Path) -> int:
@@ -312,10 +323,10 @@ def _leader_epoch(directory: Path, end: int) -> int:
     return max((epoch for epoch, start in entries if start < end), default=-1)
 
 
-def _new_bytes(log: ReadOnlyLog, work: _Work) -> int:
+def _new_bytes(log: ReadOnlyLog, log_export: _LogExport) -> int:
     """About the bytes of the records that are read."""
     span = max(log.log_end_offset - log.log_start_offset, 1)
-    return _bytes_of(log) * max(work.progress.end - work.start, 0) // span
+    return _bytes_of(log) * max(log_export.progress.end - log_export.start, 0) // span
 
 
 def _replaced_reason(log: ReadOnlyLog, old: LogProgress, new: LogProgress) -> str | None:
@@ -333,13 +344,15 @@ def _replaced_reason(log: ReadOnlyLog, old: LogProgress, new: LogProgress) -> st
     return None
 
 
-def _options_of(options: ReadOptions, topic: str, works: Mapping[int, _Work]) -> ReadOptions | None:
+def _options_of(
+    options: ReadOptions, topic: str, log_exports: Mapping[int, _LogExport]
+) -> ReadOptions | None:
     """The options that read the new records: of ``view=latest`` with tombstones, since they delete rows, and
     undecoded, since keys are compared by their bytes."""
     ranges = {
-        TopicPartition(topic, number): (work.start, work.progress.end)
-        for number, work in sorted(works.items())
-        if work.has_records
+        TopicPartition(topic, number): (log_export.start, log_export.progress.end)
+        for number, log_export in sorted(log_exports.items())
+        if log_export.has_records
     }
     if not ranges:
         return None
