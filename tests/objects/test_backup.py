@@ -444,6 +444,20 @@ def test_links_and_special_files_are_passed_over(
     assert not (tmp_path / "restored" / "users-0" / "00000000000000009999.log").exists()
 
 
+def test_a_partition_alone_is_refused_since_all_that_is_beside_it_would_be_put(
+    logs: Path, target: Path, clock: ManualClock, store: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "id_rsa").write_text("secret")
+    partition = Path(shutil.copytree(logs / "users-0", tmp_path / "home" / "users-0"))
+    for options in ({}, {"is_live": True}):
+        with pytest.raises(DirectoryRefusedError, match="one partition") as caught:
+            made(target, clock, partition, **options)
+        assert caught.value.path == str(partition)
+    assert keys(store) == {}
+    assert restore_points(target) == []
+
+
 def test_wrong_places_and_times(logs: Path, target: Path, clock: ManualClock, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no backup"):
         restore(target, tmp_path / "restored")

@@ -158,7 +158,8 @@ def backup(
     """Make a restore point.
 
     Raises UsageError, BusyError while another backup writes there, DirectoryLockedError,
-    NotALogDirectoryError, SourceChangedError if a live broker changes a partition again and again,
+    DirectoryRefusedError for the directory of one partition, NotALogDirectoryError, SourceChangedError if a
+    live broker changes a partition again and again,
     CorruptFileError, OSError.
     """
     refuse_unless_object_store(request.target)
@@ -173,6 +174,7 @@ def backup(
         opened = open_directories(request.directories, lock=not request.is_live and not request.dry_run)
         for directory in opened:
             stack.callback(directory.close)
+        _refuse_partitions(opened)
         points = restore_points(request.target)
         work = _Backup(request, points, progress)
         started_ms = clock.now_ms()
@@ -193,6 +195,18 @@ def backup(
             if request.keep is not None:
                 pruned = _prune(request.target, [*points, point], request.keep, now_ms)
         return work.result(point, pruned)
+
+
+def _refuse_partitions(directories: Sequence[LogDirectory]) -> None:
+    """Raises DirectoryRefusedError for the directory of one partition: a backup would have all that is beside
+    it, whatever that is."""
+    for directory in directories:
+        if directory.is_partition_subset:
+            raise DirectoryRefusedError(
+                "it is the directory of one partition, and a backup has whole log directories",
+                path=next(iter(directory.partitions.values())),
+                advice="pass the log directory; a copy of a partition can be moved into a new folder first",
+            )
 
 
 class _Backup:
