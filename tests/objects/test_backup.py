@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import siltstone as st
@@ -442,6 +444,29 @@ def test_links_and_special_files_are_passed_over(
     assert len(result.passed_over) == 1
     restore(target, tmp_path / "restored")
     assert not (tmp_path / "restored" / "users-0" / "00000000000000009999.log").exists()
+
+
+@pytest.mark.parametrize("is_live", [False, True])
+def test_names_that_no_restore_point_may_have_are_passed_over(
+    is_live: bool, logs: Path, target: Path, clock: ManualClock, tmp_path: Path
+) -> None:
+    """A name that is not UTF-8 ended every backup, and one of too many folders every later restore."""
+    (logs / "users-0" / os.fsdecode(b"\xff")).write_text("not UTF-8")
+    (logs / os.fsdecode(b"\xfe")).mkdir()
+    deepest = logs / "others" / "/".join("a" * 300)
+    deepest.mkdir(parents=True)
+    (deepest / "file").write_text("too deep")
+    result = made(target, clock, logs, is_live=is_live)
+    assert len(result.passed_over) == 3
+    assert restore(target, tmp_path / "restored").files == result.files
+    assert (tmp_path / "restored" / "others" / "/".join("a" * 255)).is_dir()
+    (point,) = restore_points(target)
+    directory = msgspec.structs.replace(point.directories[0], folders=("/".join("a" * 300),))
+    with (
+        stored.locked_for_writing(target, NOW_MS) as writer,
+        pytest.raises(DirectoryRefusedError, match="cannot have this name"),
+    ):
+        writer.put_point(msgspec.structs.replace(point, backup_id="later", directories=(directory,)))
 
 
 def test_a_partition_alone_is_refused_since_all_that_is_beside_it_would_be_put(

@@ -41,13 +41,14 @@ from siltstone.base.files.backups import (
     RestorePoint,
     WriterLock,
     chunk_path,
+    is_storable,
     locked_for_writing,
     new_id,
     point_path,
     refuse_unless_object_store,
     restore_points,
 )
-from siltstone.log.directory import open_directories
+from siltstone.log.directory import LogDirectory, open_directories
 from siltstone.log.names import CLEAN_SHUTDOWN, CLEANED, DELETED, LOCK, parse_partition
 
 LIVE_ATTEMPTS = 5
@@ -80,8 +81,9 @@ class BackupRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupResult:
     """The result of a backup. ``new_chunks``, ``new_bytes``: those that the store did not have;
-    ``read_bytes``: of the files that were read; ``passed_over``: links and special files, which a backup does
-    not have; ``pruned``: the ids of the restore points that were removed."""
+    ``read_bytes``: of the files that were read; ``passed_over``: what a backup does not have: links, special
+    files, and names that no restore point may have (``is_storable``); ``pruned``: the ids of the restore
+    points that were removed."""
 
     backup_id: str
     files: int
@@ -276,13 +278,10 @@ class _Backup:
             advice="try again, or stop the broker",
         )
 
-    def _files(
-        self, root: Path, statuses: Mapping[str, files.FileStat], prefix: str = ""
-    ) -> tuple[BackedUpFile, ...]:
-        """The files of a listing, without those that are left out. ``prefix``: where it begins in
-        ``root``."""
+    def _files(self, root: Path, statuses: Mapping[str, files.FileStat]) -> tuple[BackedUpFile, ...]:
+        """The files of a listing, without those that are left out."""
         return tuple(
-            self._file(root, f"{prefix}{name}", status)
+            self._file(root, name, status)
             for name, status in sorted(statuses.items())
             if not self._is_left_out(name)
         )
@@ -300,11 +299,11 @@ class _Backup:
         for _ in range(LIVE_ATTEMPTS):
             self._done_bytes = done_bytes
             with contextlib.suppress(FileNotFoundError, SourceChangedError):
-                below, before = _files_below(root / folder, [])
-                copied = self._files(root, before, f"{folder}/")
-                _, after = _files_below(root / folder, [])
+                below, before = _files_below(root / folder, [], f"{folder}/")
+                copied = self._files(root, before)
+                _, after = _files_below(root / folder, [], f"{folder}/")
                 if _is_unchanged(before, after):
-                    return [folder, *(f"{folder}/{name}" for name in below)], copied
+                    return [folder, *below], copied
             if not files.is_directory(root / folder):
                 return [], ()  # the topic was deleted
         raise SourceChangedError(
@@ -364,12 +363,14 @@ def _read_from_ms(point: RestorePoint) -> int:
 def _files_below(
     root: Path, passed_over: list[str], prefix: str = ""
 ) -> tuple[list[str], dict[str, files.FileStat]]:
-    """(The folders, the regular files) below a directory, by their names relative to it. ``passed_over`` gets
-    the links and special files, with what they are."""
+    """(The folders, the regular files) below a directory, by ``prefix`` and their names relative to it.
+    ``passed_over`` gets the others, with the reason."""
     folders, statuses = list[str](), dict[str, files.FileStat]()
     for name, status in sorted(files.list_all(root, may_vanish=_REMOVED_AT_START).items()):
         path = f"{prefix}{name}"
-        if status.kind == files.FILE:
+        if not is_storable(path):
+            passed_over.append(f"{root / name}: a name that is not UTF-8, or in too many folders")
+        elif status.kind == files.FILE:
             statuses[path] = status
         elif status.kind == files.DIRECTORY:
             inner_folders, inner = _files_below(root / name, passed_over, f"{path}/")
