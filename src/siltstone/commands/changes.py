@@ -194,6 +194,8 @@ class ChangeLog:
         with self._lock, contextlib.closing(files.Appender(self.path)) as appender:
             if appender.size and not self._ends_with_newline(appender.size):
                 data = b"\n" + data  # a crash left an incomplete line
+            if not appender.size:
+                files.sync_directory(self.path.parent)  # the file is new: its name has to last, too
             appender.write(data)
             appender.sync()
 
@@ -272,5 +274,5 @@ def _parse(line: bytes) -> AuditedChange | _Outcome | None:
             before=dict(entry["before"]),
             after=dict(entry["after"]),
         )
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
