@@ -152,8 +152,10 @@ def alter_static(
             raise InvalidConfigError(f"{missing[0]} is not set", path=str(path), advice="leave it out")
         try:
             # Only the changed settings have to be known here: the file may have others, which only Kafka
-            # knows.
+            # knows. Their values, such as passwords, must not get into the audit log.
             parse_broker_config(set_to, str(path))
+            for name in remove:
+                find_broker_key(name)
             for name, text in set_to.items():
                 properties[name] = text
             for name in remove:
