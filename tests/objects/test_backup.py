@@ -404,6 +404,18 @@ def test_a_hostile_restore_point_is_refused(
     assert not (tmp_path / "outside").exists()
 
 
+def test_a_damaged_restore_point_does_not_keep_an_earlier_one_from_being_restored(
+    logs: Path, target: Path, store: Any, clock: ManualClock, tmp_path: Path
+) -> None:
+    earlier, later = (made(target, clock, logs).backup_id for _ in range(2))
+    assert restore(target, tmp_path / "new", at="20990101T000000Z", dry_run=True).backup_id == later
+    store.put(f"brokers/one/backups/{later}.json", b"{")
+    with pytest.raises(CorruptFileError, match="use an earlier one"):
+        restore(target, tmp_path / "restored")
+    restore(target, tmp_path / "restored", at=earlier)
+    assert contents(tmp_path / "restored") == contents(logs)
+
+
 @pytest.mark.parametrize("name", few([("..",), (".",), ("/",), ("",), ("../x/..",)], 0, 4))
 def test_a_directory_of_a_hostile_name_is_restored_within_the_target(
     name: str, logs: Path, target: Path, store: Any, clock: ManualClock, tmp_path: Path
@@ -504,6 +516,26 @@ def test_wrong_places_and_times(logs: Path, target: Path, clock: ManualClock, tm
         == first.backup_id
     )
     assert not (tmp_path / "new").exists()
+
+
+def test_the_current_directory_is_a_place_to_restore_to_and_a_mount_point_is_none(
+    logs: Path, target: Path, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(target, clock, logs)
+    (tmp_path / "empty").mkdir()
+    stat = files.stat
+
+    def mounted(path: Path, **options: Any) -> files.FileStat:
+        status = stat(path, **options)
+        return msgspec.structs.replace(status, device=-1) if path == tmp_path / "empty" else status
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "stat", mounted)
+        with pytest.raises(DirectoryRefusedError, match="mount point"):
+            restore(target, tmp_path / "empty")
+    monkeypatch.chdir(tmp_path / "empty")
+    restore(target, Path())
+    assert contents(tmp_path / "empty") == contents(logs)
 
 
 def test_the_commands(

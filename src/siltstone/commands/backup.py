@@ -41,10 +41,12 @@ from siltstone.base.files.backups import (
     RestorePoint,
     WriterLock,
     chunk_path,
+    is_id,
     is_storable,
     locked_for_writing,
     new_id,
     point_path,
+    read_point,
     refuse_unless_object_store,
     restore_points,
 )
@@ -149,6 +151,16 @@ def find_restore_point(points: Sequence[RestorePoint], at: str | None, source: P
         reason = f"--at {at}: all backups are newer"
         raise UsageError(reason, advice=f"the oldest is {points[0].backup_id}")
     return before[-1]
+
+
+def _restore_point(source: Path, at: str | None) -> RestorePoint:
+    """The restore point that ``--at`` names. Of one that is named by its id no other is read: a damaged one
+    does not keep an earlier one from being restored. Raises UsageError, CorruptFileError, OSError."""
+    refuse_unless_object_store(source)
+    if at is not None and is_id(at):
+        with contextlib.suppress(FileNotFoundError):  # it may be a time, which is written in the same way
+            return read_point(point_path(source, at))
+    return find_restore_point(restore_points(source), at, source)
 
 
 # Backup
@@ -429,14 +441,20 @@ def restore(
     Raises UsageError, DirectoryRefusedError for a target that exists and has something in it,
     CheckFailedError for a chunk that is damaged or missing, CorruptFileError, OSError.
     """
-    point = find_restore_point(restore_points(source), at, source)
+    point = _restore_point(source, at)
     if files.is_object(target):
         raise UsageError("is an object store", path=str(target), advice="restore to a directory of a disk")
     if files.exists(target) and not (files.is_directory(target, follow=False) and not files.entries(target)):
         raise DirectoryRefusedError(
             "it exists, and is not an empty directory", path=target, advice="name a new directory"
         )
-    directories = _restored_directories(point, target)
+    directories, target = _restored_directories(point, target), target.absolute()
+    if files.exists(target) and files.stat(target).device != files.stat(target.parent).device:
+        raise DirectoryRefusedError(
+            "it is a mount point, which no rename can replace",
+            path=target,
+            advice="name a new directory in it",
+        )
     if not dry_run:
         partial = target.with_name(f"{target.name}.partial")
         if files.exists(partial):
@@ -446,7 +464,7 @@ def restore(
         if files.exists(target):
             files.remove_directory(target)
         files.rename(partial, target)
-        files.sync_directory(target.absolute().parent)
+        files.sync_directory(target.parent)
     names = {file.name for directory in point.directories for file in directory.files}
     return RestoreResult(
         backup_id=point.backup_id,
