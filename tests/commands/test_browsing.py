@@ -534,6 +534,17 @@ def test_the_latest_record_of_a_key_needs_no_keys(filled: Filled) -> None:
     assert places(read(topic_of(logs), query)) == merged(expected, newest_first=True)
 
 
+def test_the_latest_record_of_a_key_is_not_one_that_a_record_after_the_end_supersedes(filled: Filled) -> None:
+    """As without a key: the view has a record only if no later one of the whole log has its key."""
+    logs, records = filled
+    key = next(record.key for place, record in sorted(records.items()) if place[0] == 0 and record.key)
+    of_key = sorted(place for place, record in records.items() if place[0] == 0 and record.key == key)
+    assert len(of_key) > 1
+    for end in (of_key[-1][1], of_key[-1][1] + 1):
+        query = RecordQuery(view="latest", key=key, partitions=(0,), end_offset=end)
+        assert places(read(topic_of(logs), query)) == [place for place in of_key[-1:] if place[1] < end]
+
+
 def test_latest_is_built_in_the_background(filled: Filled) -> None:
     logs, records = filled
     waiting: list[Any] = []

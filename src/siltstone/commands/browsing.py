@@ -134,10 +134,11 @@ class RecordQuery:
 
     @property
     def finds_latest_by_key(self) -> bool:
-        """Is it the last record of one key? That is the first one found from the end, without
-        ``LatestKeys``."""
-        filters = (self.key_contains, self.value_contains, self.header_contains, self.only_tombstones or None)
-        return self.view == "latest" and self.key is not None and all(bound is None for bound in filters)
+        """Is it the last record of one key, in whole logs? That is the first one found from the end, without
+        ``LatestKeys``. With an end or another filter, the first one found may not be the key's last."""
+        others = (self.key_contains, self.value_contains, self.header_contains, self.only_tombstones or None)
+        bounds = (*others, self.end_offset, self.end_ms)
+        return self.view == "latest" and self.key is not None and all(bound is None for bound in bounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
