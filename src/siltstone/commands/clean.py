@@ -30,7 +30,7 @@ from siltstone.base.config import LogConfig, parse_assignments
 from siltstone.base.errors import CorruptFileError, SiltstoneError, UsageError
 from siltstone.base.files.backups import BACKUPS, CHUNKS, WRITER
 from siltstone.commands.directories import locked_directories, refuse_unclean
-from siltstone.commands.engines import cleanable_bytes, start_java
+from siltstone.commands.engines import cleanable_bytes, start_java, without_secrets
 from siltstone.commands.explain_page import counted
 from siltstone.commands.policies import (
     CleaningOptions,
@@ -636,6 +636,7 @@ class _Audit:
         if out is not None:
             after = [out / partition.name for partition in self.partitions]
         options = {name: getattr(self.request, name) for name in CleanRequest.__dataclass_fields__}
+        options["spark_conf"] = without_secrets(self.request.spark_conf)
         document = {
             "run": self.run,
             "version": __version__,
