@@ -186,8 +186,9 @@ class Catalogue:
         """A copy with other ``figures``, ``error`` or ``seconds``. The logs are the same, so the columns
         that were made of them are kept."""
         changed = replace(self, **values)
-        taken = {name: value for name, value in vars(self).items() if name in _DERIVED_FROM_LOGS}
-        vars(changed).update(taken)
+        # A copy: other threads make columns meanwhile, which are entries of the same dictionary.
+        entries = vars(self).copy().items()
+        vars(changed).update({name: value for name, value in entries if name in _DERIVED_FROM_LOGS})
         return changed
 
     @cached_property
@@ -647,7 +648,9 @@ class Cataloguer(Closing):
         with self._lock:
             try:
                 self.current = self.current.with_changes(figures=self._figures(self.current.watched))
-            except OSError as error:
+            except Exception as error:  # the thread goes on, whatever it is
+                if not isinstance(error, (SiltstoneError, OSError)):
+                    _logger.exception("The records of the catalogue could not be counted")
                 self.current = self.current.with_changes(error=str(error))
             return self.current
 
