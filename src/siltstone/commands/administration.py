@@ -229,6 +229,8 @@ def clean_now(
     if missing:
         raise UnknownTopicError(f"topic {topic!r} has no partition {missing[0]}")
     where = [TopicPartition(topic, number) for number in partitions or numbers]
+    if not where:  # to the cleaner it would mean all topics
+        raise UnknownTopicError(f"topic {topic!r} has no partitions")
     cleaner.refuse_not_compacted([topic])
 
     def work(progress: Progress) -> object:
