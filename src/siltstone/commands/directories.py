@@ -337,10 +337,11 @@ class Snapshot:
             ) from None
         view = log.view._replace(batch_limit=self._batch_limit(topic_partition.topic))
         if beyond_high_watermark or topic_partition.topic in self.registry.topics:
-            # An open transaction still bounds the last stable offset.
-            is_stable = view.last_stable_offset == view.high_watermark
-            stable = view.log_end_offset if is_stable else view.last_stable_offset
-            view = view._replace(high_watermark=view.log_end_offset, last_stable_offset=stable)
+            # An open transaction still bounds the last stable offset, also one that begins at or above the
+            # high watermark in the checkpoint.
+            end = view.log_end_offset
+            stable = max(min((*log.open_transactions.values(), end)), view.log_start_offset)
+            view = view._replace(high_watermark=end, last_stable_offset=stable)
         return replace_fields(log, view=view)
 
     def committed_log(
