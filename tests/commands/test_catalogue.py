@@ -88,7 +88,7 @@ def test_a_log_is_unknown_until_it_was_counted_and_then_counted_once(
 def test_the_thread_goes_on_whatever_the_counting_meets(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request that makes a column while the thread copies the others, or an error that nobody thought of."""
+    """A request that makes a column while the thread copies the others, or any other error."""
     served.cataloguer.refresh()
     catalogue = served.catalogue
 

@@ -51,6 +51,7 @@ from siltstone.base.errors import (
     UnknownTopicError,
     UsageError,
 )
+from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.control import parse_marker
 from siltstone.base.records.hashing import partition_for_key
 from siltstone.base.records.layout import CONTROL_BIT, Int64
@@ -79,8 +80,11 @@ Result = TypeVar("Result")
 RecordsView = Literal["log", "latest", "compacted"]
 RECORDS_VIEWS: tuple[RecordsView, ...] = get_args(RecordsView)
 READ_BYTES, READ_SECONDS = 64 << 20, 1.0
-"""The most bytes that one request reads."""
+"""The most bytes that one request reads, and how long it reads at most."""
 PAGE_RECORDS, PAGE_RECORDS_MAX = 50, 500
+HEADERS_MAX = 500
+"""The most headers of a record that are shown and searched: a batch of a few kB may decompress to a hundred
+million of two bytes each, which would fill the memory."""
 _BLOCK_BYTES, _SMALLEST_BLOCK = 1 << 20, 16 << 10
 _ATTEMPTS = 3
 _CURSOR_VERSION = 1
@@ -487,14 +491,15 @@ class MatchingRows:
         return rows[np.fromiter((needle in value for value in shown), np.bool_, len(rows))]
 
     def _with_header(self, polled: PolledRecords, rows: Int64, needle: bytes) -> Int64:
-        """Those of the rows with the needle in a header's name or value."""
+        """Those of the rows with the needle in the name or value of one of the first ``HEADERS_MAX``
+        headers."""
         columns = polled.columns
         rows = rows[columns.header_count[rows] > 0]
         start = columns.headers_start[rows]
         size = columns.start[rows] + columns.size[rows] - start
         rows = rows[rows_containing(columns.data, start, size, needle)]
         # The bytes between the headers are their sizes, which a needle may match by chance.
-        headers = (columns.headers(int(row)) for row in rows)
+        headers = (columns.headers(int(row), HEADERS_MAX) for row in rows)
         matches = (
             any(needle in name or needle in (value or b"") for name, value in pairs) for pairs in headers
         )
@@ -807,14 +812,25 @@ def record_in(
         timestamp_ms=None if timestamp < 0 else timestamp,
         key=shown_key,
         value=shown_value,
-        headers=tuple(
-            (name.decode(errors="replace")[:SHOWN_BYTES], decode(data)) for name, data in columns.headers(row)
-        ),
+        headers=_shown_headers(columns, row),
         size=int(columns.size[row]),
         leader_epoch=int(batch["leader_epoch"]),
         producer_id=int(batch["producer_id"]),
         mark=_control_mark(key, value) if is_control else None,
     )
+
+
+def _shown_headers(columns: RecordColumns, row: int) -> tuple[tuple[str, DecodedBytes], ...]:
+    """The first ``HEADERS_MAX`` headers of a record; the last one's note says how many there are."""
+    headers = [
+        (name.decode(errors="replace")[:SHOWN_BYTES], decode(data))
+        for name, data in columns.headers(row, HEADERS_MAX)
+    ]
+    count = int(columns.header_count[row])
+    if count > HEADERS_MAX:
+        name, value = headers[-1]
+        headers[-1] = name, replace(value, note=f"the last of {HEADERS_MAX} that are shown, of {count:,}")
+    return tuple(headers)
 
 
 def shown_parts(
