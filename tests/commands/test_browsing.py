@@ -63,7 +63,7 @@ Filled = tuple[list[PartitionLog], dict[tuple[int, int], Rec]]
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that small logs have many blocks."""
     monkeypatch.setattr(browsing, "_BLOCK_BYTES", 600)
-    monkeypatch.setattr(browsing, "_SMALLEST_BLOCK", 600)
+    monkeypatch.setattr(browsing, "_SMALLEST_BLOCK_BYTES", 600)
 
 
 def open_logs(directory: Path, count: int = PARTITIONS) -> list[PartitionLog]:

@@ -230,13 +230,15 @@ class _Backup:
         self._request, self._progress = request, progress
         known = {chunk for point in points for chunk in point.chunks}
         self._writer = ChunkWriter(request.target, known, dry_run=request.dry_run)
-        self._before = {
+        # By log directory and name: the newest restore point's file, unless it may have changed after it was
+        # read.
+        self._backed_up = {
             (directory.path, file.name): file
             for point in points
             for directory in point.directories
             for file in directory.files
             if point.chunk_bytes == backup_format.CHUNK_BYTES
-            and file.modified_ns // 1_000_000 < _read_from_ms(point) - _SAME_TICK_MS
+            and file.modified_ns // 1_000_000 < _reading_began_ms(point) - _SAME_TICK_MS
         }
         self._done_bytes = self._total_bytes = 0
         self.passed_over: list[str] = []
@@ -256,6 +258,7 @@ class _Backup:
     def _directory(
         self, root: Path, folders: Sequence[str], statuses: Mapping[str, files.FileStat]
     ) -> BackedUpDirectory:
+        """A locked log directory, whose files do not change."""
         return BackedUpDirectory(path=str(root), folders=tuple(folders), files=self._files(root, statuses))
 
     def _live_directory(
@@ -325,7 +328,8 @@ class _Backup:
         )
 
     def _file(self, root: Path, name: str, status: files.FileStat) -> BackedUpFile:
-        before = self._before.get((str(root), name))
+        """A file with its chunks: those of the last backup if it is the same, else they are read and put."""
+        before = self._backed_up.get((str(root), name))
         # A store may not say when an object was modified (0): then nothing shows that a file is the same.
         if (
             before is not None
@@ -364,9 +368,10 @@ class _Backup:
         )
 
 
-def _read_from_ms(point: RestorePoint) -> int:
-    """A time before which no file of the restore point was read. Of a backup of an earlier version it is not
-    known: its end counts if the directories were locked, so that no file changed, and else no time (0)."""
+def _reading_began_ms(point: RestorePoint) -> int:
+    """When the first file of the restore point was read. Earlier versions did not write that. Then it is the
+    end of the backup if the directories were locked, since no file changed meanwhile; else 0, since any file
+    may have changed after it was read."""
     if point.started_ms is not None:
         return point.started_ms
     return 0 if point.is_live else point.time_ms

@@ -85,7 +85,8 @@ PAGE_RECORDS, PAGE_RECORDS_MAX = 50, 500
 HEADERS_MAX = 500
 """The most headers of a record that are shown and searched: a batch of a few kB may decompress to a hundred
 million of two bytes each, which would fill the memory."""
-_BLOCK_BYTES, _SMALLEST_BLOCK = 1 << 20, 16 << 10
+_BLOCK_BYTES, _SMALLEST_BLOCK_BYTES = 1 << 20, 16 << 10
+"""How much of a partition one read covers, and the least of it in a topic of many partitions."""
 _ATTEMPTS = 3
 _CURSOR_VERSION = 1
 _CURSOR_HEAD, _CURSOR_RANGE, _COMPACTED_RANGE = map(struct.Struct, (">b8si", ">iqq", ">iqqq"))
@@ -212,8 +213,8 @@ class PartitionProgress:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordPage:
     """A page. ``cursor``: to go on with, None at the end. ``bytes_read``: of files. ``is_bounded``: the
-    request's bound ended the page, not its limit. ``left``: what is left to read. ``building``: the view
-    *latest* is not ready; the share of it that is (0 to 1)."""
+    request's budget ended the page, not its limit. ``left``: what is left to read. ``building``: while the
+    view *latest* is built, the share of it that is ready (0 to 1), else None."""
 
     records: tuple[BrowsedRecord, ...]
     cursor: str | None
@@ -268,9 +269,8 @@ def browse(
 def _retried(
     topic: BrowsedTopic, query: RecordQuery, work: Callable[[Mapping[int, ReadableLog]], Result]
 ) -> Result:
-    """The result of work on the chosen logs; they are opened again if a file is gone before it is opened.
-
-    Then another process has swapped or deleted the segment since the directory was listed.
+    """The result of ``work`` on the chosen logs. If a file does not exist any more when it is opened, another
+    process has swapped or deleted the segment since the directory was listed: then the logs are opened again.
     """
     for _ in range(_ATTEMPTS - 1):
         logs = chosen_logs(topic, query)
@@ -419,7 +419,7 @@ def _first_position(query: RecordQuery, logs: Mapping[int, ReadableLog]) -> _Pos
 
 
 def _bounds(query: RecordQuery, log: ReadableLog) -> _Range:
-    """The offsets of a log that the query asks for, as the log is now."""
+    """The offsets of a log that the query is for, as the log is now."""
     view = log.view
     # Retention may have deleted originals that the ledger has.
     low = 0 if query.view == "compacted" else view.log_start_offset
@@ -449,7 +449,7 @@ def _offset_at(view: LogView, offset: int | None, time_ms: int | None, end: int)
 
 
 class _Match(NamedTuple):
-    """A record that the query asks for: a row of polled columns."""
+    """A record that matches the query: a row of polled columns."""
 
     offset: int
     timestamp: int
@@ -458,13 +458,13 @@ class _Match(NamedTuple):
 
 
 class MatchingRows:
-    """The rows of columns that a query asks for."""
+    """Finds the rows of columns that match a query."""
 
     def __init__(self, query: RecordQuery, masked: MaskedParts, keys: LatestKeys | None = None) -> None:
         self._query, self._masked, self._keys = query, masked, keys
 
     def rows(self, polled: PolledRecords) -> Int64:
-        """The rows of the records that the query asks for, ascending."""
+        """The rows of the records that match the query, ascending."""
         query, columns = self._query, polled.columns
         key = query.key
         rows = np.arange(len(columns)) if key is None else rows_with_key(columns, key)
@@ -540,7 +540,7 @@ class _Scan:
         return self._matches[0] if self._matches else None
 
     def take(self) -> None:
-        """Pass the head."""
+        """Remove the head: it is on the page."""
         self._matches.popleft()
 
     def left(self) -> _Range:
@@ -744,7 +744,9 @@ def _read_page(
 ) -> _PageRead:
     """The records of a page: of all partitions' next records the one that comes first, again and again."""
     limit = min(query.limit, query.limit if position.records_left is None else position.records_left)
-    block_bytes = max(min(READ_BYTES // 4 // max(len(position.ranges), 1), _BLOCK_BYTES), _SMALLEST_BLOCK)
+    block_bytes = max(
+        min(READ_BYTES // 4 // max(len(position.ranges), 1), _BLOCK_BYTES), _SMALLEST_BLOCK_BYTES
+    )
     scans = {
         number: _Scan(
             logs[number],

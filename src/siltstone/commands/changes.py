@@ -180,7 +180,7 @@ class ChangeLog:
             )
 
     def end_with_receipt(self, change_id: str, receipt: Mapping[str, object]) -> None:
-        """Record, durably, that a change is done and what holds now. Raises StorageError: without this line
+        """Record, durably, that a change is done, and its receipt. Raises StorageError: without this line
         there is no receipt."""
         line = {"stage": OUTCOME, "id": change_id, "at_ms": self._clock.now_ms(), "outcome": DONE}
         try:

@@ -78,8 +78,8 @@ class LeftOver:
 @dataclass(slots=True, kw_only=True)
 class DirectoryContents:
     """One directory. ``shares``: bytes by kind; ``free_bytes``, ``total_bytes``: of its file system, None if
-    unknown; ``offline``: why it is offline; ``keys``: the sort
-    keys of ``logs``, by column; ``names``: the names of their topics, for filters."""
+    unknown; ``offline``: why it is offline, None if it is not; ``keys``: the sort keys of ``logs``, by
+    column; ``names``: the names of their topics, for filters."""
 
     path: str
     in_use: bool
