@@ -235,7 +235,7 @@ class Snapshot:
     def topic(self, name: str) -> TopicDescription:
         """One topic. Raises UnknownTopicError."""
         here, is_registered = self._by_topic.get(name, ()), name in self.registry.topics
-        entry = self.registry.entry(name, {where: self.partitions[where] for where in here})
+        entry = self.registry.entry(name, {listed: self.partitions[listed] for listed in here})
         if is_registered and self._is_partial:
             numbers = sorted(topic_partition.partition for topic_partition in here)
             entry = replace(entry, partitions=tuple(numbers))

@@ -212,11 +212,11 @@ def _add_log(contents: DirectoryContents, root: Path, name: str, settings: Topic
 
 
 def _log(name: str, sizes: Counter[str]) -> LogOnDisk:
-    where = parse_partition(name)
-    assert where is not None
+    topic_partition = parse_partition(name)
+    assert topic_partition is not None
     return LogOnDisk(
-        topic=where.topic,
-        partition=where.partition,
+        topic=topic_partition.topic,
+        partition=topic_partition.partition,
         bytes=sizes.total(),
         segments=sizes[SEGMENTS],
         indexes=sizes[INDEXES],
