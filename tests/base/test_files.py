@@ -428,6 +428,12 @@ def test_space_and_tree_size(tmp_path: Path) -> None:
     (tmp_path / "y").write_bytes(b"4567")
     (tmp_path / "z").symlink_to(tmp_path / "y")
     assert files.tree_size(tmp_path) == 7
+    folder = tmp_path
+    for _ in range(600):  # deeper than Python's calls
+        folder /= "d"
+        folder.mkdir()
+    (folder / "file").write_bytes(b"x" * 5)
+    assert files.tree_size(tmp_path) == 12
 
 
 def test_a_lock_is_released_once(tmp_path: Path) -> None:

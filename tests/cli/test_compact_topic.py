@@ -121,6 +121,22 @@ def test_only_one_partition(siltstone: Command, logs: Path) -> None:
     assert both["status"] == "SUCCESS"
 
 
+def test_a_partition_that_cannot_be_opened_does_not_keep_the_others_from_being_compacted(
+    siltstone: Command, logs: Path
+) -> None:
+    for number in (0, 1):
+        siltstone("produce", "--dir", logs, "-t", "orders", "-p", number, "-K", ":", stdin=b"a:1\na:2\n")
+    segment = logs / "orders-0" / "00000000000000000000.log"
+    segment.with_name(f"{segment.name}.swap").write_bytes(segment.read_bytes())
+    status = siltstone("topics", "compaction-status", "orders", "--dir", logs)
+    assert status.status == 1 and "orders-0" in status.err and "siltstone recover" in status.err
+    done = siltstone("compact-topic", "--dir", logs, "--topic", "orders", "--json")
+    assert done.status == 1 and "siltstone recover" in done.err
+    broken, compacted = done.document["partitions"]
+    assert "siltstone recover" in broken["failure"] and "compaction" not in broken
+    assert compacted["compaction"]["changed"] and "failure" not in compacted
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [

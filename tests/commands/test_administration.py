@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -198,6 +199,19 @@ def test_a_cleaning_of_what_is_not_compacted_or_not_there_is_refused(served: Ser
         admin.clean_now(served, ADA, "plain")
     with pytest.raises(UnknownTopicError):
         admin.clean_now(served, ADA, "users", [7])
+
+
+def test_a_topic_without_partitions_is_not_cleaned_instead_of_all_topics(
+    served: Served, tmp_path: Path
+) -> None:
+    """A registry that was restored or edited may list such a topic."""
+    served.close()
+    registry = tmp_path / "logs" / "siltstone-topics.json"
+    document = json.loads(registry.read_text())
+    document["topics"]["empty"] = {**document["topics"]["users"], "id": "", "partitions": []}
+    registry.write_text(json.dumps(document))
+    with Served(served.options) as again, pytest.raises(UnknownTopicError, match="no partitions"):
+        admin.clean_now(again, ADA, "empty", force=True)
 
 
 def test_an_uncleanable_log_is_tried_again(served: Served) -> None:

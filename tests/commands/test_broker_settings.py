@@ -78,6 +78,16 @@ def test_a_bad_change_changes_nothing(
     assert served.opened_changes().newest() == []
 
 
+def test_a_password_that_only_kafka_knows_is_not_removed_and_not_recorded(served: Served, path: Path) -> None:
+    """The audit log would show its value to all who may read."""
+    path.write_text(f"{TEXT}ssl.keystore.password=hunter2\n", "utf-8")
+    with pytest.raises(InvalidConfigError, match="unknown setting"):
+        broker_settings.alter_static(served, ADA, {}, ["ssl.keystore.password"])
+    assert "hunter2" in path.read_text("utf-8")
+    broker_settings.alter_static(served, ADA, {"log.cleaner.backoff.ms": "5"}, ["log.cleaner.threads"])
+    assert "hunter2" not in served.opened_changes().path.read_text("utf-8")
+
+
 def test_what_another_user_has_changed_is_not_overwritten(served: Served, path: Path) -> None:
     tag = broker_settings.broker_etag(served)
     broker_settings.alter_static(served, ADA, {"log.cleaner.threads": "2"}, if_match=tag)

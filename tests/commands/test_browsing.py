@@ -63,7 +63,7 @@ Filled = tuple[list[PartitionLog], dict[tuple[int, int], Rec]]
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that small logs have many blocks."""
     monkeypatch.setattr(browsing, "_BLOCK_BYTES", 600)
-    monkeypatch.setattr(browsing, "_SMALLEST_BLOCK", 600)
+    monkeypatch.setattr(browsing, "_SMALLEST_BLOCK_BYTES", 600)
 
 
 def open_logs(directory: Path, count: int = PARTITIONS) -> list[PartitionLog]:
@@ -235,6 +235,20 @@ def test_a_page_shows_what_the_record_has(filled: Filled) -> None:
             (name.decode(), (value or b"").decode()) for name, value in expected.headers
         ]
         assert record.to_json()["offset"] == record.offset
+
+
+def test_only_the_first_headers_of_a_record_are_made_into_objects(tmp_path: Path) -> None:
+    """A small batch may have a hundred million, of which a page would fill the memory."""
+    log, most = open_partition(tmp_path / "users-0", LogConfig(), ManualClock(NOW)), browsing.HEADERS_MAX
+    headers = tuple((b"h%d" % number, None) for number in range(3 * most))
+    log.append(of_records([Rec(offset=0, key=b"k", value=b"v", timestamp=NOW, headers=headers)]))
+    (shown,) = browse(topic_of([log]), RecordQuery()).records
+    assert [name for name, _ in shown.headers] == [f"h{number}" for number in range(most)]
+    assert [value.note for _, value in shown.headers if value.note] == [
+        f"the last of {most} that are shown, of {3 * most:,}"
+    ]
+    assert browse(topic_of([log]), RecordQuery(header_contains=b"h%d" % (most - 1))).records
+    assert not browse(topic_of([log]), RecordQuery(header_contains=b"h%d" % most)).records
 
 
 def test_a_request_is_bounded_and_going_on_finds_everything(filled: Filled) -> None:
@@ -532,6 +546,17 @@ def test_the_latest_record_of_a_key_needs_no_keys(filled: Filled) -> None:
     query = RecordQuery(view="latest", key=b"k3", any_partition=True)
     expected = some(latest_of(records), lambda _, record: record.key == b"k3")
     assert places(read(topic_of(logs), query)) == merged(expected, newest_first=True)
+
+
+def test_the_latest_record_of_a_key_is_not_one_that_a_record_after_the_end_supersedes(filled: Filled) -> None:
+    """As without a key: the view has a record only if no later one of the whole log has its key."""
+    logs, records = filled
+    key = next(record.key for place, record in sorted(records.items()) if place[0] == 0 and record.key)
+    of_key = sorted(place for place, record in records.items() if place[0] == 0 and record.key == key)
+    assert len(of_key) > 1
+    for end in (of_key[-1][1], of_key[-1][1] + 1):
+        query = RecordQuery(view="latest", key=key, partitions=(0,), end_offset=end)
+        assert places(read(topic_of(logs), query)) == [place for place in of_key[-1:] if place[1] < end]
 
 
 def test_latest_is_built_in_the_background(filled: Filled) -> None:

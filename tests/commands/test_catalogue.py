@@ -85,6 +85,28 @@ def test_a_log_is_unknown_until_it_was_counted_and_then_counted_once(
     assert counts(served) == {"empty": 0, "plain": 10, "users": 6}
 
 
+def test_the_thread_goes_on_whatever_the_counting_meets(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that makes a column while the thread copies the others, or any other error."""
+    served.cataloguer.refresh()
+    catalogue = served.catalogue
+
+    class Racing(frozenset[str]):
+        def __contains__(self, name: object) -> bool:
+            _ = catalogue.damaged_rows, catalogue.policies  # as another thread does, between two entries
+            return super().__contains__(name)
+
+    monkeypatch.setattr(module, "_DERIVED_FROM_LOGS", Racing(module._DERIVED_FROM_LOGS))
+    assert served.cataloguer.refresh_figures().error is None
+
+    def failing(logs: object) -> None:
+        raise ZeroDivisionError("of the counting")
+
+    monkeypatch.setattr(served.cataloguer, "_figures", failing)
+    assert served.cataloguer.refresh_figures().error == "of the counting"
+
+
 def test_a_torn_end_of_a_log_in_look_mode_does_not_count(served: Served) -> None:
     assert counts(served)["plain"] == 10
     log = served.opened()["plain", 0]

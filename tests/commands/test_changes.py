@@ -10,6 +10,7 @@ from siltstone.base.clock import ManualClock
 from siltstone.base.errors import StorageError
 from siltstone.commands import changes as module
 from siltstone.commands.changes import CHANGES_FILE, DONE, Actor, ChangeLog
+from tests.support.crash.disk import DROP, Disk, recorded
 
 ADA = Actor(user="ada")
 
@@ -26,6 +27,13 @@ def test_a_receipt_is_in_the_line_that_ends_its_change(log: ChangeLog) -> None:
     (change,) = log.newest()
     assert (change.outcome, change.receipt) == (DONE, {"step": "values"})
     assert log.all_of("erase-key", "users") == [change]
+
+
+def test_the_intent_of_the_very_first_change_survives_a_crash(log: ChangeLog, tmp_path: Path) -> None:
+    with recorded(tmp_path) as recording:
+        log.begin(ADA, "erase-key", "users")
+    Disk(recording, len(recording.steps)).build(DROP, set())
+    assert [change.action for change in log.newest()] == ["erase-key"]
 
 
 def test_a_receipt_that_cannot_be_written_is_an_error(
@@ -61,7 +69,9 @@ def test_lines_that_are_of_no_change_are_passed_over(log: ChangeLog, tmp_path: P
         pass
     with (tmp_path / CHANGES_FILE).open("ab") as file:
         file.write(
-            b'{"stage":"outcome","id":"x","outcome":1}\n"clean"\n[]\n{"action":"clean"}\n{"stage":"inte'
+            b'{"stage":"outcome","id":"x","outcome":1}\n"clean"\n[]\n{"action":"clean"}\n'
+            b'{"stage":"intent","id":"x","at_ms":1e999,"user":"","address":"","way":"","action":"clean",'
+            b'"target":"users","before":{},"after":{}}\n{"stage":"inte'
         )
     with log.recorded(ADA, "clean", "users"):
         pass

@@ -107,14 +107,14 @@ def test_markers_horizons_and_codecs(tmp_path: Path) -> None:
 
 
 def test_bytes_and_memory_are_bounded_and_damage_is_unknown(tmp_path: Path) -> None:
-    counter = SegmentCounter(kept_max=2)
+    counter = SegmentCounter(cached_max=2)
     with serving(tmp_path) as (manager, _):
         log = manager[USERS]
         write(log, 60)
         counts = counter.counts_of(log, bytes_max=log.view.segments[0].size)
         assert counts[0] is not None and counts.count(None) == len(counts) - 1
         counter.counts_of(log)
-        assert len(counter._kept) == 2
+        assert len(counter._cached) == 2
         damaged = log.view.segments[1].path()
     data = bytearray(damaged.read_bytes())
     data[16] = 99

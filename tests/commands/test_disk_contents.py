@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,23 @@ def test_a_log_with_the_id_of_another_topic_is_named(tmp_path: Path, is_look: bo
     assert set(found) == {"other-0", "damaged-0"}
     assert f"its topic id is {'A' * 21}Q, but " in found["other-0"]
     assert "it has no version 0 with a topic id" in found["damaged-0"]
+
+
+def test_a_log_that_cannot_be_read_is_named_and_stops_no_other(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list_all = files.list_all
+
+    def forbidden(directory: Path, **options: Any) -> dict[str, files.FileStat]:
+        if directory.name == "large-0":
+            raise PermissionError(13, "Permission denied", str(directory))
+        return list_all(directory, **options)
+
+    monkeypatch.setattr(files, "list_all", forbidden)
+    contents = contents_of(served, served.paths[0])
+    assert [log.topic for log in contents.logs] == ["small"]
+    (left,) = contents.left_overs
+    assert (left.path, left.why) == ("large-0", "it cannot be read: Permission denied")
 
 
 def test_logs_are_sorted_and_filtered(served: Served) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import siltstone as st
@@ -402,6 +404,18 @@ def test_a_hostile_restore_point_is_refused(
     assert not (tmp_path / "outside").exists()
 
 
+def test_a_damaged_restore_point_does_not_keep_an_earlier_one_from_being_restored(
+    logs: Path, target: Path, store: Any, clock: ManualClock, tmp_path: Path
+) -> None:
+    earlier, later = (made(target, clock, logs).backup_id for _ in range(2))
+    assert restore(target, tmp_path / "new", at="20990101T000000Z", dry_run=True).backup_id == later
+    store.put(f"brokers/one/backups/{later}.json", b"{")
+    with pytest.raises(CorruptFileError, match="use an earlier one"):
+        restore(target, tmp_path / "restored")
+    restore(target, tmp_path / "restored", at=earlier)
+    assert contents(tmp_path / "restored") == contents(logs)
+
+
 @pytest.mark.parametrize("name", few([("..",), (".",), ("/",), ("",), ("../x/..",)], 0, 4))
 def test_a_directory_of_a_hostile_name_is_restored_within_the_target(
     name: str, logs: Path, target: Path, store: Any, clock: ManualClock, tmp_path: Path
@@ -444,6 +458,43 @@ def test_links_and_special_files_are_passed_over(
     assert not (tmp_path / "restored" / "users-0" / "00000000000000009999.log").exists()
 
 
+@pytest.mark.parametrize("is_live", [False, True])
+def test_names_that_no_restore_point_may_have_are_passed_over(
+    is_live: bool, logs: Path, target: Path, clock: ManualClock, tmp_path: Path
+) -> None:
+    """A name that is not UTF-8 ended every backup, and one of too many folders every later restore."""
+    (logs / "users-0" / os.fsdecode(b"\xff")).write_text("not UTF-8")
+    (logs / os.fsdecode(b"\xfe")).mkdir()
+    deepest = logs / "others" / "/".join("a" * 300)
+    deepest.mkdir(parents=True)
+    (deepest / "file").write_text("too deep")
+    result = made(target, clock, logs, is_live=is_live)
+    assert len(result.passed_over) == 3
+    assert restore(target, tmp_path / "restored").files == result.files
+    assert (tmp_path / "restored" / "others" / "/".join("a" * 255)).is_dir()
+    (point,) = restore_points(target)
+    directory = msgspec.structs.replace(point.directories[0], folders=("/".join("a" * 300),))
+    with (
+        stored.locked_for_writing(target, NOW_MS) as writer,
+        pytest.raises(DirectoryRefusedError, match="cannot have this name"),
+    ):
+        writer.put_point(msgspec.structs.replace(point, backup_id="later", directories=(directory,)))
+
+
+def test_a_partition_alone_is_refused_since_all_that_is_beside_it_would_be_put(
+    logs: Path, target: Path, clock: ManualClock, store: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "id_rsa").write_text("secret")
+    partition = Path(shutil.copytree(logs / "users-0", tmp_path / "home" / "users-0"))
+    for options in ({}, {"is_live": True}):
+        with pytest.raises(DirectoryRefusedError, match="one partition") as caught:
+            made(target, clock, partition, **options)
+        assert caught.value.path == str(partition)
+    assert keys(store) == {}
+    assert restore_points(target) == []
+
+
 def test_wrong_places_and_times(logs: Path, target: Path, clock: ManualClock, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no backup"):
         restore(target, tmp_path / "restored")
@@ -465,6 +516,26 @@ def test_wrong_places_and_times(logs: Path, target: Path, clock: ManualClock, tm
         == first.backup_id
     )
     assert not (tmp_path / "new").exists()
+
+
+def test_the_current_directory_is_a_place_to_restore_to_and_a_mount_point_is_none(
+    logs: Path, target: Path, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(target, clock, logs)
+    (tmp_path / "empty").mkdir()
+    stat = files.stat
+
+    def mounted(path: Path, **options: Any) -> files.FileStat:
+        status = stat(path, **options)
+        return msgspec.structs.replace(status, device=-1) if path == tmp_path / "empty" else status
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "stat", mounted)
+        with pytest.raises(DirectoryRefusedError, match="mount point"):
+            restore(target, tmp_path / "empty")
+    monkeypatch.chdir(tmp_path / "empty")
+    restore(target, Path())
+    assert contents(tmp_path / "empty") == contents(logs)
 
 
 def test_the_commands(

@@ -187,11 +187,29 @@ def test_one_partition_twice_is_refused(golden: Path, tmp_path: Path) -> None:
     refused(request, "basic-0", kind=DirectoryRefusedError)
 
 
-@pytest.mark.parametrize("flag", ["out", "keep_originals", "report"])
+@pytest.mark.parametrize("flag", ["out", "keep_originals", "report", "spill_dir"])
 def test_outputs_inside_a_log_directory_are_refused(golden: Path, tmp_path: Path, flag: str) -> None:
     staged = stage(golden, "basic", tmp_path / "data")
     request = staged.asking(**{flag: staged.directory / "inside", "in_place": flag != "out"})
     refused(request, f"--{flag.replace('_', '-')}", "inside")
+
+
+@pytest.mark.parametrize("flag", ["keep_originals", "spill_dir"])
+def test_a_log_directory_itself_is_no_folder_for_outputs(golden: Path, tmp_path: Path, flag: str) -> None:
+    staged = stage(golden, "basic", tmp_path / "data")
+    (tmp_path / "link").symlink_to(staged.directory)
+    for path in (staged.directory, tmp_path / "link"):
+        refused(staged.asking(**{flag: path}), f"--{flag.replace('_', '-')}", "no broker would start")
+
+
+def test_kept_originals_are_not_for_a_store(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A local folder of that name was made, and inside the log directory if that was the current one."""
+    staged = stage(golden, "basic", tmp_path / "data")
+    monkeypatch.chdir(staged.directory)
+    refused(staged.asking(keep_originals=Path("s3://bucket/keep")), "--keep-originals", "object store")
+    assert not (staged.directory / "s3:").exists()
 
 
 def test_a_link_out_of_the_directory_is_not_followed(golden: Path, tmp_path: Path) -> None:

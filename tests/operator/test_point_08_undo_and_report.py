@@ -190,6 +190,17 @@ def test_the_audit_has_user_run_time_and_every_file(golden: Path, tmp_path: Path
     assert sha256(after_folder) != before
 
 
+def test_the_report_has_no_secret_of_spark(golden: Path, tmp_path: Path) -> None:
+    staged = stage(golden, "basic", tmp_path / "data")
+    settings = ("spark.hadoop.fs.s3a.secret.key=hunter2", "spark.executor.memory=2g")
+    staged.clean(report=tmp_path / "report.json", spark_conf=settings)
+    options = json.loads((tmp_path / "report.json").read_text())["options"]
+    assert options["spark_conf"] == ["spark.hadoop.fs.s3a.secret.key=***", "spark.executor.memory=2g"]
+    with pytest.raises(UsageError, match="is not a setting of Spark") as caught:
+        app.clean(staged.asking(spark_conf=("fs.s3a.secret.key=hunter2",)))
+    assert "hunter2" not in str(caught.value)
+
+
 def test_the_report_gives_the_reason_of_what_was_not_cleaned(golden: Path, tmp_path: Path) -> None:
     staged = stage(golden, "keyless", tmp_path / "data")
     staged.clean(report=tmp_path / "report.json")

@@ -228,13 +228,15 @@ def clean_now(
     missing = sorted(set(partitions) - set(numbers))
     if missing:
         raise UnknownTopicError(f"topic {topic!r} has no partition {missing[0]}")
-    where = [TopicPartition(topic, number) for number in partitions or numbers]
+    topic_partitions = [TopicPartition(topic, number) for number in partitions or numbers]
+    if not topic_partitions:  # to the cleaner it would mean all topics
+        raise UnknownTopicError(f"topic {topic!r} has no partitions")
     cleaner.refuse_not_compacted([topic])
 
     def work(progress: Progress) -> object:
         progress.check()
         with served.opened_changes().recorded(actor, "clean", topic, after={"force": force}) as change:
-            results = cleaner.clean_now(where, force=force)
+            results = cleaner.clean_now(topic_partitions, force=force)
             note_failures(change, results)
         served.cataloguer.refresh_soon()
         return {"logs": [result.to_json() for result in results]}
@@ -268,16 +270,18 @@ def cancel_job(served: Served, actor: Actor, job_id: str) -> BackgroundJob:
 def erase_keys(
     served: Served, actor: Actor, request: ErasureRequest, *, dry_run: bool = False
 ) -> BackgroundJob:
-    """Erase keys from a compacted topic, or look for them, as a job; neither its target nor its result has
-    them. Raises UnknownTopicError, PolicyViolationError, BusyError, SiltstoneError."""
-    here = _open_directories(served)
-    here.manager.partitions_of(request.topic)
-    erasing.refuse_topic(request.topic, here.manager.topics.settings(request.topic))
+    """Erase keys from a compacted topic, or look for them, as a job. Neither the target nor the result of the
+    job has the keys. Raises UnknownTopicError, PolicyViolationError, BusyError, SiltstoneError."""
+    directories = _open_directories(served)
+    directories.manager.partitions_of(request.topic)
+    erasing.refuse_topic(request.topic, directories.manager.topics.settings(request.topic))
 
     def work(progress: Progress) -> object:
-        done = erasing.erase_keys(here, actor, request, dry_run=dry_run, progress=_reporting(progress))
+        erasures = erasing.erase_keys(
+            directories, actor, request, dry_run=dry_run, progress=_reporting(progress)
+        )
         served.cataloguer.refresh_soon()
-        return done.to_json()
+        return erasures.to_json()
 
     if dry_run:
         return served.jobs.submit("erase-key", request.topic, actor.user, work)
@@ -289,16 +293,22 @@ def empty_topic(
 ) -> BackgroundJob:
     """Empty a topic, or count what would be removed, as a job. Raises UnknownTopicError,
     PolicyViolationError, UsageError, BusyError, SiltstoneError."""
-    here = _open_directories(served)
-    here.manager.partitions_of(topic)
-    emptying.refuse_topic(topic, mode, here.manager.topics.settings(topic))
+    directories = _open_directories(served)
+    directories.manager.partitions_of(topic)
+    emptying.refuse_topic(topic, mode, directories.manager.topics.settings(topic))
 
     def work(progress: Progress) -> object:
-        done = emptying.empty_topic(
-            here, actor, topic, mode, dry_run=dry_run, counter=served.counter, progress=_reporting(progress)
+        emptied = emptying.empty_topic(
+            directories,
+            actor,
+            topic,
+            mode,
+            dry_run=dry_run,
+            counter=served.counter,
+            progress=_reporting(progress),
         )
         served.cataloguer.refresh_soon()
-        return done.to_json()
+        return emptied.to_json()
 
     if dry_run:
         return served.jobs.submit("empty", topic, actor.user, work)
@@ -335,7 +345,7 @@ def retry_cleaning(served: Served, actor: Actor, topic_partition: TopicPartition
 
 
 def pause_cleaning(served: Served, actor: Actor, topic_partition: TopicPartition) -> None:
-    """Let the cleaner leave a partition alone until it is resumed, or the process ends. Raises
+    """Keep the cleaner from cleaning a partition until it is resumed, or the process ends. Raises
     UnknownTopicError, StorageError."""
     served.opened().get(topic_partition)
     with served.opened_changes().recorded(actor, "pause-cleaning", str(topic_partition)):

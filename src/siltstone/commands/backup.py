@@ -41,13 +41,16 @@ from siltstone.base.files.backups import (
     RestorePoint,
     WriterLock,
     chunk_path,
+    is_id,
+    is_storable,
     locked_for_writing,
     new_id,
     point_path,
+    read_point,
     refuse_unless_object_store,
     restore_points,
 )
-from siltstone.log.directory import open_directories
+from siltstone.log.directory import LogDirectory, open_directories
 from siltstone.log.names import CLEAN_SHUTDOWN, CLEANED, DELETED, LOCK, parse_partition
 
 LIVE_ATTEMPTS = 5
@@ -80,8 +83,9 @@ class BackupRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupResult:
     """The result of a backup. ``new_chunks``, ``new_bytes``: those that the store did not have;
-    ``read_bytes``: of the files that were read; ``passed_over``: links and special files, which a backup does
-    not have; ``pruned``: the ids of the restore points that were removed."""
+    ``read_bytes``: of the files that were read; ``passed_over``: what a backup does not have: links, special
+    files, and names that no restore point may have (``is_storable``); ``pruned``: the ids of the restore
+    points that were removed."""
 
     backup_id: str
     files: int
@@ -149,6 +153,16 @@ def find_restore_point(points: Sequence[RestorePoint], at: str | None, source: P
     return before[-1]
 
 
+def _restore_point(source: Path, at: str | None) -> RestorePoint:
+    """The restore point that ``--at`` names. Of one that is named by its id no other is read: a damaged one
+    does not keep an earlier one from being restored. Raises UsageError, CorruptFileError, OSError."""
+    refuse_unless_object_store(source)
+    if at is not None and is_id(at):
+        with contextlib.suppress(FileNotFoundError):  # it may be a time, which is written in the same way
+            return read_point(point_path(source, at))
+    return find_restore_point(restore_points(source), at, source)
+
+
 # Backup
 
 
@@ -158,7 +172,8 @@ def backup(
     """Make a restore point.
 
     Raises UsageError, BusyError while another backup writes there, DirectoryLockedError,
-    NotALogDirectoryError, SourceChangedError if a live broker changes a partition again and again,
+    DirectoryRefusedError for the directory of one partition, NotALogDirectoryError, SourceChangedError if a
+    live broker changes a partition again and again,
     CorruptFileError, OSError.
     """
     refuse_unless_object_store(request.target)
@@ -173,6 +188,7 @@ def backup(
         opened = open_directories(request.directories, lock=not request.is_live and not request.dry_run)
         for directory in opened:
             stack.callback(directory.close)
+        _refuse_partitions(opened)
         points = restore_points(request.target)
         work = _Backup(request, points, progress)
         started_ms = clock.now_ms()
@@ -195,6 +211,18 @@ def backup(
         return work.result(point, pruned)
 
 
+def _refuse_partitions(directories: Sequence[LogDirectory]) -> None:
+    """Raises DirectoryRefusedError for the directory of one partition: a backup would have all that is beside
+    it, whatever that is."""
+    for directory in directories:
+        if directory.is_partition_subset:
+            raise DirectoryRefusedError(
+                "it is the directory of one partition, and a backup has whole log directories",
+                path=next(iter(directory.partitions.values())),
+                advice="pass the log directory; a copy of a partition can be moved into a new folder first",
+            )
+
+
 class _Backup:
     """One run: reads the files, and puts the chunks that the store does not have."""
 
@@ -202,13 +230,15 @@ class _Backup:
         self._request, self._progress = request, progress
         known = {chunk for point in points for chunk in point.chunks}
         self._writer = ChunkWriter(request.target, known, dry_run=request.dry_run)
-        self._before = {
+        # By log directory and name: the newest restore point's file, unless it may have changed after it was
+        # read.
+        self._backed_up = {
             (directory.path, file.name): file
             for point in points
             for directory in point.directories
             for file in directory.files
             if point.chunk_bytes == backup_format.CHUNK_BYTES
-            and file.modified_ns // 1_000_000 < _read_from_ms(point) - _SAME_TICK_MS
+            and file.modified_ns // 1_000_000 < _reading_began_ms(point) - _SAME_TICK_MS
         }
         self._done_bytes = self._total_bytes = 0
         self.passed_over: list[str] = []
@@ -228,6 +258,7 @@ class _Backup:
     def _directory(
         self, root: Path, folders: Sequence[str], statuses: Mapping[str, files.FileStat]
     ) -> BackedUpDirectory:
+        """A locked log directory, whose files do not change."""
         return BackedUpDirectory(path=str(root), folders=tuple(folders), files=self._files(root, statuses))
 
     def _live_directory(
@@ -262,13 +293,10 @@ class _Backup:
             advice="try again, or stop the broker",
         )
 
-    def _files(
-        self, root: Path, statuses: Mapping[str, files.FileStat], prefix: str = ""
-    ) -> tuple[BackedUpFile, ...]:
-        """The files of a listing, without those that are left out. ``prefix``: where it begins in
-        ``root``."""
+    def _files(self, root: Path, statuses: Mapping[str, files.FileStat]) -> tuple[BackedUpFile, ...]:
+        """The files of a listing, without those that are left out."""
         return tuple(
-            self._file(root, f"{prefix}{name}", status)
+            self._file(root, name, status)
             for name, status in sorted(statuses.items())
             if not self._is_left_out(name)
         )
@@ -286,11 +314,11 @@ class _Backup:
         for _ in range(LIVE_ATTEMPTS):
             self._done_bytes = done_bytes
             with contextlib.suppress(FileNotFoundError, SourceChangedError):
-                below, before = _files_below(root / folder, [])
-                copied = self._files(root, before, f"{folder}/")
-                _, after = _files_below(root / folder, [])
+                below, before = _files_below(root / folder, [], f"{folder}/")
+                copied = self._files(root, before)
+                _, after = _files_below(root / folder, [], f"{folder}/")
                 if _is_unchanged(before, after):
-                    return [folder, *(f"{folder}/{name}" for name in below)], copied
+                    return [folder, *below], copied
             if not files.is_directory(root / folder):
                 return [], ()  # the topic was deleted
         raise SourceChangedError(
@@ -300,7 +328,8 @@ class _Backup:
         )
 
     def _file(self, root: Path, name: str, status: files.FileStat) -> BackedUpFile:
-        before = self._before.get((str(root), name))
+        """A file with its chunks: those of the last backup if it is the same, else they are read and put."""
+        before = self._backed_up.get((str(root), name))
         # A store may not say when an object was modified (0): then nothing shows that a file is the same.
         if (
             before is not None
@@ -339,9 +368,10 @@ class _Backup:
         )
 
 
-def _read_from_ms(point: RestorePoint) -> int:
-    """A time before which no file of the restore point was read. Of a backup of an earlier version it is not
-    known: its end counts if the directories were locked, so that no file changed, and else no time (0)."""
+def _reading_began_ms(point: RestorePoint) -> int:
+    """When the first file of the restore point was read. Earlier versions did not write that. Then it is the
+    end of the backup if the directories were locked, since no file changed meanwhile; else 0, since any file
+    may have changed after it was read."""
     if point.started_ms is not None:
         return point.started_ms
     return 0 if point.is_live else point.time_ms
@@ -350,12 +380,14 @@ def _read_from_ms(point: RestorePoint) -> int:
 def _files_below(
     root: Path, passed_over: list[str], prefix: str = ""
 ) -> tuple[list[str], dict[str, files.FileStat]]:
-    """(The folders, the regular files) below a directory, by their names relative to it. ``passed_over`` gets
-    the links and special files, with what they are."""
+    """(The folders, the regular files) below a directory, by ``prefix`` and their names relative to it.
+    ``passed_over`` gets the others, with the reason."""
     folders, statuses = list[str](), dict[str, files.FileStat]()
     for name, status in sorted(files.list_all(root, may_vanish=_REMOVED_AT_START).items()):
         path = f"{prefix}{name}"
-        if status.kind == files.FILE:
+        if not is_storable(path):
+            passed_over.append(f"{root / name}: a name that is not UTF-8, or in too many folders")
+        elif status.kind == files.FILE:
             statuses[path] = status
         elif status.kind == files.DIRECTORY:
             inner_folders, inner = _files_below(root / name, passed_over, f"{path}/")
@@ -414,14 +446,20 @@ def restore(
     Raises UsageError, DirectoryRefusedError for a target that exists and has something in it,
     CheckFailedError for a chunk that is damaged or missing, CorruptFileError, OSError.
     """
-    point = find_restore_point(restore_points(source), at, source)
+    point = _restore_point(source, at)
     if files.is_object(target):
         raise UsageError("is an object store", path=str(target), advice="restore to a directory of a disk")
     if files.exists(target) and not (files.is_directory(target, follow=False) and not files.entries(target)):
         raise DirectoryRefusedError(
             "it exists, and is not an empty directory", path=target, advice="name a new directory"
         )
-    directories = _restored_directories(point, target)
+    directories, target = _restored_directories(point, target), target.absolute()
+    if files.exists(target) and files.stat(target).device != files.stat(target.parent).device:
+        raise DirectoryRefusedError(
+            "it is a mount point, which no rename can replace",
+            path=target,
+            advice="name a new directory in it",
+        )
     if not dry_run:
         partial = target.with_name(f"{target.name}.partial")
         if files.exists(partial):
@@ -431,7 +469,7 @@ def restore(
         if files.exists(target):
             files.remove_directory(target)
         files.rename(partial, target)
-        files.sync_directory(target.absolute().parent)
+        files.sync_directory(target.parent)
     names = {file.name for directory in point.directories for file in directory.files}
     return RestoreResult(
         backup_id=point.backup_id,

@@ -38,8 +38,8 @@ from siltstone.commands.topics import (
 )
 from siltstone.runtime.topics import altered_broker, dynamic_source
 
-_BROKER, _CLUSTER = "broker", "brokers"
-"""What a change is of, in the audit log: this broker, or all brokers of its cluster."""
+_BROKER, _ALL_BROKERS = "broker", "brokers"
+"""The targets of changes in the audit log: this broker, or all brokers of its cluster."""
 LOG_CLEANER, MAIN = "Log Cleaner", "Main"
 CLEANER_SWITCH = "log.cleaner.enable"
 _CLEANER_PREFIXES = (
@@ -49,7 +49,7 @@ _CLEANER_PREFIXES = (
     "brokerServiceCompaction",
     "topicCompaction",
 )
-"""How the names begin of the settings in the group ``LOG_CLEANER``; the last two are Pulsar's."""
+"""The beginnings of the names of the settings in the group ``LOG_CLEANER``; the last two are Pulsar's."""
 _FIRST_SHOWN = (CLEANER_SWITCH, "log.cleanup.policy")
 _lock = threading.Lock()
 """Held while the file is read, changed and written."""
@@ -77,8 +77,8 @@ def pending(served: Served) -> dict[str, str]:
     waiting = {}
     for key in ALL_KEYS:
         for name in key.broker_names:
-            used, wanted = in_process.get(name), in_file.get(name)
-            if (used and used.value) != (wanted and wanted.value) and not key.changes_at_run_time(name):
+            used, filed = in_process.get(name), in_file.get(name)
+            if (used and used.value) != (filed and filed.value) and not key.changes_at_run_time(name):
                 waiting[name] = properties.get(name) or ""
     return waiting
 
@@ -99,8 +99,8 @@ class BrokerRow:
 
 
 def broker_rows(served: Served) -> tuple[list[BrokerRow], str | None]:
-    """(All settings of the broker, those of the log cleaner first; the error that kept the file from being
-    read, so that it is not known what is pending, else None). Raises SiltstoneError, OSError."""
+    """(All settings of the broker, those of the log cleaner first; why the file cannot be read, so that it is
+    not known what is pending, else None). Raises SiltstoneError, OSError."""
     waiting, problem = dict[str, str](), None
     if not served.is_look:
         try:
@@ -152,8 +152,10 @@ def alter_static(
             raise InvalidConfigError(f"{missing[0]} is not set", path=str(path), advice="leave it out")
         try:
             # Only the changed settings have to be known here: the file may have others, which only Kafka
-            # knows.
+            # knows. Their values, such as passwords, must not get into the audit log.
             parse_broker_config(set_to, str(path))
+            for name in remove:
+                find_broker_key(name)
             for name, text in set_to.items():
                 properties[name] = text
             for name in remove:
@@ -208,12 +210,12 @@ def alter_dynamic(
         after = {**{name: text for name, text in before.items() if name not in remove}, **set_to}
         altered_broker(manager.config, after, of_all=of_all)
         if not validate_only and after != before:
-            target = _CLUSTER if of_all else _BROKER
+            target = _ALL_BROKERS if of_all else _BROKER
             changes = served.opened_changes()
             with changes.recorded(actor, "alter-broker", target, before=before, after=after):
                 manager.update_config(manager.topics.alter_brokers(after, of_all=of_all))
             served.cataloguer.refresh_soon()
-    return SettingsChange(name=_CLUSTER if of_all else _BROKER, before=before, after=after)
+    return SettingsChange(name=_ALL_BROKERS if of_all else _BROKER, before=before, after=after)
 
 
 def restart(served: Served, actor: Actor) -> None:

@@ -51,6 +51,7 @@ from siltstone.base.errors import (
     UnknownTopicError,
     UsageError,
 )
+from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.control import parse_marker
 from siltstone.base.records.hashing import partition_for_key
 from siltstone.base.records.layout import CONTROL_BIT, Int64
@@ -79,9 +80,13 @@ Result = TypeVar("Result")
 RecordsView = Literal["log", "latest", "compacted"]
 RECORDS_VIEWS: tuple[RecordsView, ...] = get_args(RecordsView)
 READ_BYTES, READ_SECONDS = 64 << 20, 1.0
-"""The most bytes that one request reads."""
+"""The most bytes that one request reads, and how long it reads at most."""
 PAGE_RECORDS, PAGE_RECORDS_MAX = 50, 500
-_BLOCK_BYTES, _SMALLEST_BLOCK = 1 << 20, 16 << 10
+HEADERS_MAX = 500
+"""The most headers of a record that are shown and searched: a batch of a few kB may decompress to a hundred
+million of two bytes each, which would fill the memory."""
+_BLOCK_BYTES, _SMALLEST_BLOCK_BYTES = 1 << 20, 16 << 10
+"""How much of a partition one read covers, and the least of it in a topic of many partitions."""
 _ATTEMPTS = 3
 _CURSOR_VERSION = 1
 _CURSOR_HEAD, _CURSOR_RANGE, _COMPACTED_RANGE = map(struct.Struct, (">b8si", ">iqq", ">iqqq"))
@@ -134,10 +139,11 @@ class RecordQuery:
 
     @property
     def finds_latest_by_key(self) -> bool:
-        """Is it the last record of one key? That is the first one found from the end, without
-        ``LatestKeys``."""
-        filters = (self.key_contains, self.value_contains, self.header_contains, self.only_tombstones or None)
-        return self.view == "latest" and self.key is not None and all(bound is None for bound in filters)
+        """Is it the last record of one key, in whole logs? That is the first one found from the end, without
+        ``LatestKeys``. With an end or another filter, the first one found may not be the key's last."""
+        others = (self.key_contains, self.value_contains, self.header_contains, self.only_tombstones or None)
+        bounds = (*others, self.end_offset, self.end_ms)
+        return self.view == "latest" and self.key is not None and all(bound is None for bound in bounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,8 +213,8 @@ class PartitionProgress:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordPage:
     """A page. ``cursor``: to go on with, None at the end. ``bytes_read``: of files. ``is_bounded``: the
-    request's bound ended the page, not its limit. ``left``: what is left to read. ``building``: the view
-    *latest* is not ready; the share of it that is (0 to 1)."""
+    request's budget ended the page, not its limit. ``left``: what is left to read. ``building``: while the
+    view *latest* is built, the share of it that is ready (0 to 1), else None."""
 
     records: tuple[BrowsedRecord, ...]
     cursor: str | None
@@ -263,9 +269,8 @@ def browse(
 def _retried(
     topic: BrowsedTopic, query: RecordQuery, work: Callable[[Mapping[int, ReadableLog]], Result]
 ) -> Result:
-    """The result of work on the chosen logs; they are opened again if a file is gone before it is opened.
-
-    Then another process has swapped or deleted the segment since the directory was listed.
+    """The result of ``work`` on the chosen logs. If a file does not exist any more when it is opened, another
+    process has swapped or deleted the segment since the directory was listed: then the logs are opened again.
     """
     for _ in range(_ATTEMPTS - 1):
         logs = chosen_logs(topic, query)
@@ -414,7 +419,7 @@ def _first_position(query: RecordQuery, logs: Mapping[int, ReadableLog]) -> _Pos
 
 
 def _bounds(query: RecordQuery, log: ReadableLog) -> _Range:
-    """The offsets of a log that the query asks for, as the log is now."""
+    """The offsets of a log that the query is for, as the log is now."""
     view = log.view
     # Retention may have deleted originals that the ledger has.
     low = 0 if query.view == "compacted" else view.log_start_offset
@@ -444,7 +449,7 @@ def _offset_at(view: LogView, offset: int | None, time_ms: int | None, end: int)
 
 
 class _Match(NamedTuple):
-    """A record that the query asks for: a row of polled columns."""
+    """A record that matches the query: a row of polled columns."""
 
     offset: int
     timestamp: int
@@ -453,13 +458,13 @@ class _Match(NamedTuple):
 
 
 class MatchingRows:
-    """The rows of columns that a query asks for."""
+    """Finds the rows of columns that match a query."""
 
     def __init__(self, query: RecordQuery, masked: MaskedParts, keys: LatestKeys | None = None) -> None:
         self._query, self._masked, self._keys = query, masked, keys
 
     def rows(self, polled: PolledRecords) -> Int64:
-        """The rows of the records that the query asks for, ascending."""
+        """The rows of the records that match the query, ascending."""
         query, columns = self._query, polled.columns
         key = query.key
         rows = np.arange(len(columns)) if key is None else rows_with_key(columns, key)
@@ -486,14 +491,15 @@ class MatchingRows:
         return rows[np.fromiter((needle in value for value in shown), np.bool_, len(rows))]
 
     def _with_header(self, polled: PolledRecords, rows: Int64, needle: bytes) -> Int64:
-        """Those of the rows with the needle in a header's name or value."""
+        """Those of the rows with the needle in the name or value of one of the first ``HEADERS_MAX``
+        headers."""
         columns = polled.columns
         rows = rows[columns.header_count[rows] > 0]
         start = columns.headers_start[rows]
         size = columns.start[rows] + columns.size[rows] - start
         rows = rows[rows_containing(columns.data, start, size, needle)]
         # The bytes between the headers are their sizes, which a needle may match by chance.
-        headers = (columns.headers(int(row)) for row in rows)
+        headers = (columns.headers(int(row), HEADERS_MAX) for row in rows)
         matches = (
             any(needle in name or needle in (value or b"") for name, value in pairs) for pairs in headers
         )
@@ -534,7 +540,7 @@ class _Scan:
         return self._matches[0] if self._matches else None
 
     def take(self) -> None:
-        """Pass the head."""
+        """Remove the head: it is on the page."""
         self._matches.popleft()
 
     def left(self) -> _Range:
@@ -738,7 +744,9 @@ def _read_page(
 ) -> _PageRead:
     """The records of a page: of all partitions' next records the one that comes first, again and again."""
     limit = min(query.limit, query.limit if position.records_left is None else position.records_left)
-    block_bytes = max(min(READ_BYTES // 4 // max(len(position.ranges), 1), _BLOCK_BYTES), _SMALLEST_BLOCK)
+    block_bytes = max(
+        min(READ_BYTES // 4 // max(len(position.ranges), 1), _BLOCK_BYTES), _SMALLEST_BLOCK_BYTES
+    )
     scans = {
         number: _Scan(
             logs[number],
@@ -806,14 +814,25 @@ def record_in(
         timestamp_ms=None if timestamp < 0 else timestamp,
         key=shown_key,
         value=shown_value,
-        headers=tuple(
-            (name.decode(errors="replace")[:SHOWN_BYTES], decode(data)) for name, data in columns.headers(row)
-        ),
+        headers=_shown_headers(columns, row),
         size=int(columns.size[row]),
         leader_epoch=int(batch["leader_epoch"]),
         producer_id=int(batch["producer_id"]),
         mark=_control_mark(key, value) if is_control else None,
     )
+
+
+def _shown_headers(columns: RecordColumns, row: int) -> tuple[tuple[str, DecodedBytes], ...]:
+    """The first ``HEADERS_MAX`` headers of a record; the last one's note says how many there are."""
+    headers = [
+        (name.decode(errors="replace")[:SHOWN_BYTES], decode(data))
+        for name, data in columns.headers(row, HEADERS_MAX)
+    ]
+    count = int(columns.header_count[row])
+    if count > HEADERS_MAX:
+        name, value = headers[-1]
+        headers[-1] = name, replace(value, note=f"the last of {HEADERS_MAX} that are shown, of {count:,}")
+    return tuple(headers)
 
 
 def shown_parts(

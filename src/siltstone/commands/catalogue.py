@@ -51,7 +51,7 @@ from siltstone.log.names import INTERNAL_TOPICS, TopicPartition
 
 PAGE_ROWS, PAGE_MAX = 50, 500
 FIGURES_SECONDS = 0.25
-"""How long a catalogue's thread counts records at a time."""
+"""How long the thread of a catalogue counts records at a time."""
 UNKNOWN = -1
 """In a column of numbers: not known."""
 _CODE = {state: number for number, state in enumerate(STATES)}
@@ -61,7 +61,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRow:
-    """One topic: sums over its partitions, the most urgent state of them, and the settings that matter.
+    """One topic: sums over its partitions, the most urgent of their states, and the settings that lists show.
 
     ``dirty_ratio``: of the dirtiest partition. Settings are None if they are not known; ``records``: those
     that are stored, None until they were counted; ``saved_bytes_7d``: what cleanings of the last seven days
@@ -157,10 +157,10 @@ class SlowFigures:
 class Catalogue:
     """All topics and partitions at ``at_ms``, sorted by name.
 
-    ``watched``: a log for each partition; ``sizes``: (bytes, segments) of each; ``topics``: by name. The
-    columns are arrays with a row a partition, or a row a topic. ``error``: why the last refresh failed; the
-    rows are older then. ``notes``: on the directories, for display. ``is_complete``: False while the
-    directories are read for the first time. ``seconds``: how long the refresh took.
+    ``watched``: a log for each partition; ``topics``: by name. The columns are arrays with a row a partition,
+    or a row a topic. ``error``: why the last refresh failed; the rows are older then. ``notes``: on the
+    directories, for display; ``directories``: whether a process uses each of them, by path. ``is_complete``:
+    False while the directories are read for the first time. ``seconds``: how long the refresh took.
     """
 
     at_ms: int
@@ -186,8 +186,9 @@ class Catalogue:
         """A copy with other ``figures``, ``error`` or ``seconds``. The logs are the same, so the columns
         that were made of them are kept."""
         changed = replace(self, **values)
-        taken = {name: value for name, value in vars(self).items() if name in _DERIVED_FROM_LOGS}
-        vars(changed).update(taken)
+        # A copy: other threads make columns meanwhile, which are entries of the same dictionary.
+        entries = vars(self).copy().items()
+        vars(changed).update({name: value for name, value in entries if name in _DERIVED_FROM_LOGS})
         return changed
 
     @cached_property
@@ -647,7 +648,9 @@ class Cataloguer(Closing):
         with self._lock:
             try:
                 self.current = self.current.with_changes(figures=self._figures(self.current.watched))
-            except OSError as error:
+            except Exception as error:  # the thread goes on, whatever it is
+                if not isinstance(error, (SiltstoneError, OSError)):
+                    _logger.exception("The records of the catalogue could not be counted")
                 self.current = self.current.with_changes(error=str(error))
             return self.current
 

@@ -180,7 +180,7 @@ class ChangeLog:
             )
 
     def end_with_receipt(self, change_id: str, receipt: Mapping[str, object]) -> None:
-        """Record, durably, that a change is done and what holds now. Raises StorageError: without this line
+        """Record, durably, that a change is done, and its receipt. Raises StorageError: without this line
         there is no receipt."""
         line = {"stage": OUTCOME, "id": change_id, "at_ms": self._clock.now_ms(), "outcome": DONE}
         try:
@@ -194,6 +194,8 @@ class ChangeLog:
         with self._lock, contextlib.closing(files.Appender(self.path)) as appender:
             if appender.size and not self._ends_with_newline(appender.size):
                 data = b"\n" + data  # a crash left an incomplete line
+            if not appender.size:
+                files.sync_directory(self.path.parent)  # the file is new: its name has to last, too
             appender.write(data)
             appender.sync()
 
@@ -272,5 +274,5 @@ def _parse(line: bytes) -> AuditedChange | _Outcome | None:
             before=dict(entry["before"]),
             after=dict(entry["after"]),
         )
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

@@ -30,7 +30,7 @@ from siltstone.base.config import LogConfig, parse_assignments
 from siltstone.base.errors import CorruptFileError, SiltstoneError, UsageError
 from siltstone.base.files.backups import BACKUPS, CHUNKS, WRITER
 from siltstone.commands.directories import locked_directories, refuse_unclean
-from siltstone.commands.engines import cleanable_bytes, start_java
+from siltstone.commands.engines import cleanable_bytes, start_java, without_secrets
 from siltstone.commands.explain_page import counted
 from siltstone.commands.policies import (
     CleaningOptions,
@@ -507,6 +507,10 @@ def refuse_contradictions(request: CleanRequest) -> None:
     if request.keep_originals is not None and not request.in_place:
         advice = "pass --in-place, or leave it out: --out does not change the originals"
         raise UsageError("--keep-originals is passed without --in-place", advice=advice)
+    if request.keep_originals is not None and files.is_object(request.keep_originals):
+        advice = "pass a folder of the file system that has the logs"
+        reason = "--keep-originals: is a path of an object store, which has no hard links"
+        raise UsageError(reason, path=request.keep_originals, advice=advice)
     if request.stop_after is not None and not request.stop_after >= 0:
         reason = f"--stop-after {request.stop_after:g} is negative"
         raise UsageError(reason, advice="pass minutes, from 0 on")
@@ -565,9 +569,14 @@ def _refuse_directories(request: CleanRequest, directories: list[LogDirectory]) 
 
 
 def refuse_outputs_inside(request: CleanRequest, directories: Mapping[tuple[int, int], Path]) -> None:
-    """Raises UsageError for an output inside one of the ``directories``, which have (device, inode) as
-    keys."""
-    outputs = {"--out": request.out, "--keep-originals": request.keep_originals, "--report": request.report}
+    """Raises UsageError for an output that is one of the ``directories``, which have (device, inode) as keys,
+    or is inside one."""
+    outputs = {
+        "--out": request.out,
+        "--keep-originals": request.keep_originals,
+        "--report": request.report,
+        "--spill-dir": request.spill_dir,
+    }
     for flag, path in outputs.items():
         if path is not None and files.is_object(path):
             inside = [other for other in directories.values() if _is_in_bucket(path, other)]
@@ -575,10 +584,11 @@ def refuse_outputs_inside(request: CleanRequest, directories: Mapping[tuple[int,
                 reason = f"{flag}: the path is inside {inside[0]}"
                 raise UsageError(reason, path=path, advice="pass another path")
             continue
-        above = [] if path is None else list(filter(files.exists, files.resolved(path).parents))
-        for key in [files.stat(parent).device_and_inode for parent in above]:
+        place = None if path is None else files.resolved(path)
+        there = [] if place is None else list(filter(files.exists, (place, *place.parents)))
+        for key in [files.stat(folder).device_and_inode for folder in there]:
             if key in directories:
-                reason = f"{flag}: the path is inside {directories[key]}, and no broker would start with it"
+                reason = f"{flag}: the path is in {directories[key]}, and no broker would start with it"
                 raise UsageError(reason, path=path, advice="pass another path")
 
 
@@ -626,6 +636,7 @@ class _Audit:
         if out is not None:
             after = [out / partition.name for partition in self.partitions]
         options = {name: getattr(self.request, name) for name in CleanRequest.__dataclass_fields__}
+        options["spark_conf"] = without_secrets(self.request.spark_conf)
         document = {
             "run": self.run,
             "version": __version__,

@@ -23,6 +23,7 @@ from siltstone.log.names import TopicPartition
 
 PAUSED = "a user has paused it"
 _DAMAGE = re.compile(r"(?P<file>/.*?): byte (?P<byte>\d+): (?P<reason>.*)", re.DOTALL)
+"""The text of a ``CorruptRecordError`` or a ``CorruptFileError``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,8 +53,8 @@ class CleaningConditions:
 
     ``checkpoint``: its entry in the cleaner checkpoint, None without one; ``uncleanable``: why the cleaner
     skips it; ``is_paused``: the cleaner leaves it alone until it is resumed; ``is_being_cleaned``; ``place``:
-    its number in the queue of logs that are due, from 1 on, None if it is not known; ``skipped``: another
-    reason why it is not cleaned, such as tiered storage, "" without one.
+    its place in the queue of logs that are due, from 1 on, None if it is not due, or not known; ``skipped``:
+    another reason why it is not cleaned, such as tiered storage, "" without one.
     """
 
     log: ReadableLog
@@ -109,8 +109,8 @@ class CleaningConditions:
 
     @cached_property
     def blockers(self) -> list[Blocker]:
-        """Why records cannot be cleaned yet, each reason from a segment's base on. Reasons that usually last
-        longer come first."""
+        """Why records cannot be cleaned yet, each reason from a segment's base on. The first that holds for a
+        record is shown."""
         return [*self._active(), *self._unreplicated(), *self._within_min_lag(), *self._other_bounds()]
 
     def blocker_of(self, offset: int) -> Blocker | None:
@@ -200,7 +200,7 @@ def conditions_of(
     place: int | None = None,
 ) -> CleaningConditions:
     """The conditions of a log, whose row in the catalogue is ``watched``."""
-    is_skipped = watched.snapshot is None and watched.state not in (CLEANING,)
+    is_skipped = watched.snapshot is None and watched.state != CLEANING
     return CleaningConditions(
         log=log,
         config=config,

@@ -180,9 +180,10 @@ def _partition(
     if path is None:
         partition.failure = NOT_HERE
         return partition
-    partition.directory, partition.failure = str(path.parent), snapshot.damage_of(topic_partition)
+    partition.directory = str(path.parent)
     try:
         partition.status = read_status(path)
+        partition.failure = snapshot.damage_of(topic_partition)
         partition.compacted = ledger = LedgerStore(path).current()
         if no_other_replica is None:
             log = snapshot.log(topic_partition)
@@ -240,7 +241,10 @@ def _compact(
     """Compact one partition; None if that failed, with the reason in its status."""
     if topic_partition not in snapshot.partitions:
         return None
-    log = snapshot.log(topic_partition)
+    try:
+        log = snapshot.log(topic_partition)
+    except (SiltstoneError, OSError):
+        return None  # it cannot be opened: ``_partition`` says why
     config = snapshot.config_of(snapshot.topic(topic_partition.topic))
     attempt = Attempt(log, SystemClock().now_ms())
     outcome: CompactionResult | str = "interrupted"

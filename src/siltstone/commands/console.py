@@ -62,25 +62,27 @@ def browsed_topic(served: Served, topic: str) -> BrowsedTopic:
 def cleaning_conditions(served: Served, topic: str, partition: int) -> CleaningConditions:
     """The conditions of a partition's cleaning: from the manager, else the catalogue. Raises
     UnknownTopicError, SiltstoneError, OSError."""
-    log, where = served.log(topic, partition), TopicPartition(topic, partition)
-    watched = served.catalogue.partition_of(where).watched
+    log, topic_partition = served.log(topic, partition), TopicPartition(topic, partition)
+    watched = served.catalogue.partition_of(topic_partition).watched
     conditions = conditions_of(
         log,
         watched,
         served.settings_of(topic),
         served.clock.now_ms(),
-        is_paused=served.cleaner is not None and where in served.cleaner.paused,
+        is_paused=served.cleaner is not None and topic_partition in served.cleaner.paused,
         place=_place_in_queue(served, watched),
     )
     if served.manager is None:
         return conditions
     checkpoints = (
-        directory.cleaner_checkpoint().get(where)
+        directory.cleaner_checkpoint().get(topic_partition)
         for directory in served.manager.serving()
-        if where in directory.logs
+        if topic_partition in directory.logs
     )
     checkpoint = next(checkpoints, None)
-    return replace(conditions, checkpoint=checkpoint, uncleanable=served.manager.uncleanable.get(where))
+    return replace(
+        conditions, checkpoint=checkpoint, uncleanable=served.manager.uncleanable.get(topic_partition)
+    )
 
 
 def _place_in_queue(served: Served, watched: WatchedLog) -> int | None:

@@ -36,7 +36,7 @@ from siltstone.log.read_only import ReadableLog
 from siltstone.log.segments import Segment, list_segments
 
 CACHED_SEGMENTS_MAX = 200_000
-"""Segments whose counts are kept: about 100 MB."""
+"""The most segments whose counts are cached: about 100 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,9 +127,9 @@ class _ReadRefusedError(Exception):
 class SegmentCounter:
     """Counts segments, and caches the counts. Thread-safe; two threads may count a segment twice."""
 
-    def __init__(self, kept_max: int = CACHED_SEGMENTS_MAX) -> None:
-        self._kept_max, self._lock = kept_max, threading.Lock()
-        self._kept: OrderedDict[str, _CachedCounts] = OrderedDict()
+    def __init__(self, cached_max: int = CACHED_SEGMENTS_MAX) -> None:
+        self._cached_max, self._lock = cached_max, threading.Lock()
+        self._cached: OrderedDict[str, _CachedCounts] = OrderedDict()
 
     def records_of(self, log: ReadableLog, *, bytes_max: int | None = None) -> int | None:
         """How many records the log has stored; None if a segment is damaged, was deleted or is not counted
@@ -190,37 +190,37 @@ class SegmentCounter:
         OSError."""
         if not file.size:
             return SegmentCounts()
-        kept = self._cached_counts(file)
-        if kept is None or kept.end < file.size:
-            if not may_read(file.size - (0 if kept is None else kept.end)):
+        cached = self._cached_counts(file)
+        if cached is None or cached.end < file.size:
+            if not may_read(file.size - (0 if cached is None else cached.end)):
                 raise _ReadRefusedError
-            kept = _count(file, kept)
-            self._cache_counts(file.path, kept)
-        return kept.counts
+            cached = _count(file, cached)
+            self._cache_counts(file.path, cached)
+        return cached.counts
 
     def _cached_counts(self, file: _SegmentFile) -> _CachedCounts | None:
         """The cached counts of a file if they are still valid, perhaps for its first bytes only."""
         path = file.path
         with self._lock:
-            kept = self._kept.get(str(path))
-            if kept is not None:
-                self._kept.move_to_end(str(path))
-        if kept is None or kept.inode != files.stat(path).inode or kept.end > file.size:
+            cached = self._cached.get(str(path))
+            if cached is not None:
+                self._cached.move_to_end(str(path))
+        if cached is None or cached.inode != files.stat(path).inode or cached.end > file.size:
             return None
-        if kept.is_closed and kept.end == file.size:
-            return kept
-        if kept.has_message_sets and kept.end < file.size:
+        if cached.is_closed and cached.end == file.size:
+            return cached
+        if cached.has_message_sets and cached.end < file.size:
             return None
-        if kept.last != _last_batch_at(path, kept.last):
+        if cached.last != _last_batch_at(path, cached.last):
             return None
-        return replace(kept, is_closed=file.is_closed)
+        return replace(cached, is_closed=file.is_closed)
 
-    def _cache_counts(self, path: Path, kept: _CachedCounts) -> None:
+    def _cache_counts(self, path: Path, cached: _CachedCounts) -> None:
         with self._lock:
-            self._kept[str(path)] = kept
-            self._kept.move_to_end(str(path))
-            while len(self._kept) > self._kept_max:
-                self._kept.popitem(last=False)
+            self._cached[str(path)] = cached
+            self._cached.move_to_end(str(path))
+            while len(self._cached) > self._cached_max:
+                self._cached.popitem(last=False)
 
 
 def _last_batch_at(path: Path, last: tuple[int, int] | None) -> tuple[int, int] | None:
@@ -256,14 +256,14 @@ def _segment_files(log: ReadableLog | Path) -> list[_SegmentFile]:
     ]
 
 
-def _count(file: _SegmentFile, kept: _CachedCounts | None) -> _CachedCounts:
-    """Count the batches of a file after those that are ``kept``. Raises CorruptRecordError, OSError."""
-    counts, last = (SegmentCounts(), None) if kept is None else (kept.counts, kept.last)
-    end = 0 if kept is None else kept.end
+def _count(file: _SegmentFile, cached: _CachedCounts | None) -> _CachedCounts:
+    """Count the batches of a file after those that are ``cached``. Raises CorruptRecordError, OSError."""
+    counts, last = (SegmentCounts(), None) if cached is None else (cached.counts, cached.last)
+    end = 0 if cached is None else cached.end
     has_message_sets = False
     with files.Reader(file.path) as reader:
         inode = reader.stat.inode
-        if kept is not None and kept.inode != inode:
+        if cached is not None and cached.inode != inode:
             return _count(file, None)
         try:
             for batches in batch_headers(reader, start=end, end=file.size):

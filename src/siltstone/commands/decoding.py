@@ -21,7 +21,7 @@ from siltstone.log.coordinator_records import Decoder, decode_record
 
 Decoding = Literal["auto", "utf8", "json", "hex", "base64", "integer", "confluent"]
 DECODINGS: tuple[Decoding, ...] = get_args(Decoding)
-Shown = Literal[
+ShownKind = Literal[
     "null",
     "tombstone",
     "empty",
@@ -35,9 +35,9 @@ Shown = Literal[
     "base64",
 ]
 SHOWN_BYTES = 8 << 10
-"""Bytes of a key, value or header that a page of records shows."""
+"""The most bytes of a key, value or header that a page of records shows."""
 JSON_BYTES = 1 << 20
-"""Bytes of the largest value that is parsed as JSON to find out whether it is."""
+"""A larger value is not parsed to find out whether it is JSON."""
 DECODERS: dict[str, Decoder] = {**COORDINATOR_DECODERS, "__cluster_metadata": "metadata"}
 """The decoder of each internal topic."""
 _INTEGER_SIZES = (1, 2, 4, 8)
@@ -54,7 +54,7 @@ class DecodedBytes:
     the payload in hex. ``note``: why the decoding that was asked for did not fit.
     """
 
-    kind: Shown
+    kind: ShownKind
     text: str = ""
     size: int | None = None
     is_cut: bool = False
@@ -87,7 +87,8 @@ def check_decoding(name: str) -> Decoding:
 
 
 def decode(data: bytes | None, how: Decoding = "auto", shown_bytes: int = SHOWN_BYTES) -> DecodedBytes:
-    """Decode bytes of a topic that is not internal. Never fails: what does not fit is shown as hex."""
+    """Decode bytes of a topic that is not internal. Never fails: bytes that are not as ``how`` says are shown
+    as hex, with a note."""
     if data is None:
         return NULL
     if not data:
@@ -162,7 +163,7 @@ def _character_bytes(first: int) -> int:
 
 
 def _json(data: bytes, shown_bytes: int) -> DecodedBytes | None:
-    """The JSON as it was written: numbers keep their digits, and a page folds the text itself."""
+    """The JSON as it was written, not parsed and formatted anew, so that numbers keep their digits."""
     if len(data) > JSON_BYTES:
         return None
     try:

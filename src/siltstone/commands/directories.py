@@ -235,7 +235,7 @@ class Snapshot:
     def topic(self, name: str) -> TopicDescription:
         """One topic. Raises UnknownTopicError."""
         here, is_registered = self._by_topic.get(name, ()), name in self.registry.topics
-        entry = self.registry.entry(name, {where: self.partitions[where] for where in here})
+        entry = self.registry.entry(name, {listed: self.partitions[listed] for listed in here})
         if is_registered and self._is_partial:
             numbers = sorted(topic_partition.partition for topic_partition in here)
             entry = replace(entry, partitions=tuple(numbers))
@@ -337,10 +337,11 @@ class Snapshot:
             ) from None
         view = log.view._replace(batch_limit=self._batch_limit(topic_partition.topic))
         if beyond_high_watermark or topic_partition.topic in self.registry.topics:
-            # An open transaction still bounds the last stable offset.
-            is_stable = view.last_stable_offset == view.high_watermark
-            stable = view.log_end_offset if is_stable else view.last_stable_offset
-            view = view._replace(high_watermark=view.log_end_offset, last_stable_offset=stable)
+            # An open transaction still bounds the last stable offset, also one that begins at or above the
+            # high watermark in the checkpoint.
+            end = view.log_end_offset
+            stable = max(min((*log.open_transactions.values(), end)), view.log_start_offset)
+            view = view._replace(high_watermark=end, last_stable_offset=stable)
         return replace_fields(log, view=view)
 
     def committed_log(

@@ -66,8 +66,8 @@ class LogOnDisk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOver:
-    """A file or folder that is no part of a log of its topic: its path in the directory, its bytes, and why
-    it is there."""
+    """A file or folder that is no part of a log of its topic, or that cannot be read (0 bytes, time 0): its
+    path in the directory, its bytes, and why it is there."""
 
     path: str
     bytes: int
@@ -78,8 +78,8 @@ class LeftOver:
 @dataclass(slots=True, kw_only=True)
 class DirectoryContents:
     """One directory. ``shares``: bytes by kind; ``free_bytes``, ``total_bytes``: of its file system, None if
-    unknown; ``offline``: why it is offline; ``keys``: the sort
-    keys of ``logs``, by column; ``names``: the names of their topics, for filters."""
+    unknown; ``offline``: why it is offline, None if it is not; ``keys``: the sort keys of ``logs``, by
+    column; ``names``: the names of their topics, for filters."""
 
     path: str
     in_use: bool
@@ -142,11 +142,16 @@ def contents_of(served: Served, path: Path, report: Report = no_report) -> Direc
     settings, entries = served.snapshot().settings, list(files.entries(path))
     for number, entry in enumerate(entries):
         report(number, len(entries))
-        with contextlib.suppress(FileNotFoundError):  # deleted or renamed meanwhile
+        try:
             if entry.is_directory and parse_partition(entry.name) is not None:
                 _add_log(contents, path, entry.name, settings)
             else:
                 _add_other(contents, path, entry)
+        except FileNotFoundError:
+            continue  # deleted or renamed meanwhile
+        except OSError as error:
+            why = f"it cannot be read: {error.strerror or error}"
+            contents.left_overs.append(LeftOver(path=entry.name, bytes=0, modified_ms=0, why=why))
     contents.logs.sort(key=lambda log: -log.bytes)
     contents.left_overs.sort(key=lambda left: -left.bytes)
     contents.keys = _keys_of(contents.logs)
@@ -207,11 +212,11 @@ def _add_log(contents: DirectoryContents, root: Path, name: str, settings: Topic
 
 
 def _log(name: str, sizes: Counter[str]) -> LogOnDisk:
-    where = parse_partition(name)
-    assert where is not None
+    topic_partition = parse_partition(name)
+    assert topic_partition is not None
     return LogOnDisk(
-        topic=where.topic,
-        partition=where.partition,
+        topic=topic_partition.topic,
+        partition=topic_partition.partition,
         bytes=sizes.total(),
         segments=sizes[SEGMENTS],
         indexes=sizes[INDEXES],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -88,13 +89,24 @@ def cleanable_bytes(states: Iterable[LogState]) -> int:
     return log_bytes(state for state in states if state.may_be_cleaned)
 
 
+_SECRET = re.compile(r"secret|password|token|credential|(access|account|storage)[._-]?key", re.IGNORECASE)
+"""Names of Spark's settings whose values are not shown: those of ``spark.redaction.regex``, and keys of Azure
+and Google."""
+
+
+def without_secrets(assignments: Sequence[str]) -> list[str]:
+    """Spark's settings, ``key=value`` each, with ``***`` for a value that may be a secret."""
+    parts = (assignment.partition("=") for assignment in assignments)
+    return [f"{name}={'***' if _SECRET.search(name) else value}" for name, _, value in parts]
+
+
 def parse_spark_conf(assignments: Sequence[str]) -> dict[str, str]:
     """Spark's settings of ``--spark-conf``, ``key=value`` each. Raises UsageError."""
     settings: dict[str, str] = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not equals or not name.startswith("spark.") or name != name.strip():
-            reason = f"{assignment!r} is not a setting of Spark"
+            reason = f"{name!r} is not a setting of Spark"  # without the value, which may be a secret
             raise UsageError(reason, path="--spark-conf", advice="pass spark.NAME=VALUE, as to spark-submit")
         if settings.setdefault(name, value) != value:
             reason = f"{name} is passed twice, with different values"

@@ -961,16 +961,23 @@ def unsafe_directory_reason(path: PathLike) -> str | None:
 
 def tree_size(path: PathLike) -> int:
     """The size in bytes of a file, or of all files below a directory, without links."""
-    if is_joined(path) and is_directory(path):
-        return sum(tree_size(Path(path) / entry.name) for entry in entries(path) if not entry.is_link)
     if not is_directory(path):
         return stat(path, follow=False).size
-    if is_object(path):  # its listing has the sizes, without a request for each
-        listed = list_all(path)
-        folders = (Path(path) / name for name, status in listed.items() if status.kind == DIRECTORY)
-        return sum(status.size for status in listed.values()) + sum(map(tree_size, folders))
-    inside = (Path(path) / entry.name for entry in entries(path) if not entry.is_link)
-    return sum(tree_size(child) for child in inside)
+    # Without recursion: folders may be nested deeper than calls of Python.
+    size, waiting = 0, [Path(path)]
+    while waiting:
+        folder = waiting.pop()
+        if is_object(folder) and not is_joined(folder):  # its listing has the sizes, without a request each
+            listed = list_all(folder)
+            size += sum(status.size for status in listed.values())
+            waiting += [folder / name for name, status in listed.items() if status.kind == DIRECTORY]
+            continue
+        for inside in [folder / entry.name for entry in entries(folder) if not entry.is_link]:
+            if is_directory(inside):
+                waiting.append(inside)
+            else:
+                size += stat(inside, follow=False).size
+    return size
 
 
 def sync_directory(path: PathLike) -> None:

@@ -38,7 +38,13 @@ from typing import Protocol
 import msgspec
 
 from siltstone.base.decoded_types import decoded_in_threads
-from siltstone.base.errors import BusyError, CorruptFileError, SourceChangedError, UsageError
+from siltstone.base.errors import (
+    BusyError,
+    CorruptFileError,
+    DirectoryRefusedError,
+    SourceChangedError,
+    UsageError,
+)
 from siltstone.base.files.objects import (
     claim,
     copy_object,
@@ -208,10 +214,33 @@ def _refuse_names(path: Path, directory: BackedUpDirectory) -> None:
         parts = PurePath(name).parts
         if name.startswith("/") or ".." in parts or not name:
             raise CorruptFileError(str(path), 0, f"a file's name leads out of its directory: {name!r}")
-        if "\0" in name or len(parts) > _PARTS_MAX:
+        if not is_storable(name):
             raise CorruptFileError(str(path), 0, f"no file can have the name {name[:100]!r}")
     if "\0" in directory.path:
         raise CorruptFileError(str(path), 0, f"no directory can have the name {directory.path[:100]!r}")
+
+
+def is_storable(name: str) -> bool:
+    """May a restore point have a file or a folder of this name (a path in its log directory)? A restore point
+    is JSON, so a name that is not UTF-8 cannot be written; one of too many parts would not be read again."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in name and len(PurePath(name).parts) <= _PARTS_MAX
+
+
+def _refuse_to_store(point: RestorePoint) -> None:
+    """Raises DirectoryRefusedError for a name that no restore point may have. Once it was put, the store's
+    restore points could not be read any more."""
+    for directory in point.directories:
+        for name in (directory.path, *directory.folders, *(file.name for file in directory.files)):
+            if not is_storable(name):
+                raise DirectoryRefusedError(
+                    "a restore point cannot have this name: it is not UTF-8, or in too many folders",
+                    path=name if name == directory.path else PurePath(directory.path, name),
+                    advice="rename it, or remove it",
+                )
 
 
 def new_id(points: Sequence[RestorePoint], now_ms: int) -> str:
@@ -241,7 +270,8 @@ class WriterLock:
     def put_point(self, point: RestorePoint) -> None:
         """Put a restore point. Before, the caller has put all its chunks. Raises BusyError if another backup
         has taken the lock over, since it may have pruned chunks that this one counts on, or if there is a
-        restore point of this name; OSError."""
+        restore point of this name; DirectoryRefusedError for a name that it may not have; OSError."""
+        _refuse_to_store(point)
         if not self.is_held():
             advice = "make the backup again, when the other one has ended"
             raise BusyError("another backup has taken over; no restore point was written", advice=advice)
