@@ -433,6 +433,19 @@ def test_a_damaged_chunk_is_found_and_nothing_appears(
         restore(target, tmp_path / "restored")
 
 
+def test_a_copied_chunk_of_another_size_does_not_stay(bucket: str) -> None:
+    old, new = Path(f"s3://{bucket}/old"), Path(f"s3://{bucket}/new")
+    data = b"the bytes of a chunk"
+    name = stored.ChunkWriter(old).put(data)
+    damaged = stored.chunk_path(old, name)
+    files.delete_objects([damaged])
+    files.put_new(damaged, data[:-1])
+    with pytest.raises(OSError, match="has 19 of 20 bytes"):
+        stored.ChunkWriter(new).copy(old, [name], len(data))
+    assert stored.ChunkWriter(new).put(data) == name
+    assert files.read_bytes(stored.chunk_path(new, name)) == data
+
+
 def test_links_and_special_files_are_passed_over(
     logs: Path, target: Path, clock: ManualClock, tmp_path: Path
 ) -> None:
