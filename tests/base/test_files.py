@@ -217,6 +217,24 @@ def test_the_previous_observer_is_restored(tmp_path: Path) -> None:
     assert {Path(operation[1]).name for operation in outer} == {"b"}
 
 
+def test_two_threads_may_make_one_directory(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "users-0"
+
+    def other_thread(operation: Operation) -> None:
+        if operation[0] == "mkdir":
+            os.mkdir(operation[1])
+
+    with files.observe(other_thread):
+        files.make_directory(path, parents=True)
+    assert path.is_dir()
+
+    def link(operation: Operation) -> None:
+        os.symlink(tmp_path, operation[1])
+
+    with files.observe(link), pytest.raises(NotADirectoryError):
+        files.make_directory(tmp_path / "other")
+
+
 def test_copying_keeps_bytes_mode_and_time(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     data = bytes(range(256)) * 20_000

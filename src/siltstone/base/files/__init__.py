@@ -883,14 +883,28 @@ def make_directory(path: PathLike, *, parents: bool = False) -> None:
     if target.name in ("", ".."):
         return
     with OpenedParent(target) as (parent, name):
-        with contextlib.suppress(FileNotFoundError):
-            if modes.S_ISDIR(lstat_at(name, parent).st_mode):
-                return
-            raise NotADirectoryError(errno.ENOTDIR, "exists and is not a directory (or is a link to one)")
+        if _has_directory(parent, name):
+            return
         before_change("mkdir", path)
-        os.mkdir(name, 0o755, dir_fd=parent)
+        try:
+            os.mkdir(name, 0o755, dir_fd=parent)
+        except FileExistsError:  # another thread or process was faster
+            if _has_directory(parent, name):
+                return
+            raise
         with closing(os.open(name, NOFOLLOW_FLAGS | os.O_DIRECTORY, dir_fd=parent)) as created:
             set_owner(created, os.fstat(parent))
+
+
+def _has_directory(parent: int, name: str) -> bool:
+    """Is there a directory of that name? Raises NotADirectoryError if it is something else."""
+    try:
+        mode = lstat_at(name, parent).st_mode
+    except FileNotFoundError:
+        return False
+    if not modes.S_ISDIR(mode):
+        raise NotADirectoryError(errno.ENOTDIR, "exists and is not a directory (or is a link to one)")
+    return True
 
 
 def remove_directory(path: PathLike) -> None:
