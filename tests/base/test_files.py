@@ -456,6 +456,14 @@ def test_a_lock_is_released_once(tmp_path: Path) -> None:
     assert not (tmp_path / ".lock").exists()
 
 
+def test_a_release_leaves_the_lock_file_of_another_process(tmp_path: Path) -> None:
+    lock = files.Lock(tmp_path / ".lock")
+    (tmp_path / "the broker's").touch()
+    (tmp_path / "the broker's").rename(tmp_path / ".lock")  # the other one was removed by hand
+    lock.release()
+    assert (tmp_path / ".lock").exists()
+
+
 def blocks(path: Path) -> int:
     return path.stat().st_blocks * 512
 
