@@ -381,10 +381,14 @@ HOSTILE = [
     lambda point: point["directories"][0].update(path="/data/a\0b"),
     lambda point: point["directories"][0]["files"][0].update(modified_ns=10**30),
     lambda point: point.update(time_ms=10**17),
+    lambda point: point["directories"][0]["files"][0].update(modified_ns=10**400),
+    lambda point: point.update(time_ms=10**400),
+    lambda point: point["directories"][0]["folders"].append("a" + "/" * 2000 + "b"),
+    lambda point: point.update(chunk_bytes=10**30) or point["directories"][0]["files"][0].update(size=10**30),
 ]
 
 
-@pytest.mark.parametrize("change", few([(change,) for change in HOSTILE], 0, 3, 4, *range(7, 12)))
+@pytest.mark.parametrize("change", few([(change,) for change in HOSTILE], 0, 3, 4, *range(7, 16)))
 def test_a_hostile_restore_point_is_refused(
     change: Callable[[Any], object], logs: Path, target: Path, store: Any, clock: ManualClock, tmp_path: Path
 ) -> None:

@@ -60,6 +60,8 @@ _PARTS_MAX = 256
 _TIME_MS_MAX = int(datetime.max.replace(tzinfo=UTC).timestamp()) * 1000
 _MODIFIED_NS_MAX = 10**9 << 63
 """Python has no later date, and a file no later time."""
+_SIZE_MAX = (1 << 63) - 1
+"""No file is larger: ``off_t`` is an int64."""
 _USE_ANOTHER = "remove it, or use an earlier one"
 
 
@@ -188,26 +190,34 @@ def read_point(path: Path) -> RestorePoint:
     for directory in point.directories:
         _refuse_names(path, directory)
     if not 0 <= point.time_ms < _TIME_MS_MAX:
-        reason = f"no backup was made at {point.time_ms:.6g} ms"
+        reason = f"no backup was made at {_number_text(point.time_ms)} ms"
         raise CorruptFileError(str(path), 0, reason, advice=_USE_ANOTHER)
     if not all(map(_CHUNK_NAME.fullmatch, point.chunks)):
         raise CorruptFileError(str(path), 0, "a chunk's name is no SHA-256")
     for file in (file for directory in point.directories for file in directory.files):
-        if point.chunk_bytes < 1 or file.size < 0 or len(file.chunks) != -(-file.size // point.chunk_bytes):
-            reason = f"{file.name} has {len(file.chunks)} chunks for {file.size} bytes"
+        is_size = point.chunk_bytes >= 1 and 0 <= file.size <= _SIZE_MAX
+        if not is_size or len(file.chunks) != -(-file.size // point.chunk_bytes):
+            reason = f"{file.name} has {len(file.chunks)} chunks for {_number_text(file.size)} bytes"
             raise CorruptFileError(str(path), 0, reason, advice=_USE_ANOTHER)
         if abs(file.modified_ns) >= _MODIFIED_NS_MAX:
-            reason = f"{file.name} has no time of a file: {file.modified_ns:.6g} ns"
+            reason = f"{file.name} has no time of a file: {_number_text(file.modified_ns)} ns"
             raise CorruptFileError(str(path), 0, reason, advice=_USE_ANOTHER)
     return point
+
+
+def _number_text(number: int) -> str:
+    """A number of a restore point as text, short even if it has a thousand digits."""
+    if number.bit_length() <= 64:
+        return str(number)
+    return f"about {'-' if number < 0 else ''}2^{number.bit_length()}"
 
 
 def _refuse_names(path: Path, directory: BackedUpDirectory) -> None:
     """Raises CorruptFileError for names that lead out of the directory, or that no file can have."""
     for name in (*directory.folders, *(file.name for file in directory.files)):
-        parts = PurePath(name).parts
-        if name.startswith("/") or ".." in parts or not name:
-            raise CorruptFileError(str(path), 0, f"a file's name leads out of its directory: {name!r}")
+        parts = name.split("/")
+        if not {"", ".", ".."}.isdisjoint(parts):
+            raise CorruptFileError(str(path), 0, f"it is no path below a log directory: {name[:100]!r}")
         if "\0" in name or len(parts) > _PARTS_MAX:
             raise CorruptFileError(str(path), 0, f"no file can have the name {name[:100]!r}")
     if "\0" in directory.path:
