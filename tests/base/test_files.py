@@ -118,6 +118,31 @@ def test_a_file_system_without_extended_attributes_is_no_error(
     files.copy_attributes(tmp_path / "a", tmp_path / "b")
 
 
+@pytest.mark.parametrize("name", ["security.ima", "user.mark"])
+def test_only_a_label_of_the_system_may_be_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").touch()
+    (tmp_path / "b").touch()
+    labels = {name: b"x", "user.last": b"kept"}
+    copied: dict[str, bytes] = {}
+
+    def set_label(path: int, label: str, value: bytes) -> None:
+        if label == name:
+            raise PermissionError(errno.EPERM, "only the system may set it")
+        copied[label] = value
+
+    monkeypatch.setattr(os, "listxattr", lambda path: list(labels))
+    monkeypatch.setattr(os, "getxattr", lambda path, label: labels[label])
+    monkeypatch.setattr(os, "setxattr", set_label)
+    if name == "user.mark":
+        with pytest.raises(PermissionError):
+            files.copy_attributes(tmp_path / "a", tmp_path / "b")
+    else:
+        files.copy_attributes(tmp_path / "a", tmp_path / "b")
+        assert copied == {"user.last": b"kept"}
+
+
 def test_replacing_keeps_owner_and_mode(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     path.write_bytes(b"old")

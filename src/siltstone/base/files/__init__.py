@@ -1041,8 +1041,9 @@ def set_modified(path: PathLike, modified_ns: int) -> None:
 
 def copy_attributes(source: PathLike, target: PathLike) -> None:
     """Give ``target``, a new file or directory, the owner, group, mode, ACL and extended attributes of
-    ``source``, not its times. An object of a store has none of these. Raises OSError, also where one of the
-    two is a link."""
+    ``source``, not its times. An object of a store has none of these. Labels of the system (``security.*``:
+    of SELinux, IMA) are copied where this process may set them; elsewhere the system gives a new file its
+    own. Raises OSError, also where one of the two is a link."""
     source, joined = located(source)
     if joined is not None or is_object(source):
         return
@@ -1062,7 +1063,11 @@ def copy_attributes(source: PathLike, target: PathLike) -> None:
                 return
             raise
         for name in names:
-            os.setxattr(new, name, os.getxattr(old, name))
+            try:
+                os.setxattr(new, name, os.getxattr(old, name))
+            except OSError as error:
+                if not name.startswith("security.") or error.errno not in (errno.EPERM, errno.ENOTSUP):
+                    raise
 
 
 def inherit_owner(path: PathLike) -> None:
