@@ -12,6 +12,7 @@ other stores have. ``base.files.objects`` alone may call this.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import secrets
@@ -86,7 +87,8 @@ class HdfsStore:
                     writer.write(chunk)
             self._client.rename(staged, f"/{key}", mode != "create")
         except BaseException:
-            self._client.delete(staged, False)
+            with contextlib.suppress(Exception):  # the first error says what went wrong
+                self._client.delete(staged, False)
             raise
         return {"e_tag": None}
 
