@@ -352,6 +352,17 @@ def test_a_reader_outlives_the_files_name(tmp_path: Path) -> None:
         assert reader.stat.size == 10
 
 
+def test_a_closed_reader_of_a_joined_file_holds_no_descriptor(tmp_path: Path) -> None:
+    path = tmp_path / "remote"
+    path.write_bytes(b"0123456789")
+    status = files.stat(path)
+    reader = files.Reader(files.JoinedFile(path=str(path), origin=status, stat=status))
+    assert reader.read(3, 2) == b"34" and descriptors_of(path) == 1
+    reader.close()
+    reader.close()
+    assert descriptors_of(path) == 0
+
+
 MOUNTS = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 root rw
 30 22 0:40 / /srv rw - nfs4 server:/export rw

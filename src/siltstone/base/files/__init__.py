@@ -537,16 +537,17 @@ class Reader(OpenFile):
     """An open regular file that is read at given positions. It can be read after the file was renamed or
     removed.
 
-    ``total_read``: the bytes that all readers of this process have read into buffers. ``windows``: what is
-    fetched of an object of a store, or joined, which has no descriptor; None for a file.
+    ``total_read``: the bytes that all readers of this process have read into buffers. ``windows``: reads an
+    object of a store, or a file that is joined to a directory, for neither of which there is a descriptor
+    here; None for any other file.
     """
 
     total_read: ClassVar[int] = 0
+    windows: Windows | JoinedReader | None = None
 
     def __init__(self, path: PathLike | JoinedFile) -> None:
         path, joined = (path.path, path) if isinstance(path, JoinedFile) else located(path)
         self.path = os.fspath(path)
-        self.windows: Windows | JoinedReader | None = None
         if joined is not None:
             self.windows = JoinedReader(joined)
             self.stat = joined.stat
@@ -559,6 +560,12 @@ class Reader(OpenFile):
         self.stat = file_stat(os.fstat(self.descriptor))
         with contextlib.suppress(OSError):
             os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        if self.windows is not None:
+            self.windows.close()
+        super().close()
 
     def read_into(self, buffer: np.ndarray[Any, np.dtype[np.uint8]], position: int) -> int:
         """Fill ``buffer`` (uint8) from ``position``; returns the bytes read, fewer only at the end."""

@@ -475,7 +475,9 @@ class Windows:
         return piece
 
     def close(self) -> None:
-        """Forget what was fetched."""
+        """Forget what was fetched; the next window is not fetched if its turn has not come."""
+        if self._next is not None:
+            self._next[1].cancel()
         self._data, self._next = memoryview(b""), None
 
 
