@@ -239,7 +239,7 @@ def test_a_copy_of_the_store_with_other_bytes_is_refused(
 ) -> None:
     store.put("one", DATA)
     monkeypatch.setattr(objects, "PART_BYTES", 100_000)
-    monkeypatch.setattr(objects, "_of", lambda place: _Copying(store, is_damaged=is_damaged))
+    monkeypatch.setattr(objects, "_store_of", lambda place: _Copying(store, is_damaged=is_damaged))
     root = f"s3://{bucket}"
     if is_damaged:
         with pytest.raises(OSError, match="copy has other bytes"):

@@ -254,7 +254,7 @@ def test_a_read_takes_few_requests(
     upload(store, tmp_path / "logs", "one")
     (size,) = (path.stat().st_size for path in (tmp_path / "logs").rglob("*.log"))
     assert 24 <= size / window <= 400e6 / (16 << 20) + 1
-    requests, of = list[str](), objects._of
+    requests, of = list[str](), objects._store_of
 
     class Counted:
         def __init__(self, opened: Any) -> None:
@@ -264,7 +264,7 @@ def test_a_read_takes_few_requests(
             requests.append(name)
             return getattr(self._opened, name)
 
-    monkeypatch.setattr(objects, "_of", lambda place: Counted(of(place)))
+    monkeypatch.setattr(objects, "_store_of", lambda place: Counted(of(place)))
     with st.open(f"s3://{bucket}/one") as logs:
         assert sum(1 for _ in logs["users"]) == 50 * 64
     assert len(requests) <= 60, Counter(requests)

@@ -184,7 +184,8 @@ class FileStat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The attributes of a file from ``stat(2)``: ``size`` in bytes, ``links`` is the number of hard links.
 
     ``kind``: a value of ``opening.FILE_KINDS``, such as ``FILE``, ``DIRECTORY`` or ``LINK``. ``etag``: an
-    object's, as its store gives it. (A ``Struct``: a look at 100,000 partitions makes hundreds of thousands.)
+    object's, as its store gives it. (A ``Struct``, since a listing of 100,000 partitions makes hundreds of
+    thousands.)
     """
 
     kind: str
@@ -263,8 +264,8 @@ def stat(path: PathLike, *, follow: bool = True) -> FileStat:
 
 
 def stats_of(directory: PathLike, names: Iterable[str]) -> dict[str, FileStat]:
-    """``stat`` of those of some files that are in a directory, by name. Of a store one request each: ``stat``
-    of an object that is missing also asks whether it is a directory. Raises OSError."""
+    """The ``FileStat`` of each of ``names`` that is a file in the directory. In a store that is one request
+    each, where ``stat`` of a missing object asks once more, whether it is a directory. Raises OSError."""
     stats: dict[str, FileStat] = {}
     for name in names:
         path = os.path.join(directory, name)
@@ -388,8 +389,8 @@ def entries(directory: PathLike | int) -> list[Entry]:
 
 def children(directory: PathLike) -> dict[str, Path]:
     """The path of each entry of a directory by name. (``directory / name`` parses the name: twice the time
-    where there are 100,000.) Empty for a directory where Siltstone only reads: a list is a request there.
-    Raises OSError."""
+    where there are 100,000.) Empty for a path that is only read, of a store or with a remote part: there a
+    listing takes a request. Raises OSError."""
     if is_read_only(directory):
         return {}
     return {path.name: path for path in Path(directory).iterdir()}

@@ -12,7 +12,7 @@ Three ways to put an object that must not replace another one. They differ in wh
 * ``put_new``: such an object exists. Chunks are put so: whoever put it, its bytes are the same.
 * ``put_own``: such an object exists, and it is another writer's. It is compared, since a store may repeat a
   put whose answer got lost. Restore points are put so.
-* ``claim``: as ``put_own``, and the store is tried: one that ignores If-None-Match cannot hold a lock.
+* ``claim``: as ``put_own``; then a second put must fail: a store that ignores If-None-Match holds no lock.
 
 A restore point is written last: it is complete, or not there. ``commands.backup`` writes backups of log
 directories so, ``compaction.inplace.stored_copy`` cleaned copies, and ``base.files.stored_directories`` reads
@@ -242,16 +242,16 @@ class WriterLock:
         self._target, self.note = target, note
 
     def is_held(self) -> bool:
-        """Is it this process' still? With ``--take-over`` another backup replaces it. Raises OSError."""
+        """Does this process still hold it? A backup with ``--take-over`` replaces it. Raises OSError."""
         try:
             return bytes(read_whole(self._target / WRITER)) == self.note
         except FileNotFoundError:
             return False
 
     def put_point(self, point: RestorePoint) -> None:
-        """Put a restore point. Before, the caller has put all its chunks. Raises BusyError if another backup
-        has taken the lock over, since it may have pruned chunks that this one counts on, or if there is a
-        restore point of this name; OSError."""
+        """Put a restore point, all of whose chunks the caller has put. Raises BusyError if another backup has
+        taken the lock over, since it may have pruned chunks of this one, or if there is a restore point
+        of this name; OSError."""
         if not self.is_held():
             advice = "make the backup again, when the other one has ended"
             raise BusyError("another backup has taken over; no restore point was written", advice=advice)
@@ -306,8 +306,8 @@ class ChunkWriter:
     def __init__(self, target: Path, stored: Collection[str] = (), *, dry_run: bool = False) -> None:
         self.target = target
         self._stored, self._dry_run = set(stored), dry_run
-        self._coming: dict[str, Future[None]] = {}
-        self._lock, self._room = threading.Lock(), threading.Semaphore(THREADS)
+        self._uploads: dict[str, Future[None]] = {}
+        self._lock, self._memory = threading.Lock(), threading.Semaphore(THREADS)
         self.new_chunks = self.new_bytes = self.read_bytes = 0
 
     def put(self, data: bytes) -> str:
@@ -322,8 +322,8 @@ class ChunkWriter:
         with self._lock:
             if name in self._stored:
                 return
-            of_other_thread = self._coming.get(name)
-            upload = self._coming.setdefault(name, Future())
+            of_other_thread = self._uploads.get(name)
+            upload = self._uploads.setdefault(name, Future())
         if of_other_thread is not None:
             return of_other_thread.result()
         try:
@@ -331,12 +331,12 @@ class ChunkWriter:
                 put()
         except BaseException as error:
             with self._lock:
-                del self._coming[name]
+                del self._uploads[name]
             upload.set_exception(error)
             raise
         with self._lock:
             self._stored.add(name)
-            del self._coming[name]
+            del self._uploads[name]
             self.new_chunks += 1
             self.new_bytes += size
         upload.set_result(None)
@@ -348,7 +348,7 @@ class ChunkWriter:
 
         def piece(start: int) -> str:
             wanted = min(CHUNK_BYTES, size - start)
-            with self._room:  # no more chunks than threads are in memory
+            with self._memory:  # no more chunks than threads are in memory
                 with reading:  # a reader has buffers, which are for one thread at a time
                     data = reader.read(start, wanted)
                 if len(data) != wanted:

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from typing import IO, Any
 
 _HIDDEN = ".siltstone-put-"
-"""In the names of files that are not whole yet; no list has them."""
+"""What the names of files that are not whole yet begin with; no listing has them."""
 _WRITE_BYTES = 4 << 20
 RETRIES = {"dfs.client.failover.max.attempts": "10", "dfs.client.failover.sleep.max.millis": "6000"}
 """A NameNode that does not answer is tried for about a minute, as other stores are; Hadoop tries for
@@ -29,8 +29,8 @@ three."""
 
 
 class PreconditionError(Exception):
-    """The file is not the one that was opened. It has the name of obstore's error, by which the caller knows
-    it."""
+    """The file is not the one that was opened. The caller recognises obstore's error by its name, which this
+    one has, too."""
 
 
 class _GetResult:
