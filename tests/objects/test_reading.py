@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -183,6 +184,36 @@ def test_windows_give_the_bytes_of_any_place(store: Any, bucket: str) -> None:
             assert reader.read(at, 100) == data[at : at + 100].tobytes()
         assert reader.read(len(data), 10) == b""
         assert reader.read(len(data) + 5, 10) == b""
+
+
+def test_two_threads_may_read_one_object(store: Any, bucket: str) -> None:
+    data = np.random.default_rng(9).integers(0, 256, 3 * SMALL_BYTES, np.uint8).tobytes()
+    store.put("large", data)
+
+    class InTwoThreads(objects.Windows):
+        """Lets another thread read just after this one has fetched a window, if it can."""
+
+        other: threading.Thread | None = None
+
+        def _fetch(self, at: int, wanted: int) -> None:
+            super()._fetch(at, wanted)
+            if at == SMALL_BYTES:
+                self.other = threading.Thread(target=read, args=(SMALL_BYTES + 66_000, 100_000))
+                self.other.start()
+                self.other.join(0.2)
+
+    windows, parts = InTwoThreads(f"s3://{bucket}/large"), dict[int, bytes]()
+
+    def read(position: int, size: int) -> None:
+        buffer = np.empty(size, np.uint8)
+        assert windows.read_into(buffer, position) == size
+        parts[position] = buffer.tobytes()
+
+    read(SMALL_BYTES, 1_000)
+    assert windows.other is not None
+    windows.other.join()
+    assert len(parts) == 2
+    assert all(part == data[at : at + len(part)] for at, part in parts.items())
 
 
 def test_an_object_that_is_replaced_while_it_is_read_is_an_error(store: Any, bucket: str) -> None:

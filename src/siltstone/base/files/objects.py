@@ -29,6 +29,7 @@ import hashlib
 import importlib
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -408,7 +409,7 @@ def _first_piece(place: Place) -> tuple[ObjectStatus, memoryview]:
 
 
 class Windows:
-    """The bytes of one object, fetched in windows. Not for several threads at one time."""
+    """The bytes of one object, fetched in windows. Several threads may read: one at a time."""
 
     _begins_small = False
     """The first read takes no whole window: it may be only a look at the first batch."""
@@ -421,6 +422,7 @@ class Windows:
 
     def _begin(self, status: ObjectStatus, data: memoryview) -> None:
         """Begin with the first bytes."""
+        self._reading = threading.Lock()
         self.status, self._data = status, data
         self._start = self._reads_on_at = 0
         self._next: tuple[int, Future[memoryview]] | None = None
@@ -429,15 +431,18 @@ class Windows:
         """Fill ``buffer`` from ``position``; returns the bytes read, fewer only at the end. Raises
         OSError."""
         view = memoryview(buffer.data).cast("B")
-        wanted = max(min(len(view), self.status.size - position), 0)
+        with self._reading:
+            return self._read_into(view[: max(min(len(view), self.status.size - position), 0)], position)
+
+    def _read_into(self, view: memoryview, position: int) -> int:
         done = 0
-        while done < wanted:
+        while done < len(view):
             at = position + done
             offset = at - self._start
             if not 0 <= offset < len(self._data):
-                self._fetch(at, wanted - done)
+                self._fetch(at, len(view) - done)
                 offset = at - self._start
-            part = self._data[offset : offset + wanted - done]
+            part = self._data[offset : offset + len(view) - done]
             view[done : done + len(part)] = part
             done += len(part)
             self._reads_on_at = position + done
