@@ -274,6 +274,17 @@ def test_copying_keeps_bytes_mode_and_time(tmp_path: Path) -> None:
         files.copy(source, target)
 
 
+def test_a_file_system_on_which_the_kernel_copies_nothing_is_read_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(b"0123456789")
+    monkeypatch.setattr(os, "copy_file_range", lambda *_: 0)
+    with files.Reader(tmp_path / "a") as reader, files.Writer(tmp_path / "b") as writer:
+        assert writer.copy(reader, 2, 5) == 5
+        assert writer.copy(reader, 8, 5) == 2
+    assert (tmp_path / "b").read_bytes() == b"2345689"
+
+
 def test_removing_a_tree_does_not_follow_links(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

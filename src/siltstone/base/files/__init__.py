@@ -646,12 +646,10 @@ class Writer(OpenFile):
         while self.size < end:
             step = min(end - self.size, _COPY_BYTES)
             copied: int | None = None
-            if reader.windows is not None:
-                copied = self._write_some(reader.read(position, step))
-            else:
+            if reader.windows is None:
                 copied = _copy_in_kernel(reader.descriptor, self.descriptor, step, position)
-            if copied is None:
-                copied = os.write(self.descriptor, os.pread(reader.descriptor, step, position))
+            if not copied:  # a file system that does not copy may say 0 instead of an error
+                copied = self._write_some(reader.read(position, step))
             if copied == 0:
                 break
             position, self.size = position + copied, self.size + copied
