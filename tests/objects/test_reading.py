@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import shutil
 import threading
@@ -184,6 +185,26 @@ def test_windows_give_the_bytes_of_any_place(store: Any, bucket: str) -> None:
             assert reader.read(at, 100) == data[at : at + 100].tobytes()
         assert reader.read(len(data), 10) == b""
         assert reader.read(len(data) + 5, 10) == b""
+
+
+def test_the_checksum_of_a_large_object_does_not_take_its_size_in_memory(
+    store: Any, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = np.random.default_rng(2).integers(0, 256, 2 * WINDOW_BYTES, np.uint8).tobytes()
+    monkeypatch.setattr(files, "_COPY_BYTES", 100_000)
+    monkeypatch.setattr(objects, "WINDOW_BYTES", 1 << 20)
+    largest, get = 0, objects.Windows._get
+
+    def counted(windows: objects.Windows, start: int, end: int) -> memoryview:
+        nonlocal largest
+        largest = max(largest, end - start)
+        return get(windows, start, end)
+
+    monkeypatch.setattr(objects.Windows, "_get", counted)
+    for name, content in {"large": data, "small": b"small", "empty": b""}.items():
+        store.put(name, content)
+        assert files.sha256(f"s3://{bucket}/{name}") == hashlib.sha256(content).hexdigest()
+    assert 0 < largest <= 1 << 20
 
 
 def test_two_threads_may_read_one_object(store: Any, bucket: str) -> None:

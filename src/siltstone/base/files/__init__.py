@@ -522,14 +522,12 @@ def _read_up_to(file: IO[bytes], limit: int) -> bytes:
 def sha256(path: PathLike) -> str:
     """A regular file's SHA-256 in hex. Raises OSError."""
     path, joined = located(path)
-    if joined is not None:
+    if joined is not None or is_object(path):
         digest = hashlib.sha256()
-        with Reader(joined) as reader:
-            for position in range(0, joined.stat.size, _COPY_BYTES):
+        with Reader(path if joined is None else joined) as reader:
+            for position in range(0, reader.stat.size, _COPY_BYTES):
                 digest.update(reader.read(position, _COPY_BYTES))
         return digest.hexdigest()
-    if is_object(path):
-        return hashlib.sha256(read_whole(path)).hexdigest()
     with open(open_regular(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
