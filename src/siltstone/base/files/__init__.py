@@ -1,7 +1,7 @@
 """All access to the file system: the only package that reads, writes, syncs, renames or removes files.
 
-So one package decides what is durable when, and the crash tests can stop at each step: ``observe`` installs a
-function that is called before every operation that changes something.
+So one package decides what becomes durable, and in which order. The crash tests can stop at each step:
+``observe`` installs a function that is called before every operation that changes something.
 
 Rules for callers: fsync a new file, then sync its directory. Replace a file through a temporary file, fsync,
 rename and a sync of the directory (``replace``). Write a file that refers to another one only after the other

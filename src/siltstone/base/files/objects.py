@@ -95,7 +95,7 @@ class ObjectStatus(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where an object is. ``key``: without a slash at its ends, "" for the bucket itself."""
+    """Where an object is. ``key``: without slashes at its ends, "" for the bucket itself."""
 
     scheme: str
     bucket: str
@@ -346,7 +346,7 @@ def has_keys(path: str | os.PathLike[str]) -> bool:
 
 def list_keys(path: str | os.PathLike[str]) -> tuple[dict[str, ObjectStatus], list[str]]:
     """What is directly below a directory: (objects by name, names of directories). Raises FileNotFoundError
-    if there is nothing, OSError."""
+    for a directory with nothing below it, OSError."""
     place = place_of(path)
 
     def listed() -> Any:
