@@ -118,6 +118,31 @@ def test_a_file_system_without_extended_attributes_is_no_error(
     files.copy_attributes(tmp_path / "a", tmp_path / "b")
 
 
+@pytest.mark.parametrize("name", ["security.ima", "user.mark"])
+def test_only_a_label_of_the_system_may_be_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").touch()
+    (tmp_path / "b").touch()
+    labels = {name: b"x", "user.last": b"kept"}
+    copied: dict[str, bytes] = {}
+
+    def set_label(path: int, label: str, value: bytes) -> None:
+        if label == name:
+            raise PermissionError(errno.EPERM, "only the system may set it")
+        copied[label] = value
+
+    monkeypatch.setattr(os, "listxattr", lambda path: list(labels))
+    monkeypatch.setattr(os, "getxattr", lambda path, label: labels[label])
+    monkeypatch.setattr(os, "setxattr", set_label)
+    if name == "user.mark":
+        with pytest.raises(PermissionError):
+            files.copy_attributes(tmp_path / "a", tmp_path / "b")
+    else:
+        files.copy_attributes(tmp_path / "a", tmp_path / "b")
+        assert copied == {"user.last": b"kept"}
+
+
 def test_replacing_keeps_owner_and_mode(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     path.write_bytes(b"old")
@@ -217,6 +242,24 @@ def test_the_previous_observer_is_restored(tmp_path: Path) -> None:
     assert {Path(operation[1]).name for operation in outer} == {"b"}
 
 
+def test_two_threads_may_make_one_directory(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "users-0"
+
+    def other_thread(operation: Operation) -> None:
+        if operation[0] == "mkdir":
+            os.mkdir(operation[1])
+
+    with files.observe(other_thread):
+        files.make_directory(path, parents=True)
+    assert path.is_dir()
+
+    def link(operation: Operation) -> None:
+        os.symlink(tmp_path, operation[1])
+
+    with files.observe(link), pytest.raises(NotADirectoryError):
+        files.make_directory(tmp_path / "other")
+
+
 def test_copying_keeps_bytes_mode_and_time(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     data = bytes(range(256)) * 20_000
@@ -229,6 +272,17 @@ def test_copying_keeps_bytes_mode_and_time(tmp_path: Path) -> None:
     assert files.sha256(source) == files.sha256(target)
     with pytest.raises(FileExistsError):
         files.copy(source, target)
+
+
+def test_a_file_system_on_which_the_kernel_copies_nothing_is_read_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(b"0123456789")
+    monkeypatch.setattr(os, "copy_file_range", lambda *_: 0)
+    with files.Reader(tmp_path / "a") as reader, files.Writer(tmp_path / "b") as writer:
+        assert writer.copy(reader, 2, 5) == 5
+        assert writer.copy(reader, 8, 5) == 2
+    assert (tmp_path / "b").read_bytes() == b"2345689"
 
 
 def test_removing_a_tree_does_not_follow_links(tmp_path: Path) -> None:
@@ -307,6 +361,17 @@ def test_a_reader_outlives_the_files_name(tmp_path: Path) -> None:
         assert buffer.tobytes() == b"789\0\0\0"
         assert reader.read_into(buffer, 10) == 0
         assert reader.stat.size == 10
+
+
+def test_a_closed_reader_of_a_joined_file_holds_no_descriptor(tmp_path: Path) -> None:
+    path = tmp_path / "remote"
+    path.write_bytes(b"0123456789")
+    status = files.stat(path)
+    reader = files.Reader(files.JoinedFile(path=str(path), origin=status, stat=status))
+    assert reader.read(3, 2) == b"34" and descriptors_of(path) == 1
+    reader.close()
+    reader.close()
+    assert descriptors_of(path) == 0
 
 
 MOUNTS = """\
@@ -442,6 +507,14 @@ def test_a_lock_is_released_once(tmp_path: Path) -> None:
     lock.release()
     lock.release()
     assert not (tmp_path / ".lock").exists()
+
+
+def test_a_release_leaves_the_lock_file_of_another_process(tmp_path: Path) -> None:
+    lock = files.Lock(tmp_path / ".lock")
+    (tmp_path / "the broker's").touch()
+    (tmp_path / "the broker's").rename(tmp_path / ".lock")  # the other one was removed by hand
+    lock.release()
+    assert (tmp_path / ".lock").exists()
 
 
 def blocks(path: Path) -> int:

@@ -310,6 +310,21 @@ except KeyboardInterrupt:
     assert (done.stderr, done.stdout) == ("", f"True {128 + number}\n")
 
 
+def test_a_signal_just_before_a_fork_ends_the_process_all_the_same() -> None:
+    done = run(f"""
+from siltstone.base import interruption
+called = threading.Event()
+came.on_signal(called.set)
+interruption._is_thread = lambda number: send({int(TERM)})
+try:
+    with came.without_thread():
+        print("not reached")
+except KeyboardInterrupt:
+    print(called.wait(10), threading.active_count() > 1)
+""")
+    assert (done.stderr, done.stdout) == ("", "True True\n")
+
+
 def test_the_kernels_thread_has_ended_too_before_a_fork() -> None:
     done = run("""
 alone = 0

@@ -383,10 +383,14 @@ HOSTILE = [
     lambda point: point["directories"][0].update(path="/data/a\0b"),
     lambda point: point["directories"][0]["files"][0].update(modified_ns=10**30),
     lambda point: point.update(time_ms=10**17),
+    lambda point: point["directories"][0]["files"][0].update(modified_ns=10**400),
+    lambda point: point.update(time_ms=10**400),
+    lambda point: point["directories"][0]["folders"].append("a" + "/" * 2000 + "b"),
+    lambda point: point.update(chunk_bytes=10**30) or point["directories"][0]["files"][0].update(size=10**30),
 ]
 
 
-@pytest.mark.parametrize("change", few([(change,) for change in HOSTILE], 0, 3, 4, *range(7, 12)))
+@pytest.mark.parametrize("change", few([(change,) for change in HOSTILE], 0, 3, 4, *range(7, 16)))
 def test_a_hostile_restore_point_is_refused(
     change: Callable[[Any], object], logs: Path, target: Path, store: Any, clock: ManualClock, tmp_path: Path
 ) -> None:
@@ -445,6 +449,19 @@ def test_a_damaged_chunk_is_found_and_nothing_appears(
     assert not (tmp_path / "restored").exists()
     with pytest.raises(DirectoryRefusedError, match="interrupted restore"):
         restore(target, tmp_path / "restored")
+
+
+def test_a_copied_chunk_of_another_size_does_not_stay(bucket: str) -> None:
+    old, new = Path(f"s3://{bucket}/old"), Path(f"s3://{bucket}/new")
+    data = b"the bytes of a chunk"
+    name = stored.ChunkWriter(old).put(data)
+    damaged = stored.chunk_path(old, name)
+    files.delete_objects([damaged])
+    files.put_new(damaged, data[:-1])
+    with pytest.raises(OSError, match="has 19 of 20 bytes"):
+        stored.ChunkWriter(new).copy(old, [name], len(data))
+    assert stored.ChunkWriter(new).put(data) == name
+    assert files.read_bytes(stored.chunk_path(new, name)) == data
 
 
 def test_links_and_special_files_are_passed_over(

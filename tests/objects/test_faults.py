@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -13,7 +15,7 @@ import pytest
 
 import siltstone as st
 from siltstone.base import files
-from siltstone.base.files import objects
+from siltstone.base.files import hdfs, objects
 from siltstone.base.files.backups import restore_points
 from siltstone.cli.main import run
 from siltstone.commands.backup import BackupRequest, backup, restore
@@ -237,7 +239,7 @@ def test_a_copy_of_the_store_with_other_bytes_is_refused(
 ) -> None:
     store.put("one", DATA)
     monkeypatch.setattr(objects, "PART_BYTES", 100_000)
-    monkeypatch.setattr(objects, "_of", lambda place: _Copying(store, is_damaged=is_damaged))
+    monkeypatch.setattr(objects, "_store_of", lambda place: _Copying(store, is_damaged=is_damaged))
     root = f"s3://{bucket}"
     if is_damaged:
         with pytest.raises(OSError, match="copy has other bytes"):
@@ -246,3 +248,25 @@ def test_a_copy_of_the_store_with_other_bytes_is_refused(
     else:
         objects.copy_object(f"{root}/one", f"{root}/two", len(DATA))
         assert bytes(store.get("two").bytes()) == DATA
+
+
+class _HdfsThatIsGone:
+    """A client of HDFS whose NameNode goes away within a put."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def create(self, *_: object) -> Any:
+        raise OSError("the NameNode is in safe mode")
+
+    def delete(self, *_: object) -> None:
+        raise OSError("there is no NameNode any more")
+
+
+def test_a_put_into_hdfs_raises_its_own_error_and_not_that_of_tidying_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    native = SimpleNamespace(Client=_HdfsThatIsGone, WriteOptions=dict)
+    monkeypatch.setitem(sys.modules, "hdfs_native", native)
+    with pytest.raises(OSError, match="safe mode"):
+        hdfs.HdfsStore("hdfs://gone:1").put("key", b"data")

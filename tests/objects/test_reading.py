@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -185,6 +187,56 @@ def test_windows_give_the_bytes_of_any_place(store: Any, bucket: str) -> None:
         assert reader.read(len(data) + 5, 10) == b""
 
 
+def test_the_checksum_of_a_large_object_does_not_take_its_size_in_memory(
+    store: Any, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = np.random.default_rng(2).integers(0, 256, 2 * WINDOW_BYTES, np.uint8).tobytes()
+    monkeypatch.setattr(files, "_COPY_BYTES", 100_000)
+    monkeypatch.setattr(objects, "WINDOW_BYTES", 1 << 20)
+    largest, get = 0, objects.Windows._get
+
+    def counted(windows: objects.Windows, start: int, end: int) -> memoryview:
+        nonlocal largest
+        largest = max(largest, end - start)
+        return get(windows, start, end)
+
+    monkeypatch.setattr(objects.Windows, "_get", counted)
+    for name, content in {"large": data, "small": b"small", "empty": b""}.items():
+        store.put(name, content)
+        assert files.sha256(f"s3://{bucket}/{name}") == hashlib.sha256(content).hexdigest()
+    assert 0 < largest <= 1 << 20
+
+
+def test_two_threads_may_read_one_object(store: Any, bucket: str) -> None:
+    data = np.random.default_rng(9).integers(0, 256, 3 * SMALL_BYTES, np.uint8).tobytes()
+    store.put("large", data)
+
+    class InTwoThreads(objects.Windows):
+        """Lets another thread read just after this one has fetched a window, if it can."""
+
+        other: threading.Thread | None = None
+
+        def _fetch(self, at: int, wanted: int) -> None:
+            super()._fetch(at, wanted)
+            if at == SMALL_BYTES:
+                self.other = threading.Thread(target=read, args=(SMALL_BYTES + 66_000, 100_000))
+                self.other.start()
+                self.other.join(0.2)
+
+    windows, parts = InTwoThreads(f"s3://{bucket}/large"), dict[int, bytes]()
+
+    def read(position: int, size: int) -> None:
+        buffer = np.empty(size, np.uint8)
+        assert windows.read_into(buffer, position) == size
+        parts[position] = buffer.tobytes()
+
+    read(SMALL_BYTES, 1_000)
+    assert windows.other is not None
+    windows.other.join()
+    assert len(parts) == 2
+    assert all(part == data[at : at + len(part)] for at, part in parts.items())
+
+
 def test_an_object_that_is_replaced_while_it_is_read_is_an_error(store: Any, bucket: str) -> None:
     store.put("log", bytes(4 * WINDOW_BYTES))
     with files.Reader(f"s3://{bucket}/log") as reader:
@@ -254,7 +306,7 @@ def test_a_read_takes_few_requests(
     upload(store, tmp_path / "logs", "one")
     (size,) = (path.stat().st_size for path in (tmp_path / "logs").rglob("*.log"))
     assert 24 <= size / window <= 400e6 / (16 << 20) + 1
-    requests, of = list[str](), objects._of
+    requests, of = list[str](), objects._store_of
 
     class Counted:
         def __init__(self, opened: Any) -> None:
@@ -264,7 +316,7 @@ def test_a_read_takes_few_requests(
             requests.append(name)
             return getattr(self._opened, name)
 
-    monkeypatch.setattr(objects, "_of", lambda place: Counted(of(place)))
+    monkeypatch.setattr(objects, "_store_of", lambda place: Counted(of(place)))
     with st.open(f"s3://{bucket}/one") as logs:
         assert sum(1 for _ in logs["users"]) == 50 * 64
     assert len(requests) <= 60, Counter(requests)

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import NamedTuple, cast
 
 import numpy as np
 import pytest
 
-from siltstone.verify import keys
+from siltstone.verify import checking, keys
+from siltstone.verify.checking import BUCKET_BYTES, bucket_count
 from siltstone.verify.findings import KEY_REASONS, PROBLEM_KINDS, REASONS, SUPERSEDED, KeyReason
 from siltstone.verify.keys import (
+    CHECK_BYTES_PER_ENTRY,
     IS_RETAINED,
     MAY_DISCARD,
     MUST_DISCARD,
     REASON_SHIFT,
+    bucket_of,
     check_bucket,
     hash_keys,
 )
+from siltstone.verify.pairs import LogPair
 
 MASK = (1 << 64) - 1
 P1, P2, P3, P4 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63
@@ -136,3 +141,31 @@ def test_buckets_are_disjoint_and_cover() -> None:
     entries = np.random.default_rng(3).integers(0, 1 << 63, (1000, 3), np.uint64) * 2
     topic_partition = keys.bucket_of(entries, 7)
     assert set(topic_partition.tolist()) == set(range(7))
+
+
+def test_a_log_of_few_bytes_has_few_buckets_whatever_its_offsets() -> None:
+    def buckets(offsets: int, size: int) -> int:
+        segment = SimpleNamespace(base_offset=0, size=size)
+        return bucket_count(cast(LogPair, SimpleNamespace(before=(segment,), cleaned_end_offset=offsets)))
+
+    assert buckets(1 << 62, 1000) == 1  # as a forged checkpoint or batch says
+    assert buckets(1 << 40, 10 << 30) < 25_000
+    assert buckets(100_000_000, 1 << 30) == -(-100_000_000 * CHECK_BYTES_PER_ENTRY // BUCKET_BYTES)
+
+
+@pytest.mark.parametrize("buckets", [1, 3, 1_000, 1 << 40])
+def test_entries_are_split_by_bucket_and_stay_in_their_order(
+    buckets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "_CHUNK_ENTRIES", 50)
+    words = np.random.default_rng(5).integers(0, 1 << 63, (700, 3), np.uint64)
+    words[:, 2] = np.arange(len(words))
+    split = list(checking._split_by_bucket([words[:300], words[300:]], buckets))
+    assert all(len(entries) <= 50 for _, entries in split)
+    assert all((bucket_of(entries, buckets) == bucket).all() for bucket, entries in split)
+    by_bucket: dict[int, list[int]] = {}
+    for bucket, entries in split:
+        by_bucket.setdefault(bucket, []).extend(entries[:, 2].tolist())
+    assert all(offsets == sorted(offsets) for offsets in by_bucket.values())
+    assert sorted(offset for offsets in by_bucket.values() for offset in offsets) == list(range(700))
+    assert list(checking._split_by_bucket([], buckets)) == []

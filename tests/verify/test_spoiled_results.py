@@ -15,10 +15,11 @@ import numpy.typing as npt
 import pytest
 
 from siltstone.base import files
+from siltstone.base.errors import CorruptFileError
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.verify.checking import CheckedLogs, check_in_process, verify
 from siltstone.verify.findings import PROBLEM_KINDS
-from siltstone.verify.pairs import LogPair
+from siltstone.verify.pairs import LogPair, open_sides
 from tests.support import golden_sets
 from tests.support.thoroughness import few
 from tests.support.verify.editing import Spoiler
@@ -183,3 +184,14 @@ def test_there_are_twenty_ways_to_spoil_and_nearly_every_kind_of_problem_is_foun
     apart = {"unchecked", "unsafe_file", "log_missing", "log_unknown", "before_damaged", "not_converted"}
     apart |= {"lost_unkeyed"}
     assert PROBLEM_KINDS.keys() - met <= apart
+
+
+@pytest.mark.parametrize("content", ["{}", '{"more": ' + "[" * 100_000], ids=["empty", "deep"])
+def test_a_forged_list_of_kept_originals_is_refused(content: str, tmp_path: Path) -> None:
+    after, run = tmp_path / "logs" / "users-0", tmp_path / "keep" / "run"
+    for folder in (after, run / "users-0"):
+        folder.mkdir(parents=True)
+        (folder / "00000000000000000000.log").touch()
+    (run / "users-0" / "undo.json").write_text(content)
+    with pytest.raises(CorruptFileError, match="is not a list of kept originals"):
+        open_sides([run], [after.parent])

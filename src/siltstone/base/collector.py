@@ -1,8 +1,9 @@
-"""Python's collector of cyclic garbage: paused while many objects are made that stay; in a server it is
-seldom at work, and leaves out what was there at the start.
+"""Python's garbage collector, which finds the garbage that is in reference cycles.
 
-It goes over all objects again and again as their number grows: a quarter of the time in which 10,000 logs are
-opened, and half a second for 100,000 logs in which no other thread runs.
+As the number of objects grows, it visits all of them again and again: a quarter of the time in which 10,000
+logs are opened. With 100,000 logs one collection takes half a second, in which no other thread runs. So it is
+paused while many objects are made that stay, and in a server it runs less often and visits no object that was
+there at the start (``gc.freeze``).
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _FULL_EVERY = 100
 
 
 def collect_less_often() -> None:
-    """Let this process, a server, go over all its objects a tenth as often as by default.
+    """Let this process, a server, visit all its objects a tenth as often as by default.
 
-    Parked fetches live long enough to count as old, so with 1,000 consumers every second or two all objects
-    were gone over, which stops all threads for 12 to 150 ms. What a request leaves is no cyclic garbage.
+    Parked fetches live long enough to count as old, so with 1,000 consumers there was a full collection every
+    second or two, which stops all threads for 12 to 150 ms. The garbage of a request is in no cycles.
     """
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, _FULL_EVERY)
@@ -40,12 +41,12 @@ def collect_less_often() -> None:
 
 def leave_out_of_collections() -> None:
     """Let collections leave out all objects that there are now: those of the libraries and of open logs stay
-    as long as a server runs, and going over 200,000 of them stops all threads for 40 to 100 ms. What is not
-    garbage of a cycle is freed as before."""
+    as long as a server runs, and to visit 200,000 of them stops all threads for 40 to 100 ms. Objects that
+    are in no cycle are freed as before."""
     gc.collect()
     gc.freeze()
 
 
 def collect_all_again() -> None:
-    """The reverse, before those objects are given up."""
+    """Undo ``leave_out_of_collections``, before the server ends and its objects become garbage."""
     gc.unfreeze()

@@ -345,8 +345,8 @@ def _pairs(assignments: Iterable[str], source: str) -> Iterator[tuple[str, str]]
 
 # A broker's ``server.properties``: Java's properties format, with Kafka's names.
 
-_LISTENERS_OWN = "listener.name."
-"""The prefix of the names of one listener's settings."""
+_LISTENER_PREFIX = "listener.name."
+"""What the names of one listener's settings begin with."""
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
@@ -370,7 +370,7 @@ def ignored_properties(text: str, name: str) -> tuple[list[UsageError], list[str
     UsageError for an invalid escape."""
     unknown, unused = list[UsageError](), dict[str, None]()
     for line, key, _ in _entries(text, name):
-        if key in OTHER_BROKER_NAMES or key.startswith(_LISTENERS_OWN):
+        if key in OTHER_BROKER_NAMES or key.startswith(_LISTENER_PREFIX):
             unused[key] = None
             continue
         try:

@@ -36,8 +36,9 @@ GRACE_SECONDS = 4.0
 CALLBACKS_SECONDS = 2.5
 """How long a cleanup waits for the callbacks of ``on_signal``, which end other processes."""
 _PRINT_SECONDS = 0.2
-_END_CHECKS = 5000
 """How long the end of the process waits for its last line to be printed."""
+_END_CHECKS = 5000
+"""How often ``without_thread`` looks whether the kernel's thread has ended, every 0.1 ms."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _NO_SIGNAL = 0
 """The byte that ends the thread which waits for a signal."""
@@ -149,16 +150,16 @@ class InterruptHandler:
         that comes meanwhile is handled at the end of the block. Only for a handler that is installed."""
         self.check()
         number = self._thread.native_id
-        self._wakeup_writer.send(bytes([_NO_SIGNAL]))
-        self._thread.join()
-        # ``join`` returns when Python's thread has ended; the kernel's ends a moment later.
-        for _ in range(_END_CHECKS):
-            if number is None or not _is_thread(number):
-                break
-            time.sleep(0.0001)
         try:
+            self._wakeup_writer.send(bytes([_NO_SIGNAL]))
+            self._thread.join()
+            # ``join`` returns when Python's thread has ended; the kernel's ends a moment later.
+            for _ in range(_END_CHECKS):
+                if number is None or not _is_thread(number):
+                    break
+                time.sleep(0.0001)
             yield
-        finally:
+        finally:  # also if a signal comes during the wait
             self._start_thread()
 
     def uninstall(self) -> None:

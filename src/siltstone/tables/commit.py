@@ -192,9 +192,8 @@ def _make_staging_folder(folder: Path) -> None:
     # Raises if the parent's name belongs to something else, such as a link.
     refuse_foreign_folder(folder.parent.parent, folder.parent.name)
     for path in (folder.parent, folder):
-        with contextlib.suppress(FileExistsError):  # another task was faster
-            files.make_directory(path)
-            files.sync_directory(path.parent)
+        files.make_directory(path)
+        files.sync_directory(path.parent)
 
 
 def staged_batches(staged: StagedOutput) -> Iterator[tuple[TopicPartition, Bytes, int]]:

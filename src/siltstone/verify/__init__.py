@@ -11,6 +11,6 @@ packages (``base.records``, ``log``), but compares keys by a hash function of it
     entries ─ check_bucket ─► problems: records that are lost, or that should have been discarded
     all     ─ verify ───────► LogVerdict: adds the transactions over all spans, .txnindex files, other files
 
-A word of its own is *outcome*: what became of a record or a batch. In variables, ``old`` is of BEFORE and
-``new`` is of AFTER.
+One word is this package's own: an *outcome* is what became of a record or a batch. In names of variables,
+``old`` stands for BEFORE and ``new`` for AFTER.
 """

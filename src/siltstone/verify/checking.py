@@ -10,6 +10,7 @@ range of hashes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,9 @@ from siltstone.verify.transactions import (
 
 BUCKET_BYTES = 512 << 20
 """About how many bytes of memory the check of one bucket may take."""
+_MAX_RECORDS_PER_BYTE = 16
+"""More records than this for a byte of a log are not expected: of records of seven bytes, the smallest ones,
+they are compressed to a hundredth."""
 _CHUNK_ENTRIES = (16 << 20) // ENTRY_BYTES
 """Entries in 16 MiB: as many as ``check_span`` yields at a time."""
 _MAX_HORIZONS = 10
@@ -110,10 +114,12 @@ def _verdict(partition: TopicPartition, pair: LogPair | None, findings: Findings
 def bucket_count(pair: LogPair, minimum: int = 1) -> int:
     """How many buckets a log is checked in, at least ``minimum``: each takes about ``BUCKET_BYTES``.
 
-    The number of records is not known: it is at most the number of offsets.
+    The number of records is not known: it is at most the number of offsets. Most offsets of an old compacted
+    log have no record any more, and a file may claim any offset, so the size of BEFORE is a bound, too.
     """
     offsets = max(pair.cleaned_end_offset - pair.before[0].base_offset, 0)
-    return max(minimum, -(-offsets * CHECK_BYTES_PER_ENTRY // BUCKET_BYTES))
+    records = min(offsets, _MAX_RECORDS_PER_BYTE * sum(segment.size for segment in pair.before))
+    return max(minimum, -(-records * CHECK_BYTES_PER_ENTRY // BUCKET_BYTES))
 
 
 def check_in_process(pairs: Sequence[LogPair]) -> CheckedLogs:
@@ -165,10 +171,13 @@ def _split_by_bucket(pending: Sequence[Words], buckets: int) -> Iterator[tuple[i
     """The entries by bucket, at most 16 MiB at a time."""
     entries = np.concatenate([*pending, np.empty((0, 3), np.uint64)])
     numbers = bucket_of(entries, buckets)
-    for bucket in np.unique(numbers).tolist():
-        selected = entries if buckets == 1 else entries[numbers == bucket]
-        for start in range(0, len(selected), _CHUNK_ENTRIES):
-            yield bucket, selected[start : start + _CHUNK_ENTRIES]
+    if buckets > 1:
+        order = np.argsort(numbers, kind="stable")
+        entries, numbers = entries[order], numbers[order]
+    edges = np.flatnonzero(np.diff(numbers)) + 1
+    for start, end in itertools.pairwise([0, *edges.tolist(), len(entries)]):
+        for first in range(start, end, _CHUNK_ENTRIES):
+            yield int(numbers[start]), entries[first : min(first + _CHUNK_ENTRIES, end)]
 
 
 def _compare(pair: LogPair, span: Span, report: SpanReport) -> Iterator[Words]:

@@ -7,7 +7,7 @@ the one with its offset. Both must be as they were, except for what cleaning may
 of BEFORE without a match were discarded. A record may be discarded if its transaction was aborted, if it has
 no key, if it is a tombstone whose delete horizon has passed, or if a later record has the same key. ``check``
 tests the first two. For each record with a key it returns an entry, which says whether the third holds, and
-``keys`` looks for the later record. Variables ``old`` are of BEFORE, ``new`` of AFTER.
+``keys`` looks for the later record.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ CHECK_BYTES_PER_ENTRY = 72
 """The peak memory of the check of a bucket, divided by the number of its entries."""
 _RETAINED, _DISCARDED, _LOST, _WRONGLY_RETAINED = (outcome * _MAX_REASONS for outcome in range(4))
 """Outcomes of a record: correctly retained; correctly discarded; discarded without a reason; retained, though
-it had to be discarded. They are multiples of 32: a *verdict* is an outcome plus a reason."""
+it had to be discarded. They are multiples of 32: a *result* is an outcome plus a reason."""
 
 # The constants of xxHash64, with its rotations and shifts below.
 _PRIME_1, _PRIME_2 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)
@@ -120,9 +120,9 @@ def _check_entries(
     first_dirty_offset: np.uint64,
     was_cleaned: bool,
     table: Int64,
-    verdicts: npt.NDArray[np.uint8],
+    results: npt.NDArray[np.uint8],
 ) -> int:
-    """Fill ``verdicts`` (one for each entry); returns how many distinct keys there are.
+    """Fill ``results`` (one for each entry); returns how many distinct keys there are.
 
     ``table`` is a hash table with open addressing, which stores row numbers of ``entries`` (-1: a free slot).
     Its size is a power of two, and at least twice the number of entries. For each key it stores the entry
@@ -154,9 +154,9 @@ def _check_entries(
         reason = SUPERSEDED if superseded else flags >> REASON_SHIFT
         if flags & IS_RETAINED:
             must_discard = was_cleaned and (superseded or flags & MUST_DISCARD != 0)
-            verdicts[i] = (_WRONGLY_RETAINED if must_discard else _RETAINED) + reason
+            results[i] = (_WRONGLY_RETAINED if must_discard else _RETAINED) + reason
         else:
-            verdicts[i] = (_DISCARDED if superseded or flags & MAY_DISCARD != 0 else _LOST) + reason
+            results[i] = (_DISCARDED if superseded or flags & MAY_DISCARD != 0 else _LOST) + reason
     return distinct
 
 
@@ -167,20 +167,20 @@ def check_bucket(chunks: list[Words], *, first_dirty_offset: int, was_cleaned: b
     discarded. Otherwise nothing has to be gone.
     """
     entries = np.concatenate([*chunks, np.empty((0, 3), np.uint64)])
-    findings, verdicts = Findings(), np.empty(len(entries), np.uint8)
+    findings, results = Findings(), np.empty(len(entries), np.uint8)
     table = np.full(1 << max(3, (2 * len(entries) - 1).bit_length()), -1, np.int64)
     first = np.uint64(max(first_dirty_offset, 0))
-    findings.counts["keys"] = int(_check_entries(entries, first, was_cleaned, table, verdicts))
-    totals = np.bincount(verdicts, minlength=4 * _MAX_REASONS).tolist()
+    findings.counts["keys"] = int(_check_entries(entries, first, was_cleaned, table, results))
+    totals = np.bincount(results, minlength=4 * _MAX_REASONS).tolist()
     for number, reason in enumerate(KEY_REASONS):
         findings.counts[reason.name] = totals[_DISCARDED + number]
-        for verdict, (kind, detail) in (
+        for result, (kind, detail) in (
             (_LOST + number, reason.if_lost),
             (_WRONGLY_RETAINED + number, reason.if_retained),
         ):
-            if totals[verdict]:
-                for offset in np.sort(entries[verdicts == verdict, 2])[:EXAMPLES].tolist():
+            if totals[result]:
+                for offset in np.sort(entries[results == result, 2])[:EXAMPLES].tolist():
                     findings.add(kind, detail, offset=offset)
                 # In place of the examples' number. Each kind of problem belongs to one reason.
-                findings.problem_counts[kind] = totals[verdict]
+                findings.problem_counts[kind] = totals[result]
     return findings

@@ -362,7 +362,7 @@ def _read_undo(folder: Path) -> _Undo:
     path = folder / UNDO_FILE
     try:
         return msgspec.json.decode(files.read_bytes(path), type=_Undo)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         reason, advice = "is not a list of kept originals", "name a copy of the log directory"
         raise CorruptFileError(str(path), 0, reason, advice=advice) from None
 

@@ -17,6 +17,7 @@ is empty           a horizon that has passed  discarded, or an empty batch that 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -88,10 +89,12 @@ class AbortedIndex:
 
     def __init__(self, data: bytes) -> None:
         index = AbortedTransactions.from_entries(data)
+        # They are sorted by producer.
+        producers, starts = np.unique(index.producer_id, return_index=True)
+        bounds = itertools.pairwise([*starts.tolist(), len(index.producer_id)])
         self._by_producer = {
-            producer: (index.first_offset[rows], index.last_offset[rows])
-            for producer in np.unique(index.producer_id).tolist()
-            for rows in [index.producer_id == producer]
+            producer: (index.first_offset[start:end], index.last_offset[start:end])
+            for producer, (start, end) in zip(producers.tolist(), bounds, strict=True)
         }
 
     def aborted(self, batches: BatchHeaders) -> Flags:

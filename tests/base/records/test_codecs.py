@@ -15,6 +15,7 @@ import xxhash
 import zstandard
 
 from siltstone.base.codec_table import CODEC_NAMES
+from siltstone.base.records import codecs
 from siltstone.base.records.codecs import (
     XERIAL_BLOCK_SIZE,
     DecompressionError,
@@ -208,6 +209,35 @@ def test_used_bytes_of_the_scratch_do_not_count_for_the_limit(codec: int) -> Non
     for _ in range(3):
         unpacked(codec, twin.compress(codec, bytes(1000)), limit=1000, scratch=scratch)
     assert scratch.used == 3000
+
+
+def test_many_gzip_members_are_not_copied_anew_for_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed_bytes, new_member = 0, codecs.zlib_ng.decompressobj
+
+    class Counting:
+        def __init__(self, window_bits: int) -> None:
+            self.member = new_member(window_bits)
+
+        def decompress(self, data: memoryview, size: int) -> bytes:
+            nonlocal passed_bytes
+            passed_bytes += len(data)
+            return self.member.decompress(data, size)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.member, name)
+
+    monkeypatch.setattr(codecs.zlib_ng, "decompressobj", Counting)
+    members = [bytes(dice % 2000) for dice in range(0, 400_000, 97)]
+    data = b"".join(gzip.compress(member, 1) for member in members)
+    assert unpacked(twin.GZIP, data, limit=8 * MEBIBYTE) == b"".join(members)
+    assert passed_bytes < 64 * len(data)
+
+
+@pytest.mark.parametrize("cut", [1, 9, 12])
+def test_a_truncated_last_gzip_member_is_refused(cut: int) -> None:
+    data = gzip.compress(b"first") + gzip.compress(bytes(5_000))
+    with pytest.raises(DecompressionError, match="truncated"):
+        unpacked(twin.GZIP, data[:-cut])
 
 
 @pytest.mark.parametrize("codec", [twin.GZIP, twin.ZSTD])

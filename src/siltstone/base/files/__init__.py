@@ -1,7 +1,7 @@
 """All access to the file system: the only package that reads, writes, syncs, renames or removes files.
 
-So one package decides what is durable when, and the crash tests can stop at each step: ``observe`` installs a
-function that is called before every operation that changes something.
+So one package decides what becomes durable, and in which order. The crash tests can stop at each step:
+``observe`` installs a function that is called before every operation that changes something.
 
 Rules for callers: fsync a new file, then sync its directory. Replace a file through a temporary file, fsync,
 rename and a sync of the directory (``replace``). Write a file that refers to another one only after the other
@@ -184,7 +184,8 @@ class FileStat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The attributes of a file from ``stat(2)``: ``size`` in bytes, ``links`` is the number of hard links.
 
     ``kind``: a value of ``opening.FILE_KINDS``, such as ``FILE``, ``DIRECTORY`` or ``LINK``. ``etag``: an
-    object's, as its store gives it. (A ``Struct``: a look at 100,000 partitions makes hundreds of thousands.)
+    object's, as its store gives it. (A ``Struct``, since a listing of 100,000 partitions makes hundreds of
+    thousands.)
     """
 
     kind: str
@@ -263,8 +264,8 @@ def stat(path: PathLike, *, follow: bool = True) -> FileStat:
 
 
 def stats_of(directory: PathLike, names: Iterable[str]) -> dict[str, FileStat]:
-    """``stat`` of those of some files that are in a directory, by name. Of a store one request each: ``stat``
-    of an object that is missing also asks whether it is a directory. Raises OSError."""
+    """The ``FileStat`` of each of ``names`` that is a file in the directory. In a store that is one request
+    each, where ``stat`` of a missing object asks once more, whether it is a directory. Raises OSError."""
     stats: dict[str, FileStat] = {}
     for name in names:
         path = os.path.join(directory, name)
@@ -388,8 +389,8 @@ def entries(directory: PathLike | int) -> list[Entry]:
 
 def children(directory: PathLike) -> dict[str, Path]:
     """The path of each entry of a directory by name. (``directory / name`` parses the name: twice the time
-    where there are 100,000.) Empty for a directory where Siltstone only reads: a list is a request there.
-    Raises OSError."""
+    where there are 100,000.) Empty for a path that is only read, of a store or with a remote part: there a
+    listing takes a request. Raises OSError."""
     if is_read_only(directory):
         return {}
     return {path.name: path for path in Path(directory).iterdir()}
@@ -521,14 +522,12 @@ def _read_up_to(file: IO[bytes], limit: int) -> bytes:
 def sha256(path: PathLike) -> str:
     """A regular file's SHA-256 in hex. Raises OSError."""
     path, joined = located(path)
-    if joined is not None:
+    if joined is not None or is_object(path):
         digest = hashlib.sha256()
-        with Reader(joined) as reader:
-            for position in range(0, joined.stat.size, _COPY_BYTES):
+        with Reader(path if joined is None else joined) as reader:
+            for position in range(0, reader.stat.size, _COPY_BYTES):
                 digest.update(reader.read(position, _COPY_BYTES))
         return digest.hexdigest()
-    if is_object(path):
-        return hashlib.sha256(read_whole(path)).hexdigest()
     with open(open_regular(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -537,16 +536,17 @@ class Reader(OpenFile):
     """An open regular file that is read at given positions. It can be read after the file was renamed or
     removed.
 
-    ``total_read``: the bytes that all readers of this process have read into buffers. ``windows``: what is
-    fetched of an object of a store, or joined, which has no descriptor; None for a file.
+    ``total_read``: the bytes that all readers of this process have read into buffers. ``windows``: reads an
+    object of a store, or a file that is joined to a directory, for neither of which there is a descriptor
+    here; None for any other file.
     """
 
     total_read: ClassVar[int] = 0
+    windows: Windows | JoinedReader | None = None
 
     def __init__(self, path: PathLike | JoinedFile) -> None:
         path, joined = (path.path, path) if isinstance(path, JoinedFile) else located(path)
         self.path = os.fspath(path)
-        self.windows: Windows | JoinedReader | None = None
         if joined is not None:
             self.windows = JoinedReader(joined)
             self.stat = joined.stat
@@ -559,6 +559,12 @@ class Reader(OpenFile):
         self.stat = file_stat(os.fstat(self.descriptor))
         with contextlib.suppress(OSError):
             os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        if self.windows is not None:
+            self.windows.close()
+        super().close()
 
     def read_into(self, buffer: np.ndarray[Any, np.dtype[np.uint8]], position: int) -> int:
         """Fill ``buffer`` (uint8) from ``position``; returns the bytes read, fewer only at the end."""
@@ -638,12 +644,10 @@ class Writer(OpenFile):
         while self.size < end:
             step = min(end - self.size, _COPY_BYTES)
             copied: int | None = None
-            if reader.windows is not None:
-                copied = self._write_some(reader.read(position, step))
-            else:
+            if reader.windows is None:
                 copied = _copy_in_kernel(reader.descriptor, self.descriptor, step, position)
-            if copied is None:
-                copied = os.write(self.descriptor, os.pread(reader.descriptor, step, position))
+            if not copied:  # a file system that does not copy may say 0 instead of an error
+                copied = self._write_some(reader.read(position, step))
             if copied == 0:
                 break
             position, self.size = position + copied, self.size + copied
@@ -883,14 +887,28 @@ def make_directory(path: PathLike, *, parents: bool = False) -> None:
     if target.name in ("", ".."):
         return
     with OpenedParent(target) as (parent, name):
-        with contextlib.suppress(FileNotFoundError):
-            if modes.S_ISDIR(lstat_at(name, parent).st_mode):
-                return
-            raise NotADirectoryError(errno.ENOTDIR, "exists and is not a directory (or is a link to one)")
+        if _has_directory(parent, name):
+            return
         before_change("mkdir", path)
-        os.mkdir(name, 0o755, dir_fd=parent)
+        try:
+            os.mkdir(name, 0o755, dir_fd=parent)
+        except FileExistsError:  # another thread or process was faster
+            if _has_directory(parent, name):
+                return
+            raise
         with closing(os.open(name, NOFOLLOW_FLAGS | os.O_DIRECTORY, dir_fd=parent)) as created:
             set_owner(created, os.fstat(parent))
+
+
+def _has_directory(parent: int, name: str) -> bool:
+    """Is there a directory of that name? Raises NotADirectoryError if it is something else."""
+    try:
+        mode = lstat_at(name, parent).st_mode
+    except FileNotFoundError:
+        return False
+    if not modes.S_ISDIR(mode):
+        raise NotADirectoryError(errno.ENOTDIR, "exists and is not a directory (or is a link to one)")
+    return True
 
 
 def remove_directory(path: PathLike) -> None:
@@ -1034,8 +1052,9 @@ def set_modified(path: PathLike, modified_ns: int) -> None:
 
 def copy_attributes(source: PathLike, target: PathLike) -> None:
     """Give ``target``, a new file or directory, the owner, group, mode, ACL and extended attributes of
-    ``source``, not its times. An object of a store has none of these. Raises OSError, also where one of the
-    two is a link."""
+    ``source``, not its times. An object of a store has none of these. Labels of the system (``security.*``:
+    of SELinux, IMA) are copied where this process may set them; elsewhere the system gives a new file its
+    own. Raises OSError, also where one of the two is a link."""
     source, joined = located(source)
     if joined is not None or is_object(source):
         return
@@ -1055,7 +1074,11 @@ def copy_attributes(source: PathLike, target: PathLike) -> None:
                 return
             raise
         for name in names:
-            os.setxattr(new, name, os.getxattr(old, name))
+            try:
+                os.setxattr(new, name, os.getxattr(old, name))
+            except OSError as error:
+                if not name.startswith("security.") or error.errno not in (errno.EPERM, errno.ENOTSUP):
+                    raise
 
 
 def inherit_owner(path: PathLike) -> None:

@@ -12,7 +12,7 @@ Three ways to put an object that must not replace another one. They differ in wh
 * ``put_new``: such an object exists. Chunks are put so: whoever put it, its bytes are the same.
 * ``put_own``: such an object exists, and it is another writer's. It is compared, since a store may repeat a
   put whose answer got lost. Restore points are put so.
-* ``claim``: as ``put_own``, and the store is tried: one that ignores If-None-Match cannot hold a lock.
+* ``claim``: as ``put_own``; then a second put must fail: a store that ignores If-None-Match holds no lock.
 
 A restore point is written last: it is complete, or not there. ``commands.backup`` writes backups of log
 directories so, ``compaction.inplace.stored_copy`` cleaned copies, and ``base.files.stored_directories`` reads
@@ -66,6 +66,8 @@ _PARTS_MAX = 256
 _TIME_MS_MAX = int(datetime.max.replace(tzinfo=UTC).timestamp()) * 1000
 _MODIFIED_NS_MAX = 10**9 << 63
 """Python has no later date, and a file no later time."""
+_SIZE_MAX = (1 << 63) - 1
+"""No file is larger: ``off_t`` is an int64."""
 _USE_ANOTHER = "remove it, or use an earlier one"
 
 
@@ -194,26 +196,33 @@ def read_point(path: Path) -> RestorePoint:
     for directory in point.directories:
         _refuse_names(path, directory)
     if not 0 <= point.time_ms < _TIME_MS_MAX:
-        reason = f"no backup was made at {point.time_ms:.6g} ms"
+        reason = f"no backup was made at {_number_text(point.time_ms)} ms"
         raise CorruptFileError(str(path), 0, reason, advice=_USE_ANOTHER)
     if not all(map(_CHUNK_NAME.fullmatch, point.chunks)):
         raise CorruptFileError(str(path), 0, "a chunk's name is no SHA-256")
     for file in (file for directory in point.directories for file in directory.files):
-        if point.chunk_bytes < 1 or file.size < 0 or len(file.chunks) != -(-file.size // point.chunk_bytes):
-            reason = f"{file.name} has {len(file.chunks)} chunks for {file.size} bytes"
+        is_size = point.chunk_bytes >= 1 and 0 <= file.size <= _SIZE_MAX
+        if not is_size or len(file.chunks) != -(-file.size // point.chunk_bytes):
+            reason = f"{file.name} has {len(file.chunks)} chunks for {_number_text(file.size)} bytes"
             raise CorruptFileError(str(path), 0, reason, advice=_USE_ANOTHER)
         if abs(file.modified_ns) >= _MODIFIED_NS_MAX:
-            reason = f"{file.name} has no time of a file: {file.modified_ns:.6g} ns"
+            reason = f"{file.name} has no time of a file: {_number_text(file.modified_ns)} ns"
             raise CorruptFileError(str(path), 0, reason, advice=_USE_ANOTHER)
     return point
+
+
+def _number_text(number: int) -> str:
+    """A number of a restore point as text, short even if it has a thousand digits."""
+    if number.bit_length() <= 64:
+        return str(number)
+    return f"about {'-' if number < 0 else ''}2^{number.bit_length()}"
 
 
 def _refuse_names(path: Path, directory: BackedUpDirectory) -> None:
     """Raises CorruptFileError for names that lead out of the directory, or that no file can have."""
     for name in (*directory.folders, *(file.name for file in directory.files)):
-        parts = PurePath(name).parts
-        if name.startswith("/") or ".." in parts or not name:
-            raise CorruptFileError(str(path), 0, f"a file's name leads out of its directory: {name!r}")
+        if not {"", ".", ".."}.isdisjoint(name.split("/")):
+            raise CorruptFileError(str(path), 0, f"it is no path below a log directory: {name[:100]!r}")
         if not is_storable(name):
             raise CorruptFileError(str(path), 0, f"no file can have the name {name[:100]!r}")
     if "\0" in directory.path:
@@ -227,7 +236,7 @@ def is_storable(name: str) -> bool:
         name.encode()
     except UnicodeEncodeError:
         return False
-    return "\0" not in name and len(PurePath(name).parts) <= _PARTS_MAX
+    return "\0" not in name and len(name.split("/")) <= _PARTS_MAX
 
 
 def _refuse_to_store(point: RestorePoint) -> None:
@@ -261,16 +270,16 @@ class WriterLock:
         self._target, self.note = target, note
 
     def is_held(self) -> bool:
-        """Is it this process' still? With ``--take-over`` another backup replaces it. Raises OSError."""
+        """Does this process still hold it? A backup with ``--take-over`` replaces it. Raises OSError."""
         try:
             return bytes(read_whole(self._target / WRITER)) == self.note
         except FileNotFoundError:
             return False
 
     def put_point(self, point: RestorePoint) -> None:
-        """Put a restore point. Before, the caller has put all its chunks. Raises BusyError if another backup
-        has taken the lock over, since it may have pruned chunks that this one counts on, or if there is a
-        restore point of this name; DirectoryRefusedError for a name that it may not have; OSError."""
+        """Put a restore point, all of whose chunks the caller has put. Raises BusyError if another backup has
+        taken the lock over, since it may have pruned chunks of this one, or if there is a restore point of this
+        name; DirectoryRefusedError for a name that it may not have; OSError."""
         _refuse_to_store(point)
         if not self.is_held():
             advice = "make the backup again, when the other one has ended"
@@ -326,8 +335,8 @@ class ChunkWriter:
     def __init__(self, target: Path, stored: Collection[str] = (), *, dry_run: bool = False) -> None:
         self.target = target
         self._stored, self._dry_run = set(stored), dry_run
-        self._coming: dict[str, Future[None]] = {}
-        self._lock, self._room = threading.Lock(), threading.Semaphore(THREADS)
+        self._uploads: dict[str, Future[None]] = {}
+        self._lock, self._memory = threading.Lock(), threading.Semaphore(THREADS)
         self.new_chunks = self.new_bytes = self.read_bytes = 0
 
     def put(self, data: bytes) -> str:
@@ -342,8 +351,8 @@ class ChunkWriter:
         with self._lock:
             if name in self._stored:
                 return
-            of_other_thread = self._coming.get(name)
-            upload = self._coming.setdefault(name, Future())
+            of_other_thread = self._uploads.get(name)
+            upload = self._uploads.setdefault(name, Future())
         if of_other_thread is not None:
             return of_other_thread.result()
         try:
@@ -351,12 +360,12 @@ class ChunkWriter:
                 put()
         except BaseException as error:
             with self._lock:
-                del self._coming[name]
+                del self._uploads[name]
             upload.set_exception(error)
             raise
         with self._lock:
             self._stored.add(name)
-            del self._coming[name]
+            del self._uploads[name]
             self.new_chunks += 1
             self.new_bytes += size
         upload.set_result(None)
@@ -368,7 +377,7 @@ class ChunkWriter:
 
         def piece(start: int) -> str:
             wanted = min(CHUNK_BYTES, size - start)
-            with self._room:  # no more chunks than threads are in memory
+            with self._memory:  # no more chunks than threads are in memory
                 with reading:  # a reader has buffers, which are for one thread at a time
                     data = reader.read(start, wanted)
                 if len(data) != wanted:

@@ -12,6 +12,7 @@ other stores have. ``base.files.objects`` alone may call this.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import secrets
@@ -20,7 +21,7 @@ from datetime import UTC, datetime
 from typing import IO, Any
 
 _HIDDEN = ".siltstone-put-"
-"""In the names of files that are not whole yet; no list has them."""
+"""What the names of files that are not whole yet begin with; no listing has them."""
 _WRITE_BYTES = 4 << 20
 RETRIES = {"dfs.client.failover.max.attempts": "10", "dfs.client.failover.sleep.max.millis": "6000"}
 """A NameNode that does not answer is tried for about a minute, as other stores are; Hadoop tries for
@@ -28,8 +29,8 @@ three."""
 
 
 class PreconditionError(Exception):
-    """The file is not the one that was opened. It has the name of obstore's error, by which the caller knows
-    it."""
+    """The file is not the one that was opened. The caller recognises obstore's error by its name, which this
+    one has, too."""
 
 
 class _GetResult:
@@ -86,7 +87,8 @@ class HdfsStore:
                     writer.write(chunk)
             self._client.rename(staged, f"/{key}", mode != "create")
         except BaseException:
-            self._client.delete(staged, False)
+            with contextlib.suppress(Exception):  # the first error says what went wrong
+                self._client.delete(staged, False)
             raise
         return {"e_tag": None}
 

@@ -75,7 +75,8 @@ class Lock:
                 try:
                     if self.created:
                         with contextlib.suppress(FileNotFoundError):
-                            unlink(self.path)
+                            if _identity(os.lstat(self.path)) == self._identity:  # else it is another's lock
+                                unlink(self.path)
                 finally:
                     os.close(self._descriptor)
                     self._descriptor = -1

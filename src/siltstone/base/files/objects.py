@@ -1,5 +1,5 @@
-"""Objects of a store as files that are read: ``s3://bucket/key``, ``gs://``, ``abfs://``, ``az://``, and
-files of ``hdfs://namenode:port/key`` as such objects (``base.files.hdfs``).
+"""Objects of a store, which are read as files are, and written as a whole: ``s3://bucket/key``, ``gs://``,
+``abfs://``, ``az://``, and files of ``hdfs://namenode:port/key`` as such objects (``base.files.hdfs``).
 
 ::
 
@@ -8,16 +8,17 @@ files of ``hdfs://namenode:port/key`` as such objects (``base.files.hdfs``).
     directory     all keys that begin with its key and a slash; it has no time, owner or lock
     identity      (number from the ETag, size, time), as (inode, size, time) of a local file
 
-A reader fetches ``WINDOW_BYTES`` at a time, and while they are used the next ones, if it reads on from where
-it was; a small object at once; elsewhere no more than it is asked for. It begins with one request for status
-and first bytes. Each request says the ETag that the
-object had when it was opened: one that was replaced in between is an error, never a mixture.
+A reader begins with one request for the status and the first bytes. A small object is fetched as a whole. Of
+a large one, a reader that goes on from where it was fetches ``WINDOW_BYTES`` at a time, and the next window
+in another thread while the caller uses this one; after a jump it fetches what it is asked for, at least
+``PIECE_BYTES``. Each request says the ETag that the object had when it was opened: one that was replaced in
+between is an error, never a mixture.
 
-The stores are ``obstore``'s (``siltstone[objects]``), which repeats what fails for a moment, for at most
-``RETRY_SECONDS`` and the ``REQUEST_SECONDS`` of the last try; what it does not repeat is tried
-``BROKEN_TRIES`` times. Credentials and endpoints are those of the
-environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, ``GOOGLE_APPLICATION_CREDENTIALS``,
-``AZURE_STORAGE_ACCOUNT_NAME``, …) and of ``configure``; no error, ``repr`` or log has their values.
+The stores are accessed through ``obstore`` (``siltstone[objects]``). It retries a request that fails with a
+transient error, for at most ``RETRY_SECONDS`` and the ``REQUEST_SECONDS`` of the last try. Calls that it does
+not retry when their connection breaks are tried ``BROKEN_TRIES`` times here. Credentials and endpoints come
+from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, ``GOOGLE_APPLICATION_CREDENTIALS``,
+``AZURE_STORAGE_ACCOUNT_NAME``, …) and from ``configure``; no error, ``repr`` or log has their values.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import hashlib
 import importlib
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -42,25 +44,25 @@ from siltstone.base.errors import UsageError, with_both_slashes
 from siltstone.base.files.hdfs import HdfsStore
 
 WINDOW_BYTES = 16 << 20
-"""Bytes of one request of a reader that reads on."""
+"""Bytes of one request of a reader that goes on from where it was."""
 SMALL_BYTES = 1 << 20
-"""An object up to this size is fetched at once: indexes, checkpoints, snapshots."""
+"""An object up to this size is fetched as a whole: indexes, checkpoints, snapshots."""
 PIECE_BYTES = 64 << 10
-"""Bytes of one request elsewhere in a large object, such as a batch header that an index leads to."""
+"""The fewest bytes of a request after a jump in a large object, such as to the batch that an index names."""
 REQUEST_SECONDS, CONNECT_SECONDS = 60.0, 10.0
-"""How long one request may take with its answer; how long its connection."""
+"""How long a request may take until its response is there; how long its connection may take."""
 RETRIES, RETRY_SECONDS = 10, 60.0
-"""How often a request is repeated that fails for a moment, and until how long after its start."""
+"""How often a request that fails with a transient error is retried, and until how long after its start."""
 BROKEN_TRIES = 3
-"""How often a list or a put is tried whose connection breaks."""
-_Answer = TypeVar("_Answer")
-_FORM = re.compile(
+"""How often a listing or a put is tried if its connection breaks."""
+_Result = TypeVar("_Result")
+_ADDRESS = re.compile(
     r"(?P<scheme>s3|s3a|gs|abfs|abfss|az|hdfs):/+(?P<bucket>[^/]+)(?:/+(?P<key>.*))?\Z", re.DOTALL
 )
 _STORE_SCHEME = {"s3a": "s3"}
 _options: dict[str, str] = {}
 when_forgotten: list[Callable[[], None]] = []
-"""Called when other options hold: what was read with the old ones is forgotten."""
+"""Called when the options change, to forget what was read with the old ones."""
 _PREFIXES = {"s3": "aws_", "gs": "google_", "abfs": "azure_", "abfss": "azure_", "az": "azure_"}
 """What the names of a store's options begin with."""
 _AZURE_ENDPOINT = "azure_storage_endpoint", "AZURE_STORAGE_ENDPOINT"
@@ -93,7 +95,7 @@ class ObjectStatus(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where an object is. ``key``: without a slash at its ends, "" for the bucket itself."""
+    """Where an object is. ``key``: without slashes at its ends, "" for the bucket itself."""
 
     scheme: str
     bucket: str
@@ -133,14 +135,14 @@ def as_named(path: Path) -> Path:
 def is_object(path: str | os.PathLike[str] | int) -> bool:
     """Is it a path of a store? A local one that looks like it is written ``./s3:/…``."""
     text = path if isinstance(path, (str, int)) else os.fspath(path)
-    return isinstance(text, str) and text[:1] != "/" and _FORM.match(text) is not None
+    return isinstance(text, str) and text[:1] != "/" and _ADDRESS.match(text) is not None
 
 
 def place_of(path: str | os.PathLike[str]) -> Place:
     """The place of a path for which ``is_object`` holds."""
-    form = _FORM.match(os.fspath(path))
-    assert form is not None, path
-    return Place(form["scheme"], form["bucket"], (form["key"] or "").strip("/"))
+    address = _ADDRESS.match(os.fspath(path))
+    assert address is not None, path
+    return Place(address["scheme"], address["bucket"], (address["key"] or "").strip("/"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +174,7 @@ def configured() -> StoreOptions:
 
 
 def forget_options() -> None:
-    """Have no options again."""
+    """Remove all options of ``configure``."""
     _options.clear()
     _forget_stores()
 
@@ -227,20 +229,21 @@ def _threads(process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(4, thread_name_prefix="siltstone-objects")
 
 
-def _of(place: Place) -> Any:
+def _store_of(place: Place) -> Any:
     return _store(place.scheme, place.bucket, os.getpid())
 
 
 @contextlib.contextmanager
 def store_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Errors of another such library as ``OSError`` of one line, which has nothing of the request."""
+    """Raise the errors of another library that accesses stores as an ``OSError`` of one line, which has no
+    credentials."""
     with _as_os_error(str(place_of(path))):
         yield
 
 
 @contextlib.contextmanager
 def _as_os_error(path: str) -> Iterator[None]:
-    """Errors of a store as those of a file system, in one line, without what the request had in it."""
+    """Raise the errors of a store as an ``OSError`` of one line, which has no credentials."""
     try:
         yield
     except OSError as error:
@@ -304,9 +307,9 @@ _ERRORS = {
 }
 
 
-def _whole(call: Callable[[], _Answer]) -> _Answer:
-    """The result of a call whose connection may break where obstore does not repeat it: within a list, or in
-    a put, which may have been done. Raises OSError."""
+def _retried(call: Callable[[], _Result]) -> _Result:
+    """The result of ``call``, which is tried again if its connection breaks where obstore does not retry:
+    within a listing, or in a put, which the store may have carried out. Raises OSError."""
     for _ in range(BROKEN_TRIES - 1):
         with contextlib.suppress(ConnectionAbortedError):
             return call()
@@ -327,7 +330,7 @@ def head(path: str | os.PathLike[str]) -> ObjectStatus:
     with _as_os_error(str(place)):
         if not place.key:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(place))
-        return _status(_of(place).head(place.key))
+        return _status(_store_of(place).head(place.key))
 
 
 def has_keys(path: str | os.PathLike[str]) -> bool:
@@ -336,21 +339,21 @@ def has_keys(path: str | os.PathLike[str]) -> bool:
 
     def has_one() -> bool:
         with _as_os_error(str(place)):
-            return any(map(bool, _of(place).list(place.prefix or None, chunk_size=1)))
+            return any(map(bool, _store_of(place).list(place.prefix or None, chunk_size=1)))
 
-    return _whole(has_one)
+    return _retried(has_one)
 
 
 def list_keys(path: str | os.PathLike[str]) -> tuple[dict[str, ObjectStatus], list[str]]:
     """What is directly below a directory: (objects by name, names of directories). Raises FileNotFoundError
-    if there is nothing, OSError."""
+    for a directory with nothing below it, OSError."""
     place = place_of(path)
 
     def listed() -> Any:
         with _as_os_error(str(place)):
-            return _of(place).list_with_delimiter(place.prefix or None)
+            return _store_of(place).list_with_delimiter(place.prefix or None)
 
-    listing, skip = _whole(listed), len(place.prefix)
+    listing, skip = _retried(listed), len(place.prefix)
     objects = {str(row["path"])[skip:]: _status(row) for row in listing["objects"]}
     objects.pop("", None)  # the marker of an empty directory
     folders = [str(name).rstrip("/")[skip:] for name in listing["common_prefixes"]]
@@ -363,11 +366,11 @@ def read_whole(path: str | os.PathLike[str], limit: int | None = None) -> memory
     """All bytes of an object, at most ``limit``. Raises OSError."""
     place = place_of(path)
     with _as_os_error(str(place)):
-        response = _of(place).get(place.key)
+        response = _store_of(place).get(place.key)
         if limit is not None and response.meta["size"] > limit:
-            response = _of(place).get(place.key, options={"range": (0, limit)})
+            response = _store_of(place).get(place.key, options={"range": (0, limit)})
         data = memoryview(response.bytes())
-    _require(data, response.meta["size"] if limit is None else min(response.meta["size"], limit), place)
+    _require_whole(data, response.meta["size"] if limit is None else min(response.meta["size"], limit), place)
     return data
 
 
@@ -377,27 +380,27 @@ def read_range(path: str | os.PathLike[str], start: int, end: int, size: int) ->
     place = place_of(path)
     options = {} if (start, end) == (0, size) else {"options": {"range": (start, end)}}
     with _as_os_error(str(place)):
-        response = _of(place).get(place.key, **options)
+        response = _store_of(place).get(place.key, **options)
         data = memoryview(response.bytes())
     if response.meta["size"] != size:
         raise OSError(errno.EIO, f"it has {response.meta['size']} bytes instead of {size}", str(place))
-    _require(data, end - start, place)
+    _require_whole(data, end - start, place)
     return data
 
 
-def _require(data: memoryview, size: int, place: Place) -> None:
-    """Raises OSError for an answer that is not whole."""
+def _require_whole(data: memoryview, size: int, place: Place) -> None:
+    """Raise OSError for a response that is not whole."""
     if len(data) != size:
         raise OSError(errno.EIO, f"the store sent {len(data)} of {size} bytes", str(place))
 
 
 def _first_piece(place: Place) -> tuple[ObjectStatus, memoryview]:
-    """The status of an object with its first ``PIECE_BYTES``, in one request; two for one without bytes."""
+    """The status of an object and its first ``PIECE_BYTES``, in one request; an empty object takes two."""
     try:
         with _as_os_error(str(place)):
-            response = _of(place).get(place.key, options={"range": (0, PIECE_BYTES)})
+            response = _store_of(place).get(place.key, options={"range": (0, PIECE_BYTES)})
             status, data = _status(response.meta), memoryview(response.bytes())
-        _require(data, min(status.size, PIECE_BYTES), place)
+        _require_whole(data, min(status.size, PIECE_BYTES), place)
         return status, data
     except OSError as error:
         if error.errno != errno.ERANGE:
@@ -406,7 +409,7 @@ def _first_piece(place: Place) -> tuple[ObjectStatus, memoryview]:
 
 
 class Windows:
-    """The bytes of one object, fetched in windows. Not for several threads at one time."""
+    """The bytes of one object, fetched in windows. Several threads may read: one at a time."""
 
     _begins_small = False
     """The first read takes no whole window: it may be only a look at the first batch."""
@@ -419,6 +422,7 @@ class Windows:
 
     def _begin(self, status: ObjectStatus, data: memoryview) -> None:
         """Begin with the first bytes."""
+        self._reading = threading.Lock()
         self.status, self._data = status, data
         self._start = self._reads_on_at = 0
         self._next: tuple[int, Future[memoryview]] | None = None
@@ -427,15 +431,18 @@ class Windows:
         """Fill ``buffer`` from ``position``; returns the bytes read, fewer only at the end. Raises
         OSError."""
         view = memoryview(buffer.data).cast("B")
-        wanted = max(min(len(view), self.status.size - position), 0)
+        with self._reading:
+            return self._read_into(view[: max(min(len(view), self.status.size - position), 0)], position)
+
+    def _read_into(self, view: memoryview, position: int) -> int:
         done = 0
-        while done < wanted:
+        while done < len(view):
             at = position + done
             offset = at - self._start
             if not 0 <= offset < len(self._data):
-                self._fetch(at, wanted - done)
+                self._fetch(at, len(view) - done)
                 offset = at - self._start
-            part = self._data[offset : offset + wanted - done]
+            part = self._data[offset : offset + len(view) - done]
             view[done : done + len(part)] = part
             done += len(part)
             self._reads_on_at = position + done
@@ -470,12 +477,14 @@ class Windows:
         if etag is not None:
             options["if_match"] = etag if '"' in etag else f'"{etag}"'
         with _as_os_error(str(place)):
-            piece = memoryview(_of(place).get(place.key, options=options).bytes())
-        _require(piece, end - start, place)
+            piece = memoryview(_store_of(place).get(place.key, options=options).bytes())
+        _require_whole(piece, end - start, place)
         return piece
 
     def close(self) -> None:
-        """Forget what was fetched."""
+        """Forget what was fetched; the next window is not fetched if its turn has not come."""
+        if self._next is not None:
+            self._next[1].cancel()
         self._data, self._next = memoryview(b""), None
 
 
@@ -487,19 +496,19 @@ _OTHER_BYTES = "the store has other bytes than those that were put"
 
 
 def put_new(path: str | os.PathLike[str], data: bytes | memoryview) -> bool:
-    """Put an object unless there is one of its key (``If-None-Match: *``); returns whether it was put, and
-    False also where the answer to a put got lost that was done (``put_own``). What the store has is compared
-    with ``data``, and removed if it is not the same. Raises OSError."""
+    """Put an object unless there is one of its key (``If-None-Match: *``); returns whether it was put. It is
+    False, too, if a try put it whose response got lost (see ``put_own``). What the store has is compared with
+    ``data``, and removed if it is not the same. Raises OSError."""
     place = place_of(path)
 
     def put() -> str | None:
         with _as_os_error(str(place)):
-            done = _of(place).put(place.key, bytes(data), mode="create", use_multipart=False)
+            done = _store_of(place).put(place.key, bytes(data), mode="create", use_multipart=False)
             tag: str | None = done["e_tag"]
             return tag
 
     try:
-        etag = _whole(put)
+        etag = _retried(put)
     except FileExistsError:
         return False
     # The ETag is the MD5 where the store does not encrypt with keys of its own: then nothing is read back.
@@ -512,8 +521,8 @@ def put_new(path: str | os.PathLike[str], data: bytes | memoryview) -> bool:
 
 
 def put_own(path: str | os.PathLike[str], data: bytes) -> bool:
-    """``put_new`` of bytes that no other writer puts; returns whether the object has them, whatever became of
-    the answers. Raises OSError."""
+    """``put_new`` of bytes that no other writer puts; returns whether the object has them, even if responses
+    got lost. Raises OSError."""
     return put_new(path, data) or read_whole(path) == data
 
 
@@ -531,15 +540,15 @@ def claim(path: str | os.PathLike[str], data: bytes) -> bool:
 
 
 def put_hint(path: str | os.PathLike[str], data: bytes) -> None:
-    """Put an object, over any of its key: one that several writers put, and that may be behind. Raises
-    OSError."""
+    """Put an object, or replace the one of its key: a hint, which several writers put, so that it may be out
+    of date. Raises OSError."""
     place = place_of(path)
 
     def put() -> None:
         with _as_os_error(str(place)):
-            _of(place).put(place.key, data, use_multipart=False)
+            _store_of(place).put(place.key, data, use_multipart=False)
 
-    _whole(put)
+    _retried(put)
 
 
 PART_BYTES = 16 << 20
@@ -547,18 +556,18 @@ PART_BYTES = 16 << 20
 
 
 def put_file(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
-    """Put a file of this machine under a new key, in parts if it is large: it appears as a
-    whole. What the store has is compared with the file, and removed if it is not the same. Raises OSError."""
+    """Put a file of this machine under a new key, in parts if it is large; it appears as a whole. What the
+    store has is compared with the file, and removed if it is not the same. Raises OSError."""
     place, size = place_of(path), os.stat(source).st_size
     is_large = size > PART_BYTES
 
     def put() -> str | None:
         with open(source, "rb") as file, _as_os_error(str(place)):
-            done = _of(place).put(place.key, file, use_multipart=is_large, chunk_size=PART_BYTES)
+            done = _store_of(place).put(place.key, file, use_multipart=is_large, chunk_size=PART_BYTES)
             tag: str | None = done["e_tag"]
             return tag
 
-    etag = _whole(put)
+    etag = _retried(put)
     if (etag or "").strip('"') != _expected_etag(source) and not _has_bytes_of(source, path, size):
         with contextlib.suppress(OSError):
             delete_objects([path])
@@ -588,28 +597,31 @@ def _has_bytes_of(source: str | os.PathLike[str], path: str | os.PathLike[str], 
 
 def copy_object(source: str | os.PathLike[str], target: str | os.PathLike[str], size: int) -> None:
     """Let the store copy an object of ``size`` bytes within a bucket. Raises FileNotFoundError, OSError, also
-    for a copy of another size or, as far as ETags tell it, with other bytes, which is removed."""
+    for a copy of another size or, as far as ETags tell it, with other bytes; such a copy is removed."""
     before, after = place_of(source), place_of(target)
 
     def copy() -> None:
         with _as_os_error(str(before)):
-            _of(before).copy(before.key, after.key)
+            _store_of(before).copy(before.key, after.key)
 
-    _whole(copy)
-    copied = head(target)
+    _retried(copy)
+    copied, reason = head(target), None
     if copied.size != size:
-        raise OSError(errno.EIO, f"the store's copy has {copied.size} of {size} bytes", str(after))
-    if _has_another_md5(source, copied) and not _has_bytes_of_object(source, target, size):
-        with contextlib.suppress(OSError):
+        reason = f"the store's copy has {copied.size} of {size} bytes"
+    elif _has_another_md5(source, copied) and not _has_bytes_of_object(source, target, size):
+        reason = "the store's copy has other bytes"
+    if reason is not None:
+        with contextlib.suppress(OSError):  # a chunk that stays would count as stored in the next backup
             delete_objects([target])
-        raise OSError(errno.EIO, "the store's copy has other bytes", str(after))
+        raise OSError(errno.EIO, reason, str(after))
 
 
 _MD5 = re.compile(r'"?[0-9a-f]{32}"?')
 
 
 def _has_another_md5(source: str | os.PathLike[str], copied: ObjectStatus) -> bool:
-    """Have both ETags the form of an MD5, and differ? They may have it and be none: of keys of KMS."""
+    """Do both ETags look like an MD5, and differ? Some that look so are none, such as with SSE-KMS, so the
+    caller compares the bytes then."""
     if copied.etag is None or not _MD5.fullmatch(copied.etag):
         return False
     etag = head(source).etag or ""
@@ -643,7 +655,7 @@ one time: a slow server has to answer the last of them within a request's time, 
 
 
 def delete_objects(paths: Sequence[str | os.PathLike[str]]) -> None:
-    """Delete objects of one bucket; those that are not there are none. Raises OSError."""
+    """Delete objects of one bucket; a missing one is no error. Raises OSError."""
     for start in range(0, len(paths), DELETED_KEYS_MAX):
         _delete([place_of(path) for path in paths[start : start + DELETED_KEYS_MAX]])
 
@@ -651,11 +663,11 @@ def delete_objects(paths: Sequence[str | os.PathLike[str]]) -> None:
 def _delete(places: Sequence[Place]) -> None:
     def delete() -> None:
         with _as_os_error(str(places[0])):
-            _of(places[0]).delete([place.key for place in places])
+            _store_of(places[0]).delete([place.key for place in places])
 
     try:
-        _whole(delete)
-    except FileNotFoundError:  # for one that is not there Azure may leave others: halves until it is alone
+        _retried(delete)
+    except FileNotFoundError:  # for one missing key Azure may leave others: halve until it is alone
         middle = len(places) // 2
         for half in (places[:middle], places[middle:]) if middle else ():
             _delete(half)
@@ -667,7 +679,7 @@ def objects_below(path: str | os.PathLike[str]) -> Iterator[tuple[str, ObjectSta
 
     def listed() -> list[Any]:
         with _as_os_error(str(place)):
-            return [row for chunk in _of(place).list(place.prefix or None) for row in chunk]
+            return [row for chunk in _store_of(place).list(place.prefix or None) for row in chunk]
 
-    for row in _whole(listed):
+    for row in _retried(listed):
         yield str(row["path"])[len(place.prefix) :], _status(row)

@@ -72,6 +72,7 @@ class _Inside(NamedTuple):
 
 
 def _inside(path: AnyPath) -> _Inside | None:
+    """The parts of a path within a restore point; None for another path."""
     text = os.fspath(path)
     if f"/{_MARK}" not in text:
         return None
@@ -104,7 +105,7 @@ def stored_path(target: Path, backup_id: str) -> Path:
 
 @functools.lru_cache(16)
 def _directory(target: str, backup_id: str) -> StoredDirectory:
-    """Raises FileNotFoundError, CorruptFileError, OSError."""
+    """A restore point as a directory. Raises FileNotFoundError, CorruptFileError, OSError."""
     path = point_path(Path(target), backup_id)
     point = read_point(path)
     stored = StoredDirectory(target=Path(target), chunk_bytes=point.chunk_bytes)
@@ -121,6 +122,7 @@ objects.when_forgotten.append(_directory.cache_clear)
 
 
 def _locate(path: AnyPath) -> tuple[StoredDirectory, str] | None:
+    """The restore point of a path, and the name in it; None for a path outside of restore points."""
     inside = _inside(path)
     if inside is None:
         return None

@@ -128,25 +128,36 @@ def _decompress_into(
 
 _GZIP_WINDOW_BITS = 31
 """zlib's window bits: 32 KiB, with gzip's header and trailer."""
+_GZIP_PIECE_BYTES = 512
+"""The first piece of each gzip member after the first one."""
 _GZIP_ERROR: type[Exception] = zlib_ng.error  # type: ignore[assignment]  # its stub calls it an instance
 
 
 def _decompress_gzip(data: memoryview, scratch: Scratch, limit: int) -> int:
     parts: list[bytes] = []
-    size = 0
-    while not parts or len(data):
-        member, max_output = zlib_ng.decompressobj(_GZIP_WINDOW_BITS), limit + 1 - size
-        try:
-            contents: bytes = member.decompress(data, max_output)
-        except _GZIP_ERROR as error:
-            raise DecompressionError(f"gzip: {error}") from None
-        if not member.eof and len(contents) < max_output:
-            raise DecompressionError("gzip: the stream is truncated")
-        size += len(contents)
-        if size > limit:
-            raise DecompressedTooLargeError("gzip", limit)
-        parts.append(contents)
-        data = memoryview(member.unused_data)
+    position = size = 0
+    while not parts or position < len(data):
+        # zlib copies what it was passed beyond a member's end. Nearly all streams have one member, which gets
+        # all bytes; those after it get pieces that double, or a stream of tiny members would be copied anew
+        # for each of them.
+        piece_size = _GZIP_PIECE_BYTES if parts else len(data)
+        member = zlib_ng.decompressobj(_GZIP_WINDOW_BITS)
+        while not member.eof:
+            if position == len(data):
+                raise DecompressionError("gzip: the stream is truncated")
+            piece = data[position : position + piece_size]
+            try:
+                # The limit and one byte more: the output ends early only if it is too large.
+                contents: bytes = member.decompress(piece, limit + 1 - size)
+            except _GZIP_ERROR as error:
+                raise DecompressionError(f"gzip: {error}") from None
+            size += len(contents)
+            if size > limit:
+                raise DecompressedTooLargeError("gzip", limit)
+            parts.append(contents)
+            position += len(piece)
+            piece_size *= 2
+        position -= len(member.unused_data)
     return scratch.append(parts[0] if len(parts) == 1 else b"".join(parts))
 
 

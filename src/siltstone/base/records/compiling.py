@@ -3,9 +3,8 @@ first calls a kernel.
 
 A kernel is compiled once for each signature and kept on disk: in ``NUMBA_CACHE_DIR`` if that is set, else
 beside the package where that is writable, else in the user's cache. Where none of them can be written, each
-process compiles it.
-Machine code on disk is used as long as the kernel's file has the same time and size, and the kernel the same
-``fingerprint``.
+process compiles it. Machine code on disk is used as long as the kernel's file has the same time and size, and
+the kernel the same ``fingerprint``.
 """
 
 from __future__ import annotations

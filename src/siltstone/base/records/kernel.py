@@ -23,8 +23,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Kernel:
-    """A kernel until ``load``, and afterwards for those who hold it outside of the package's modules: calls
-    and attributes are those of numba's function."""
+    """Stands for a kernel until ``load`` puts numba's function in its place. Code outside of the package's
+    modules may keep it: it calls numba's function, and has its attributes."""
 
     def __init__(self, make: Callable[[ModuleType], Any], function: Callable[..., Any] | None = None) -> None:
         """``make``: numba's function, from the module ``compiling``; ``function``: the Python function."""
