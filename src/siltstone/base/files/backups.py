@@ -278,8 +278,8 @@ class WriterLock:
 
     def put_point(self, point: RestorePoint) -> None:
         """Put a restore point, all of whose chunks the caller has put. Raises BusyError if another backup has
-        taken the lock over, since it may have pruned chunks of this one, or if there is a restore point of this
-        name; DirectoryRefusedError for a name that it may not have; OSError."""
+        taken the lock over, since it may have pruned chunks of this one, or if there is a restore point of
+        this name; DirectoryRefusedError for a name that it may not have; OSError."""
         _refuse_to_store(point)
         if not self.is_held():
             advice = "make the backup again, when the other one has ended"
