@@ -22,6 +22,7 @@ from siltstone.base.files.locking import Lock
 from siltstone.base.files.opening import Operation, observe
 from siltstone.commands import live
 from siltstone.commands.live import LiveSetting, LiveTopic, ReadBack, Restored
+from tests.support.errors import raises_error
 
 DEFAULTS = {
     "cleanup.policy": "delete",
@@ -251,6 +252,16 @@ def test_a_broker_that_is_gone_leaves_the_journal(journal: Path) -> None:
     result = run(admin, journal)
     assert len(result.restored) == 2
     assert (admin.own, journal.exists()) == (OWN, False)
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", b"[]", b'{"a":"\xff"}']
+)
+def test_a_damaged_journal_is_named(journal: Path, content: bytes) -> None:
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    journal.write_bytes(content)
+    with raises_error(CorruptFileError, path=journal, about="no journal"):
+        live.read_journal(journal)
 
 
 def left_behind(journal: Path) -> FakeAdmin:

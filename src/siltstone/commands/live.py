@@ -196,7 +196,7 @@ def read_journal(path: Path) -> JournalEntry | None:
         entry = msgspec.json.decode(files.read_bytes(path), type=JournalEntry)
     except FileNotFoundError:
         return None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise CorruptFileError(str(path), 0, f"it is no journal of siltstone compact: {error}") from None
     if entry.version != _VERSION:
         reason = f"the journal has version {entry.version}; only version {_VERSION} is supported"

@@ -266,7 +266,7 @@ _PartitionNumber = Annotated[int, msgspec.Meta(ge=0)]
 def _json(text: str, expected_type: Any, example: str) -> Any:
     try:
         return msgspec.json.decode(text, type=expected_type)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"not the expected JSON: {error}", advice=f"set JSON such as {example}") from None
 
 
