@@ -8,7 +8,6 @@ import gc
 import http.client
 import socket
 import threading
-import urllib.request
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -221,8 +220,20 @@ def test_the_end_of_a_long_answer_may_take_longer_than_a_body(monkeypatch: pytes
     assert got == ["http.request", "http.disconnect"]
 
 
+UPGRADE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+}
+
+
+@pytest.mark.parametrize("headers", [{}, UPGRADE], ids=["plain", "upgrade"])
 def test_nothing_holds_a_connection_that_is_closed(
-    served: Served, monkeypatch: pytest.MonkeyPatch, wait_for: Callable[[Callable[[], bool]], None]
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    wait_for: Callable[[Callable[[], bool]], None],
+    headers: dict[str, str],
 ) -> None:
     made, lost = list[weakref.ref[_Protocol]](), list[object]()
 
@@ -240,8 +251,10 @@ def test_nothing_holds_a_connection_that_is_closed(
     server.start()
     try:
         for _ in range(3):
-            with urllib.request.urlopen(f"{server.urls[0]}/healthz") as answer:
-                assert answer.status == 200
+            asked = http.client.HTTPConnection(server.urls[0].removeprefix("http://"))
+            asked.request("GET", "/healthz", headers=headers)
+            assert asked.getresponse().read() == b'{"status":"ok"}'
+            asked.close()
         wait_for(lambda: len(lost) == len(made) == 3)
         gc.collect()
         wait_for(lambda: [each() for each in made] == [None] * 3)
