@@ -27,6 +27,7 @@ from siltstone.web.errors import error_response, status_of, unexpected
 from siltstone.web.identity import Identity, Role, User
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+_KNOWN_METHODS = frozenset((*SAFE_METHODS, "POST", "PUT", "PATCH", "DELETE"))
 BODY_MAX = 1 << 20
 """Bytes of a request's body; records have a bound of their own."""
 RECORDS_BODY_MAX = 64 << 20
@@ -146,7 +147,7 @@ class Guards:
                 raise
             await unexpected(path, error)(scope, receive, guarded_send)
         finally:
-            self._count(_route_of(scope), scope["method"], status, time.perf_counter() - began)
+            self._count(_route_of(scope), _method_of(scope), status, time.perf_counter() - began)
 
     async def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> tuple[int, int, str] | None:
         """(status, Confluent's number, message) of a request that is not let through. Sets the user."""
@@ -212,6 +213,11 @@ def _route_of(scope: Scope) -> str:
     """The path of the route with its parameters' names, "other" if none was found."""
     context = scope.get("fastapi", {}).get("effective_route_context")
     return getattr(context or scope.get("route"), "path", None) or "other"
+
+
+def _method_of(scope: Scope) -> str:
+    """The method, "other" for a word that a client has made up: each would be a series of its own."""
+    return scope["method"] if scope["method"] in _KNOWN_METHODS else "other"
 
 
 _TOO_LARGE = "the body is too large"
