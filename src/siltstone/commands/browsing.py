@@ -81,6 +81,8 @@ RECORDS_VIEWS: tuple[RecordsView, ...] = get_args(RecordsView)
 READ_BYTES, READ_SECONDS = 64 << 20, 1.0
 """The most bytes that one request reads."""
 PAGE_RECORDS, PAGE_RECORDS_MAX = 50, 500
+HEADERS_SHOWN = 100
+"""The most headers of a record that are shown: a record of 1 MB may have 500,000."""
 _BLOCK_BYTES, _SMALLEST_BLOCK = 1 << 20, 16 << 10
 _ATTEMPTS = 3
 _CURSOR_VERSION = 1
@@ -160,9 +162,9 @@ class BrowsedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrowsedRecord:
-    """One record of a page. ``size``: bytes in its batch, decompressed. ``producer_id``: -1 without one.
-    ``mark``: ``commit``, ``abort``, ``control`` or None. ``timestamp_ms`` is None where the format has
-    none."""
+    """One record of a page. ``headers``: the first ``HEADERS_SHOWN``; ``headers_left``: how many more it has.
+    ``size``: bytes in its batch, decompressed. ``producer_id``: -1 without one. ``mark``: ``commit``,
+    ``abort``, ``control`` or None. ``timestamp_ms`` is None where the format has none."""
 
     partition: int
     offset: int
@@ -174,6 +176,7 @@ class BrowsedRecord:
     leader_epoch: int
     producer_id: int
     mark: str | None
+    headers_left: int = 0
 
     def to_json(self) -> dict[str, object]:
         """The object in the REST API."""
@@ -184,6 +187,7 @@ class BrowsedRecord:
             "key": self.key.to_json(),
             "value": self.value.to_json(),
             "headers": [{"name": name, "value": value.to_json()} for name, value in self.headers],
+            "headers_left": self.headers_left,
             "size": self.size,
             "leader_epoch": self.leader_epoch,
             "producer_id": self.producer_id,
@@ -807,8 +811,10 @@ def record_in(
         key=shown_key,
         value=shown_value,
         headers=tuple(
-            (name.decode(errors="replace")[:SHOWN_BYTES], decode(data)) for name, data in columns.headers(row)
+            (name.decode(errors="replace")[:SHOWN_BYTES], decode(data))
+            for name, data in columns.headers(row, HEADERS_SHOWN)
         ),
+        headers_left=max(int(columns.header_count[row]) - HEADERS_SHOWN, 0),
         size=int(columns.size[row]),
         leader_epoch=int(batch["leader_epoch"]),
         producer_id=int(batch["producer_id"]),

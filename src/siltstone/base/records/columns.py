@@ -73,10 +73,11 @@ class RecordColumns(KeyColumns):
         """The value of one record as bytes, None when null. Not for hot paths."""
         return span_bytes(self.data, int(self.value_start[row]), int(self.value_size[row]))
 
-    def headers(self, row: int) -> list[tuple[bytes, bytes | None]]:
-        """The headers of one record as (key, value) pairs. Not for hot paths."""
+    def headers(self, row: int, most: int | None = None) -> list[tuple[bytes, bytes | None]]:
+        """The headers of one record as (key, value) pairs: all, or the first ``most``. Not for hot paths."""
         position, headers = int(self.headers_start[row]), []
-        for _ in range(int(self.header_count[row])):
+        count = int(self.header_count[row])
+        for _ in range(count if most is None else min(count, most)):
             size, position = read_varint(self.data, position, len(self.data))
             key = span_bytes(self.data, position, size)
             size, position = read_varint(self.data, position + size, len(self.data))
