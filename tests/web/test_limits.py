@@ -36,7 +36,9 @@ READS = [
     "/ui/topics/users/records",
     "/ui/topics/users/configuration",
     "/ui/topics/users/consumers",
+    "/ui/topics/users/empty",
     "/ui/topics/users/why/0/0",
+    "/ui/selected?topic=users&name=retention.ms&value=7",
     "/ui/groups",
 ]
 
@@ -96,6 +98,8 @@ def test_every_route_that_reads_records_needs_a_place(served: Served) -> None:
         answer = client.get(path)
         assert answer.status_code == 429, path
         assert path.startswith("/ui") or answer.json()["error_code"] == 42901
+    for path in ("/ui/topics/users/empty", "/ui/topics/users/erase", "/ui/selected/settings"):
+        assert client.post(path, data={"key": "a", "name": "retention.ms"}).status_code == 429, path
     assert client.get("/ui/topics").status_code == client.get("/metrics").status_code == 200
 
 
