@@ -67,6 +67,15 @@ def test_a_topic_is_cleaned_as_a_job(client: TestClient, served: Served) -> None
     assert [record.value for record in served.opened()["users", 0]] == [b"2"]
 
 
+@pytest.mark.parametrize("action", ["clean", "explain", "find-latest"])
+def test_a_partition_that_is_named_twice_is_in_the_job_once(
+    client: TestClient, served: Served, action: str
+) -> None:
+    job = client.post(f"/api/v1/topics/users:{action}", json={"partitions": [1, 0, 1, 1]}).json()
+    assert job["target"] == "users-0, users-1"
+    served.jobs.wait(job["id"], 60)
+
+
 def test_what_cannot_be_cleaned(client: TestClient, served: Served) -> None:
     served.opened().topics.create("events", 1, {"cleanup.policy": "delete"})
     assert client.post("/api/v1/topics/none:clean").status_code == 404

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Request
-from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, StrictBool
 
 JsonObject = dict[str, Any]
 """An object of JSON, by the names of its members."""
@@ -29,6 +29,14 @@ after the bounds, or the OpenAPI document would not have them."""
 WholeNumber = Annotated[int, NUMBERS_ONLY]
 """A whole number in a body. pydantic alone would accept ``true`` as 1, and ``"7"`` as 7. 7.0 is accepted:
 JSON has no separate type for whole numbers."""
+
+
+def _each_once(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(set(numbers)))
+
+
+Partitions = Annotated[tuple[WholeNumber, ...], AfterValidator(_each_once)]
+"""The partitions of a job, each once, however often a body names it: the job's target has their names."""
 
 
 def _refuse_other_than_times(value: object) -> object:
