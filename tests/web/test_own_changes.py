@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from starlette.testclient import TestClient
 
@@ -50,6 +52,24 @@ def test_each_of_many_topics_has_its_outcome(client: TestClient, served: Served)
     assert answer.status_code == 200
     assert [each.get("error_code") for each in answer.json()["topics"]] == [40403, None, 40002]
     assert served.describe("orders").config["retention.ms"] == "5"
+
+
+def test_a_topic_on_a_broken_disk_hides_no_outcome_of_another(
+    client: TestClient, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe = served.describe
+
+    def failing(topic: str) -> object:
+        if topic == "users":
+            raise OSError(errno.EIO, "Input/output error")
+        return describe(topic)
+
+    served.opened().topics.create("orders", 1, {})
+    monkeypatch.setattr(served, "describe", failing)
+    topics = [{"topic": name, "set": {"retention.ms": "5"}} for name in ("orders", "users")]
+    answer = client.post("/api/v1/topics:alter", json={"topics": topics}, headers={"If-Match": "*"})
+    assert answer.status_code == 200
+    assert [each.get("error_code") for each in answer.json()["topics"]] == [None, 50002]
 
 
 @pytest.mark.parametrize("body", [{}, {"topics": []}, {"topics": [{"set": {}}]}, {"topics": [], "x": 1}, []])

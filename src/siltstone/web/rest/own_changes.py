@@ -95,7 +95,7 @@ def _altered(
             validate_only=validate_only,
         )
         tag = administration.topic_etag(served, change.topic)
-    except SiltstoneError as error:
+    except (SiltstoneError, OSError) as error:
         return {"topic": change.topic, "error_code": status_of(error)[1], "message": str(error)}
     return {"topic": change.topic, "before": dict(done.before), "after": dict(done.after), "etag": tag}
 
