@@ -265,6 +265,8 @@ def test_settings_change_together_or_not_at_all(ask: Ask, served: Served) -> Non
     refused(ask("POST", path, json={"data": [{"name": "nonsense", "operation": "DELETE"}]}), 400, 40002)
     refused(ask("POST", path, json={"data": [{"name": "retention.ms"}]}), 400, 400, "without a value")
     refused(ask("POST", path, json={"data": [{"name": "a", "operation": "APPEND"}]}), 400, 400)
+    for again in ({"name": "retention.ms", "value": "8"}, {"name": "retention.ms", "operation": "DELETE"}):
+        refused(ask("POST", path, json={"data": [*changes, again]}), 400, 400, "retention.ms is there twice")
     refused(ask("POST", path, json={"data": changes}, headers={"If-Match": '"x"'}), 412, 412)
     assert dict(served.describe("users").config) == before
     assert ask("POST", path, json={"data": changes}).status_code == 204
