@@ -139,9 +139,6 @@ class Guards:
                 await error_response(path, *refused)(scope, receive, guarded_send)
                 return
             await self._app(scope, self._bounded(scope, receive), guarded_send)
-        except _TooLargeError:
-            if not has_begun:
-                await error_response(path, 413, 413, _TOO_LARGE)(scope, receive, guarded_send)
         except Exception as error:
             if has_begun:
                 raise
@@ -187,7 +184,8 @@ class Guards:
         return identity.user_of(headers, address)
 
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:
-        """``receive``, for a body that says no length: raises when it gets too large, or takes too long."""
+        """``receive``, which raises HTTPException for a body that takes too long, or that gets too large: one
+        in chunks has no Content-Length."""
         received, is_whole = 0, False
         until = time.monotonic() + limits.BODY_SECONDS
 
@@ -203,7 +201,8 @@ class Guards:
                 received += len(message.get("body", b""))
                 is_whole = not message.get("more_body", False)
                 if received > body_max(scope["path"]):
-                    raise _TooLargeError
+                    # FastAPI makes a 400 of any other error that is raised while it reads a body.
+                    raise HTTPException(413, _TOO_LARGE)
             return message
 
         return bounded
@@ -221,10 +220,6 @@ def _method_of(scope: Scope) -> str:
 
 
 _TOO_LARGE = "the body is too large"
-
-
-class _TooLargeError(Exception):
-    """A body over its bound."""
 
 
 def body_max(path: str) -> int:
