@@ -60,6 +60,8 @@ def test_readiness_follows_the_catalogue(open_served: Callable[..., Served], ser
     looking.cataloguer.refresh()
     assert client.get("/readyz").json() == {"status": "ready"}
     assert client_of(served).get("/readyz").status_code == 200
+    for path in ("/healthz", "/readyz"):
+        assert client_of(served).head(path).status_code == 200
 
 
 def test_a_lost_disk_is_not_ready(served: Served) -> None:
