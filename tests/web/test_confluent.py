@@ -13,6 +13,7 @@ import pytest
 from httpx import Response
 from starlette.testclient import TestClient
 
+from siltstone.commands import cluster as clusters
 from siltstone.commands.served import Served, ServeOptions
 from siltstone.web.rest.confluent.shapes import Paging, listing
 from tests.cli.test_groups import CLASSIC, batches, broker
@@ -208,6 +209,17 @@ def test_partitions_replicas_and_offsets(ask: Ask) -> None:
     for path in ("", "/offset", "/replicas", "/reassignment"):
         refused(ask("GET", f"topics/users/partitions/2{path}"), 404, 40403, "partition 2")
         refused(ask("GET", f"topics/none/partitions/0{path}"), 404, 40403)
+
+
+def test_the_replication_factor_is_that_of_the_replicas_that_are_listed(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in look mode over one broker of a cluster of several."""
+    replicas = clusters.PartitionReplicas(leader=2, replicas=(0, 1, 2), in_sync=(0, 2))
+    monkeypatch.setattr(clusters, "replicas_of", lambda *asked: replicas)
+    assert len(data(ask("GET", "topics/users/partitions/0/replicas"))) == 3
+    for topic in (*data(ask("GET", "topics")), ask("GET", "topics/users").json()):
+        assert topic["replication_factor"] == 3
 
 
 # Settings.
