@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from siltstone.commands import cluster as clusters
 from siltstone.commands.served import Served, ServeOptions
+from siltstone.web.rest.confluent import records
 from siltstone.web.rest.confluent.shapes import Paging, listing
 from tests.cli.test_groups import CLASSIC, batches, broker
 from tests.web.conftest import BASE, client_of
@@ -383,6 +384,17 @@ def test_concatenated_records_get_a_report_each(ask: Ask, served: Served) -> Non
     assert [report["error_code"] for report in reports] == [200, 40403, 200, 400]
     assert [record.key for record in served.opened()["users", 0]] == [b"a", b"a", b"c"]
     refused(ask("POST", "topics/none/records", content=record("a")), 404, 40403)
+
+
+def test_a_body_of_too_many_records_appends_none(
+    ask: Ask, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "CONCATENATED_MAX", 2)
+    end = served.log("users", 0).log_end_offset
+    record = '{"partition_id": 0, "key": {"type": "STRING", "data": "k"}}'
+    refused(ask("POST", "topics/users/records", content=record * 3), 413, 413, "more than 2 records")
+    assert served.log("users", 0).log_end_offset == end
+    assert ask("POST", "topics/users/records", content=record * 2).status_code == 200
 
 
 def test_a_batch_names_what_was_refused(ask: Ask, served: Served) -> None:
