@@ -122,10 +122,10 @@ class Guards:
             nonlocal status, has_begun
             if message["type"] == "http.response.start":
                 status, has_begun = message["status"], True
-                given = {name.lower() for name, _ in message["headers"]}
+                present = {name.lower() for name, _ in message["headers"]}
                 message["headers"] = [
                     *message["headers"],
-                    *((name, value) for name, value in _HEADERS.items() if name not in given),
+                    *((name, value) for name, value in _HEADERS.items() if name not in present),
                 ]
             # A client that takes nothing of its response gives its connection back.
             async with asyncio.timeout(limits.RESPONSE_SECONDS):
@@ -147,7 +147,7 @@ class Guards:
             self._count(_route_of(scope), _method_of(scope), status, time.perf_counter() - began)
 
     async def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> tuple[int, int, str] | None:
-        """(status, Confluent's number, message) of a request that is not let through. Sets the user."""
+        """(status, Confluent's ``error_code``, message) of a request that is refused. Sets the user."""
         host = host_of(headers.get("host", ""))
         if host not in self._rules.hosts:
             return 421, 421, f"this server is not {host[:253]!r}; siltstone.http.hosts lists further names"

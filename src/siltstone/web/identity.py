@@ -136,10 +136,10 @@ class Users:
 
     def with_password(self, name: str, password: str) -> Role:
         """The role of a user with this password, else NONE; takes as long for a user who does not exist."""
-        asked = self._keyed(name, password)
+        keyed = self._keyed(name, password)
         with self._lock:
-            if asked in self._right:
-                return self._right[asked]
+            if keyed in self._right:
+                return self._right[keyed]
         entry = self._entries.get(name)
         n, r, p, salt, digest = self._parts(self._decoy if entry is None else entry.secret)
         is_right = hmac.compare_digest(_scrypt(password, salt, n, r, p), digest)
@@ -148,13 +148,13 @@ class Users:
         with self._lock:
             if len(self._right) >= REMEMBERED_MAX:
                 self._right.clear()
-            self._right[asked] = entry.role
+            self._right[keyed] = entry.role
         return entry.role
 
     def with_token(self, token: str) -> tuple[str, Role]:
         """The name and the role of a token, else NONE."""
-        asked = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
-        return self._tokens.get(asked, ("-", Role.NONE))
+        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+        return self._tokens.get(digest, ("-", Role.NONE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,17 +179,17 @@ class Identity:
         """Must a password be hashed to know who sends a request with these headers? That takes 50 ms."""
         if self.users is None or self.auth != "basic":
             return False
-        given = _password_of(headers.get("authorization", ""))
-        return given is not None and not self.users.remembers(*given)
+        login = _password_of(headers.get("authorization", ""))
+        return login is not None and not self.users.remembers(*login)
 
     def _by_authorization(self, header: str) -> tuple[str, Role]:
         assert self.users is not None
-        scheme, _, given = header.partition(" ")
+        scheme, _, token = header.partition(" ")
         if scheme.lower() == "bearer":
-            return self.users.with_token(given.strip())
-        named = _password_of(header)
-        role = Role.NONE if named is None else self.users.with_password(*named)
-        return (named[0] if named and role else "-"), role
+            return self.users.with_token(token.strip())
+        login = _password_of(header)
+        role = Role.NONE if login is None else self.users.with_password(*login)
+        return (login[0] if login and role else "-"), role
 
     def _by_proxy(self, headers: Mapping[str, str], address: str) -> User:
         anonymous = User(name="-", role=Role.NONE, address=address)
@@ -212,11 +212,11 @@ class Identity:
 
 def _password_of(header: str) -> tuple[str, str] | None:
     """The name and the password in a header ``Authorization: Basic …``; None if it has none."""
-    scheme, _, given = header.partition(" ")
+    scheme, _, encoded = header.partition(" ")
     if scheme.lower() != "basic":
         return None
     try:
-        name, colon, password = base64.b64decode(given, validate=True).decode().partition(":")
+        name, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
     except ValueError:  # no base64, or no UTF-8
         return None
     return (name, password) if colon and len(password) <= 1024 else None

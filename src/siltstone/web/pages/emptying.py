@@ -147,9 +147,9 @@ def erase(
     try:
         wanted = ErasureRequest(topic=topic, keys=(parse_key(key, key_format),))
         wrong = ""
-        if not is_confirmed(typed, topic):  # to be confirmed, after a look
-            looked = console.find_keys(served, wanted)
-            erasure = None if looked is None else looked.keys[0]
+        if not is_confirmed(typed, topic):  # the user confirms when the page has shown where the key is
+            erasures = console.find_keys(served, wanted)
+            erasure = None if erasures is None else erasures.keys[0]
             wrong = "typed" if typed else ""
         if typed:
             refuse_unconfirmed(typed, topic, "this deletes data")

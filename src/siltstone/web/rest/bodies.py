@@ -53,10 +53,12 @@ Flag = StrictBool
 
 def _refuse_other_than_json(request: Request) -> None:
     """Raises HTTPException for a body that says it is something else than JSON."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
-    if has_body and kind and kind != "application/json" and not kind.endswith("+json"):
-        raise HTTPException(415, f"{kind[:64]!r}: the body must be JSON, with Content-Type: application/json")
+    is_json = media_type == "application/json" or media_type.endswith("+json")
+    if has_body and media_type and not is_json:
+        reason = f"{media_type[:64]!r}: the body must be JSON, with Content-Type: application/json"
+        raise HTTPException(415, reason)
 
 
 JSON_ONLY = Depends(_refuse_other_than_json)

@@ -120,7 +120,7 @@ def _base64(text: str, what: str) -> bytes:
         raise _RefusedError(400, f"{what}: it is not base64") from None
 
 
-def _sent(request: ProduceRequest) -> ProducerRecord:
+def _producer_record(request: ProduceRequest) -> ProducerRecord:
     """The record to append. Raises _RefusedError."""
     time = request.timestamp
     return ProducerRecord(
@@ -161,17 +161,17 @@ def _reports(
     cluster: Cluster, by: Actor, topic: str, requests: Sequence[ProduceRequest | _RefusedError]
 ) -> list[JsonObject]:
     """The outcome of each request. Raises UnknownTopicError, NotAllowedError, StorageError."""
-    sent: dict[int, ProducerRecord] = {}
+    records: dict[int, ProducerRecord] = {}
     reports: dict[int, JsonObject] = {}
     for index, request in enumerate(requests):
         try:
             if isinstance(request, _RefusedError):
                 raise request
-            sent[index] = _sent(request)
+            records[index] = _producer_record(request)
         except _RefusedError as error:
             reports[index] = {"error_code": error.number, "message": error.message}
-    outcomes = send_records(cluster.served, by, topic, list(sent.values())) if sent else []
-    for (index, record), outcome in zip(sent.items(), outcomes, strict=True):
+    outcomes = send_records(cluster.served, by, topic, list(records.values())) if records else []
+    for (index, record), outcome in zip(records.items(), outcomes, strict=True):
         reports[index] = _report(cluster, topic, requests[index], record, outcome)
     return [reports[index] for index in range(len(requests))]
 
