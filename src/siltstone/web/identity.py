@@ -19,6 +19,7 @@ import enum
 import hashlib
 import hmac
 import ipaddress
+import re
 import secrets
 import threading
 from collections.abc import Iterable, Mapping
@@ -29,6 +30,7 @@ from siltstone.base.errors import UsageError
 SCRYPT_N, SCRYPT_R, SCRYPT_P = 1 << 14, 8, 1
 SCRYPT_BYTES_MAX, _HASH_BYTES = 256 << 20, 32
 """The most memory that one password may take, and the size of a hash."""
+_SHA256 = re.compile("[0-9a-f]{64}")
 REMEMBERED_MAX = 256
 """Passwords that were found right are remembered by a keyed hash, since scrypt takes 50 ms each time."""
 
@@ -81,6 +83,16 @@ def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
     )
 
 
+def _token_digest(secret: str, place: str) -> str:
+    """The digest in ``sha256$hex``. Raises UsageError, also for that of an empty token, as of a variable that
+    was not set: whoever sends ``Authorization: Bearer`` without a token would be this user."""
+    digest = secret.partition("$")[2].lower()
+    if _SHA256.fullmatch(digest) is None or digest == hashlib.sha256(b"").hexdigest():
+        advice = "write sha256$ and the 64 digits that printf %s TOKEN | sha256sum prints"
+        raise UsageError("the token's hash is no SHA-256, or that of no token", path=place, advice=advice)
+    return digest
+
+
 class Users:
     """The users of a file: passwords and tokens."""
 
@@ -102,7 +114,7 @@ class Users:
             advice = "write name:role:scrypt$… (siltstone serve --hash-password prints it), each name once"
             raise UsageError("the line is not of a user", path=place, advice=advice)
         if kind == "sha256":
-            self._tokens[secret.partition("$")[2].lower()] = name, role
+            self._tokens[_token_digest(secret, place)] = name, role
             return
         try:
             self._parts(secret)
