@@ -13,6 +13,7 @@ program sends neither. GET changes nothing.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ _KNOWN_METHODS = frozenset((*SAFE_METHODS, "POST", "PUT", "PATCH", "DELETE"))
 BODY_MAX = 1 << 20
 """Bytes of a request's body; records have a bound of their own."""
 RECORDS_BODY_MAX = 64 << 20
+_OF_RECORDS = re.compile("(/kafka)?/v3/clusters/[^/]+/topics/[^/]+/records(:batch)?")
 OPEN_PATHS = ("/healthz", "/readyz")
 """Answered without authentication, so that a probe needs no password."""
 CSP = (
@@ -172,7 +174,7 @@ class Guards:
         if reason is not None and not is_question(path) and not is_of_job(path):
             return 403, 40301, reason
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > body_max(scope["path"]):
+        if not length.isdigit() or int(length) > body_max(scope):
             return 413, 413, _TOO_LARGE
         return None
 
@@ -200,7 +202,7 @@ class Guards:
             if message["type"] == "http.request":
                 received += len(message.get("body", b""))
                 is_whole = not message.get("more_body", False)
-                if received > body_max(scope["path"]):
+                if received > body_max(scope):
                     # FastAPI makes a 400 of any other error that is raised while it reads a body.
                     raise HTTPException(413, _TOO_LARGE)
             return message
@@ -222,9 +224,11 @@ def _method_of(scope: Scope) -> str:
 _TOO_LARGE = "the body is too large"
 
 
-def body_max(path: str) -> int:
-    """The most bytes of a body for this path."""
-    return RECORDS_BODY_MAX if path.endswith(("/records", "/records:batch")) else BODY_MAX
+def body_max(scope: Scope) -> int:
+    """The most bytes of this request's body: it may be large only of a user who may append records. FastAPI
+    reads a body, and parses its JSON, before the route checks the role."""
+    may_append = scope["state"]["user"].role >= Role.ADMIN
+    return RECORDS_BODY_MAX if may_append and _OF_RECORDS.fullmatch(scope["path"]) else BODY_MAX
 
 
 def is_question(path: str) -> bool:
