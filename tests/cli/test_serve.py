@@ -146,18 +146,16 @@ def test_a_look_changes_no_byte(tmp_path: Path, serve: Serve) -> None:
         assert {path: path.stat().st_mtime_ns for path in logs.rglob("*")} == before
 
 
-def test_a_restart_opens_the_directories_again(tmp_path: Path) -> None:
+def _serve_and_restart(options: ServeOptions, restart: Callable[[Served], None]) -> bool:
+    """Serve until ``restart`` has asked for a restart, or raises."""
     from siltstone.cli.serve import ServeFlags, _serve_until_restart
 
-    path = tmp_path / "server.properties"
-    path.write_text("", "utf-8")
-    options = ServeOptions(paths=(tmp_path / "logs",), properties=path, engine="process")
     started: list[Served] = []
 
     class Restarting(WebServer):
         def start(self) -> None:
             super().start()
-            broker_settings.restart(started[-1], Actor(user="ada"))
+            restart(started[-1])
 
     def opened(options: ServeOptions) -> Served:
         started.append(Served(options))
@@ -167,10 +165,37 @@ def test_a_restart_opens_the_directories_again(tmp_path: Path) -> None:
         patch.setattr("siltstone.commands.served.Served", opened)
         patch.setattr("siltstone.web.running.WebServer", Restarting)
         flags = ServeFlags(listen=["http://127.0.0.1:0"], kafka_listen=[ANY_KAFKA_PORT])
-        assert _serve_until_restart(options, flags)
+        return _serve_until_restart(options, flags)
+
+
+def test_a_restart_opens_the_directories_again(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("", "utf-8")
+    options = ServeOptions(paths=(tmp_path / "logs",), properties=path, engine="process")
+    assert _serve_and_restart(options, lambda served: broker_settings.restart(served, Actor(user="ada")))
     with Served(options) as again:
         (change,) = again.opened_changes().newest()
         assert (change.action, change.outcome) == ("restart", "done")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["siltstone.http.auth=basic", "siltstone.http.auth=proxy", "authorizer.class.name=some.Authorizer"],
+)
+def test_a_restart_that_would_end_the_server_is_refused(tmp_path: Path, setting: str) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("", "utf-8")
+    options = ServeOptions(paths=(tmp_path / "logs",), properties=path, engine="process")
+
+    def restart(served: Served) -> None:
+        path.write_text(f"{setting}\n", "utf-8")
+        with pytest.raises(UsageError):
+            broker_settings.restart(served, Actor(user="ada"))
+        assert served.opened_changes().newest() == []
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _serve_and_restart(options, restart)
 
 
 @pytest.mark.parametrize(

@@ -307,6 +307,26 @@ def test_new_records_are_followed_until_the_user_stops(
     assert not visitor.browser.get_log("browser")
 
 
+_FAKE_STREAM = """
+window.EventSource = class extends EventTarget {
+  constructor() { super(); window.stream = this; }
+  close() {}
+};
+"""
+
+
+def test_records_that_were_deleted_before_they_could_be_followed_are_told(visitor: Visitor) -> None:
+    visitor.browser.get(f"{visitor.url}/ui/topics/users/records")
+    visitor.browser.execute_script(_FAKE_STREAM)
+    visitor.press("Follow")
+    for kind, text in (("gap", "offset 3 is below the log start 7"), ("records", "<tr><td>7</td></tr>")):
+        visitor.browser.execute_script(
+            "stream.dispatchEvent(new MessageEvent(arguments[0], { data: arguments[1] }))", kind, text
+        )
+    told = "Following: 1 new record. Others were deleted before they could be shown: offset 3 is below"
+    until(visitor.browser, lambda: told in text_of(visitor.browser))
+
+
 HOSTILE = (
     b"<img src=x onerror=alert(1)><script>alert(2)</script>\"'&{{7*7}}"
     b"\r\nevent: end\r\x00\x1b[31m\xe2\x80\xae"

@@ -13,7 +13,9 @@ import pytest
 from httpx import Response
 from starlette.testclient import TestClient
 
+from siltstone.commands import cluster as clusters
 from siltstone.commands.served import Served, ServeOptions
+from siltstone.web.rest.confluent import records
 from siltstone.web.rest.confluent.shapes import Paging, listing
 from tests.cli.test_groups import CLASSIC, batches, broker
 from tests.web.conftest import BASE, client_of
@@ -210,6 +212,17 @@ def test_partitions_replicas_and_offsets(ask: Ask) -> None:
         refused(ask("GET", f"topics/none/partitions/0{path}"), 404, 40403)
 
 
+def test_the_replication_factor_is_that_of_the_replicas_that_are_listed(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in look mode over one broker of a cluster of several."""
+    replicas = clusters.PartitionReplicas(leader=2, replicas=(0, 1, 2), in_sync=(0, 2))
+    monkeypatch.setattr(clusters, "replicas_of", lambda *asked: replicas)
+    assert len(data(ask("GET", "topics/users/partitions/0/replicas"))) == 3
+    for topic in (*data(ask("GET", "topics")), ask("GET", "topics/users").json()):
+        assert topic["replication_factor"] == 3
+
+
 # Settings.
 
 
@@ -265,6 +278,8 @@ def test_settings_change_together_or_not_at_all(ask: Ask, served: Served) -> Non
     refused(ask("POST", path, json={"data": [{"name": "nonsense", "operation": "DELETE"}]}), 400, 40002)
     refused(ask("POST", path, json={"data": [{"name": "retention.ms"}]}), 400, 400, "without a value")
     refused(ask("POST", path, json={"data": [{"name": "a", "operation": "APPEND"}]}), 400, 400)
+    for again in ({"name": "retention.ms", "value": "8"}, {"name": "retention.ms", "operation": "DELETE"}):
+        refused(ask("POST", path, json={"data": [*changes, again]}), 400, 400, "retention.ms is there twice")
     refused(ask("POST", path, json={"data": changes}, headers={"If-Match": '"x"'}), 412, 412)
     assert dict(served.describe("users").config) == before
     assert ask("POST", path, json={"data": changes}).status_code == 204
@@ -369,6 +384,17 @@ def test_concatenated_records_get_a_report_each(ask: Ask, served: Served) -> Non
     assert [report["error_code"] for report in reports] == [200, 40403, 200, 400]
     assert [record.key for record in served.opened()["users", 0]] == [b"a", b"a", b"c"]
     refused(ask("POST", "topics/none/records", content=record("a")), 404, 40403)
+
+
+def test_a_body_of_too_many_records_appends_none(
+    ask: Ask, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "CONCATENATED_MAX", 2)
+    end = served.log("users", 0).log_end_offset
+    record = '{"partition_id": 0, "key": {"type": "STRING", "data": "k"}}'
+    refused(ask("POST", "topics/users/records", content=record * 3), 413, 413, "more than 2 records")
+    assert served.log("users", 0).log_end_offset == end
+    assert ask("POST", "topics/users/records", content=record * 2).status_code == 200
 
 
 def test_a_batch_names_what_was_refused(ask: Ask, served: Served) -> None:

@@ -12,6 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from siltstone.commands.served import Served
+from siltstone.web.queries import RecordForm
 from tests.web.conftest import client_of
 from tests.web.test_pages import checked
 
@@ -109,6 +110,18 @@ def _sent(client: TestClient, path: str, form: dict[str, str]):  # type: ignore[
     if path.endswith("?"):
         return client.get(f"/ui/{path}", params=form)
     return client.post(f"/ui/{path}", data=form, follow_redirects=False)
+
+
+@pytest.mark.parametrize(
+    ("time", "start_ms"),
+    [
+        ("1970-01-02T00:00", 86_400_000),
+        ("1970-01-02T02:00:00.001+02:00", 86_400_001),
+        ("1970-01-01T22:00-02:00", 86_400_000),
+    ],
+)
+def test_a_time_with_a_zone_is_that_time(time: str, start_ms: int) -> None:
+    assert RecordForm(position="time", time=time).query().start_ms == start_ms
 
 
 @pytest.mark.parametrize("path", ["topics/users/configuration", "selected?topic=users&action=settings"])

@@ -501,6 +501,24 @@ def test_a_large_body_is_refused(served: Served) -> None:
     client = client_of(served)
     assert client.post("/probe/topics/x", content=b" " * ((1 << 20) + 1)).status_code == 413
     assert client.post("/probe/topics/x", headers={"Content-Length": "x"}).status_code in (400, 413)
+    kinds = {"/api/v1/topics:alter": "application/json", "/ui/new-topic": "application/x-www-form-urlencoded"}
+    for path, kind in kinds.items():
+        in_chunks = (b" " * (1 << 16) for _ in range(17))  # without Content-Length
+        answer = client.post(path, content=in_chunks, headers={"Content-Type": kind})
+        assert (answer.status_code, "too large" in answer.text) == (413, True), path
+
+
+def test_only_who_may_append_records_sends_a_large_body(with_users: Table) -> None:
+    content = b'{"entries": [], "padding": "' + b"x" * (1 << 20) + b'"}'
+    for path, header, status in (
+        ("topics/users/records:batch", AS_EDITOR, 413),
+        ("topics/users/records:batch", AS_ADMIN, 400),
+        ("topics/users/configs/records", AS_ADMIN, 413),
+    ):
+        url = f"/v3/clusters/{with_users.fill['cluster_id']}/{path}"
+        method = "PUT" if "configs" in path else "POST"
+        headers = {**header, "Content-Type": "application/json"}
+        assert with_users.client.request(method, url, content=content, headers=headers).status_code == status
 
 
 def test_errors_have_the_form_of_their_family(served: Served) -> None:

@@ -52,6 +52,9 @@ def test_a_password_and_a_token_are_known() -> None:
         f"ada:editor:scrypt${1 << 18}$8$1$c2FsdA==${HASH}",
         f"ada:editor:scrypt${1 << 17}$32$1$c2FsdA==${HASH}",
         "ada:editor:scrypt$16384$8$1$c2FsdA==$c2FsdA==",
+        f"ci:admin:sha256${hashlib.sha256(b'').hexdigest()}",
+        f"ci:admin:sha256${hashlib.sha256(b't').hexdigest()}  -",
+        "ci:admin:sha256$",
     ],
 )
 def test_a_bad_line_of_the_users_file_is_named(line: str) -> None:

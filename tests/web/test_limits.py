@@ -8,7 +8,6 @@ import gc
 import http.client
 import socket
 import threading
-import urllib.request
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +36,9 @@ READS = [
     "/ui/topics/users/records",
     "/ui/topics/users/configuration",
     "/ui/topics/users/consumers",
+    "/ui/topics/users/empty",
     "/ui/topics/users/why/0/0",
+    "/ui/selected?topic=users&name=retention.ms&value=7",
     "/ui/groups",
 ]
 
@@ -97,6 +98,8 @@ def test_every_route_that_reads_records_needs_a_place(served: Served) -> None:
         answer = client.get(path)
         assert answer.status_code == 429, path
         assert path.startswith("/ui") or answer.json()["error_code"] == 42901
+    for path in ("/ui/topics/users/empty", "/ui/topics/users/erase", "/ui/selected/settings"):
+        assert client.post(path, data={"key": "a", "name": "retention.ms"}).status_code == 429, path
     assert client.get("/ui/topics").status_code == client.get("/metrics").status_code == 200
 
 
@@ -221,8 +224,20 @@ def test_the_end_of_a_long_answer_may_take_longer_than_a_body(monkeypatch: pytes
     assert got == ["http.request", "http.disconnect"]
 
 
+UPGRADE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+}
+
+
+@pytest.mark.parametrize("headers", [{}, UPGRADE], ids=["plain", "upgrade"])
 def test_nothing_holds_a_connection_that_is_closed(
-    served: Served, monkeypatch: pytest.MonkeyPatch, wait_for: Callable[[Callable[[], bool]], None]
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    wait_for: Callable[[Callable[[], bool]], None],
+    headers: dict[str, str],
 ) -> None:
     made, lost = list[weakref.ref[_Protocol]](), list[object]()
 
@@ -240,8 +255,10 @@ def test_nothing_holds_a_connection_that_is_closed(
     server.start()
     try:
         for _ in range(3):
-            with urllib.request.urlopen(f"{server.urls[0]}/healthz") as answer:
-                assert answer.status == 200
+            asked = http.client.HTTPConnection(server.urls[0].removeprefix("http://"))
+            asked.request("GET", "/healthz", headers=headers)
+            assert asked.getresponse().read() == b'{"status":"ok"}'
+            asked.close()
         wait_for(lambda: len(lost) == len(made) == 3)
         gc.collect()
         wait_for(lambda: [each() for each in made] == [None] * 3)

@@ -38,6 +38,17 @@ def test_a_servers_own_metrics_are_on_its_page(open_served: Callable[..., Served
     assert "kafka_log_logcleanermanager_uncleanable_partitions_count" in opened.text
 
 
+def test_methods_that_clients_make_up_are_one_series(served: Served) -> None:
+    client = client_of(served)
+    for method in ("BREW", "WHEN", "PROPFIND"):
+        assert client.request(method, "/metrics", headers={"Host": "unknown"}).status_code == 421
+        assert client.request(method, "/healthz").status_code == 405
+    text = client.get("/metrics").text
+    counted = 'siltstone_http_requests_total{{code="{}",method="other",route="{}"}} 3.0'
+    assert counted.format(421, "other") in text and counted.format(405, "/healthz") in text
+    assert "BREW" not in text
+
+
 def test_readiness_follows_the_catalogue(open_served: Callable[..., Served], served: Served) -> None:
     looking = open_served(is_look=True)
     client = client_of(looking)
@@ -49,6 +60,8 @@ def test_readiness_follows_the_catalogue(open_served: Callable[..., Served], ser
     looking.cataloguer.refresh()
     assert client.get("/readyz").json() == {"status": "ready"}
     assert client_of(served).get("/readyz").status_code == 200
+    for path in ("/healthz", "/readyz"):
+        assert client_of(served).head(path).status_code == 200
 
 
 def test_a_lost_disk_is_not_ready(served: Served) -> None:

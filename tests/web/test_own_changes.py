@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from starlette.testclient import TestClient
 
@@ -52,6 +54,24 @@ def test_each_of_many_topics_has_its_outcome(client: TestClient, served: Served)
     assert served.describe("orders").config["retention.ms"] == "5"
 
 
+def test_a_topic_on_a_broken_disk_hides_no_outcome_of_another(
+    client: TestClient, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe = served.describe
+
+    def failing(topic: str) -> object:
+        if topic == "users":
+            raise OSError(errno.EIO, "Input/output error")
+        return describe(topic)
+
+    served.opened().topics.create("orders", 1, {})
+    monkeypatch.setattr(served, "describe", failing)
+    topics = [{"topic": name, "set": {"retention.ms": "5"}} for name in ("orders", "users")]
+    answer = client.post("/api/v1/topics:alter", json={"topics": topics}, headers={"If-Match": "*"})
+    assert answer.status_code == 200
+    assert [each.get("error_code") for each in answer.json()["topics"]] == [None, 50002]
+
+
 @pytest.mark.parametrize("body", [{}, {"topics": []}, {"topics": [{"set": {}}]}, {"topics": [], "x": 1}, []])
 def test_a_change_names_topics(client: TestClient, body: object) -> None:
     assert client.post("/api/v1/topics:alter", json=body, headers={"If-Match": "*"}).status_code == 400
@@ -65,6 +85,15 @@ def test_a_topic_is_cleaned_as_a_job(client: TestClient, served: Served) -> None
     job = client.get(f"/api/v1/jobs/{queued.json()['id']}").json()
     assert (job["state"], job["error"]) == ("done", None)
     assert [record.value for record in served.opened()["users", 0]] == [b"2"]
+
+
+@pytest.mark.parametrize("action", ["clean", "explain", "find-latest"])
+def test_a_partition_that_is_named_twice_is_in_the_job_once(
+    client: TestClient, served: Served, action: str
+) -> None:
+    job = client.post(f"/api/v1/topics/users:{action}", json={"partitions": [1, 0, 1, 1]}).json()
+    assert job["target"] == "users-0, users-1"
+    served.jobs.wait(job["id"], 60)
 
 
 def test_what_cannot_be_cleaned(client: TestClient, served: Served) -> None:

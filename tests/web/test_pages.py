@@ -708,6 +708,18 @@ def test_large_records_are_cut_before_their_page_gets_too_large(
     assert "cut, so that" in text and "4 records" in text and 15_000 < len(text.encode()) <= 20_000
 
 
+def test_a_record_of_very_many_headers_is_shown_with_the_first_of_them(
+    served: Served, client: TestClient
+) -> None:
+    served.opened().send("users", b"v", key=b"k", partition=0, headers=[("h" * 9, None)] * 3000)
+    (record,) = client.get("/api/v1/topics/users/records?partition=0&last=1").json()["records"]
+    assert (len(record["headers"]), record["headers_left"]) == (100, 2900)
+    assert record["headers"][99]["name"] == "h" * 9
+    text = client.get("/ui/topics/users/records?partition=0").text
+    checked(text)
+    assert "… and 2,900 more headers" in text and text.count("h" * 9) == 100
+
+
 def test_the_segments_of_a_topic_are_on_as_many_pages_as_they_need(
     served: Served, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

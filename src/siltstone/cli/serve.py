@@ -16,6 +16,7 @@ from siltstone.cli import output
 from siltstone.commands.engines import ENGINES
 
 if TYPE_CHECKING:
+    from siltstone.broker.listeners import BrokerListener
     from siltstone.commands.served import ServeOptions
 
 
@@ -116,16 +117,23 @@ def _refuse_flags(flags: ServeFlags) -> None:
 
 
 def _refuse_before_opening(options: ServeOptions, flags: ServeFlags) -> None:
-    """Raises UsageError for a listener that is malformed, unsafe or taken, before a directory is locked or
-    created."""
-    from siltstone.broker.listeners import listeners_of, refuse_taken
+    """Raises UsageError for a listener that is malformed, unsafe or taken, and for users that cannot be read,
+    before a directory is locked or created."""
+    from siltstone.broker.listeners import refuse_taken
+
+    refuse_taken(_broker_listeners(options, flags))
+
+
+def _broker_listeners(options: ServeOptions, flags: ServeFlags) -> list[BrokerListener]:
+    """The broker's listeners, with the settings that the file has now. Raises UsageError for one that is
+    malformed or unsafe, also of HTTP, and for users that cannot be read."""
+    from siltstone.broker.listeners import listeners_of
     from siltstone.commands.served import settings_to_serve
-    from siltstone.web.running import checked_listeners
+    from siltstone.web.running import checked_listeners, rules_of
 
     config = settings_to_serve(options)
-    checked_listeners(config, flags.listen)
-    if not options.is_look:
-        refuse_taken(listeners_of(config, flags.kafka_listen))
+    rules_of(config, checked_listeners(config, flags.listen), is_look=options.is_look)
+    return [] if options.is_look else listeners_of(config, flags.kafka_listen)
 
 
 def _serve_until_restart(options: ServeOptions, flags: ServeFlags) -> bool:
@@ -136,6 +144,7 @@ def _serve_until_restart(options: ServeOptions, flags: ServeFlags) -> bool:
     from siltstone.web.running import WebServer
 
     with Served(options) as served, contextlib.ExitStack() as stack:
+        served.refuse_restart = lambda: _broker_listeners(options, flags)
         web = WebServer(served, flags.listen)
         stack.callback(web.stop)
         listeners = [] if options.is_look else listeners_of(served.config, flags.kafka_listen)

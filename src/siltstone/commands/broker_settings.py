@@ -220,9 +220,11 @@ def alter_dynamic(
 
 def restart(served: Served, actor: Actor) -> None:
     """Ask the process to close its directories in order, read ``server.properties`` and open them again. The
-    outcome is recorded after that. Raises UsageError if the file is invalid, StorageError, OSError."""
+    outcome is recorded after that. Raises UsageError if the file is invalid, or has listeners or users that
+    cannot be used: the process would end; StorageError, OSError."""
     if served.options.properties is not None:
         _parsed(served, _read(served)[1])
+    served.refuse_restart()
     before = {"pending": pending(served)}
     served.opened_changes().begin(actor, RESTART, _BROKER, before=before)
     served.restart_asked.set()

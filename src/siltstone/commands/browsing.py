@@ -82,8 +82,8 @@ RECORDS_VIEWS: tuple[RecordsView, ...] = get_args(RecordsView)
 READ_BYTES, READ_SECONDS = 64 << 20, 1.0
 """The most bytes that one request reads, and how long it reads at most."""
 PAGE_RECORDS, PAGE_RECORDS_MAX = 50, 500
-HEADERS_MAX = 500
-"""The most headers of a record that are shown and searched: a batch of a few kB may decompress to a hundred
+HEADERS_SHOWN, HEADERS_SEARCHED = 100, 500
+"""The most headers of a record that are shown, and searched: a batch of a few kB may decompress to a hundred
 million of two bytes each, which would fill the memory."""
 _BLOCK_BYTES, _SMALLEST_BLOCK_BYTES = 1 << 20, 16 << 10
 """How much of a partition one read covers, and the least of it in a topic of many partitions."""
@@ -166,9 +166,9 @@ class BrowsedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrowsedRecord:
-    """One record of a page. ``size``: bytes in its batch, decompressed. ``producer_id``: -1 without one.
-    ``mark``: ``commit``, ``abort``, ``control`` or None. ``timestamp_ms`` is None where the format has
-    none."""
+    """One record of a page. ``headers``: the first ``HEADERS_SHOWN``; ``headers_left``: how many more it has.
+    ``size``: bytes in its batch, decompressed. ``producer_id``: -1 without one. ``mark``: ``commit``,
+    ``abort``, ``control`` or None. ``timestamp_ms`` is None where the format has none."""
 
     partition: int
     offset: int
@@ -180,6 +180,7 @@ class BrowsedRecord:
     leader_epoch: int
     producer_id: int
     mark: str | None
+    headers_left: int = 0
 
     def to_json(self) -> dict[str, object]:
         """The object in the REST API."""
@@ -190,6 +191,7 @@ class BrowsedRecord:
             "key": self.key.to_json(),
             "value": self.value.to_json(),
             "headers": [{"name": name, "value": value.to_json()} for name, value in self.headers],
+            "headers_left": self.headers_left,
             "size": self.size,
             "leader_epoch": self.leader_epoch,
             "producer_id": self.producer_id,
@@ -491,7 +493,7 @@ class MatchingRows:
         return rows[np.fromiter((needle in value for value in shown), np.bool_, len(rows))]
 
     def _with_header(self, polled: PolledRecords, rows: Int64, needle: bytes) -> Int64:
-        """Those of the rows with the needle in the name or value of one of the first ``HEADERS_MAX``
+        """Those of the rows with the needle in the name or value of one of the first ``HEADERS_SEARCHED``
         headers."""
         columns = polled.columns
         rows = rows[columns.header_count[rows] > 0]
@@ -499,7 +501,7 @@ class MatchingRows:
         size = columns.start[rows] + columns.size[rows] - start
         rows = rows[rows_containing(columns.data, start, size, needle)]
         # The bytes between the headers are their sizes, which a needle may match by chance.
-        headers = (columns.headers(int(row), HEADERS_MAX) for row in rows)
+        headers = (columns.headers(int(row), HEADERS_SEARCHED) for row in rows)
         matches = (
             any(needle in name or needle in (value or b"") for name, value in pairs) for pairs in headers
         )
@@ -814,25 +816,16 @@ def record_in(
         timestamp_ms=None if timestamp < 0 else timestamp,
         key=shown_key,
         value=shown_value,
-        headers=_shown_headers(columns, row),
+        headers=tuple(
+            (name.decode(errors="replace")[:SHOWN_BYTES], decode(data))
+            for name, data in columns.headers(row, HEADERS_SHOWN)
+        ),
+        headers_left=max(int(columns.header_count[row]) - HEADERS_SHOWN, 0),
         size=int(columns.size[row]),
         leader_epoch=int(batch["leader_epoch"]),
         producer_id=int(batch["producer_id"]),
         mark=_control_mark(key, value) if is_control else None,
     )
-
-
-def _shown_headers(columns: RecordColumns, row: int) -> tuple[tuple[str, DecodedBytes], ...]:
-    """The first ``HEADERS_MAX`` headers of a record; the last one's note says how many there are."""
-    headers = [
-        (name.decode(errors="replace")[:SHOWN_BYTES], decode(data))
-        for name, data in columns.headers(row, HEADERS_MAX)
-    ]
-    count = int(columns.header_count[row])
-    if count > HEADERS_MAX:
-        name, value = headers[-1]
-        headers[-1] = name, replace(value, note=f"the last of {HEADERS_MAX} that are shown, of {count:,}")
-    return tuple(headers)
 
 
 def shown_parts(

@@ -12,7 +12,7 @@ import contextlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -123,7 +123,8 @@ def refuse_missing(options: ServeOptions) -> list[Path]:
 class Served(Closing):
     """The directories of a server. ``manager``, ``cleaner``, ``compactions`` and ``changes`` are None in look
     mode; ``config``: the settings of ``server.properties``; ``clients``: the broker's clients, None without a
-    broker."""
+    broker; ``refuse_restart``: raises UsageError if the listeners could not be started with the settings that
+    the file has now."""
 
     def __init__(self, options: ServeOptions, clock: Clock | None = None) -> None:
         """Open the directories, or read them in look mode. Raises UsageError, DirectoryLockedError,
@@ -136,6 +137,7 @@ class Served(Closing):
         self.changes: ChangeLog | None = None
         self.clients: Clients | None = None
         self.restart_asked = threading.Event()
+        self.refuse_restart: Callable[[], object] = lambda: None
         self.counter, self.histories = SegmentCounter(), Histories()
         self._totals = RecordTotals(self.counter, self._open_log)
         self._snapshot: Snapshot | None = None

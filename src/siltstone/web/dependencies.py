@@ -1,7 +1,7 @@
 """What a route gets: ``served: CurrentServed``.
 
-Its functions are ``async``, although they wait for nothing: FastAPI runs others in a thread, one after the
-other, which took longer than they do.
+Its functions are ``async``, although they wait for nothing: FastAPI runs plain ones in a thread, one after
+the other, and the change of threads takes longer than they do.
 """
 
 from __future__ import annotations

@@ -46,9 +46,9 @@ _CODES = {401: 40101, 403: 40301, 429: 42901, 500: 50002, 503: 50003}
 
 def status_of(error: Exception) -> tuple[int, int]:
     """The HTTP status of an error, and Confluent's ``error_code``."""
-    for kind, status, number in _STATUSES:
+    for kind, status, error_code in _STATUSES:
         if isinstance(error, kind):
-            return status, number
+            return status, error_code
     return 500, 50002
 
 
@@ -58,14 +58,14 @@ def with_status_of(error: Exception, response: Response) -> Response:
     return response
 
 
-def error_response(path: str, status: int, number: int, message: str) -> Response:
+def error_response(path: str, status: int, error_code: int, message: str) -> Response:
     """An error in the form of the family that ``path`` belongs to."""
     headers = {"Cache-Control": "no-store"}
     if status == 401:
         headers["WWW-Authenticate"] = 'Basic realm="siltstone", charset="UTF-8"'
     if path.startswith(CONSOLE):
         return PlainTextResponse(message + "\n", status, headers=headers)
-    body: dict[str, Any] = {"error_code": number, "message": message}
+    body: dict[str, Any] = {"error_code": error_code, "message": message}
     if path.startswith(PULSAR):
         body = {"reason": message}
     return JSONResponse(body, status, headers=headers)
@@ -78,11 +78,11 @@ ErrorPage = Callable[[Request, int, str], Response]
 def install(app: FastAPI, error_page: ErrorPage) -> None:
     """Let the application answer with errors in the forms above, those of the console as ``error_page``."""
 
-    def respond(request: Request, status: int, number: int, message: str) -> Response:
+    def respond(request: Request, status: int, error_code: int, message: str) -> Response:
         path, accepted = request.url.path, request.headers.get("accept", "*/*")
         if path.startswith(CONSOLE) and ("text/html" in accepted or "*/*" in accepted):
             return error_page(request, status, message)
-        return error_response(path, status, number, message)
+        return error_response(path, status, error_code, message)
 
     def known(request: Request, error: Exception) -> Response:
         return respond(request, *status_of(error), str(error))
@@ -93,8 +93,8 @@ def install(app: FastAPI, error_page: ErrorPage) -> None:
 
     def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        number = _CODES.get(error.status_code, error.status_code)
-        refusal = respond(request, error.status_code, number, str(error.detail))
+        error_code = _CODES.get(error.status_code, error.status_code)
+        refusal = respond(request, error.status_code, error_code, str(error.detail))
         refusal.headers.update(error.headers or {})
         return refusal
 

@@ -13,6 +13,7 @@ program sends neither. GET changes nothing.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,9 +28,11 @@ from siltstone.web.errors import error_response, status_of, unexpected
 from siltstone.web.identity import Identity, Role, User
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+_KNOWN_METHODS = frozenset((*SAFE_METHODS, "POST", "PUT", "PATCH", "DELETE"))
 BODY_MAX = 1 << 20
 """Bytes of a request's body; records have a bound of their own."""
 RECORDS_BODY_MAX = 64 << 20
+_OF_RECORDS = re.compile("(/kafka)?/v3/clusters/[^/]+/topics/[^/]+/records(:batch)?")
 OPEN_PATHS = ("/healthz", "/readyz")
 """Answered without authentication, so that a probe needs no password."""
 CSP = (
@@ -121,10 +124,10 @@ class Guards:
             nonlocal status, has_begun
             if message["type"] == "http.response.start":
                 status, has_begun = message["status"], True
-                given = {name.lower() for name, _ in message["headers"]}
+                present = {name.lower() for name, _ in message["headers"]}
                 message["headers"] = [
                     *message["headers"],
-                    *((name, value) for name, value in _HEADERS.items() if name not in given),
+                    *((name, value) for name, value in _HEADERS.items() if name not in present),
                 ]
             # A client that takes nothing of its response gives its connection back.
             async with asyncio.timeout(limits.RESPONSE_SECONDS):
@@ -138,18 +141,15 @@ class Guards:
                 await error_response(path, *refused)(scope, receive, guarded_send)
                 return
             await self._app(scope, self._bounded(scope, receive), guarded_send)
-        except _TooLargeError:
-            if not has_begun:
-                await error_response(path, 413, 413, _TOO_LARGE)(scope, receive, guarded_send)
         except Exception as error:
             if has_begun:
                 raise
             await unexpected(path, error)(scope, receive, guarded_send)
         finally:
-            self._count(_route_of(scope), scope["method"], status, time.perf_counter() - began)
+            self._count(_route_of(scope), _method_of(scope), status, time.perf_counter() - began)
 
     async def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> tuple[int, int, str] | None:
-        """(status, Confluent's number, message) of a request that is not let through. Sets the user."""
+        """(status, Confluent's ``error_code``, message) of a request that is refused. Sets the user."""
         host = host_of(headers.get("host", ""))
         if host not in self._rules.hosts:
             return 421, 421, f"this server is not {host[:253]!r}; siltstone.http.hosts lists further names"
@@ -174,7 +174,7 @@ class Guards:
         if reason is not None and not is_question(path) and not is_of_job(path):
             return 403, 40301, reason
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > body_max(scope["path"]):
+        if not length.isdigit() or int(length) > body_max(scope):
             return 413, 413, _TOO_LARGE
         return None
 
@@ -186,7 +186,8 @@ class Guards:
         return identity.user_of(headers, address)
 
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:
-        """``receive``, for a body that says no length: raises when it gets too large, or takes too long."""
+        """``receive``, which raises HTTPException for a body that takes too long, or that gets too large: one
+        in chunks has no Content-Length."""
         received, is_whole = 0, False
         until = time.monotonic() + limits.BODY_SECONDS
 
@@ -201,8 +202,9 @@ class Guards:
             if message["type"] == "http.request":
                 received += len(message.get("body", b""))
                 is_whole = not message.get("more_body", False)
-                if received > body_max(scope["path"]):
-                    raise _TooLargeError
+                if received > body_max(scope):
+                    # FastAPI makes a 400 of any other error that is raised while it reads a body.
+                    raise HTTPException(413, _TOO_LARGE)
             return message
 
         return bounded
@@ -214,16 +216,19 @@ def _route_of(scope: Scope) -> str:
     return getattr(context or scope.get("route"), "path", None) or "other"
 
 
+def _method_of(scope: Scope) -> str:
+    """The method, "other" for a word that a client has made up: each would be a series of its own."""
+    return scope["method"] if scope["method"] in _KNOWN_METHODS else "other"
+
+
 _TOO_LARGE = "the body is too large"
 
 
-class _TooLargeError(Exception):
-    """A body over its bound."""
-
-
-def body_max(path: str) -> int:
-    """The most bytes of a body for this path."""
-    return RECORDS_BODY_MAX if path.endswith(("/records", "/records:batch")) else BODY_MAX
+def body_max(scope: Scope) -> int:
+    """The most bytes of this request's body: it may be large only of a user who may append records. FastAPI
+    reads a body, and parses its JSON, before the route checks the role."""
+    may_append = scope["state"]["user"].role >= Role.ADMIN
+    return RECORDS_BODY_MAX if may_append and _OF_RECORDS.fullmatch(scope["path"]) else BODY_MAX
 
 
 def is_question(path: str) -> bool:

@@ -19,6 +19,7 @@ import enum
 import hashlib
 import hmac
 import ipaddress
+import re
 import secrets
 import threading
 from collections.abc import Iterable, Mapping
@@ -29,6 +30,7 @@ from siltstone.base.errors import UsageError
 SCRYPT_N, SCRYPT_R, SCRYPT_P = 1 << 14, 8, 1
 SCRYPT_BYTES_MAX, _HASH_BYTES = 256 << 20, 32
 """The most memory that one password may take, and the size of a hash."""
+_SHA256 = re.compile("[0-9a-f]{64}")
 REMEMBERED_MAX = 256
 """Passwords that were found right are remembered by a keyed hash, since scrypt takes 50 ms each time."""
 
@@ -81,6 +83,16 @@ def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
     )
 
 
+def _token_digest(secret: str, place: str) -> str:
+    """The digest in ``sha256$hex``. Raises UsageError, also for that of an empty token, as of a variable that
+    was not set: whoever sends ``Authorization: Bearer`` without a token would be this user."""
+    digest = secret.partition("$")[2].lower()
+    if _SHA256.fullmatch(digest) is None or digest == hashlib.sha256(b"").hexdigest():
+        advice = "write sha256$ and the 64 digits that printf %s TOKEN | sha256sum prints"
+        raise UsageError("the token's hash is no SHA-256, or that of no token", path=place, advice=advice)
+    return digest
+
+
 class Users:
     """The users of a file: passwords and tokens."""
 
@@ -102,7 +114,7 @@ class Users:
             advice = "write name:role:scrypt$… (siltstone serve --hash-password prints it), each name once"
             raise UsageError("the line is not of a user", path=place, advice=advice)
         if kind == "sha256":
-            self._tokens[secret.partition("$")[2].lower()] = name, role
+            self._tokens[_token_digest(secret, place)] = name, role
             return
         try:
             self._parts(secret)
@@ -136,10 +148,10 @@ class Users:
 
     def with_password(self, name: str, password: str) -> Role:
         """The role of a user with this password, else NONE; takes as long for a user who does not exist."""
-        asked = self._keyed(name, password)
+        keyed = self._keyed(name, password)
         with self._lock:
-            if asked in self._right:
-                return self._right[asked]
+            if keyed in self._right:
+                return self._right[keyed]
         entry = self._entries.get(name)
         n, r, p, salt, digest = self._parts(self._decoy if entry is None else entry.secret)
         is_right = hmac.compare_digest(_scrypt(password, salt, n, r, p), digest)
@@ -148,13 +160,13 @@ class Users:
         with self._lock:
             if len(self._right) >= REMEMBERED_MAX:
                 self._right.clear()
-            self._right[asked] = entry.role
+            self._right[keyed] = entry.role
         return entry.role
 
     def with_token(self, token: str) -> tuple[str, Role]:
         """The name and the role of a token, else NONE."""
-        asked = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
-        return self._tokens.get(asked, ("-", Role.NONE))
+        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+        return self._tokens.get(digest, ("-", Role.NONE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,17 +191,17 @@ class Identity:
         """Must a password be hashed to know who sends a request with these headers? That takes 50 ms."""
         if self.users is None or self.auth != "basic":
             return False
-        given = _password_of(headers.get("authorization", ""))
-        return given is not None and not self.users.remembers(*given)
+        login = _password_of(headers.get("authorization", ""))
+        return login is not None and not self.users.remembers(*login)
 
     def _by_authorization(self, header: str) -> tuple[str, Role]:
         assert self.users is not None
-        scheme, _, given = header.partition(" ")
+        scheme, _, token = header.partition(" ")
         if scheme.lower() == "bearer":
-            return self.users.with_token(given.strip())
-        named = _password_of(header)
-        role = Role.NONE if named is None else self.users.with_password(*named)
-        return (named[0] if named and role else "-"), role
+            return self.users.with_token(token.strip())
+        login = _password_of(header)
+        role = Role.NONE if login is None else self.users.with_password(*login)
+        return (login[0] if login and role else "-"), role
 
     def _by_proxy(self, headers: Mapping[str, str], address: str) -> User:
         anonymous = User(name="-", role=Role.NONE, address=address)
@@ -212,11 +224,11 @@ class Identity:
 
 def _password_of(header: str) -> tuple[str, str] | None:
     """The name and the password in a header ``Authorization: Basic …``; None if it has none."""
-    scheme, _, given = header.partition(" ")
+    scheme, _, encoded = header.partition(" ")
     if scheme.lower() != "basic":
         return None
     try:
-        name, colon, password = base64.b64decode(given, validate=True).decode().partition(":")
+        name, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
     except ValueError:  # no base64, or no UTF-8
         return None
     return (name, password) if colon and len(password) <= 1024 else None

@@ -59,6 +59,6 @@ def metrics(request: Request, served: CurrentServed, partitions: Literal["", "al
     samples = server_samples(served) + request.app.state.counts.samples()
     families = log_metrics(served, all_partitions=partitions == "all")
     is_openmetrics = OPENMETRICS in request.headers.get("accept", "")
-    kind = f"{OPENMETRICS}; version=1.0.0" if is_openmetrics else "text/plain; version=0.0.4"
+    content_type = f"{OPENMETRICS}; version=1.0.0" if is_openmetrics else "text/plain; version=0.0.4"
     page = metrics_page(samples, families, is_openmetrics=is_openmetrics)
-    return StreamingResponse(page, headers={"Content-Type": f"{kind}; charset=utf-8"})
+    return StreamingResponse(page, headers={"Content-Type": f"{content_type}; charset=utf-8"})

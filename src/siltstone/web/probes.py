@@ -1,4 +1,5 @@
-"""``/healthz``: the process answers. ``/readyz``: the directories were read, and at least one serves."""
+"""``/healthz``: the process answers. ``/readyz``: the directories were read, and at least one serves. Load
+balancers ask by GET or by HEAD."""
 
 from __future__ import annotations
 
@@ -8,15 +9,16 @@ from starlette.responses import JSONResponse, Response
 from siltstone.web.dependencies import CurrentServed
 
 router = APIRouter()
+_METHODS = ["GET", "HEAD"]
 
 
-@router.get("/healthz")
+@router.api_route("/healthz", methods=_METHODS, include_in_schema=False)
 async def healthz() -> dict[str, str]:
     """The process answers."""
     return {"status": "ok"}
 
 
-@router.get("/readyz")
+@router.api_route("/readyz", methods=_METHODS, include_in_schema=False)
 async def readyz(served: CurrentServed) -> Response:
     """200 when the catalogue was read and a directory is in service, else 503 with the reason."""
     reason = served.unready_reason()

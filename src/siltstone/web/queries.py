@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
@@ -18,6 +18,7 @@ from siltstone.commands.decoding import Decoding, check_decoding
 
 _DIGITS = re.compile(r"-?[0-9]+(\.0+)?")
 _TRUTHS = {"true": True, "false": False}
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
 
 def _number(value: object) -> object:
@@ -234,14 +235,15 @@ class RecordForm(ConsoleForm):
         return int(text)
 
     def _milliseconds(self) -> int:
-        """The time to begin from, in ms. Raises UsageError."""
+        """The time to begin from, in ms: in UTC, unless it has a zone of its own. Raises UsageError."""
         with self.field("time"):
             try:
-                at = datetime.fromisoformat(self.time.strip()).replace(tzinfo=UTC)
+                at = datetime.fromisoformat(self.time.strip())
             except ValueError:
                 advice = "write it as 2026-11-27T08:30"
                 raise UsageError(f"{self.time[:32]!r} is no time", advice=advice) from None
-        return int(at.timestamp() * 1000)
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
+        return (at - _EPOCH) // _MILLISECOND
 
     def tail_query(self) -> RecordQuery:
         """As following takes it, which begins with the next record: without a position. Raises UsageError."""

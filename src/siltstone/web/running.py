@@ -247,6 +247,9 @@ class WebServer:
             uvicorn.Config(
                 site,
                 http=_Protocol,
+                # With a WebSocket library installed, uvicorn would take a connection that asks for an upgrade
+                # away from _Protocol, whose stall timer would then hold it for ever.
+                ws="none",
                 log_config=None,
                 access_log=False,
                 server_header=False,

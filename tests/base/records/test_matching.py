@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from siltstone.base.records import matching
 from siltstone.base.records.columns import KeyColumns
 from siltstone.base.records.matching import rows_containing, rows_with_key
 
@@ -30,9 +31,26 @@ def test_an_equal_key_is_found(spans: list[bytes | None], key: bytes) -> None:
     assert rows_with_key(columns_of(spans), key).tolist() == expected
 
 
-@given(SPANS, st.text("ab", min_size=1, max_size=4).map(str.encode))
+@given(SPANS, st.text("ab", min_size=1, max_size=6).map(str.encode))
 def test_bytes_are_found_within_their_span_only(spans: list[bytes | None], needle: bytes) -> None:
     columns = columns_of(spans)
     expected = [row for row, span in enumerate(spans) if span is not None and needle in span]
     found = rows_containing(columns.data, columns.key_start, columns.key_size, needle)
     assert found.tolist() == expected
+
+
+def test_no_byte_is_read_twice_for_a_needle_that_nearly_matches_everywhere() -> None:
+    reads = 0
+
+    class Counted:
+        def __getitem__(self, at: int) -> int:
+            nonlocal reads
+            reads += 1
+            return ord("a")
+
+    needle, starts, sizes = np.frombuffer(b"a" * 99 + b"b", np.uint8), np.array([0]), np.array([1000])
+    borders, out = np.empty(len(needle), np.int32), np.empty(1, np.int64)
+    matching._longest_borders(needle, borders)
+    search = getattr(matching._spans_with, "py_func", matching._spans_with)
+    assert search(Counted(), starts, sizes, needle, borders, out) == 0
+    assert reads == 1000

@@ -62,7 +62,7 @@ def directory(request: Request, served: CurrentServed, number: int, parameters: 
     scan = last_scan(served, number)
     contents = scan.found or outline(served, path_of(served, number))
     if parameters.format:
-        scan.result()  # waits for the scan: a download has all rows
+        scan.result()  # refuses the download until a scan has ended: it has all rows
     return list_page(
         request,
         served,

@@ -14,6 +14,7 @@ from siltstone.commands.erasing import ErasureRequest, parse_key
 from siltstone.web.dependencies import CurrentActor, CurrentServed
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, VIEWER
+from siltstone.web.limits import READING
 from siltstone.web.pages.confirmation import is_confirmed, refuse_unconfirmed
 from siltstone.web.pages.equivalents import curl, shell
 from siltstone.web.pages.rendering import page, page_response, path, render_page, within_bytes
@@ -22,7 +23,7 @@ router = APIRouter(prefix="/ui/topics")
 Text = Annotated[str, Form()]
 
 
-@router.get("/{topic}/empty", dependencies=[VIEWER])
+@router.get("/{topic}/empty", dependencies=[VIEWER, READING])
 def empty_page(
     request: Request,
     served: CurrentServed,
@@ -78,7 +79,7 @@ def _empty_page(
     return response
 
 
-@router.post("/{topic}/empty", dependencies=[ADMIN])
+@router.post("/{topic}/empty", dependencies=[ADMIN, READING])
 def empty(
     request: Request,
     served: CurrentServed,
@@ -131,7 +132,7 @@ def _erase_page(
     return response
 
 
-@router.post("/{topic}/erase", dependencies=[ADMIN])
+@router.post("/{topic}/erase", dependencies=[ADMIN, READING])
 def erase(
     request: Request,
     served: CurrentServed,
@@ -146,9 +147,9 @@ def erase(
     try:
         wanted = ErasureRequest(topic=topic, keys=(parse_key(key, key_format),))
         wrong = ""
-        if not is_confirmed(typed, topic):  # to be confirmed, after a look
-            looked = console.find_keys(served, wanted)
-            erasure = None if looked is None else looked.keys[0]
+        if not is_confirmed(typed, topic):  # the user confirms when the page has shown where the key is
+            erasures = console.find_keys(served, wanted)
+            erasure = None if erasures is None else erasures.keys[0]
             wrong = "typed" if typed else ""
         if typed:
             refuse_unconfirmed(typed, topic, "this deletes data")

@@ -29,7 +29,7 @@ from siltstone.web.pages.rendering import page_response, query_text, render_page
 Row = TypeVar("Row")
 Page = TypeVar("Page", ListPage[Any], TopicPage)
 Format = Literal["", "csv", "json"]
-KINDS = {"csv": "text/csv; charset=utf-8", "json": "application/json"}
+MEDIA_TYPES = {"csv": "text/csv; charset=utf-8", "json": "application/json"}
 
 
 class ListParameters(BaseModel):
@@ -108,7 +108,7 @@ def list_page(
         as_json = parameters.format == "json"
         text = json.dumps(json_rows(chosen, columns)) if as_json else csv_text(chosen, columns)
         headers = attachment(f"{name}.{parameters.format}")
-        return Response(text, media_type=KINDS[parameters.format], headers=headers)
+        return Response(text, media_type=MEDIA_TYPES[parameters.format], headers=headers)
     return page_response(request, list_html(request, served, template, columns, rows, parameters, **values))
 
 

@@ -22,6 +22,7 @@ from siltstone.commands.topics import parse_assignments
 from siltstone.web.dependencies import CurrentActor, CurrentServed
 from siltstone.web.errors import with_status_of
 from siltstone.web.guards import ADMIN, EDITOR, VIEWER
+from siltstone.web.limits import READING
 from siltstone.web.pages.confirmation import is_confirmed, refuse_unconfirmed
 from siltstone.web.pages.equivalents import cluster_url, curl, shell, siltstone
 from siltstone.web.pages.rendering import page, path
@@ -109,7 +110,7 @@ def _previewed(served: CurrentServed, selection: Selection, topic: str) -> Ticke
     return _ticked_topic(topic, describe)
 
 
-@router.get("", dependencies=[VIEWER])
+@router.get("", dependencies=[VIEWER, READING])
 def selected(request: Request, served: CurrentServed, selection: Annotated[Selection, Query()]) -> Response:
     """What the action would do to each ticked topic."""
     try:
@@ -229,7 +230,7 @@ def _confirm(form: ActionForm) -> None:
     refuse_unconfirmed(form.typed, confirmation(len(form.topic)))
 
 
-@router.post("/settings", dependencies=[EDITOR])
+@router.post("/settings", dependencies=[EDITOR, READING])
 def alter(
     request: Request, served: CurrentServed, by: CurrentActor, form: Annotated[ActionForm, Form()]
 ) -> Response:

@@ -72,11 +72,11 @@ def segments(
     that would make the page too large are on the next one."""
     row, rows = served.catalogue.topic(topic), served.catalogue.partitions_of(topic)
     count = PARTITIONS_SHOWN if not segment else 1
-    found = [_found(served, each) for each in rows[start : start + count]]
+    partitions = [_with_segments(served, partition_row) for partition_row in rows[start : start + count]]
     dry_run = last_explanation(served, topic)
 
     def html() -> str:
-        shown = [_shown(each, scale, segment) for each in found]
+        shown = [_drawn(partition, scale, segment) for partition in partitions]
         return within_bytes(partial(render, shown), len(shown))
 
     def render(shown: Sequence[ShownPartition], count: int) -> str:
@@ -100,9 +100,9 @@ def segments(
             equivalents=cleaning_of_topic(request, served, row),
         )
 
-    if problem is not None or sum(map(_segment_count, found)) > CACHED_SEGMENTS_MAX:
+    if problem is not None or sum(map(_segment_count, partitions)) > CACHED_SEGMENTS_MAX:
         return page_response(request, html())
-    return cached_response(request, served, html, facts=(found, dry_run))
+    return cached_response(request, served, html, facts=(partitions, dry_run))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,8 @@ class ShownPartition:
     problem: str | None = None
 
 
-def _found(served: Served, row: PartitionRow) -> ShownPartition:
+def _with_segments(served: Served, row: PartitionRow) -> ShownPartition:
+    """The partition with its segments, or why they cannot be read; nothing is drawn yet."""
     where = row.topic_partition
     try:
         partition_segments = console.partition_segments(served, where.topic, where.partition)
@@ -131,14 +132,14 @@ def _segment_count(partition: ShownPartition) -> int:
     return 0 if partition.partition_segments is None else len(partition.partition_segments.segments)
 
 
-def _shown(found: ShownPartition, scale: Scale, first: int) -> ShownPartition:
+def _drawn(partition: ShownPartition, scale: Scale, first: int) -> ShownPartition:
     """The partition with its drawing, and the rows of its segments from ``first`` on."""
-    if found.partition_segments is None:
-        return found
-    every, end = found.partition_segments.segments, first + SEGMENTS_SHOWN
+    if partition.partition_segments is None:
+        return partition
+    every, end = partition.partition_segments.segments, first + SEGMENTS_SHOWN
     return replace(
-        found,
-        drawing=strip(found.partition_segments, scale),
+        partition,
+        drawing=strip(partition.partition_segments, scale),
         segments=every[first:end],
         next_segment=end if end < len(every) else None,
     )

@@ -19,7 +19,7 @@ from siltstone.web.dependencies import CurrentServed
 from siltstone.web.guards import VIEWER
 from siltstone.web.pages.cached_pages import cached_response
 from siltstone.web.pages.equivalents import curl, siltstone
-from siltstone.web.pages.lists import KINDS, Format, attachment, first_rows
+from siltstone.web.pages.lists import MEDIA_TYPES, Format, attachment, first_rows
 from siltstone.web.pages.rendering import query_text, render_page, within_bytes
 from siltstone.web.queries import TopicParameters
 
@@ -61,7 +61,7 @@ def topics(request: Request, served: CurrentServed, parameters: Annotated[ShownT
         pages = _pages(served.catalogue, replace(query, start=0, count=PAGE_MAX))
         return StreamingResponse(
             _file(pages, as_json=parameters.format == "json"),
-            media_type=KINDS[parameters.format],
+            media_type=MEDIA_TYPES[parameters.format],
             headers=attachment(f"topics.{parameters.format}"),
         )
     return cached_response(request, served, partial(_html, request, served, parameters, query))

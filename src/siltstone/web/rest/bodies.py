@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Request
-from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, StrictBool
 
 JsonObject = dict[str, Any]
 """An object of JSON, by the names of its members."""
@@ -31,6 +31,14 @@ WholeNumber = Annotated[int, NUMBERS_ONLY]
 JSON has no separate type for whole numbers."""
 
 
+def _each_once(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(set(numbers)))
+
+
+Partitions = Annotated[tuple[WholeNumber, ...], AfterValidator(_each_once)]
+"""The partitions of a job, each once, however often a body names it: the job's target has their names."""
+
+
 def _refuse_other_than_times(value: object) -> object:
     if not isinstance(value, str) or "-" not in value[1:]:
         raise ValueError("a date and a time as in ISO 8601 is needed, such as 2026-11-21T14:00:00Z")
@@ -45,10 +53,12 @@ Flag = StrictBool
 
 def _refuse_other_than_json(request: Request) -> None:
     """Raises HTTPException for a body that says it is something else than JSON."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
-    if has_body and kind and kind != "application/json" and not kind.endswith("+json"):
-        raise HTTPException(415, f"{kind[:64]!r}: the body must be JSON, with Content-Type: application/json")
+    is_json = media_type == "application/json" or media_type.endswith("+json")
+    if has_body and media_type and not is_json:
+        reason = f"{media_type[:64]!r}: the body must be JSON, with Content-Type: application/json"
+        raise HTTPException(415, reason)
 
 
 JSON_ONLY = Depends(_refuse_other_than_json)

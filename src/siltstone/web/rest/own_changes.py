@@ -24,7 +24,7 @@ from siltstone.web.dependencies import CurrentActor, CurrentServed, Latest
 from siltstone.web.errors import status_of
 from siltstone.web.guards import ADMIN, EDITOR, READER
 from siltstone.web.queries import IntText
-from siltstone.web.rest.bodies import JSON_ONLY, Body, Flag, JsonObject, WholeNumber
+from siltstone.web.rest.bodies import JSON_ONLY, Body, Flag, JsonObject, Partitions
 
 router = APIRouter(prefix="/api/v1", tags=["Siltstone"], dependencies=[JSON_ONLY])
 IfMatch = Annotated[str | None, Header(description="The ETag of what was read; * for anything")]
@@ -52,7 +52,7 @@ class CleaningRequest(Body):
     """``force``: whatever the dirty ratio, and with the active segments; ``partitions``: empty for all."""
 
     force: Flag = False
-    partitions: tuple[WholeNumber, ...] = ()
+    partitions: Partitions = ()
 
 
 class EmptyingRequest(Body):
@@ -95,7 +95,7 @@ def _altered(
             validate_only=validate_only,
         )
         tag = administration.topic_etag(served, change.topic)
-    except SiltstoneError as error:
+    except (SiltstoneError, OSError) as error:
         return {"topic": change.topic, "error_code": status_of(error)[1], "message": str(error)}
     return {"topic": change.topic, "before": dict(done.before), "after": dict(done.after), "etag": tag}
 
@@ -113,7 +113,7 @@ def clean(
 class ExplainingRequest(Body):
     """``partitions``: empty for all."""
 
-    partitions: tuple[WholeNumber, ...] = ()
+    partitions: Partitions = ()
 
 
 @router.post("/topics/{topic}:explain", dependencies=[READER], status_code=202)
@@ -130,7 +130,7 @@ class FindLatestRequest(Body):
     """``partitions``: empty for all; ``isolation``: the level with which view=latest will be read
     afterwards."""
 
-    partitions: tuple[WholeNumber, ...] = ()
+    partitions: Partitions = ()
     isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
 
 

@@ -1,5 +1,6 @@
-"""``GET /api/v1/topics/{topic}/records:tail``: records as a stream, ``limits.TAILS_MAX`` at once: new
-ones, or with ``view=compacted`` the ledger and then the log after it (Pulsar's readCompacted).
+"""``GET /api/v1/topics/{topic}/records:tail``: a stream of records, of which ``limits.TAILS_MAX`` may be open
+at once. It sends new records, or with ``view=compacted`` first those of the ledger, then the log's after it
+(Pulsar's readCompacted).
 
 ::
 
@@ -53,7 +54,8 @@ def opened_stream(
     waits: bool = True,
     media_type: str = EVENT_STREAM,
 ) -> StreamingResponse:
-    """A stream that has one of the places. Raises BusyError."""
+    """The response with a stream, which counts as open until its reader goes. Raises BusyError if too many
+    are."""
     stopped = tails.claim()
     followed = follow_rendered(
         topic, query, text_of, position, waits=waits, stopped=stopped, executor=tails.executor
@@ -63,7 +65,7 @@ def opened_stream(
 
 
 class _Stream(StreamingResponse):
-    """A stream that has a place, and frees it whenever the reader goes: also before the first event."""
+    """A stream that counts as open until its reader goes, also if that is before the first event."""
 
     def __init__(
         self, events: AsyncIterator[str], tails: Tails, stopped: asyncio.Event, **options: Any

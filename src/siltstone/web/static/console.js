@@ -45,8 +45,8 @@ setInterval(ages, 10000);
 // New records as they come: rows of HTML from the server, the newest first, at most ROWS_MAX of them.
 function follow(button) {
   const status = document.getElementById("tail-status"), body = document.querySelector("table.records tbody");
-  const told = () => `${count} new record${count === 1 ? "" : "s"}.`;
-  let source = null, count = 0;
+  const told = () => `${count} new record${count === 1 ? "" : "s"}.${gap && ` Others were deleted before they could be shown: ${gap}.`}`;
+  let source = null, count = 0, gap = "";
   const stop = (why) => {
     if (source) source.close();
     source = null;
@@ -56,7 +56,7 @@ function follow(button) {
   button.hidden = false;
   button.addEventListener("click", () => {
     if (source) return stop(`Stopped after ${told()}`);
-    count = 0;
+    [count, gap] = [0, ""];
     source = new EventSource(button.dataset.tail);
     button.textContent = "Stop";
     status.textContent = "Waiting for new records …";
@@ -67,6 +67,10 @@ function follow(button) {
       ages();
       count += body.childElementCount - before;
       while (body.childElementCount > ROWS_MAX) body.lastElementChild.remove();
+      status.textContent = `Following: ${told()}`;
+    });
+    source.addEventListener("gap", (event) => {
+      gap = event.data;
       status.textContent = `Following: ${told()}`;
     });
     source.addEventListener("end", (event) => stop(event.data));

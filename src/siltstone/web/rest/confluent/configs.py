@@ -71,14 +71,21 @@ class Alterations(Body):
     validate_only: Flag = False
 
     def parts(self) -> tuple[dict[str, str], list[str]]:
-        """(what is set, what is removed). Raises HTTPException for a SET without a value."""
-        for each in self.data:
-            if each.operation == "SET" and each.value is None:
-                raise HTTPException(400, f"data: {each.name[:64]} is SET without a value")
-        set_to = {
-            each.name: each.value for each in self.data if each.operation == "SET" and each.value is not None
-        }
-        return set_to, [each.name for each in self.data if each.operation == "DELETE"]
+        """(what is set, what is removed). Raises HTTPException for a SET without a value, and, as Kafka does,
+        for a setting that is there twice."""
+        names, set_to, removed = set[str](), dict[str, str](), list[str]()
+        for alteration in self.data:
+            name = alteration.name
+            if name in names:
+                raise HTTPException(400, f"data: {name[:64]} is there twice")
+            names.add(name)
+            if alteration.operation == "DELETE":
+                removed.append(name)
+            elif alteration.value is None:
+                raise HTTPException(400, f"data: {name[:64]} is SET without a value")
+            else:
+                set_to[name] = alteration.value
+        return set_to, removed
 
 
 def _document(

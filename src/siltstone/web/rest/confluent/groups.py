@@ -129,7 +129,7 @@ def list_assignments(
     """The partitions that are assigned to a member."""
     assigned = _member(cluster, consumer_group_id, consumer_id).assigned
     named = ("consumer-groups", consumer_group_id, "consumers", consumer_id, "assignments")
-    keys = sorted((each.topic, each.partition) for each in assigned)
+    keys = sorted((partition.topic, partition.partition) for partition in assigned)
 
     def document(key: tuple[str, int]) -> JsonObject:
         return _assignment_document(cluster, consumer_group_id, consumer_id, *key)
@@ -147,7 +147,7 @@ def get_assignment(
 ) -> JsonObject:
     """One partition that is assigned to a member."""
     assigned = _member(cluster, consumer_group_id, consumer_id).assigned
-    if (topic_name, partition_id) not in {(each.topic, each.partition) for each in assigned}:
+    if (topic_name, partition_id) not in {(partition.topic, partition.partition) for partition in assigned}:
         raise HTTPException(
             404, f"the consumer has nothing of {topic_name[:256]!r}, partition {partition_id}"
         )

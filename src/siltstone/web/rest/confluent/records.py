@@ -13,9 +13,10 @@ import datetime
 import json
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, HTTPException, Request
 from pydantic import AwareDatetime, ConfigDict, Field, ValidationError
 from starlette.responses import JSONResponse, Response
 
@@ -31,7 +32,8 @@ from siltstone.web.rest.confluent.topics import TOPIC
 
 router = APIRouter(tags=["Confluent v3"])
 TYPES = ("BINARY", "JSON", "STRING")
-BATCH_MAX = 1000
+BATCH_MAX, CONCATENATED_MAX = 1000, 100_000
+"""The most records of a batch, and of a body of concatenated JSON: of ``{}``, 64 MiB would be 33 million."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -118,7 +120,7 @@ def _base64(text: str, what: str) -> bytes:
         raise _RefusedError(400, f"{what}: it is not base64") from None
 
 
-def _sent(request: ProduceRequest) -> ProducerRecord:
+def _producer_record(request: ProduceRequest) -> ProducerRecord:
     """The record to append. Raises _RefusedError."""
     time = request.timestamp
     return ProducerRecord(
@@ -159,17 +161,17 @@ def _reports(
     cluster: Cluster, by: Actor, topic: str, requests: Sequence[ProduceRequest | _RefusedError]
 ) -> list[JsonObject]:
     """The outcome of each request. Raises UnknownTopicError, NotAllowedError, StorageError."""
-    sent: dict[int, ProducerRecord] = {}
+    records: dict[int, ProducerRecord] = {}
     reports: dict[int, JsonObject] = {}
     for index, request in enumerate(requests):
         try:
             if isinstance(request, _RefusedError):
                 raise request
-            sent[index] = _sent(request)
+            records[index] = _producer_record(request)
         except _RefusedError as error:
             reports[index] = {"error_code": error.number, "message": error.message}
-    outcomes = send_records(cluster.served, by, topic, list(sent.values())) if sent else []
-    for (index, record), outcome in zip(sent.items(), outcomes, strict=True):
+    outcomes = send_records(cluster.served, by, topic, list(records.values())) if records else []
+    for (index, record), outcome in zip(records.items(), outcomes, strict=True):
         reports[index] = _report(cluster, topic, requests[index], record, outcome)
     return [reports[index] for index in range(len(requests))]
 
@@ -217,9 +219,12 @@ def produce(
 ) -> Response:
     """Append one record, or several as concatenated JSON; the response has a line with a report for each."""
     try:
-        requests = list(_parsed(body.decode()))
+        requests = list(islice(_parsed(body.decode()), CONCATENATED_MAX + 1))
     except UnicodeDecodeError as error:
         requests = [_RefusedError(400, f"byte {error.start} of the body is not UTF-8")]
+    if len(requests) > CONCATENATED_MAX:
+        reason = f"more than {CONCATENATED_MAX:,} records, of which none was appended: send several requests"
+        raise HTTPException(413, reason)
     reports = _reports(cluster, by, topic_name, requests or [_RefusedError(42206, "the body is empty")])
     if len(reports) == 1:
         number = int(reports[0]["error_code"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
@@ -61,15 +62,15 @@ class NewCount(Body):
     partitions_count: Annotated[int, Field(ge=1, le=_KAFKA_INT), NUMBERS_ONLY]
 
 
-def topic_document(cluster: Cluster, topic: str, count: int) -> JsonObject:
-    """A ``KafkaTopic``."""
+def topic_document(cluster: Cluster, topic: str, count: int, replication_factor: int = 1) -> JsonObject:
+    """A ``KafkaTopic``. ``count``: of its partitions."""
     return cluster.resource(
         "KafkaTopic",
         "topics",
         topic,
         topic_name=topic,
         is_internal=is_internal(topic),
-        replication_factor=1,
+        replication_factor=replication_factor,
         partitions_count=count,
         partitions=cluster.link("topics", topic, "partitions"),
         configs=cluster.link("topics", topic, "configs"),
@@ -78,10 +79,17 @@ def topic_document(cluster: Cluster, topic: str, count: int) -> JsonObject:
     )
 
 
+def _stored_topic(cluster: Cluster, topic: str, partitions: Sequence[int]) -> JsonObject:
+    """The document of a topic with these partitions. As in Kafka, its replication factor is how many replicas
+    its first partition has: in look mode perhaps on other brokers, too."""
+    replicas = clusters.replicas_of(cluster.served, cluster.broker_id, topic, min(partitions, default=0))
+    return topic_document(cluster, topic, len(partitions), len(replicas.replicas))
+
+
 def _tagged(cluster: Cluster, topic: str, status: int = 200, **headers: str) -> Response:
     """A topic's document with its entity tag."""
     tag = administration.topic_etag(cluster.served, topic)
-    document = topic_document(cluster, topic, len(clusters.partitions_of(cluster.served, topic)))
+    document = _stored_topic(cluster, topic, clusters.partitions_of(cluster.served, topic))
     return JSONResponse(document, status, headers={"ETag": tag, **headers})
 
 
@@ -91,7 +99,7 @@ def list_topics(cluster: NamedCluster, page: Page) -> JsonObject:
     partitions = clusters.all_partitions(cluster.served)
 
     def document(name: str) -> JsonObject:
-        return topic_document(cluster, name, len(partitions[name]))
+        return _stored_topic(cluster, name, partitions[name])
 
     return cluster.listing("KafkaTopicList", ["topics"], sorted(partitions), document, page)
 
