@@ -51,7 +51,6 @@ from siltstone.base.errors import (
     UnknownTopicError,
     UsageError,
 )
-from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.control import parse_marker
 from siltstone.base.records.hashing import partition_for_key
 from siltstone.base.records.layout import CONTROL_BIT, Int64
