@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from siltstone.base.clock import ManualClock
 from siltstone.base.errors import (
+    EngineError,
     JobCancelledError,
     PolicyViolationError,
     StorageError,
@@ -18,7 +21,9 @@ from siltstone.base.errors import (
 from siltstone.commands.changes import Actor
 from siltstone.commands.emptying import EMPTY, MODES, TOMBSTONES, TRUNCATE, Emptying, empty_topic
 from siltstone.commands.forced_cleaning import OpenDirectories
+from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
+from siltstone.runtime.log_cleaner import LogCleaner
 from siltstone.runtime.producing import NewRecord, append
 from tests.commands.test_erasing import files_with, open_at
 from tests.support.cleaning.serving import USERS, TransactionalWriter, table, write
@@ -108,6 +113,30 @@ def test_what_holds_the_values_is_said(tmp_path: Path) -> None:
         )
         assert here.changes.newest()[0].outcome == f"held: {partition.not_removed.reason}"
         assert partition.keys_after == 0, "readers see the tombstones already"
+
+
+def no_engine() -> InProcessEngine:
+    raise EngineError("Java was not found", advice="install it")
+
+
+@pytest.mark.parametrize("obstacle", ["no engine", "another job"])
+def test_a_topic_that_was_not_cleaned_is_not_empty(tmp_path: Path, obstacle: str) -> None:
+    """Readers see only tombstones then, but the values are in the files."""
+    with contextlib.ExitStack() as stack:
+        here = stack.enter_context(open_at(tmp_path))
+        write(here.manager["users", 0], 3)
+        if obstacle == "no engine":
+            cleaner = stack.enter_context(LogCleaner(here.manager, no_engine))
+            done = empty(replace(here, cleaner=cleaner))
+        else:  # such as an erasure, which searches meanwhile
+            with here.manager.files_at_rest(USERS):
+                done = empty(here)
+        (partition,) = done.partitions
+        assert partition.keys_after == 0 and partition.not_removed is not None
+        assert "was not cleaned" in partition.not_removed.reason
+        assert not done.is_empty and "is not empty yet" in done.sentence
+        assert here.changes.newest()[0].outcome == f"held: {partition.not_removed.reason}"
+        assert empty(here).is_empty
 
 
 def test_an_open_transaction_keeps_its_records(tmp_path: Path) -> None:

@@ -639,7 +639,7 @@ class _Erasing:
                 self._supersede(log, key)
             to_clean |= has_key
         self.progress(self.request.topic, "cleaning", 0, 0)
-        self.results = self.here.clean_fully(to_clean)
+        self.results |= self.here.clean_fully(to_clean)
 
     def _stamp(self, keys: Sequence[_ErasedKey]) -> None:
         """Clean the logs with tombstones of these keys that no cleaning has given a delete horizon yet, and
@@ -649,8 +649,9 @@ class _Erasing:
             return
         changes = self.here.changes
         with changes.recorded(self.actor, "clean", self.request.topic, after={"force": True}) as change:
-            self.results = self.here.clean_fully(logs)
-            note_failures(change, self.results.values())
+            results = self.here.clean_fully(logs)
+            self.results |= results
+            note_failures(change, results.values())
         self._search()
 
     def _supersede(self, topic_partition: TopicPartition, key: _ErasedKey) -> None:

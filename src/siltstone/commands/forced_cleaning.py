@@ -95,7 +95,8 @@ class OpenDirectories:
         self, log: TopicPartition, offset: int, result: LogResult | None
     ) -> NotRemoved | None:
         """Why a forced cleaning has not removed records up to ``offset``; None if no reason is known.
-        ``result``: of that cleaning, None if the log was not cleaned. Raises as ``conditions``."""
+        ``result``: of that cleaning, None if it has none for the log: the engine did not start, or the log
+        was busy or could not be read. Raises as ``conditions``."""
         row = self.manager.uncleanable.get(log)
         if row is not None:
             return NotRemoved(
@@ -110,7 +111,12 @@ class OpenDirectories:
         if blocker is not None:
             advice = _ADVICE.get(blocker.code, RUN_AGAIN)
             return NotRemoved(reason=blocker.sentence, advice=advice, until_ms=blocker.until_ms)
-        if result is not None and result.status not in (CLEANED, NOTHING_TO_DO):
+        if result is None:
+            return NotRemoved(
+                reason="the log was not cleaned: the cleaner's engine did not start, or the log is in use",
+                advice=f"see the warnings of the cleaner, then {RUN_AGAIN}",
+            )
+        if result.status not in (CLEANED, NOTHING_TO_DO):
             return NotRemoved(reason=result.reason)
         return None
 

@@ -14,9 +14,9 @@
 
 Whoever runs the tasks calls ``begin``, ``write_split`` in each task, and ``commit`` or ``abandon``. A file of
 a task attempt that was not reported is removed before the rename. An export whose process is killed leaves
-its staging directory, which no reader takes for data, since its name begins with a dot. Killed between the two
-renames of an overwrite, it leaves no target: the next export to that target first renames the earlier one back
-(``.NAME.siltstone-export-RANDOM-replaced``).
+its staging directory, which no reader takes for data, since its name begins with a dot. Killed between the
+two renames of an overwrite, it leaves no target: the next export to that target first renames the earlier one
+back (``.NAME.siltstone-export-RANDOM-replaced``).
 """
 
 from __future__ import annotations
