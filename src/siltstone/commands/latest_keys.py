@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
@@ -392,7 +392,8 @@ class LatestViews:
         self, kept_bytes: int = KEPT_BYTES, start: Callable[[Callable[[], None]], None] = _start_thread
     ) -> None:
         self._kept_bytes, self._start = kept_bytes, start
-        self._lock, self._slots = threading.Lock(), threading.BoundedSemaphore(_CONCURRENT_BUILDS)
+        self._lock = threading.Lock()  # of all that follows
+        self._to_build, self._builders = deque[LatestKeys](), 0
         self._kept: OrderedDict[LogName, LatestKeys] = OrderedDict()
         self._found: dict[LogName, tuple[ReadableLog, LastRecords]] = {}
 
@@ -480,15 +481,42 @@ class LatestViews:
             return False
         if keys.advance(budget):
             return True
-        keys.is_building = True
-        self._start(lambda: self._build(keys))
+        with self._lock:
+            keys.is_building = True
+            self._to_build.append(keys)
+            starts = self._builders < _CONCURRENT_BUILDS
+            self._builders += starts
+        if starts:
+            try:
+                self._start(self._build)
+            except BaseException:  # such as RuntimeError: there can be no more threads
+                with self._lock:
+                    self._end_builder()
+                raise
         return keys.is_current() and not keys.is_building
 
-    def _build(self, keys: LatestKeys) -> None:
-        try:
-            with self._slots:
+    def _build(self) -> None:
+        """Build the keys that wait, one log's after another's."""
+        while (keys := self._next_to_build()) is not None:
+            try:
                 keys.advance()
-        except Exception as error:  # shown by the next request
-            keys.failure = error
-        finally:
-            keys.is_building = False
+            except Exception as error:  # shown by the next request
+                keys.failure = error
+            finally:
+                keys.is_building = False
+
+    def _next_to_build(self) -> LatestKeys | None:
+        """The keys that have waited longest; None, which ends the builder, if none wait or the bound is
+        reached. (``of`` then drops those of other logs, or raises the error, when a page is requested.)"""
+        with self._lock:
+            is_full = sum(keys.size for keys in self._kept.values()) > self._kept_bytes
+            if self._to_build and not is_full:
+                return self._to_build.popleft()
+            self._end_builder()
+            return None
+
+    def _end_builder(self) -> None:
+        """Nothing is built until the next request, unless by another thread. The caller holds the lock."""
+        self._builders -= 1
+        while self._to_build and not self._builders:
+            self._to_build.popleft().is_building = False
