@@ -116,6 +116,23 @@ def test_what_is_wrong_for_every_broker_is_refused_before_one_is_touched(root: R
     assert listing(root.folder) == before
 
 
+def test_a_copy_inside_another_brokers_copy_is_refused(golden: Path, tmp_path: Path) -> None:
+    """The copy of ``a`` is NEW/a: that of ``a/b`` would be a foreign folder in it, or be taken for it."""
+    for path in ("one/a", "two/a/b"):
+        stage(golden, "basic", tmp_path / path)
+    options = FleetOptions(fleet=[f"{tmp_path}/one/*", f"{tmp_path}/two/*/*"])
+    request = CleanRequest(out=tmp_path)
+    with raises_error(
+        UsageError, path=tmp_path / "a" / "b", about="of a/b would be inside", advice="{broker}"
+    ):
+        Fleet(request, options, engine=in_process)
+    for accepted in (
+        CleanRequest(out=tmp_path / "{broker}" / "copy"),
+        CleanRequest(in_place=True, keep_originals=tmp_path / "keep"),
+    ):
+        assert [broker.name for broker in Fleet(accepted, options, engine=in_process).brokers] == ["a", "a/b"]
+
+
 # Each broker for itself.
 
 

@@ -345,6 +345,7 @@ class Fleet:
         """Raises UsageError for outputs that are there already, or inside a broker's log directory."""
         directories = {key: path for broker in self.brokers for key, path in broker.directories.items()}
         cleaning.refuse_outputs_inside(self._request, directories)
+        self._refuse_nested_copies()
         report = self._request.report
         if report is not None and files.exists(report):
             raise UsageError("--report: the path already exists", path=report, advice="pass a new path")
@@ -354,6 +355,16 @@ class Fleet:
                 if not files.is_directory(parent):
                     reason = f"{flag}: {parent} is not a directory"
                     raise UsageError(reason, path=path, advice="create it, or pass another path")
+
+    def _refuse_nested_copies(self) -> None:
+        """Raises UsageError if a broker's copy would be inside another's: of brokers ``a`` and ``a/b``."""
+        copies = {_own_path(self._request.out, broker): broker for broker in self.brokers}
+        for path, broker in copies.items():
+            for above in () if path is None else path.parents:
+                if above in copies:
+                    reason = f"--out: the copy of {broker.name} would be inside that of {copies[above].name}"
+                    advice = "clean them in two runs with another --out each, or put {broker}/NAME in --out"
+                    raise UsageError(reason, path=path, advice=advice)
 
     def clean(self, on_broker: OnBroker = lambda result, outcome: None) -> list[BrokerResult]:
         """Clean the brokers; their results. ``on_broker`` is called with each, in this thread. Raises
