@@ -386,6 +386,25 @@ def test_each_broker_has_an_audit_and_originals_which_undo_puts_back(root: Root,
     assert listing(root.staged["broker2"].partition) == changed
 
 
+def test_the_undo_of_a_run_that_cannot_be_read_has_failed(
+    root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, entries = root.fleet(keep_originals=tmp_path / "keep"), files.entries
+    fleet.clean()
+    unreadable = tmp_path / "keep" / "broker2" / fleet.run
+
+    def refused(directory: Path) -> list[files.Entry]:
+        if directory == unreadable:
+            raise PermissionError(errno.EACCES, "Permission denied", str(directory))
+        return entries(directory)
+
+    monkeypatch.setattr(files, "entries", refused)
+    for topics in ([], ["basic"]):
+        undone = list(undo_fleet([f"{tmp_path}/keep/*/{fleet.run}"], topics, dry_run=True))
+        assert [undo.failure is None for undo in undone] == [True, False, True]
+        assert [len(undo.restored) for undo in undone] == [1, 0, 1]
+
+
 def test_a_name_can_stand_anywhere_in_the_path_of_the_originals(root: Root, tmp_path: Path) -> None:
     fleet = root.fleet(keep_originals=tmp_path / "{broker}-kept" / "here")
     results = by_name(fleet.clean())

@@ -566,25 +566,26 @@ def undo_fleet(
     a result for each. Raises UsageError before anything is changed."""
     runs = _matches(patterns)
     kept = {path: _topics_of_run(path) for _, path in runs}
-    missing = set(topics).difference(*kept.values())
-    if missing:
+    unreadable = {path for path, of_run in kept.items() if of_run is None}
+    missing = set(topics).difference(*(of_run or () for of_run in kept.values()))
+    if missing and not unreadable:
         reason = f"--topic {min(missing)}: none of the {len(runs)} runs has such a topic"
         raise UsageError(reason, advice="leave it out, or pass another topic")
     for name, path in runs:
         result = BrokerUndo(broker=name, folder=path)
-        chosen = [topic for topic in topics if topic in kept[path]]
+        chosen = [topic for topic in topics if path in unreadable or topic in (kept[path] or ())]
         try:
-            if chosen or not topics:
+            if chosen or not topics:  # of an unreadable one ``undo`` raises the error
                 result.restored = cleaning.undo(path, chosen, dry_run=dry_run)
         except (SiltstoneError, OSError) as error:
             result.failure = failure_of(error)
         yield result
 
 
-def _topics_of_run(folder: Path) -> set[str]:
-    """The topics that a run kept, by the names of its folders; none of a folder that cannot be read."""
+def _topics_of_run(folder: Path) -> set[str] | None:
+    """The topics that a run kept, by the names of its folders; None of a folder that cannot be read."""
     with contextlib.suppress(OSError):
         return {
             partition.topic for entry in files.entries(folder) if (partition := parse_partition(entry.name))
         }
-    return set()
+    return None
