@@ -71,7 +71,7 @@ ALERTS = (
     ),
     Alert(
         name="SiltstoneDueWithoutCleaning",
-        expression='siltstone_logs{state="due"} > 0 and on() '
+        expression='siltstone_logs{state="due"} > 0 and on (instance, job) '
         "(time() - siltstone_cleaner_last_success_timestamp_seconds > 7200)",
         lasting="10m",
         severity="warning",
