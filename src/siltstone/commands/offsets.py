@@ -41,7 +41,7 @@ _TIMES = {
 }
 """Words of ``--time``, and a number that stands for one. The log directories have local segments only, so the
 earliest local offset is the earliest one."""
-_PARTITIONS = re.compile(r"(\d*)(-)?(\d*)", re.ASCII)
+_PARTITIONS = re.compile(r"(\d{0,18})(-)?(\d{0,18})", re.ASCII)
 _PARTITION_MAX = (1 << 31) - 1
 
 
@@ -171,7 +171,7 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
     """
     try:
         rows = msgspec.convert(json.loads(files.read_input(path)), _Offsets).partitions
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         example = '{"partitions": [{"topic": "a", "partition": 0, "offset": 5}], "version": 1}'
         reason = f"--offset-json-file has another form: {error}"
         raise UsageError(reason, path=path, advice=f"write {example}") from None
