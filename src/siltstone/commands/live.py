@@ -185,8 +185,12 @@ class Waiting:
 
 
 def default_journal() -> Path:
-    """The journal in the user's state directory (XDG Base Directory)."""
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    """The journal in the user's state directory (XDG Base Directory). Raises UsageError without one."""
+    try:
+        state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    except RuntimeError:  # the user id has no name, and HOME is not set, as in many containers
+        reason = "the user has no home directory for the journal"
+        raise UsageError(reason, path="--journal", advice="pass --journal, a file that survives") from None
     return Path(state) / "siltstone" / "compact.json"
 
 
