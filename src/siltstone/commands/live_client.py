@@ -86,6 +86,7 @@ class KafkaAdmin:
             "group.id": "siltstone-compact",  # required; nothing is committed
             "enable.auto.commit": "false",
             "enable.partition.eof": "true",
+            "auto.offset.reset": "earliest",  # if the first records are deleted meanwhile
             "isolation.level": "read_committed",
         }
         with _refusals():
