@@ -171,7 +171,7 @@ def test_a_batch_that_is_too_large_fails_alone(server: BrokerServer) -> None:
 def test_a_read_back_of_a_log_whose_first_records_are_deleted_meanwhile_reads_the_others(
     server: BrokerServer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client's default is to go on at the end, where nothing is superseded: the log would be "cleaned"."""
+    """The client's default is to go on at the end, where nothing is superseded: it would be "cleaned"."""
     for number in range(12):
         server.broker.manager.send(topic, b"%d" % number, key=b"k", partition=0)
 

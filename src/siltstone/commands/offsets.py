@@ -236,6 +236,8 @@ def _new_start(snapshot: Snapshot, topic_partition: TopicPartition, offset: int)
 
 STORAGE_ERROR = "org.apache.kafka.common.errors.KafkaStorageException"
 """Kafka's name of the error that a log directory has."""
+_LISTINGS_MAX = 5
+"""How often a partition's directory is listed whose files are renamed meanwhile."""
 
 
 def describe_log_dirs(directories: BrokerDirectories, topics: Collection[str] = ()) -> dict[str, Any]:
@@ -250,19 +252,29 @@ def describe_log_dirs(directories: BrokerDirectories, topics: Collection[str] = 
         try:
             snapshot = Snapshot([path], directories.broker_config())
             entry["partitions"] = [
-                {
-                    "partition": str(topic_partition),
-                    "size": sum(segment.size for segment in list_segments(partition)),
-                    "offsetLag": 0,
-                    "isFuture": False,
-                }
+                {"partition": str(topic_partition), "size": size, "offsetLag": 0, "isFuture": False}
                 for directory in snapshot.directories
                 for topic_partition, partition in sorted(directory.partitions.items())
                 if topic_partition.topic != CLUSTER_METADATA
                 and (not topics or topic_partition.topic in topics)
+                and (size := _size_of(partition)) is not None
             ]
             broker = broker or snapshot.broker_id
         except (SiltstoneError, OSError) as error:
             entry["error"] = f"{STORAGE_ERROR}: {error}"
         log_dirs.append(entry)
     return {"version": 1, "brokers": [{"broker": broker, "logDirs": log_dirs}]}
+
+
+def _size_of(partition: Path) -> int | None:
+    """The bytes of a partition's ``.log`` files; None if it was deleted since it was listed. Files that a
+    broker renames meanwhile (a roll, retention, a swap) have the directory listed again. Raises OSError."""
+    for attempt in range(1, _LISTINGS_MAX + 1):
+        try:
+            return sum(segment.size for segment in list_segments(partition))
+        except FileNotFoundError:
+            if not files.exists(partition):
+                break
+            if attempt == _LISTINGS_MAX:
+                raise
+    return None
