@@ -94,6 +94,19 @@ def test_truncation_moves_the_log_start_whatever_the_policy(tmp_path: Path, poli
         assert [record.offset for record in here.manager["users", 0]] == [40]
 
 
+def test_what_is_appended_while_a_topic_is_truncated_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_at(tmp_path) as here:
+        write(here.manager["users", 0], 3)
+        monkeypatch.setattr(here.manager, "remove_leftovers", lambda _: write(here.manager["users", 0], 1))
+        done = empty(here, TRUNCATE)
+        (partition,) = done.partitions
+        assert partition.not_removed is not None and not done.is_empty
+        assert partition.not_removed.reason == "records from offset 3 on were appended meanwhile"
+        assert "stop what writes" in done.sentence
+
+
 def test_records_are_still_not_deleted_by_offset_from_a_compacted_topic(tmp_path: Path) -> None:
     with open_at(tmp_path) as here:
         write(here.manager["users", 0], 2)

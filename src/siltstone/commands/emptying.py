@@ -56,6 +56,7 @@ NO_READER_LEARNS = (
     "no reader learns of it: consumers that are behind continue at the end, and tables made of the topic "
     "keep their rows; with the mode tombstones they delete them"
 )
+_STOP_WRITING = f"stop what writes, then {RUN_AGAIN}"
 _ONLY_TRUNCATE = "pass the mode truncate, which moves the log starts to the ends"
 
 
@@ -199,7 +200,7 @@ def _notes(mode: str, logs: Sequence[ReadableLog]) -> list[str]:
 def written_again(keys: int) -> NotRemoved:
     """Why a topic is not empty although each key got a tombstone."""
     reason = f"{counted(keys, 'key was', 'keys were')} written again"
-    return NotRemoved(reason=reason, advice=f"stop what writes, then {RUN_AGAIN}")
+    return NotRemoved(reason=reason, advice=_STOP_WRITING)
 
 
 def mode_for(policies: Collection[str]) -> str:
@@ -315,7 +316,10 @@ def _truncate(
         start = here.manager.delete_all_records(log.topic_partition)
         _remove_files(here, log)
         not_removed = None
-        if start < log.log_end_offset:
+        if start < log.high_watermark:
+            reason = f"records from offset {start} on were appended meanwhile"
+            not_removed = NotRemoved(reason=reason, advice=_STOP_WRITING)
+        elif start < log.log_end_offset:
             reason = f"records from offset {start}, the high watermark, on are not replicated"
             not_removed = NotRemoved(reason=reason)
         done.append(
