@@ -136,17 +136,15 @@ class Jobs(Closing):
         self.change(job_id, state=RUNNING, began_ms=self._clock.now_ms())
         try:
             progress.check()
-            result = work(progress)
-            self.change(job_id, state=DONE, result=result)
+            end: dict[str, object] = {"state": DONE, "result": work(progress)}
         except JobCancelledError as error:
-            self.change(job_id, state=CANCELLED, error=str(error))
+            end = {"state": CANCELLED, "error": str(error)}
         except (SiltstoneError, OSError) as error:
-            self.change(job_id, state=FAILED, error=str(error))
+            end = {"state": FAILED, "error": str(error)}
         except Exception as error:
             _logger.exception("Job %s failed", job_id)
-            self.change(job_id, state=FAILED, error=f"{type(error).__name__}: {error}")
-        finally:
-            self.change(job_id, ended_ms=self._clock.now_ms())
+            end = {"state": FAILED, "error": f"{type(error).__name__}: {error}"}
+        self.change(job_id, ended_ms=self._clock.now_ms(), **end)  # in one step with the state
 
     def change(self, job_id: str, **values: object) -> None:
         """Set fields of a job."""
