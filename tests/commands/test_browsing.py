@@ -550,8 +550,8 @@ def test_latest_is_built_in_the_background(filled: Filled) -> None:
     assert places(list(page.records)) == merged(latest_of(records))
 
 
-def test_one_look_reads_no_more_logs_in_the_background_than_the_bound_allows(tmp_path: Path) -> None:
-    """Nobody may look again: all logs of the topic would be read into memory."""
+def test_one_page_reads_no_more_logs_in_the_background_than_the_bound_allows(tmp_path: Path) -> None:
+    """If no other page is requested, all logs of the topic would be read into memory."""
     logs = open_logs(tmp_path, 9)
     for log in logs:
         keyed(log, range(5))
@@ -568,10 +568,10 @@ def test_one_look_reads_no_more_logs_in_the_background_than_the_bound_allows(tmp
     large = LatestViews(start=run)
     browse(topic_of(logs), query, latest=large, budget=Budget(read_bytes=1))
     page = browse(topic_of(logs), query, latest=large, budget=Budget(read_bytes=1))
-    assert page.building is None and len(page.records) == 45, "one look is enough if there is room"
+    assert page.building is None and len(page.records) == 45, "one page is enough if there is room"
 
 
-def test_a_thread_that_does_not_start_is_tried_again_by_the_next_look(filled: Filled) -> None:
+def test_a_thread_that_does_not_start_is_tried_again_by_the_next_page(filled: Filled) -> None:
     logs, records = filled
     starts: list[Any] = []
 
@@ -656,7 +656,7 @@ def test_what_a_job_found_is_true_after_a_cleaning(tmp_path: Path) -> None:
     assert found == [at for at in expected if at not in is_older] + [24]
 
 
-def test_no_look_at_a_view_drops_what_a_job_has_found(tmp_path: Path) -> None:
+def test_no_page_of_a_view_drops_what_a_job_has_found(tmp_path: Path) -> None:
     logs = open_logs(tmp_path, 2)
     other = open_partition(tmp_path / "other-0", LogConfig(), ManualClock(NOW))
     for log in (*logs, other):

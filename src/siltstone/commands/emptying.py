@@ -50,8 +50,8 @@ EMPTY = "empty"
 """The action in the audit log."""
 TOMBSTONES, TRUNCATE = "tombstones", "truncate"
 MODES = (TOMBSTONES, TRUNCATE)
-Checkpoint = Callable[[ReadableLog], int]
-"""The cleaner checkpoint of a log, 0 without one."""
+CheckpointOf = Callable[[ReadableLog], int]
+"""Returns the cleaner checkpoint of a log, 0 without one."""
 NO_READER_LEARNS = (
     "no reader learns of it: consumers that are behind continue at the end, and tables made of the topic "
     "keep their rows; with the mode tombstones they delete them"
@@ -137,9 +137,9 @@ def check_mode(mode: str) -> str:
     return mode
 
 
-def live_keys(log: ReadableLog, checkpoint: int) -> Iterator[tuple[RecordColumns, Int64]]:
-    """The committed records that are the last of their keys and have a value: columns, and the rows of these
-    records. ``checkpoint``: the log's cleaner checkpoint, 0 without one. Raises TooManyKeysError,
+def last_values(log: ReadableLog, checkpoint: int) -> Iterator[tuple[RecordColumns, Int64]]:
+    """The last committed record of each key, if it has a value: columns of records, and the rows of such
+    ones. ``checkpoint``: the log's cleaner checkpoint, 0 without one. Raises TooManyKeysError,
     CorruptRecordError, OSError."""
     keys = LatestKeys(log, checkpoint, READ_COMMITTED)
     keys.advance()
@@ -155,7 +155,7 @@ def preview_emptying(
     topic: str,
     mode: str,
     logs: Sequence[ReadableLog],
-    checkpoint_of: Checkpoint,
+    checkpoint_of: CheckpointOf,
     *,
     counter: SegmentCounter | None = None,
     counts_keys: bool = True,
@@ -167,7 +167,7 @@ def preview_emptying(
     for log in logs:
         keys = None
         if counts_keys:
-            keys = sum(len(rows) for _, rows in live_keys(log, checkpoint_of(log)))
+            keys = sum(len(rows) for _, rows in last_values(log, checkpoint_of(log)))
         partitions.append(
             EmptiedPartition(
                 partition=log.topic_partition.partition,
@@ -230,8 +230,8 @@ def opened_logs(manager: LogManager, topic: str) -> list[PartitionLog]:
     return [manager.get(TopicPartition(topic, number)) for number in manager.partitions_of(topic)]
 
 
-def opened_checkpoints(manager: LogManager) -> Checkpoint:
-    """The cleaner checkpoints of open logs, 0 where there is none."""
+def opened_checkpoints(manager: LogManager) -> CheckpointOf:
+    """A function that reads the cleaner checkpoint of an open log."""
 
     def checkpoint_of(log: ReadableLog) -> int:
         served = manager.directory_of(log.topic_partition)
@@ -263,7 +263,7 @@ def empty_in(
 
 
 def snapshot_checkpoint(log: ReadableLog) -> int:
-    """The cleaner checkpoint with which a read-only log was opened; 0 for an open log."""
+    """The cleaner checkpoint with which the log was opened, if it is a read-only one; else 0."""
     return log.first_dirty_offset if isinstance(log, ReadOnlyLog) else 0
 
 
@@ -338,7 +338,7 @@ def _delete_keys(
     here: OpenDirectories,
     before: Sequence[EmptiedPartition],
     logs: Sequence[PartitionLog],
-    checkpoint_of: Checkpoint,
+    checkpoint_of: CheckpointOf,
     progress: WorkProgress,
 ) -> list[EmptiedPartition]:
     """Write the tombstones, clean, count what is left."""
@@ -346,7 +346,7 @@ def _delete_keys(
     total, read, ends = sum(_size(log) for log in logs), 0, list[int]()
     for log in logs:
         now_ms = here.manager.clock.now_ms()
-        for columns, rows in live_keys(log, checkpoint_of(log)):
+        for columns, rows in last_values(log, checkpoint_of(log)):
             progress(topic, "writing tombstones", read, total)
             for batch in tombstone_batches(log.config, columns, rows, now_ms):
                 log.append(batch)
@@ -359,7 +359,7 @@ def _delete_keys(
     for partition, log, end in zip(before, logs, ends, strict=True):
         _remove_files(here, log)
         not_removed = here.why_not_removed(log.topic_partition, end - 1, results.get(log.topic_partition))
-        keys_after = sum(len(rows) for _, rows in live_keys(log, checkpoint_of(log)))
+        keys_after = sum(len(rows) for _, rows in last_values(log, checkpoint_of(log)))
         if not_removed is None and keys_after:
             not_removed = written_again(keys_after)
         done.append(

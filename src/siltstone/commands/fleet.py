@@ -291,8 +291,8 @@ OnProgress = Callable[[int, int], None]
 class Fleet:
     """A run over the brokers that patterns match. Each instance runs once.
 
-    ``results``: of the brokers that have ended, in this order; after an interrupt those that had ended.
-    ``engine``: makes the engine of each broker, in place of the request's choice.
+    ``run``: its name; ``results``: of the brokers that have ended, in this order; after an interrupt those
+    that had ended. ``engine``: makes the engine of each broker, in place of the request's choice.
     """
 
     def __init__(
@@ -322,7 +322,7 @@ class Fleet:
         self._progress = progress or (lambda brokers, logs: None)
         self._logs_done, self._lock = 0, threading.Lock()
         self._deadline = None if request.stop_after is None else time.monotonic() + request.stop_after * 60
-        self._brokers_on = Counter(
+        self._brokers_on = Counter(  # by file system
             device for broker in self.brokers for device in {device for device, _ in broker.directories}
         )
         self.run = cleaning.run_name(self._clock.now_ms())
@@ -497,7 +497,7 @@ class Fleet:
         return max(free // 4 // sharers, 1)
 
     def _own_engine(self, request: CleanRequest, progress: Progress | None) -> Engine:
-        """The engine of one broker. (It shows no progress: bytes that are read count for all brokers.) Raises
+        """The engine of one broker. (It shows no bytes: a fleet's progress counts brokers and logs.) Raises
         EngineError."""
         return InProcessEngine() if self._spark is None else self._spark.engine()
 
@@ -531,7 +531,7 @@ def _own_path(path: Path | None, broker: FleetBroker) -> Path | None:
 
 
 def _is_there(out: Path) -> bool:
-    """Is a broker's copy there? In a store an interrupted run leaves objects that are none yet."""
+    """Is a broker's copy there? In a store an interrupted run leaves objects that are no copy yet."""
     return files.newest_stored(out) != out if files.is_object(out) else files.exists(out)
 
 

@@ -28,6 +28,7 @@ from siltstone.log.names import TopicPartition
 
 CONCURRENT_JOBS = 2
 UNFINISHED_MAX = 100
+"""Jobs that wait or run at most; another one is refused."""
 REMEMBERED_JOBS = 200
 QUEUED, RUNNING, DONE, FAILED, CANCELLED = "queued", "running", "done", "failed", "cancelled"
 _logger = logging.getLogger("siltstone")

@@ -134,10 +134,10 @@ class KeySearch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedTopic:
-    """A topic to search: its ``logs``, its other directories in the log ``directories``, and the
-    folders with ``kept`` originals. ``unreadable``: why a partition that is here cannot be searched;
-    ``count``: of its partitions, here and elsewhere, None if that is not known; ``may_have_replicas``:
-    elsewhere, as a broker other than Siltstone made the topic."""
+    """A topic to search: its ``logs``, its deleted, stray and future partitions in the log ``directories``,
+    and the folders with ``kept`` originals. ``unreadable``: why a partition that is here cannot be searched;
+    ``count``: of its partitions, here and elsewhere, None if that is not known; ``may_have_replicas``: on
+    other machines, since another broker than Siltstone made the topic."""
 
     name: str
     logs: Sequence[ReadableLog]
@@ -271,7 +271,7 @@ def _may_have_batches(name: str) -> bool:
 
 def _is_other_directory(name: str, topic: str) -> bool:
     """Is it a directory of a deleted, stray or future partition of a topic of this name? A long name is cut
-    off there (``topic_names.deleted_directory``)."""
+    off there (``runtime.topic_names.deleted_directory``)."""
     if not is_not_served(name):
         return False
     stem = name.rpartition(".")[0].rpartition("-")[0]

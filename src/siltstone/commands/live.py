@@ -55,6 +55,7 @@ SETTLE_SECONDS = 60.0
 GRACE_SECONDS = 5.0
 """The least time for which the temporary settings hold, so that an append can close the active segment."""
 _PROPAGATION_SECONDS = 2.0
+"""In which all brokers learn of settings that were restored a moment ago."""
 _VERSION = 1
 _CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 _RESTORE_ADVICE = "siltstone compact --restore puts the settings back"
