@@ -94,6 +94,16 @@ def test_truncation_moves_the_log_start_whatever_the_policy(tmp_path: Path, poli
         assert [record.offset for record in here.manager["users", 0]] == [40]
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_tiered_topic_is_not_empty_in_its_remote_storage(tmp_path: Path, dry_run: bool) -> None:
+    """Truncation moves the log start; only the broker deletes the remote segments below it."""
+    with open_at(tmp_path) as here:
+        here.manager.topics.create("tiered", 1, {"cleanup.policy": "delete", "remote.storage.enable": "true"})
+        for topic, is_tiered in (("users", False), ("tiered", True)):
+            notes = empty_topic(here, ACTOR, topic, TRUNCATE, dry_run=dry_run).notes
+            assert any("remote storage keep their records" in note for note in notes) is is_tiered
+
+
 def test_what_is_appended_while_a_topic_is_truncated_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,10 @@ NO_READER_LEARNS = (
     "no reader learns of it: consumers that are behind continue at the end, and tables made of the topic "
     "keep their rows; with the mode tombstones they delete them"
 )
+REMOTE_SEGMENTS_STAY = (
+    "remote.storage.enable=true: the segments in the remote storage keep their records until the broker runs "
+    "and deletes those below the log start"
+)
 _STOP_WRITING = f"stop what writes, then {RUN_AGAIN}"
 _ONLY_TRUNCATE = "pass the mode truncate, which moves the log starts to the ends"
 
@@ -156,12 +160,13 @@ def preview_emptying(
     mode: str,
     logs: Sequence[ReadableLog],
     checkpoint_of: CheckpointOf,
+    config: Config,
     *,
     counter: SegmentCounter | None = None,
     counts_keys: bool = True,
 ) -> Emptying:
-    """A dry run: the records, keys and bytes that would be removed. Raises TooManyKeysError,
-    CorruptRecordError, OSError."""
+    """A dry run: the records, keys and bytes that would be removed; ``config``: the topic's settings. Raises
+    TooManyKeysError, CorruptRecordError, OSError."""
     counter = counter or SegmentCounter()
     partitions = []
     for log in logs:
@@ -176,18 +181,21 @@ def preview_emptying(
                 bytes=_size(log),
             )
         )
-    return Emptying(topic=topic, mode=mode, dry_run=True, partitions=partitions, notes=_notes(mode, logs))
+    notes = _notes(mode, logs, config)
+    return Emptying(topic=topic, mode=mode, dry_run=True, partitions=partitions, notes=notes)
 
 
 def _size(log: ReadableLog) -> int:
     return sum(log.view.size_of(number) for number in range(len(log.view.segments)))
 
 
-def _notes(mode: str, logs: Sequence[ReadableLog]) -> list[str]:
-    """Notes for the topic's readers."""
+def _notes(mode: str, logs: Sequence[ReadableLog], config: Config) -> list[str]:
+    """What else keeps records, or does not learn of their removal."""
     notes = []
     if mode == TRUNCATE:
         notes.append(NO_READER_LEARNS)
+    if config.flag("remote.storage.enable"):
+        notes.append(REMOTE_SEGMENTS_STAY)
     with_ledger = [
         str(log.topic_partition) for log in logs if LedgerStore(log.directory).cursor() is not None
     ]
@@ -257,9 +265,10 @@ def empty_in(
             return empty_topic(here, actor, topic, mode, progress=progress)
     snapshot = directories.snapshot()
     description = snapshot.topic(topic)
-    refuse_topic(topic, mode, snapshot.config_of(description))
+    config = snapshot.config_of(description)
+    refuse_topic(topic, mode, config)
     logs = [snapshot.log(TopicPartition(topic, number)) for number in description.partitions]
-    return preview_emptying(topic, mode, logs, snapshot_checkpoint)
+    return preview_emptying(topic, mode, logs, snapshot_checkpoint, config)
 
 
 def snapshot_checkpoint(log: ReadableLog) -> int:
@@ -283,9 +292,11 @@ def empty_topic(
     audit log cannot be written: nothing was changed then), SiltstoneError, OSError.
     """
     logs, checkpoint_of = opened_logs(here.manager, topic), opened_checkpoints(here.manager)
-    refuse_topic(topic, mode, here.manager.topics.settings(topic))
+    config = here.manager.topics.settings(topic)
+    refuse_topic(topic, mode, config)
+    counts_keys = dry_run or mode == TOMBSTONES
     before = preview_emptying(
-        topic, mode, logs, checkpoint_of, counter=counter, counts_keys=dry_run or mode == TOMBSTONES
+        topic, mode, logs, checkpoint_of, config, counter=counter, counts_keys=counts_keys
     )
     if dry_run:
         return before
