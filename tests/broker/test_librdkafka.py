@@ -12,12 +12,14 @@ import pytest
 from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.server import BrokerServer
 from siltstone.commands.served import Served, ServeOptions
+from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.validation import Origin
 from tests.support.cleaning.transactional import marker
 from tests.support.log.batches import TIME, array, sent
 
 kafka = pytest.importorskip("confluent_kafka")
+live_client = pytest.importorskip("siltstone.commands.live_client")
 SECONDS = 30.0
 """How long a client may take."""
 
@@ -164,3 +166,22 @@ def test_a_batch_that_is_too_large_fails_alone(server: BrokerServer) -> None:
         producer.produce("small", bytes(size), on_delivery=note)
         producer.flush(SECONDS)
     assert errors == [(100, None), (5000, "MSG_SIZE_TOO_LARGE"), (100, None)]
+
+
+def test_a_read_back_of_a_log_whose_first_records_are_deleted_meanwhile_reads_the_others(
+    server: BrokerServer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client's default is to go on at the end, where nothing is superseded: it would be "cleaned"."""
+    for number in range(12):
+        server.broker.manager.send(topic, b"%d" % number, key=b"k", partition=0)
+
+    class Delayed(kafka.Consumer):  # type: ignore[misc, name-defined]
+        def get_watermark_offsets(self, *arguments: Any, **more: Any) -> tuple[int, int]:
+            start, end = super().get_watermark_offsets(*arguments, **more)
+            server.broker.manager.delete_records(TopicPartition(topic, 0), 4)
+            return start, end
+
+    monkeypatch.setattr(live_client, "Consumer", Delayed)
+    admin = live_client.KafkaAdmin(settings(server)["bootstrap.servers"], {})
+    counted = admin.read_back(topic, 0)
+    assert (counted.start, counted.end, counted.records, counted.superseded) == (0, 12, 8, 7)

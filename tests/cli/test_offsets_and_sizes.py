@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from siltstone.base.errors import UsageError
+from siltstone.commands import offsets as commands
+from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.offsets import parse_partitions, parse_time
+from siltstone.log.segments import Segment, list_segments
 from tests.support.command_line import Command, tree
 
 
@@ -162,6 +167,30 @@ def test_log_dirs_shows_the_error_of_a_path_that_is_no_log_directory(
     assert bad["error"].startswith("org.apache.kafka.common.errors.KafkaStorageException: ")
     assert siltstone("log-dirs", "--dir", logs).status == 2
     assert siltstone("log-dirs", "--dir", logs, "--describe", "--broker-list", "1").status == 2
+
+
+def test_log_dirs_of_a_broker_that_renames_and_deletes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A roll, retention or a swap renames files while a partition is listed; a topic is deleted."""
+    for name in ("t-0", "t-1", "t-2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{0:020}.log").write_bytes(b"12345")
+    listed: list[str] = []
+
+    def listing(partition: Path) -> list[Segment]:
+        listed.append(partition.name)
+        if partition.name == "t-1":
+            shutil.rmtree(partition)
+        elif listed == ["t-0"]:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", f"{0:020}.log")
+        return list_segments(partition)
+
+    monkeypatch.setattr(commands, "list_segments", listing)
+    (directory,) = commands.describe_log_dirs(BrokerDirectories(paths=(tmp_path,)))["brokers"][0]["logDirs"]
+    assert directory["error"] is None
+    sizes = {partition["partition"]: partition["size"] for partition in directory["partitions"]}
+    assert sizes == {"t-0": 5, "t-2": 5} and listed == ["t-0", "t-0", "t-1", "t-2"]
 
 
 def write_offsets(path: Path, *entries: tuple[str, int, int]) -> Path:

@@ -575,6 +575,44 @@ def test_latest_is_built_in_the_background(filled: Filled) -> None:
     assert places(list(page.records)) == merged(latest_of(records))
 
 
+def test_one_page_reads_no_more_logs_in_the_background_than_the_bound_allows(tmp_path: Path) -> None:
+    """If no other page is requested, all logs of the topic would be read into memory."""
+    logs = open_logs(tmp_path, 9)
+    for log in logs:
+        keyed(log, range(5))
+    waiting: list[Any] = []
+    views, query = LatestViews(kept_bytes=12 * 16, start=waiting.append), RecordQuery(view="latest", limit=50)
+    assert browse(topic_of(logs), query, latest=views, budget=Budget(read_bytes=1)).building is not None
+    assert len(waiting) == 2, "threads"
+    for work in waiting:
+        work()
+    assert 12 < sum(keys.size // 16 for keys in views._kept.values()) <= 12 + 2 * 5
+    assert not any(keys.is_building for keys in views._kept.values())
+    with pytest.raises(TooManyKeysError, match="over 12 keys"):
+        browse(topic_of(logs), query, latest=views)
+    large = LatestViews(start=run)
+    browse(topic_of(logs), query, latest=large, budget=Budget(read_bytes=1))
+    page = browse(topic_of(logs), query, latest=large, budget=Budget(read_bytes=1))
+    assert page.building is None and len(page.records) == 45, "one page is enough if there is room"
+
+
+def test_a_thread_that_does_not_start_is_tried_again_by_the_next_page(filled: Filled) -> None:
+    logs, records = filled
+    starts: list[Any] = []
+
+    def start(work: Any) -> None:
+        starts.append(work)
+        if len(starts) == 1:
+            raise RuntimeError("can't start new thread")
+        work()
+
+    views, query = LatestViews(start=start), RecordQuery(view="latest", limit=500)
+    with pytest.raises(RuntimeError):
+        browse(topic_of(logs), query, latest=views, budget=Budget(read_bytes=1))
+    assert browse(topic_of(logs), query, latest=views, budget=Budget(read_bytes=1)).building is None
+    assert places(read(topic_of(logs), query, latest=views)) == merged(latest_of(records))
+
+
 def test_too_many_keys_are_an_error_that_says_so(filled: Filled) -> None:
     logs, _ = filled
     views, query = LatestViews(kept_bytes=32), RecordQuery(view="latest")
@@ -643,7 +681,7 @@ def test_what_a_job_found_is_true_after_a_cleaning(tmp_path: Path) -> None:
     assert found == [at for at in expected if at not in is_older] + [24]
 
 
-def test_no_look_at_a_view_drops_what_a_job_has_found(tmp_path: Path) -> None:
+def test_no_page_of_a_view_drops_what_a_job_has_found(tmp_path: Path) -> None:
     logs = open_logs(tmp_path, 2)
     other = open_partition(tmp_path / "other-0", LogConfig(), ManualClock(NOW))
     for log in (*logs, other):

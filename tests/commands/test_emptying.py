@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from siltstone.base.clock import ManualClock
 from siltstone.base.errors import (
+    EngineError,
     JobCancelledError,
     PolicyViolationError,
     StorageError,
@@ -18,7 +21,9 @@ from siltstone.base.errors import (
 from siltstone.commands.changes import Actor
 from siltstone.commands.emptying import EMPTY, MODES, TOMBSTONES, TRUNCATE, Emptying, empty_topic
 from siltstone.commands.forced_cleaning import OpenDirectories
+from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
+from siltstone.runtime.log_cleaner import LogCleaner
 from siltstone.runtime.producing import NewRecord, append
 from tests.commands.test_erasing import files_with, open_at
 from tests.support.cleaning.serving import USERS, TransactionalWriter, table, write
@@ -89,6 +94,29 @@ def test_truncation_moves_the_log_start_whatever_the_policy(tmp_path: Path, poli
         assert [record.offset for record in here.manager["users", 0]] == [40]
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_tiered_topic_is_not_empty_in_its_remote_storage(tmp_path: Path, dry_run: bool) -> None:
+    """Truncation moves the log start; only the broker deletes the remote segments below it."""
+    with open_at(tmp_path) as here:
+        here.manager.topics.create("tiered", 1, {"cleanup.policy": "delete", "remote.storage.enable": "true"})
+        for topic, is_tiered in (("users", False), ("tiered", True)):
+            notes = empty_topic(here, ACTOR, topic, TRUNCATE, dry_run=dry_run).notes
+            assert any("remote storage keep their records" in note for note in notes) is is_tiered
+
+
+def test_what_is_appended_while_a_topic_is_truncated_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_at(tmp_path) as here:
+        write(here.manager["users", 0], 3)
+        monkeypatch.setattr(here.manager, "remove_leftovers", lambda _: write(here.manager["users", 0], 1))
+        done = empty(here, TRUNCATE)
+        (partition,) = done.partitions
+        assert partition.not_removed is not None and not done.is_empty
+        assert partition.not_removed.reason == "records from offset 3 on were appended meanwhile"
+        assert "stop what writes" in done.sentence
+
+
 def test_records_are_still_not_deleted_by_offset_from_a_compacted_topic(tmp_path: Path) -> None:
     with open_at(tmp_path) as here:
         write(here.manager["users", 0], 2)
@@ -108,6 +136,30 @@ def test_what_holds_the_values_is_said(tmp_path: Path) -> None:
         )
         assert here.changes.newest()[0].outcome == f"held: {partition.not_removed.reason}"
         assert partition.keys_after == 0, "readers see the tombstones already"
+
+
+def no_engine() -> InProcessEngine:
+    raise EngineError("Java was not found", advice="install it")
+
+
+@pytest.mark.parametrize("obstacle", ["no engine", "another job"])
+def test_a_topic_that_was_not_cleaned_is_not_empty(tmp_path: Path, obstacle: str) -> None:
+    """Readers see only tombstones then, but the values are in the files."""
+    with contextlib.ExitStack() as stack:
+        here = stack.enter_context(open_at(tmp_path))
+        write(here.manager["users", 0], 3)
+        if obstacle == "no engine":
+            cleaner = stack.enter_context(LogCleaner(here.manager, no_engine))
+            done = empty(replace(here, cleaner=cleaner))
+        else:  # such as an erasure, which searches meanwhile
+            with here.manager.files_at_rest(USERS):
+                done = empty(here)
+        (partition,) = done.partitions
+        assert partition.keys_after == 0 and partition.not_removed is not None
+        assert "was not cleaned" in partition.not_removed.reason
+        assert not done.is_empty and "is not empty yet" in done.sentence
+        assert here.changes.newest()[0].outcome == f"held: {partition.not_removed.reason}"
+        assert empty(here).is_empty
 
 
 def test_an_open_transaction_keeps_its_records(tmp_path: Path) -> None:

@@ -37,6 +37,13 @@ def test_what_is_none_is_refused(given: list[str], about: str) -> None:
         parse_spark_conf(given)
 
 
+@pytest.mark.parametrize("name", ["hadoop.fs.s3a.secret.key", "spark.ssl.keyPassword ", "spark.password"])
+def test_no_error_has_the_value_of_a_setting(name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_spark_conf([f"{name}=hunter2", f"{name}=hunter3"])
+    assert name in str(caught.value) and "hunter" not in str(caught.value)
+
+
 def test_spark_submit_asks_for_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def size() -> int:
         return 1

@@ -496,6 +496,19 @@ def test_kept_originals_are_searched(tmp_path: Path, by_history: bool) -> None:
         assert erase(here).status == VALUES_GONE
 
 
+def test_kept_originals_of_a_fleet_are_searched_and_those_that_are_named_twice_counted_once(
+    tmp_path: Path,
+) -> None:
+    root, keep = tmp_path / "logs", tmp_path / "keep"
+    with open_at(root) as here:
+        put(here.manager["users", 0])
+        copy = copied(here, keep / "rack1" / "broker1" / "RUN" / "users-0" / f"{0:020d}.log")
+        found = erase(here, KEY, keep, keep / "rack1", copy.parent, dry_run=True)
+        assert [(each.kind, each.path) for each in found.holders][1:] == [(KEPT, str(copy))]
+        assert found.values == 2 and found.files == 2
+        assert erase(here, KEY, keep).status == HELD and receipts(here) == []
+
+
 def compacted(here: OpenDirectories) -> None:
     log = here.manager["users", 0]
     log.flush()

@@ -116,6 +116,23 @@ def test_what_is_wrong_for_every_broker_is_refused_before_one_is_touched(root: R
     assert listing(root.folder) == before
 
 
+def test_a_copy_inside_another_brokers_copy_is_refused(golden: Path, tmp_path: Path) -> None:
+    """The copy of ``a`` is NEW/a: that of ``a/b`` would be a foreign folder in it, or be taken for it."""
+    for path in ("one/a", "two/a/b"):
+        stage(golden, "basic", tmp_path / path)
+    options = FleetOptions(fleet=[f"{tmp_path}/one/*", f"{tmp_path}/two/*/*"])
+    request = CleanRequest(out=tmp_path)
+    with raises_error(
+        UsageError, path=tmp_path / "a" / "b", about="of a/b would be inside", advice="{broker}"
+    ):
+        Fleet(request, options, engine=in_process)
+    for accepted in (
+        CleanRequest(out=tmp_path / "{broker}" / "copy"),
+        CleanRequest(in_place=True, keep_originals=tmp_path / "keep"),
+    ):
+        assert [broker.name for broker in Fleet(accepted, options, engine=in_process).brokers] == ["a", "a/b"]
+
+
 # Each broker for itself.
 
 
@@ -367,6 +384,25 @@ def test_each_broker_has_an_audit_and_originals_which_undo_puts_back(root: Root,
     for name in ("broker1", "broker3"):
         assert listing(root.staged[name].partition) == before[name]
     assert listing(root.staged["broker2"].partition) == changed
+
+
+def test_the_undo_of_a_run_that_cannot_be_read_has_failed(
+    root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, entries = root.fleet(keep_originals=tmp_path / "keep"), files.entries
+    fleet.clean()
+    unreadable = tmp_path / "keep" / "broker2" / fleet.run
+
+    def refused(directory: Path) -> list[files.Entry]:
+        if directory == unreadable:
+            raise PermissionError(errno.EACCES, "Permission denied", str(directory))
+        return entries(directory)
+
+    monkeypatch.setattr(files, "entries", refused)
+    for topics in ([], ["basic"]):
+        undone = list(undo_fleet([f"{tmp_path}/keep/*/{fleet.run}"], topics, dry_run=True))
+        assert [undo.failure is None for undo in undone] == [True, False, True]
+        assert [len(undo.restored) for undo in undone] == [1, 0, 1]
 
 
 def test_a_name_can_stand_anywhere_in_the_path_of_the_originals(root: Root, tmp_path: Path) -> None:

@@ -73,3 +73,31 @@ def test_a_failure_is_the_jobs_error_and_stops_no_other(jobs: Jobs) -> None:
     assert "it is not possible" in (failed[0].error or "") and failed[1].error == "RuntimeError: a bug"
     assert all(job.ended_ms is not None for job in failed)
     assert jobs.wait(jobs.submit("x", "y", "-", lambda _: 1).id, SECONDS).state == DONE
+
+
+@pytest.mark.parametrize("error", [None, UsageError("wrong"), ZeroDivisionError()])
+def test_a_job_that_has_ended_has_the_time_of_its_end(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    seen, change = list[tuple[bool, bool]](), jobs.change
+
+    def changed(job_id: str, **values: object) -> None:
+        change(job_id, **values)
+        job = jobs.get(job_id)
+        seen.append((job.has_ended, job.ended_ms is not None))
+
+    def work(_: Progress) -> None:
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(jobs, "change", changed)
+    jobs.wait(jobs.submit("clean", "users", "-", work).id, SECONDS)
+    assert seen == [(False, False), (True, True)]
+
+
+def test_no_job_is_taken_once_the_server_is_stopping(jobs: Jobs) -> None:
+    """It would stay queued for ever, or begin without being cancelled, so that the stop would wait for it."""
+    jobs.close()
+    with pytest.raises(BusyError, match="the server is stopping"):
+        jobs.submit("clean", "users", "-", lambda _: None)
+    assert jobs.all() == []

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from siltstone.base.clock import ManualClock
 from siltstone.base.errors import ReadOnlyError, UnknownKeywordError, UnknownTopicError, UsageError
 from siltstone.commands import library
 from siltstone.commands.clean import CleanRequest
+from siltstone.commands.library import CleanKeywords, ExplainKeywords
 from siltstone.commands.review import ExplainRequest, VerifyRequest
 from siltstone.compaction.report import CLEANED
 from siltstone.log.names import POSITIONS
@@ -90,6 +92,16 @@ def test_wrong_keywords_are_refused(directory: Path) -> None:
         st.clean([])
     with raises_error(UsageError, advice="--in-place"):
         st.clean(directory, topic="users")
+
+
+def test_none_is_as_if_the_keyword_were_left_out(directory: Path) -> None:
+    """So that a program can pass on what it may not have."""
+    nothing: dict[str, Any] = dict.fromkeys(ExplainKeywords.__annotations__)
+    st.explain(directory, **{**nothing, "engine": "process"})
+    nothing = dict.fromkeys(CleanKeywords.__annotations__)
+    st.clean(directory, **{**nothing, "engine": "process", "dry_run": True})
+    with raises_error(UnknownKeywordError, about="'out'"):
+        st.explain(directory, out=None)  # type: ignore[call-arg]
 
 
 def test_logs_that_are_only_read_refuse_changes(directory: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -301,6 +302,16 @@ def test_the_journal_of_another_cluster_is_kept(journal: Path) -> None:
     with pytest.raises(DirectoryRefusedError, match="another cluster"):
         run(other, journal)
     assert (other.altered, journal.exists()) == ([], True)
+
+
+def test_a_user_without_a_home_directory_has_to_name_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2_000_000_001)  # as in a container: without a name
+    with raises_error(UsageError, path="--journal", about="no home directory", advice="pass --journal"):
+        live.default_journal()
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert live.default_journal() == Path("/state/siltstone/compact.json")
 
 
 def test_nothing_to_restore(journal: Path) -> None:

@@ -53,6 +53,7 @@ def test_outputs_of_a_cleaning_must_be_new_and_in_a_directory_that_exists(tmp_pa
         (parse_time, "soon", "--time soon", "max-timestamp"),
         (parse_time, "latest-tiered", "remote storage", "max-timestamp"),
         (parse_partitions, "1,x", "'x'", "0,2-4,7-"),
+        pytest.param(parse_partitions, f"0,1-{'9' * 5000}", "no number", "0,2-4,7-", id="5,000 digits"),
         (parse_range, "x@5", "-o x@5", "s@ms,e@ms"),
         (high_watermark_is_end, "start", "--high-watermark start", "--high-watermark end"),
         (lambda text: matching_topics([], text), "(", "--topic (", "siltstone topics --list"),
@@ -70,6 +71,7 @@ def test_a_file_of_offsets_is_refused_with_its_path_and_its_form(tmp_path: Path)
     row = '{"topic": "a", "partition": 0, "offset": 5}'
     for text, about, advice in (
         ("[]", "--offset-json-file", '"version": 1'),
+        ("[" * 200_000, "--offset-json-file", '"version": 1'),
         (f'{{"partitions": [{row}, {row}], "version": 1}}', "a-0", "once"),
     ):
         path.write_text(text)

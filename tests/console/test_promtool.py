@@ -22,6 +22,9 @@ SERIES = {
     "SiltstoneDueWithoutCleaning": [
         ('siltstone_logs{state="due"}', "3x400", "3x400"),
         ("siltstone_cleaner_last_success_timestamp_seconds", "60x400", "18000x400"),
+        # Another server, which has had nothing to clean for hours, says nothing of the first one's logs.
+        ('siltstone_logs{state="due",instance="idle"}', "0x400", "0x400"),
+        ('siltstone_cleaner_last_success_timestamp_seconds{instance="idle"}', "60x400", "60x400"),
     ],
     "SiltstoneEngineDown": [("siltstone_cleaner_engine_up", "0x400", "1x400")],
     "SiltstoneDirectoryOffline": [("kafka_log_logmanager_logdirectoryoffline", "1x400", "0x400")],

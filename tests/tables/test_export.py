@@ -232,6 +232,53 @@ def test_ctrl_c_while_an_export_is_replaced_leaves_the_earlier_one(
     assert left_beside(target) == ["out"]
 
 
+class _Killed(BaseException):
+    """Stands for SIGKILL: after it no file operation succeeds, so nothing is put in order."""
+
+
+def _overwrite_until(root: Path, target: Path, count: int) -> None:
+    """Overwrite an export in a process that is killed when it has renamed ``count`` times."""
+    renames: list[object] = []
+
+    def observe(operation: tuple[str, str, str]) -> None:
+        if len(renames) == count:
+            raise _Killed
+        renames.extend([operation] if operation[0] == "rename" else [])
+
+    with files.observe(observe), pytest.raises(_Killed):
+        siltstone.export(root, target, "parquet", "t", mode="overwrite")
+
+
+@pytest.mark.parametrize("mode", ["error", "overwrite"])
+def test_the_next_export_puts_back_what_one_killed_between_its_renames_has_hidden(
+    root: Path, tmp_path: Path, mode: str
+) -> None:
+    target = tmp_path / "out"
+    siltstone.export(root, target, "parquet", "u")
+    _overwrite_until(root, target, 1)
+    assert not target.exists()
+    if mode == "error":
+        with raises_error(UsageError, path=target, about="exists already"):
+            siltstone.export(root, target, "parquet", "t")
+    else:
+        with pytest.raises(UnknownTopicError):
+            siltstone.export(root, target, "parquet", "nowhere", mode=mode)
+    assert set(read_back(target)["topic"].to_pylist()) == {"u"}
+    siltstone.export(root, target, "parquet", "t", mode="overwrite")
+    assert set(read_back(target)["topic"].to_pylist()) == {"t"}
+
+
+def test_the_next_overwrite_removes_what_one_killed_after_its_renames_has_left(
+    root: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "out"
+    siltstone.export(root, target, "parquet", "u")
+    _overwrite_until(root, target, 2)
+    assert set(read_back(target)["topic"].to_pylist()) == {"t"} and len(left_beside(target)) == 2
+    siltstone.export(root, target, "parquet", "u", mode="overwrite")
+    assert left_beside(target) == ["out"]
+
+
 @pytest.mark.parametrize("overwrites", [False, True])
 def test_whenever_it_is_cut_off_the_target_is_whole_or_the_old_one(
     root: Path, tmp_path: Path, overwrites: bool

@@ -44,7 +44,8 @@ class EraseFlags(output.TopicFlags):
     key_format
         How keys are written: utf8, hex or base64.
     kept
-        A folder in which clean --keep-originals kept originals (KEEP or KEEP/RUN), to be searched, too;
+        A folder in which clean --keep-originals kept originals (KEEP or KEEP/RUN, of a fleet also
+        KEEP/BROKER/RUN), to be searched, too;
         repeat it.
     server_properties
         The broker's server.properties, for defaults.

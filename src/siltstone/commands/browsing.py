@@ -705,9 +705,9 @@ def _browse(
         keys = latest.of(topic.name, shown, topic.checkpoints, query.isolation)
         are_ready = [latest.bring_up_to_date(newest, budget) for newest in keys.values()]
         if not all(are_ready):
-            share = sum(newest.share for newest in keys.values()) / len(keys)
+            covered = sum(newest.covered for newest in keys.values()) / len(keys)
             read = _PageRead((), position, is_bounded=True)
-            return _page(read, budget, digest, query.view, building=share)
+            return _page(read, budget, digest, query.view, building=covered)
         # A request that caught up may have used its time: the page itself is small, and gets time of its own.
         budget = Budget()
     read = _read_page(topic, query, logs, position, keys, budget)

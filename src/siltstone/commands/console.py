@@ -133,7 +133,8 @@ def preview_change(
 def preview_emptying(served: Served, topic: str, mode: str) -> Emptying:
     """A dry run of emptying a topic; its keys are counted up to ``READ_BYTES``. Raises
     UnknownTopicError, PolicyViolationError, UsageError, SiltstoneError, OSError."""
-    emptying.refuse_topic(topic, mode, served.settings_of(topic))
+    config = served.settings_of(topic)
+    emptying.refuse_topic(topic, mode, config)
     logs = [served.log(topic, number) for number in served.describe(topic).partitions]
     manager = served.manager
     return emptying.preview_emptying(
@@ -141,6 +142,7 @@ def preview_emptying(served: Served, topic: str, mode: str) -> Emptying:
         mode,
         logs,
         emptying.snapshot_checkpoint if manager is None else emptying.opened_checkpoints(manager),
+        config,
         counter=served.counter,
         counts_keys=_size_of(logs) <= READ_BYTES,
     )

@@ -50,12 +50,17 @@ EMPTY = "empty"
 """The action in the audit log."""
 TOMBSTONES, TRUNCATE = "tombstones", "truncate"
 MODES = (TOMBSTONES, TRUNCATE)
-Checkpoint = Callable[[ReadableLog], int]
-"""The cleaner checkpoint of a log, 0 without one."""
+CheckpointOf = Callable[[ReadableLog], int]
+"""Returns the cleaner checkpoint of a log, 0 without one."""
 NO_READER_LEARNS = (
     "no reader learns of it: consumers that are behind continue at the end, and tables made of the topic "
     "keep their rows; with the mode tombstones they delete them"
 )
+REMOTE_SEGMENTS_STAY = (
+    "remote.storage.enable=true: the segments in the remote storage keep their records until the broker runs "
+    "and deletes those below the log start"
+)
+_STOP_WRITING = f"stop what writes, then {RUN_AGAIN}"
 _ONLY_TRUNCATE = "pass the mode truncate, which moves the log starts to the ends"
 
 
@@ -136,9 +141,9 @@ def check_mode(mode: str) -> str:
     return mode
 
 
-def live_keys(log: ReadableLog, checkpoint: int) -> Iterator[tuple[RecordColumns, Int64]]:
-    """The committed records that are the last of their keys and have a value: columns, and the rows of these
-    records. ``checkpoint``: the log's cleaner checkpoint, 0 without one. Raises TooManyKeysError,
+def last_values(log: ReadableLog, checkpoint: int) -> Iterator[tuple[RecordColumns, Int64]]:
+    """The last committed record of each key, if it has a value: columns of records, and the rows of such
+    ones. ``checkpoint``: the log's cleaner checkpoint, 0 without one. Raises TooManyKeysError,
     CorruptRecordError, OSError."""
     keys = LatestKeys(log, checkpoint, READ_COMMITTED)
     keys.advance()
@@ -154,19 +159,20 @@ def preview_emptying(
     topic: str,
     mode: str,
     logs: Sequence[ReadableLog],
-    checkpoint_of: Checkpoint,
+    checkpoint_of: CheckpointOf,
+    config: Config,
     *,
     counter: SegmentCounter | None = None,
     counts_keys: bool = True,
 ) -> Emptying:
-    """A dry run: the records, keys and bytes that would be removed. Raises TooManyKeysError,
-    CorruptRecordError, OSError."""
+    """A dry run: the records, keys and bytes that would be removed; ``config``: the topic's settings. Raises
+    TooManyKeysError, CorruptRecordError, OSError."""
     counter = counter or SegmentCounter()
     partitions = []
     for log in logs:
         keys = None
         if counts_keys:
-            keys = sum(len(rows) for _, rows in live_keys(log, checkpoint_of(log)))
+            keys = sum(len(rows) for _, rows in last_values(log, checkpoint_of(log)))
         partitions.append(
             EmptiedPartition(
                 partition=log.topic_partition.partition,
@@ -175,18 +181,21 @@ def preview_emptying(
                 bytes=_size(log),
             )
         )
-    return Emptying(topic=topic, mode=mode, dry_run=True, partitions=partitions, notes=_notes(mode, logs))
+    notes = _notes(mode, logs, config)
+    return Emptying(topic=topic, mode=mode, dry_run=True, partitions=partitions, notes=notes)
 
 
 def _size(log: ReadableLog) -> int:
     return sum(log.view.size_of(number) for number in range(len(log.view.segments)))
 
 
-def _notes(mode: str, logs: Sequence[ReadableLog]) -> list[str]:
-    """Notes for the topic's readers."""
+def _notes(mode: str, logs: Sequence[ReadableLog], config: Config) -> list[str]:
+    """What else keeps records, or does not learn of their removal."""
     notes = []
     if mode == TRUNCATE:
         notes.append(NO_READER_LEARNS)
+    if config.flag("remote.storage.enable"):
+        notes.append(REMOTE_SEGMENTS_STAY)
     with_ledger = [
         str(log.topic_partition) for log in logs if LedgerStore(log.directory).cursor() is not None
     ]
@@ -199,7 +208,7 @@ def _notes(mode: str, logs: Sequence[ReadableLog]) -> list[str]:
 def written_again(keys: int) -> NotRemoved:
     """Why a topic is not empty although each key got a tombstone."""
     reason = f"{counted(keys, 'key was', 'keys were')} written again"
-    return NotRemoved(reason=reason, advice=f"stop what writes, then {RUN_AGAIN}")
+    return NotRemoved(reason=reason, advice=_STOP_WRITING)
 
 
 def mode_for(policies: Collection[str]) -> str:
@@ -229,8 +238,8 @@ def opened_logs(manager: LogManager, topic: str) -> list[PartitionLog]:
     return [manager.get(TopicPartition(topic, number)) for number in manager.partitions_of(topic)]
 
 
-def opened_checkpoints(manager: LogManager) -> Checkpoint:
-    """The cleaner checkpoints of open logs, 0 where there is none."""
+def opened_checkpoints(manager: LogManager) -> CheckpointOf:
+    """A function that reads the cleaner checkpoint of an open log."""
 
     def checkpoint_of(log: ReadableLog) -> int:
         served = manager.directory_of(log.topic_partition)
@@ -256,13 +265,14 @@ def empty_in(
             return empty_topic(here, actor, topic, mode, progress=progress)
     snapshot = directories.snapshot()
     description = snapshot.topic(topic)
-    refuse_topic(topic, mode, snapshot.config_of(description))
+    config = snapshot.config_of(description)
+    refuse_topic(topic, mode, config)
     logs = [snapshot.log(TopicPartition(topic, number)) for number in description.partitions]
-    return preview_emptying(topic, mode, logs, snapshot_checkpoint)
+    return preview_emptying(topic, mode, logs, snapshot_checkpoint, config)
 
 
 def snapshot_checkpoint(log: ReadableLog) -> int:
-    """The cleaner checkpoint with which a read-only log was opened; 0 for an open log."""
+    """The cleaner checkpoint with which the log was opened, if it is a read-only one; else 0."""
     return log.first_dirty_offset if isinstance(log, ReadOnlyLog) else 0
 
 
@@ -282,9 +292,11 @@ def empty_topic(
     audit log cannot be written: nothing was changed then), SiltstoneError, OSError.
     """
     logs, checkpoint_of = opened_logs(here.manager, topic), opened_checkpoints(here.manager)
-    refuse_topic(topic, mode, here.manager.topics.settings(topic))
+    config = here.manager.topics.settings(topic)
+    refuse_topic(topic, mode, config)
+    counts_keys = dry_run or mode == TOMBSTONES
     before = preview_emptying(
-        topic, mode, logs, checkpoint_of, counter=counter, counts_keys=dry_run or mode == TOMBSTONES
+        topic, mode, logs, checkpoint_of, config, counter=counter, counts_keys=counts_keys
     )
     if dry_run:
         return before
@@ -315,7 +327,10 @@ def _truncate(
         start = here.manager.delete_all_records(log.topic_partition)
         _remove_files(here, log)
         not_removed = None
-        if start < log.log_end_offset:
+        if start < log.high_watermark:
+            reason = f"records from offset {start} on were appended meanwhile"
+            not_removed = NotRemoved(reason=reason, advice=_STOP_WRITING)
+        elif start < log.log_end_offset:
             reason = f"records from offset {start}, the high watermark, on are not replicated"
             not_removed = NotRemoved(reason=reason)
         done.append(
@@ -334,7 +349,7 @@ def _delete_keys(
     here: OpenDirectories,
     before: Sequence[EmptiedPartition],
     logs: Sequence[PartitionLog],
-    checkpoint_of: Checkpoint,
+    checkpoint_of: CheckpointOf,
     progress: WorkProgress,
 ) -> list[EmptiedPartition]:
     """Write the tombstones, clean, count what is left."""
@@ -342,7 +357,7 @@ def _delete_keys(
     total, read, ends = sum(_size(log) for log in logs), 0, list[int]()
     for log in logs:
         now_ms = here.manager.clock.now_ms()
-        for columns, rows in live_keys(log, checkpoint_of(log)):
+        for columns, rows in last_values(log, checkpoint_of(log)):
             progress(topic, "writing tombstones", read, total)
             for batch in tombstone_batches(log.config, columns, rows, now_ms):
                 log.append(batch)
@@ -355,7 +370,7 @@ def _delete_keys(
     for partition, log, end in zip(before, logs, ends, strict=True):
         _remove_files(here, log)
         not_removed = here.why_not_removed(log.topic_partition, end - 1, results.get(log.topic_partition))
-        keys_after = sum(len(rows) for _, rows in live_keys(log, checkpoint_of(log)))
+        keys_after = sum(len(rows) for _, rows in last_values(log, checkpoint_of(log)))
         if not_removed is None and keys_after:
             not_removed = written_again(keys_after)
         done.append(

@@ -101,12 +101,13 @@ def without_secrets(assignments: Sequence[str]) -> list[str]:
 
 
 def parse_spark_conf(assignments: Sequence[str]) -> dict[str, str]:
-    """Spark's settings of ``--spark-conf``, ``key=value`` each. Raises UsageError."""
+    """Spark's settings of ``--spark-conf``, ``key=value`` each. Raises UsageError, whose message never has a
+    value, since that may be a secret."""
     settings: dict[str, str] = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not equals or not name.startswith("spark.") or name != name.strip():
-            reason = f"{name!r} is not a setting of Spark"  # without the value, which may be a secret
+            reason = f"{name!r} is not a setting of Spark"
             raise UsageError(reason, path="--spark-conf", advice="pass spark.NAME=VALUE, as to spark-submit")
         if settings.setdefault(name, value) != value:
             reason = f"{name} is passed twice, with different values"

@@ -426,7 +426,7 @@ def _holder(place: KeyPlace, reason: str, advice: str, until_ms: int | None = No
 
 def refuse_topic(topic: str, config: Config) -> None:
     """Raises PolicyViolationError for a topic from which no key can be erased."""
-    refuse_internal(topic, "a tombstone of Siltstone's")
+    refuse_internal(topic, "a tombstone for a key")
     refuse_not_compacted(topic, config, NOT_COMPACTED_ADVICE)
 
 
@@ -477,15 +477,16 @@ def erase_keys(
 
 
 class _ErasedKey:
-    """One key of a run. ``first``, ``last``: what was found first, and now; ``superseded``: the offset of the
-    tombstone that supersedes a log's values; ``holders``: what holds back the receipt of the step that was
-    taken last; ``receipts``: that were written; ``status``: None while there is something to do."""
+    """One key of a run. ``first``, ``last``: what was found first, and now; ``superseding``: the offset of
+    the tombstone that supersedes the values in a log; ``holders``: the files that hold back the receipt of
+    the step that was taken last; ``receipts``: those that were written; ``status``: None while there is
+    something to do."""
 
     def __init__(self, key: bytes, earlier: EarlierRuns) -> None:
         self.key, self.earlier = key, earlier
         self.fingerprint = earlier.fingerprint or KeyFingerprint.of(key)
         self.first = self.last = KeySearch()
-        self.superseded = dict[TopicPartition, int]()
+        self.superseding = dict[TopicPartition, int]()
         self.holders: Sequence[Holder] = ()
         self.receipts = list[Mapping[str, object]]()
         self.status: str | None = None
@@ -503,7 +504,7 @@ class _ErasedKey:
 
 
 class _Erasing:
-    """One run on open directories. ``results``: of the last cleaning of each log."""
+    """One run on open directories (``here``). ``results``: of the last cleaning of each log."""
 
     def __init__(
         self,
@@ -639,7 +640,7 @@ class _Erasing:
                 self._supersede(log, key)
             to_clean |= has_key
         self.progress(self.request.topic, "cleaning", 0, 0)
-        self.results = self.here.clean_fully(to_clean)
+        self.results |= self.here.clean_fully(to_clean)
 
     def _stamp(self, keys: Sequence[_ErasedKey]) -> None:
         """Clean the logs with tombstones of these keys that no cleaning has given a delete horizon yet, and
@@ -649,8 +650,9 @@ class _Erasing:
             return
         changes = self.here.changes
         with changes.recorded(self.actor, "clean", self.request.topic, after={"force": True}) as change:
-            self.results = self.here.clean_fully(logs)
-            note_failures(change, self.results.values())
+            results = self.here.clean_fully(logs)
+            self.results |= results
+            note_failures(change, results.values())
         self._search()
 
     def _supersede(self, topic_partition: TopicPartition, key: _ErasedKey) -> None:
@@ -664,7 +666,7 @@ class _Erasing:
         first_dirty = served.cleaner_checkpoint().get(topic_partition, 0)
         # A cleaning compares older records with those of the dirty section only.
         if last_value < 0 or last_tombstone > max(last_value, first_dirty - 1):
-            key.superseded[topic_partition] = last_tombstone
+            key.superseding[topic_partition] = last_tombstone
             return
         log, tombstone = self.here.manager.get(topic_partition), NewRecord(key=key.key)
         try:
@@ -673,7 +675,7 @@ class _Erasing:
             if len(self.keys) > 1:  # the user has to know which key of the list to leave out
                 error.reason = f"key {self.request.keys.index(key.key) + 1}: {error.reason}"
             raise
-        key.superseded[topic_partition] = appended.first_offset
+        key.superseding[topic_partition] = appended.first_offset
 
     # Searching
 
@@ -722,7 +724,7 @@ class _Erasing:
     def _why_left(self, place: KeyPlace, log: TopicPartition, key: _ErasedKey) -> NotRemoved:
         last_tombstone = _last_tombstone(key.last.in_log(log.partition))
         last_value = -1 if place.last_value is None else place.last_value
-        if last_value > max(last_tombstone, key.superseded.get(log, last_value)):
+        if last_value > max(last_tombstone, key.superseding.get(log, last_value)):
             return NotRemoved(
                 reason=f"a value was written again at offset {last_value}",
                 advice=f"stop what writes it, then {RUN_AGAIN}",

@@ -26,7 +26,8 @@ COLOURS = {
     "written": "#a9c2ea",
     "reclaimable": "#e07b39",
 }
-"""The same thing has the same colour in every plot; the reasons have theirs by their position."""
+"""By name, the same in every plot: of kept records, of each reason of a discard, and of the series of
+``over_time`` and ``bars``."""
 OTHER = "#8a8f98"
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 12, 12, 30
 """Margins of the plot over time, in units of the drawing."""
@@ -141,8 +142,8 @@ def _numbers(**place: float) -> dict[str, str]:
     return {name: f"{number:.2f}" for name, number in place.items()}
 
 
-MAX_GROUPS = 40
-"""Groups that are drawn; the table has them all."""
+GROUPS_DRAWN_MAX = 40
+"""The most segment groups that are drawn; the page's table has them all."""
 
 
 def page(explanation: Explanation) -> str:
@@ -178,7 +179,7 @@ def _plots_of(log: LogExplanation) -> dict[str, str]:
             group.bytes_after,
             f"{size_text(group.bytes_before)} → {size_text(group.bytes_after)}",
         )
-        for group in outcome.groups[:MAX_GROUPS]
+        for group in outcome.groups[:GROUPS_DRAWN_MAX]
     ]
     hottest = [
         (f"{key.key} ({key.key_size} B)", key.records, key.superseded, counted(key.records, "record"))

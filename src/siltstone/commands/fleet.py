@@ -291,8 +291,8 @@ OnProgress = Callable[[int, int], None]
 class Fleet:
     """A run over the brokers that patterns match. Each instance runs once.
 
-    ``results``: of the brokers that have ended, in this order; after an interrupt those that had ended.
-    ``engine``: makes the engine of each broker, in place of the request's choice.
+    ``run``: its name; ``results``: of the brokers that have ended, in this order; after an interrupt those
+    that had ended. ``engine``: makes the engine of each broker, in place of the request's choice.
     """
 
     def __init__(
@@ -322,7 +322,7 @@ class Fleet:
         self._progress = progress or (lambda brokers, logs: None)
         self._logs_done, self._lock = 0, threading.Lock()
         self._deadline = None if request.stop_after is None else time.monotonic() + request.stop_after * 60
-        self._brokers_on = Counter(
+        self._brokers_on = Counter(  # by file system
             device for broker in self.brokers for device in {device for device, _ in broker.directories}
         )
         self.run = cleaning.run_name(self._clock.now_ms())
@@ -345,6 +345,7 @@ class Fleet:
         """Raises UsageError for outputs that are there already, or inside a broker's log directory."""
         directories = {key: path for broker in self.brokers for key, path in broker.directories.items()}
         cleaning.refuse_outputs_inside(self._request, directories)
+        self._refuse_nested_copies()
         report = self._request.report
         if report is not None and files.exists(report):
             raise UsageError("--report: the path already exists", path=report, advice="pass a new path")
@@ -354,6 +355,16 @@ class Fleet:
                 if not files.is_directory(parent):
                     reason = f"{flag}: {parent} is not a directory"
                     raise UsageError(reason, path=path, advice="create it, or pass another path")
+
+    def _refuse_nested_copies(self) -> None:
+        """Raises UsageError if a broker's copy would be inside another's: of brokers ``a`` and ``a/b``."""
+        copies = {_own_path(self._request.out, broker): broker for broker in self.brokers}
+        for path, broker in copies.items():
+            for above in () if path is None else path.parents:
+                if above in copies:
+                    reason = f"--out: the copy of {broker.name} would be inside that of {copies[above].name}"
+                    advice = "clean them in two runs with another --out each, or put {broker}/NAME in --out"
+                    raise UsageError(reason, path=path, advice=advice)
 
     def clean(self, on_broker: OnBroker = lambda result, outcome: None) -> list[BrokerResult]:
         """Clean the brokers; their results. ``on_broker`` is called with each, in this thread. Raises
@@ -486,7 +497,7 @@ class Fleet:
         return max(free // 4 // sharers, 1)
 
     def _own_engine(self, request: CleanRequest, progress: Progress | None) -> Engine:
-        """The engine of one broker. (It shows no progress: bytes that are read count for all brokers.) Raises
+        """The engine of one broker. (It shows no bytes: a fleet's progress counts brokers and logs.) Raises
         EngineError."""
         return InProcessEngine() if self._spark is None else self._spark.engine()
 
@@ -520,7 +531,7 @@ def _own_path(path: Path | None, broker: FleetBroker) -> Path | None:
 
 
 def _is_there(out: Path) -> bool:
-    """Is a broker's copy there? In a store an interrupted run leaves objects that are none yet."""
+    """Is a broker's copy there? In a store an interrupted run leaves objects that are no copy yet."""
     return files.newest_stored(out) != out if files.is_object(out) else files.exists(out)
 
 
@@ -555,25 +566,26 @@ def undo_fleet(
     a result for each. Raises UsageError before anything is changed."""
     runs = _matches(patterns)
     kept = {path: _topics_of_run(path) for _, path in runs}
-    missing = set(topics).difference(*kept.values())
-    if missing:
+    unreadable = {path for path, of_run in kept.items() if of_run is None}
+    missing = set(topics).difference(*(of_run or () for of_run in kept.values()))
+    if missing and not unreadable:
         reason = f"--topic {min(missing)}: none of the {len(runs)} runs has such a topic"
         raise UsageError(reason, advice="leave it out, or pass another topic")
     for name, path in runs:
         result = BrokerUndo(broker=name, folder=path)
-        chosen = [topic for topic in topics if topic in kept[path]]
+        chosen = [topic for topic in topics if path in unreadable or topic in (kept[path] or ())]
         try:
-            if chosen or not topics:
+            if chosen or not topics:  # of an unreadable one ``undo`` raises the error
                 result.restored = cleaning.undo(path, chosen, dry_run=dry_run)
         except (SiltstoneError, OSError) as error:
             result.failure = failure_of(error)
         yield result
 
 
-def _topics_of_run(folder: Path) -> set[str]:
-    """The topics that a run kept, by the names of its folders; none of a folder that cannot be read."""
+def _topics_of_run(folder: Path) -> set[str] | None:
+    """The topics that a run kept, by the names of its folders; None of a folder that cannot be read."""
     with contextlib.suppress(OSError):
         return {
             partition.topic for entry in files.entries(folder) if (partition := parse_partition(entry.name))
         }
-    return set()
+    return None

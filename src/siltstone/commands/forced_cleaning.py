@@ -42,7 +42,8 @@ CLAIM_SECONDS = 600.0
 _ATTEMPTS = 3
 """How often a forced cleaning is tried while the cleaner's own threads are cleaning the log."""
 WorkProgress = Callable[[str, str, int, int], None]
-"""Called with a log or a topic, the step, bytes done, bytes in all; raises to stop the work."""
+"""Called with a log or a topic, the step, and how much of it is done and there is (bytes, or partitions of a
+truncation); raises to stop the work."""
 
 
 def no_progress(log: str, stage: str, done: int, total: int) -> None:
@@ -95,11 +96,13 @@ class OpenDirectories:
         self, log: TopicPartition, offset: int, result: LogResult | None
     ) -> NotRemoved | None:
         """Why a forced cleaning has not removed records up to ``offset``; None if no reason is known.
-        ``result``: of that cleaning, None if the log was not cleaned. Raises as ``conditions``."""
-        row = self.manager.uncleanable.get(log)
-        if row is not None:
+        ``result``: of that cleaning, None if it has none for the log: the engine did not start, or the log
+        was busy or could not be read. Raises as ``conditions``."""
+        uncleanable = self.manager.uncleanable.get(log)
+        if uncleanable is not None:
+            since = time_text(uncleanable.since_ms)
             return NotRemoved(
-                reason=f"the cleaner has skipped the log since {time_text(row.since_ms)}: {row.reason}",
+                reason=f"the cleaner has skipped the log since {since}: {uncleanable.reason}",
                 advice=f"repair the log and let it be cleaned again, then {RUN_AGAIN}",
             )
         if log in self.cleaner.paused:
@@ -110,7 +113,12 @@ class OpenDirectories:
         if blocker is not None:
             advice = _ADVICE.get(blocker.code, RUN_AGAIN)
             return NotRemoved(reason=blocker.sentence, advice=advice, until_ms=blocker.until_ms)
-        if result is not None and result.status not in (CLEANED, NOTHING_TO_DO):
+        if result is None:
+            return NotRemoved(
+                reason="the log was not cleaned: the cleaner's engine did not start, or the log is in use",
+                advice=f"see the warnings of the cleaner, then {RUN_AGAIN}",
+            )
+        if result.status not in (CLEANED, NOTHING_TO_DO):
             return NotRemoved(reason=result.reason)
         return None
 
@@ -147,12 +155,12 @@ def command_actor() -> Actor:
     return Actor(user=user, way="cli")
 
 
-def refuse_internal(topic: str, verb: str) -> None:
-    """Raises PolicyViolationError for a topic that only a broker's coordinators may write. ``verb``: the
-    subject of the error's sentence, such as "emptying it"."""
+def refuse_internal(topic: str, subject: str) -> None:
+    """Raises PolicyViolationError for a topic that only a broker's coordinators may write. ``subject``: of
+    the error's sentence, such as "emptying it"."""
     if topic in (*INTERNAL_TOPICS, CLUSTER_METADATA):
         raise PolicyViolationError(
-            f"{topic} is an internal topic: {verb} would contradict the state of its coordinators",
+            f"{topic} is an internal topic: {subject} would contradict the state of its coordinators",
             path=topic,
             advice="let the broker do it: delete the group, or let the transactional id expire",
         )

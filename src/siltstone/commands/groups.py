@@ -76,7 +76,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffset:
-    """A partition that a group has committed, or that a member has.
+    """A partition in which a group has committed an offset, or that is assigned to a member.
 
     ``current_offset`` None: nothing was committed. ``log_end_offset`` is the high watermark, as consumers see
     it; None: not read, or not here. ``commit_timestamp`` in ms.
@@ -286,7 +286,7 @@ def _without_open_transactions(
     reader: LogReader, open_transactions: Mapping[int, int]
 ) -> Iterator[PolledRecords]:
     """The records that the reader reads, except those of ``open_transactions`` (producer id → first
-    offset)."""
+    offset of its transaction)."""
     for polled in reader:
         is_open = np.zeros(len(polled.batches), np.bool_)
         for producer_id, first_offset in open_transactions.items():

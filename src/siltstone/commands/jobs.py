@@ -28,6 +28,7 @@ from siltstone.log.names import TopicPartition
 
 CONCURRENT_JOBS = 2
 UNFINISHED_MAX = 100
+"""Jobs that wait or run at most; another one is refused."""
 REMEMBERED_JOBS = 200
 QUEUED, RUNNING, DONE, FAILED, CANCELLED = "queued", "running", "done", "failed", "cancelled"
 _logger = logging.getLogger("siltstone")
@@ -95,10 +96,12 @@ class Jobs(Closing):
         self._jobs: dict[str, BackgroundJob] = {}
         self._futures: dict[str, Future[None]] = {}
         self._cancelled: set[str] = set()
+        self._is_closed = False
         self._pool = ThreadPoolExecutor(CONCURRENT_JOBS, thread_name_prefix="siltstone-job")
 
     def submit(self, kind: str, target: str, user: str, work: Work) -> BackgroundJob:
-        """Queue a job. Raises BusyError if too many wait or run, or if the same job waits or runs."""
+        """Queue a job. Raises BusyError if too many wait or run, if the same job waits or runs, or after
+        ``close`` has begun."""
         job = BackgroundJob(
             id=secrets.token_hex(8),
             kind=kind,
@@ -108,6 +111,8 @@ class Jobs(Closing):
             created_ms=self._clock.now_ms(),
         )
         with self._lock:
+            if self._is_closed:
+                raise BusyError("the server is stopping", advice="submit the job when it runs again")
             unfinished = [other for other in self._jobs.values() if not other.has_ended]
             if any((other.kind, other.target) == (kind, target) for other in unfinished):
                 raise BusyError(f"a job {kind} {target} waits or runs already", advice="wait for its end")
@@ -124,25 +129,23 @@ class Jobs(Closing):
     def _forget_old(self) -> None:
         ended = [job.id for job in self._jobs.values() if job.has_ended]
         for job_id in ended[: max(len(self._jobs) - REMEMBERED_JOBS, 0)]:
-            del self._jobs[job_id]
-            self._futures.pop(job_id, None)
+            del self._jobs[job_id], self._futures[job_id]
+            self._cancelled.discard(job_id)
 
     def _run(self, job_id: str, work: Work) -> None:
         progress = Progress(self, job_id)
         self.change(job_id, state=RUNNING, began_ms=self._clock.now_ms())
         try:
             progress.check()
-            result = work(progress)
-            self.change(job_id, state=DONE, result=result)
+            end: dict[str, object] = {"state": DONE, "result": work(progress)}
         except JobCancelledError as error:
-            self.change(job_id, state=CANCELLED, error=str(error))
+            end = {"state": CANCELLED, "error": str(error)}
         except (SiltstoneError, OSError) as error:
-            self.change(job_id, state=FAILED, error=str(error))
+            end = {"state": FAILED, "error": str(error)}
         except Exception as error:
             _logger.exception("Job %s failed", job_id)
-            self.change(job_id, state=FAILED, error=f"{type(error).__name__}: {error}")
-        finally:
-            self.change(job_id, ended_ms=self._clock.now_ms())
+            end = {"state": FAILED, "error": f"{type(error).__name__}: {error}"}
+        self.change(job_id, ended_ms=self._clock.now_ms(), **end)  # in one step with the state
 
     def change(self, job_id: str, **values: object) -> None:
         """Set fields of a job."""
@@ -163,8 +166,10 @@ class Jobs(Closing):
 
     def wait(self, job_id: str, timeout: float | None = None) -> BackgroundJob:
         """The job when it has ended, or after ``timeout`` seconds. Raises UnknownJobError."""
-        self.get(job_id)
-        concurrent.futures.wait([self._futures[job_id]], timeout)
+        with self._lock:
+            future = self._futures.get(job_id)
+        if future is not None:  # else the job is unknown, or was forgotten
+            concurrent.futures.wait([future], timeout)
         return self.get(job_id)
 
     def all(self) -> list[BackgroundJob]:
@@ -183,6 +188,8 @@ class Jobs(Closing):
 
     def close(self) -> None:
         """Cancel all jobs, and wait for those that run."""
+        with self._lock:  # a job that is submitted later would not be cancelled, and would be waited for
+            self._is_closed = True
         for job in self.all():
             self.cancel(job.id)
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -10,7 +10,7 @@ have copies. One read of the files searches all keys.
     topic-N/.siltstone-writes/WRITE/*.batches         WRITE      a table's write that was not committed
     topic-N.HASH-delete/, -future/, -stray/           ELSEWHERE  another directory of a topic of this name,
                                                                  or another file in the log's own
-    KEEP/RUN/topic-N/*.log                            KEPT       of ``clean --keep-originals``
+    KEEP/[BROKER/]RUN/topic-N/*.log                   KEPT       of ``clean --keep-originals``
 
 Files are read as they are on the disk, batch by batch, since the question is whether the bytes are left: the
 search includes records of aborted transactions and those below the log start offset, and uses no index. A
@@ -61,6 +61,8 @@ _WITH_BATCHES = (".log", ".piece", ".batches")
 _ATTEMPTS = 3
 _DEPTH_MAX = 4
 """Folders within folders that are searched: Siltstone's own have three."""
+_KEPT_DEPTH_MAX = 6
+"""Folders down to which those of partitions are searched in KEEP: BROKER, which may be a path, and RUN."""
 SearchProgress = Callable[[int, int], None]
 """Called with the bytes that were searched, and how many there are."""
 
@@ -132,10 +134,10 @@ class KeySearch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedTopic:
-    """A topic to search: its ``logs``, its other directories in the log ``directories``, and the
-    folders with ``kept`` originals. ``unreadable``: why a partition that is here cannot be searched;
-    ``count``: of its partitions, here and elsewhere, None if that is not known; ``may_have_replicas``:
-    elsewhere, as a broker other than Siltstone made the topic."""
+    """A topic to search: its ``logs``, its deleted, stray and future partitions in the log ``directories``,
+    and the folders with ``kept`` originals. ``unreadable``: why a partition that is here cannot be searched;
+    ``count``: of its partitions, here and elsewhere, None if that is not known; ``may_have_replicas``: on
+    other machines, since another broker than Siltstone made the topic."""
 
     name: str
     logs: Sequence[ReadableLog]
@@ -221,8 +223,9 @@ def _files_of(topic: SearchedTopic) -> Iterator[_File]:
         for entry in files.entries(directory):
             if entry.is_directory and _is_other_directory(entry.name, topic.name):
                 yield from _files_below(directory / entry.name, ELSEWHERE, None)
-    for folder in topic.kept:
-        yield from _kept_files(folder, topic.name)
+    # A folder may be named twice, by the history of cleanings and by the user, and so may one above it.
+    kept = (file for folder in topic.kept for file in _kept_files(files.absolute(folder), topic.name))
+    yield from {file.path: file for file in kept}.values()
 
 
 def _files_of_log(log: ReadableLog) -> Iterator[_File]:
@@ -268,26 +271,22 @@ def _may_have_batches(name: str) -> bool:
 
 def _is_other_directory(name: str, topic: str) -> bool:
     """Is it a directory of a deleted, stray or future partition of a topic of this name? A long name is cut
-    off there (``topic_names.deleted_directory``)."""
+    off there (``runtime.topic_names.deleted_directory``)."""
     if not is_not_served(name):
         return False
     stem = name.rpartition(".")[0].rpartition("-")[0]
     return bool(stem) and (stem == topic or (len(name) >= 255 and topic.startswith(stem)))
 
 
-def _kept_files(folder: Path, topic: str) -> Iterator[_File]:
-    """The kept originals of a topic below KEEP, KEEP/RUN or KEEP/RUN/topic-N."""
-    for path in _folders_down_to(folder, 2):
-        topic_partition = parse_partition(path.name)
-        if topic_partition is not None and topic_partition.topic == topic:
-            yield from _files_below(path, KEPT, topic_partition.partition)
-
-
-def _folders_down_to(folder: Path, depth: int) -> Iterator[Path]:
-    yield folder
+def _kept_files(folder: Path, topic: str, depth: int = _KEPT_DEPTH_MAX) -> Iterator[_File]:
+    """The kept originals of a topic below KEEP, KEEP/RUN, KEEP/BROKER/RUN (of a fleet) or RUN/topic-N."""
+    topic_partition = parse_partition(folder.name)
+    if topic_partition is not None and topic_partition.topic == topic:
+        yield from _files_below(folder, KEPT, topic_partition.partition)
+        return
     for entry in files.entries(folder) if depth else ():
         if entry.is_directory:
-            yield from _folders_down_to(folder / entry.name, depth - 1)
+            yield from _kept_files(folder / entry.name, topic, depth - 1)
 
 
 def _search_file(file: _File, keys: Sequence[bytes], scratch: Scratch) -> list[KeyPlace]:

@@ -8,7 +8,7 @@ the view.
 
 ``LatestViews`` keeps them for the logs that were requested, within a bound for all of them: the least
 recently used ones are dropped. They are built in the background and then brought up to date by
-requests. What jobs have found has a bound of its own, so no look at a view drops it.
+requests. What jobs have found has a bound of its own, so no page of a view drops it.
 
 A log with more keys than the bound allows is read by a job, ``find_last_records``, once for each share of the
 keys, so that a share fits. It keeps one bit an offset, and only keys of later records are kept as above::
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
@@ -45,9 +45,9 @@ _BUCKET_BITS = 6
 _BUCKET_ENDS = np.arange(1, 1 << _BUCKET_BITS, dtype=np.uint64) << np.uint64(64 - _BUCKET_BITS)
 """The hashes at which a bucket ends and the next one begins."""
 _MERGED_AT = 1 << 18
-"""Entries that are collected before they are merged, at least."""
+"""The fewest entries that are collected before they are merged into the buckets."""
 SHARE_BITS_MAX = 10
-"""Into 1,024 shares a job divides the keys of a log at most, and reads the log as often."""
+"""A job divides the keys of a log into 1,024 shares at most, and reads the log once for each."""
 JOB_ADVICE = (
     "let a job find them (the button on the page, or POST …/topics/TOPIC:find-latest); or clean the log "
     "first: below its cleaner checkpoint a key takes no memory; or search for the key"
@@ -129,9 +129,9 @@ class KeyShare(NamedTuple):
     bits: int
     hash_key: HashKey
 
-    def holds(self, words: Words) -> Flags:
+    def holds(self, hashes: Words) -> Flags:
         """Which of the hashes are of this share?"""
-        return np.asarray(words & np.uint64((1 << self.bits) - 1) == np.uint64(self.number))
+        return np.asarray(hashes & np.uint64((1 << self.bits) - 1) == np.uint64(self.number))
 
 
 class LatestKeys:
@@ -205,8 +205,8 @@ class LatestKeys:
         return (offsets for _, offsets in self._buckets)
 
     @property
-    def share(self) -> float:
-        """Which share of the offsets above the checkpoint is covered, 0 to 1."""
+    def covered(self) -> float:
+        """How much of the offsets from ``base`` on is covered, 0 to 1."""
         span = self.goal() - self.base
         return 1.0 if span <= 0 else min((self.end - self.base) / span, 1.0)
 
@@ -251,11 +251,11 @@ class LatestKeys:
 
     def _add(self, columns: RecordColumns) -> None:
         rows = np.flatnonzero(columns.key_size >= 0)
-        words, _ = hashes_of(columns, rows, self._hash_key)
+        hashes, _ = hashes_of(columns, rows, self._hash_key)
         if self._share is not None:
-            is_of_share = self._share.holds(words)
-            rows, words = rows[is_of_share], words[is_of_share]
-        self._pending.append(_last_of_each(words, columns.offset[rows]))
+            is_of_share = self._share.holds(hashes)
+            rows, hashes = rows[is_of_share], hashes[is_of_share]
+        self._pending.append(_last_of_each(hashes, columns.offset[rows]))
         self._pending_count += len(self._pending[-1][0])
         if self._pending_count >= max(_MERGED_AT, self._count // 2):
             self._merge()
@@ -264,15 +264,15 @@ class LatestKeys:
         """Merge the pending entries, which are later, into the buckets."""
         if not self._pending:
             return
-        cuts = [[0, *np.searchsorted(words, _BUCKET_ENDS), len(words)] for words, _ in self._pending]
+        cuts = [[0, *np.searchsorted(hashes, _BUCKET_ENDS), len(hashes)] for hashes, _ in self._pending]
         for number, bucket in enumerate(self._buckets):
             parts = [bucket]
-            for (words, offsets), cut in zip(self._pending, cuts, strict=True):
+            for (hashes, offsets), cut in zip(self._pending, cuts, strict=True):
                 of_bucket = slice(cut[number], cut[number + 1])
-                parts.append((words[of_bucket], offsets[of_bucket]))
-            words, offsets = (np.concatenate(column) for column in zip(*parts, strict=True))
-            self._buckets[number] = _last_of_each(words, offsets)
-        self._count = sum(len(words) for words, _ in self._buckets)
+                parts.append((hashes[of_bucket], offsets[of_bucket]))
+            hashes, offsets = (np.concatenate(column) for column in zip(*parts, strict=True))
+            self._buckets[number] = _last_of_each(hashes, offsets)
+        self._count = sum(len(hashes) for hashes, _ in self._buckets)
         self._pending, self._pending_count = [], 0
         if self.size > self._kept_bytes:
             self._restart()
@@ -285,28 +285,28 @@ class LatestKeys:
     def latest_rows(self, columns: RecordColumns) -> Int64:
         """The rows of records that are the last of their keys; those without a key are not."""
         rows = np.flatnonzero(columns.key_size >= 0)
-        if (found := self._last_records) is not None:
+        if (of_job := self._last_records) is not None:
             offset = columns.offset[rows]
-            rows = rows[(offset >= found.end) | found.holds(offset)]
+            rows = rows[(offset >= of_job.end) | of_job.holds(offset)]
         if not self._count:
             return rows
         hashes, _ = hashes_of(columns, rows, self._hash_key)
         is_latest, bucket_of = np.ones(len(rows), np.bool_), hashes >> np.uint64(64 - _BUCKET_BITS)
-        for number, (words, offsets) in enumerate(self._buckets):
+        for number, (known, offsets) in enumerate(self._buckets):
             at = np.flatnonzero(bucket_of == number)
-            if len(at) and len(words):
-                entries = np.minimum(np.searchsorted(words, hashes[at]), len(words) - 1)
-                is_known = words[entries] == hashes[at]
+            if len(at) and len(known):
+                entries = np.minimum(np.searchsorted(known, hashes[at]), len(known) - 1)
+                is_known = known[entries] == hashes[at]
                 is_latest[at] = ~is_known | (offsets[entries] == columns.offset[rows[at]])
         return np.asarray(rows[is_latest])
 
 
-def _last_of_each(words: Words, offsets: Int64) -> tuple[Words, Int64]:
-    """Entries sorted by word, of each word only the last one; a later entry has a higher offset."""
-    order = np.argsort(words, kind="stable")
-    words, offsets = words[order], offsets[order]
-    is_last = np.append(words[1:] != words[:-1], True)[: len(words)]
-    return words[is_last], offsets[is_last]
+def _last_of_each(hashes: Words, offsets: Int64) -> tuple[Words, Int64]:
+    """The entries sorted by hash, and of each hash only the last one: a later entry has a higher offset."""
+    order = np.argsort(hashes, kind="stable")
+    hashes, offsets = hashes[order], offsets[order]
+    is_last = np.append(hashes[1:] != hashes[:-1], True)[: len(hashes)]
+    return hashes[is_last], offsets[is_last]
 
 
 def find_last_records(
@@ -380,8 +380,8 @@ def _start_thread(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="latest-keys", daemon=True).start()
 
 
-LogName = tuple[str, str]
-"""Directory and isolation level."""
+ViewName = tuple[str, str]
+"""A log's directory and an isolation level."""
 
 
 class LatestViews:
@@ -392,9 +392,10 @@ class LatestViews:
         self, kept_bytes: int = KEPT_BYTES, start: Callable[[Callable[[], None]], None] = _start_thread
     ) -> None:
         self._kept_bytes, self._start = kept_bytes, start
-        self._lock, self._slots = threading.Lock(), threading.BoundedSemaphore(_CONCURRENT_BUILDS)
-        self._kept: OrderedDict[LogName, LatestKeys] = OrderedDict()
-        self._found: dict[LogName, tuple[ReadableLog, LastRecords]] = {}
+        self._lock = threading.Lock()  # of all that follows
+        self._to_build, self._builders = deque[LatestKeys](), 0
+        self._kept: OrderedDict[ViewName, LatestKeys] = OrderedDict()
+        self._last_records: dict[ViewName, tuple[ReadableLog, LastRecords]] = {}
 
     def of(
         self, topic: str, logs: Mapping[int, ReadableLog], checkpoints: Mapping[int, int], isolation: str
@@ -434,20 +435,20 @@ class LatestViews:
                 checkpoint,
                 isolation,
                 self._kept_bytes,
-                last_records=self._found_of(name, log),
+                last_records=self._last_records_of(name, log),
                 advice=JOB_ADVICE,
             )
             self._kept[name] = keys
         self._kept.move_to_end(name)
         return keys
 
-    def _found_of(self, name: LogName, log: ReadableLog) -> LastRecords | None:
+    def _last_records_of(self, name: ViewName, log: ReadableLog) -> LastRecords | None:
         """What a job has found of a log, if that is true of the log as it is now."""
-        found_in, found = self._found.get(name, (None, None))
-        if found is not None and found_in is not log:
-            is_true = found.tail.is_in(log)
-            return replace(found, truncations=log.view.truncations) if is_true else None
-        return found
+        searched_log, last_records = self._last_records.get(name, (None, None))
+        if last_records is not None and searched_log is not log:
+            is_true = last_records.tail.is_in(log)
+            return replace(last_records, truncations=log.view.truncations) if is_true else None
+        return last_records
 
     def require_room(self, topic: str, logs: Iterable[ReadableLog], isolation: str) -> None:
         """Raises TooManyKeysError if a job could not keep what it finds of all these logs of a topic."""
@@ -463,10 +464,10 @@ class LatestViews:
         name = str(log.directory), isolation
         with self._lock:
             self._kept.pop(name, None)
-            self._found.pop(name, None)
-            self._found[name] = log, last_records
-            while sum(found.bits.nbytes for _, found in self._found.values()) > self._kept_bytes:
-                del self._found[next(iter(self._found))]
+            self._last_records.pop(name, None)
+            self._last_records[name] = log, last_records
+            while sum(records.bits.nbytes for _, records in self._last_records.values()) > self._kept_bytes:
+                del self._last_records[next(iter(self._last_records))]
         return shares
 
     def bring_up_to_date(self, keys: LatestKeys, budget: WorkBudget) -> bool:
@@ -480,15 +481,42 @@ class LatestViews:
             return False
         if keys.advance(budget):
             return True
-        keys.is_building = True
-        self._start(lambda: self._build(keys))
+        with self._lock:
+            keys.is_building = True
+            self._to_build.append(keys)
+            starts = self._builders < _CONCURRENT_BUILDS
+            self._builders += starts
+        if starts:
+            try:
+                self._start(self._build)
+            except BaseException:  # such as RuntimeError: there can be no more threads
+                with self._lock:
+                    self._end_builder()
+                raise
         return keys.is_current() and not keys.is_building
 
-    def _build(self, keys: LatestKeys) -> None:
-        try:
-            with self._slots:
+    def _build(self) -> None:
+        """Build the keys that wait, one log's after another's."""
+        while (keys := self._next_to_build()) is not None:
+            try:
                 keys.advance()
-        except Exception as error:  # shown by the next request
-            keys.failure = error
-        finally:
-            keys.is_building = False
+            except Exception as error:  # shown by the next request
+                keys.failure = error
+            finally:
+                keys.is_building = False
+
+    def _next_to_build(self) -> LatestKeys | None:
+        """The keys that have waited longest; None, which ends the builder, if none wait or the bound is
+        reached. (``of`` then drops those of other logs, or raises the error, when a page is requested.)"""
+        with self._lock:
+            is_full = sum(keys.size for keys in self._kept.values()) > self._kept_bytes
+            if self._to_build and not is_full:
+                return self._to_build.popleft()
+            self._end_builder()
+            return None
+
+    def _end_builder(self) -> None:
+        """Nothing is built until the next request, unless by another thread. The caller holds the lock."""
+        self._builders -= 1
+        while self._to_build and not self._builders:
+            self._to_build.popleft().is_building = False

@@ -9,8 +9,8 @@
     st.verify("/backup/kafka", "/new").raise_for_errors()
 
 Keyword arguments are the flags of the commands (``docs/commands.md``), with "_" for "-"; ``topic`` is one or
-many, ``config``, ``spark_conf`` and ``storage_options`` are mappings. A keyword that does not exist is a
-TypeError, which is a UsageError, too. Spark is imported only if it is used.
+many, ``config``, ``spark_conf`` and ``storage_options`` are mappings. None is as if the keyword were left
+out; one that does not exist is a TypeError, which is a UsageError, too. Spark is imported only if it is used.
 """
 
 from __future__ import annotations
@@ -104,6 +104,8 @@ def _request(
     for name, value in keywords.items():
         if name not in known:
             raise _unknown_keyword(name, known)
+        if value is None:  # as if it were left out
+            continue
         if name == "topic":
             options["topics"] = (value,) if isinstance(value, str) else tuple(value)
         elif name == "storage_options":

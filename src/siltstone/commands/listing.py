@@ -79,10 +79,10 @@ class LongList(Generic[Row]):
             numbers = numbers[np.concatenate([order[is_known], order[~is_known]])]
         elif query.descending:
             numbers = numbers[::-1]
-        return _Made(self.make, numbers)
+        return _LazyRows(self.make, numbers)
 
 
-class _Made(Sequence[Row]):
+class _LazyRows(Sequence[Row]):
     """Rows by their numbers, each made when it is accessed."""
 
     def __init__(self, make: Callable[[int], Row], numbers: npt.NDArray[Any]) -> None:

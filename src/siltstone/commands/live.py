@@ -55,6 +55,7 @@ SETTLE_SECONDS = 60.0
 GRACE_SECONDS = 5.0
 """The least time for which the temporary settings hold, so that an append can close the active segment."""
 _PROPAGATION_SECONDS = 2.0
+"""In which all brokers learn of settings that were restored a moment ago."""
 _VERSION = 1
 _CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 _RESTORE_ADVICE = "siltstone compact --restore puts the settings back"
@@ -185,8 +186,12 @@ class Waiting:
 
 
 def default_journal() -> Path:
-    """The journal in the user's state directory (XDG Base Directory)."""
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    """The journal in the user's state directory (XDG Base Directory). Raises UsageError without one."""
+    try:
+        state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    except RuntimeError:  # the user id has no name, and HOME is not set, as in many containers
+        reason = "the user has no home directory for the journal"
+        raise UsageError(reason, path="--journal", advice="pass --journal, a file that survives") from None
     return Path(state) / "siltstone" / "compact.json"
 
 

@@ -1,12 +1,12 @@
-"""``siltstone.http.mask``: keys, values and members of JSON values that no response of the HTTP server has,
-whether as text, as JSON or as bytes.
+"""``siltstone.http.mask``: the keys, values and members of JSON values that every response of the HTTP server
+leaves out, whether it has records as text, as JSON or as bytes.
 
 ::
 
     siltstone.http.mask=users.*:key,payments:/card/number,payments:/iban,secrets:value
 
 A rule is a regular expression for the whole name of a topic, a colon, and ``key``, ``value`` or a JSON
-pointer (RFC 6901) into the value; ``*`` stands for every member or element at that place. Rules are divided
+pointer (RFC 6901) into the value; ``*`` stands for every member or element at that place. Rules are separated
 by commas, so an expression has none; the part follows the last colon. If a pointer's rule applies to a value
 that is no JSON object or array, all of it is masked, since it has no parts. A masked value is
 written anew: of a name that occurs twice in an object only the last value is left.
@@ -83,7 +83,7 @@ class Masking:
 
 def _rule(text: str) -> tuple[re.Pattern[str], str]:
     expression, colon, part = text.rpartition(":")
-    advice = "write REGEX:key, REGEX:value or REGEX:/json/pointer, divided by commas"
+    advice = "write REGEX:key, REGEX:value or REGEX:/json/pointer, separated by commas"
     if not colon or not expression or not (part in ("key", "value") or part.startswith("/")):
         raise UsageError(f"{text!r} is no rule of masking", path=SETTING, advice=advice)
     try:

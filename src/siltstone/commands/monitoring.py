@@ -43,7 +43,7 @@ ALERTS = (
         lasting="1m",
         severity="critical",
         summary="{{ $value }} threads of the log cleaner have ended",
-        advice="The log names the error; restart the process.",
+        advice="The server's messages name the error; restart the process.",
     ),
     Alert(
         name="SiltstoneCleanerStalled",
@@ -71,12 +71,12 @@ ALERTS = (
     ),
     Alert(
         name="SiltstoneDueWithoutCleaning",
-        expression='siltstone_logs{state="due"} > 0 and on() '
+        expression='siltstone_logs{state="due"} > 0 and on (instance, job) '
         "(time() - siltstone_cleaner_last_success_timestamp_seconds > 7200)",
         lasting="10m",
         severity="warning",
         summary="{{ $value }} logs are due, and none was cleaned for two hours",
-        advice="See whether the cleaner's engine is up, and the log.",
+        advice="See whether the cleaner's engine is up, and what the server's messages say.",
     ),
     Alert(
         name="SiltstoneEngineDown",
@@ -84,7 +84,7 @@ ALERTS = (
         lasting="10m",
         severity="critical",
         summary="The cleaner's engine (Spark) is down: nothing is cleaned",
-        advice="The log has the reason; without Spark the engine process works.",
+        advice="The server's messages have the reason; without Spark the engine process works.",
     ),
     Alert(
         name="SiltstoneDirectoryOffline",
@@ -99,8 +99,8 @@ ALERTS = (
         expression="predict_linear(siltstone_directory_free_bytes[6h], 4 * 3600) < 0",
         lasting="30m",
         severity="critical",
-        summary="The disk of {{ $labels.logDirectory }} is full in four hours",
-        advice="The console's Topics page, sorted by bytes, says of what.",
+        summary="The disk of {{ $labels.logDirectory }} will be full in four hours",
+        advice="The console's Topics page, sorted by bytes, shows the largest topics.",
     ),
     Alert(
         name="SiltstoneCompactionFailing",
@@ -117,7 +117,7 @@ ALERTS = (
         lasting="1m",
         severity="critical",
         summary="{{ $labels.request }} fails with {{ $labels.error }}",
-        advice="A disk has failed, or there is a defect: the log has the error.",
+        advice="A disk has failed, or there is a defect: the server's messages have the error.",
     ),
     Alert(
         name="SiltstoneProduceSlow",
@@ -150,7 +150,7 @@ ALERTS = (
         f"{_BY_INSTANCE} (siltstone_broker_connections_max)",
         lasting="10m",
         severity="warning",
-        summary="{{ $value }} connections: nine of ten that the broker may have",
+        summary="{{ $value }} connections: over 90 % of those that the broker may have",
         advice="Raise max.connections and the limit of open files, or find clients that close nothing.",
     ),
     Alert(

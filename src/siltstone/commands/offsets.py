@@ -41,7 +41,7 @@ _TIMES = {
 }
 """Words of ``--time``, and a number that stands for one. The log directories have local segments only, so the
 earliest local offset is the earliest one."""
-_PARTITIONS = re.compile(r"(\d*)(-)?(\d*)", re.ASCII)
+_PARTITIONS = re.compile(r"(\d{0,18})(-)?(\d{0,18})", re.ASCII)
 _PARTITION_MAX = (1 << 31) - 1
 
 
@@ -171,7 +171,7 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
     """
     try:
         rows = msgspec.convert(json.loads(files.read_input(path)), _Offsets).partitions
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         example = '{"partitions": [{"topic": "a", "partition": 0, "offset": 5}], "version": 1}'
         reason = f"--offset-json-file has another form: {error}"
         raise UsageError(reason, path=path, advice=f"write {example}") from None
@@ -236,6 +236,8 @@ def _new_start(snapshot: Snapshot, topic_partition: TopicPartition, offset: int)
 
 STORAGE_ERROR = "org.apache.kafka.common.errors.KafkaStorageException"
 """Kafka's name of the error that a log directory has."""
+_LISTINGS_MAX = 5
+"""How often a partition's directory is listed whose files are renamed meanwhile."""
 
 
 def describe_log_dirs(directories: BrokerDirectories, topics: Collection[str] = ()) -> dict[str, Any]:
@@ -250,19 +252,29 @@ def describe_log_dirs(directories: BrokerDirectories, topics: Collection[str] = 
         try:
             snapshot = Snapshot([path], directories.broker_config())
             entry["partitions"] = [
-                {
-                    "partition": str(topic_partition),
-                    "size": sum(segment.size for segment in list_segments(partition)),
-                    "offsetLag": 0,
-                    "isFuture": False,
-                }
+                {"partition": str(topic_partition), "size": size, "offsetLag": 0, "isFuture": False}
                 for directory in snapshot.directories
                 for topic_partition, partition in sorted(directory.partitions.items())
                 if topic_partition.topic != CLUSTER_METADATA
                 and (not topics or topic_partition.topic in topics)
+                and (size := _size_of(partition)) is not None
             ]
             broker = broker or snapshot.broker_id
         except (SiltstoneError, OSError) as error:
             entry["error"] = f"{STORAGE_ERROR}: {error}"
         log_dirs.append(entry)
     return {"version": 1, "brokers": [{"broker": broker, "logDirs": log_dirs}]}
+
+
+def _size_of(partition: Path) -> int | None:
+    """The bytes of a partition's ``.log`` files; None if it was deleted since it was listed. Files that a
+    broker renames meanwhile (a roll, retention, a swap) have the directory listed again. Raises OSError."""
+    for attempt in range(1, _LISTINGS_MAX + 1):
+        try:
+            return sum(segment.size for segment in list_segments(partition))
+        except FileNotFoundError:
+            if not files.exists(partition):
+                break
+            if attempt == _LISTINGS_MAX:
+                raise
+    return None

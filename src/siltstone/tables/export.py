@@ -14,7 +14,9 @@
 
 The engine calls ``begin``, then ``write_split`` in each task, and at the end ``commit`` or ``abandon``. A
 file of a task attempt that was not reported is removed before the rename. An export whose process is killed
-leaves its staging directory, which no reader takes for data, since its name begins with a dot.
+leaves its staging directory, which no reader takes for data, since its name begins with a dot. Killed between
+the two renames of an overwrite, it leaves no target: the next export to that target first renames the earlier
+one back (``.NAME.siltstone-export-RANDOM-replaced``).
 """
 
 from __future__ import annotations
@@ -52,6 +54,8 @@ _STATISTICS = ["topic", "partition", "offset", "timestamp"]
 """The columns by whose smallest and largest values a reader skips row groups."""
 _PART, _SUFFIX = "part-", ".parquet"
 _STORE_STAGING = "_siltstone-export"
+_REPLACED = "-replaced"
+"""Ends the name of an earlier export from the first rename of an overwrite until it is removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +109,12 @@ def begin(
         )
     target = target.absolute()
     overwrites = mode == "overwrite"
+    _put_back_replaced(target)
     if files.is_link(target) or files.exists(target):
         _refuse_existing(target, overwrites)
     refuse_log_directories(target, options)
     files.make_directory(target.parent, parents=True)
-    staging = target.with_name(f".{target.name}.siltstone-export-{secrets.token_hex(8)}")
+    staging = target.with_name(f"{_staging_prefix(target)}{secrets.token_hex(8)}")
     files.make_directory(staging)
     return ExportPlan(
         options=options,
@@ -118,6 +123,28 @@ def begin(
         compression=compression,
         overwrites=overwrites,
     )
+
+
+def _staging_prefix(target: Path) -> str:
+    return f".{target.name}.siltstone-export-"
+
+
+def _replaced_exports(target: Path) -> list[Path]:
+    """The earlier exports that overwrites of ``target`` have renamed and not removed, the newest last."""
+    if not files.is_directory(target.parent):
+        return []
+    prefix = _staging_prefix(target)
+    names = [entry.name for entry in files.entries(target.parent) if entry.is_directory]
+    paths = [target.parent / name for name in names if name.startswith(prefix) and name.endswith(_REPLACED)]
+    return sorted(paths, key=lambda path: files.stat(path, follow=False).modified_ns)
+
+
+def _put_back_replaced(target: Path) -> None:
+    """Rename the earlier export back if an overwrite was killed between its two renames."""
+    replaced = _replaced_exports(target)
+    if replaced and not (files.is_link(target) or files.exists(target)):
+        files.rename(replaced[-1], target)
+        files.sync_directory(target.parent)
 
 
 def _begin_in_store(target: Path, options: ReadOptions, mode: str) -> str:
@@ -359,8 +386,9 @@ def _publish_in_store(export: ExportPlan, written: Sequence[ExportedFile]) -> No
 
 
 def _replace_target(staging: Path, target: Path, overwrites: bool) -> None:
-    """Rename the files to the target, durably. An error or Ctrl-C in between puts an earlier export back."""
-    old = staging.with_name(f"{staging.name}-replaced")
+    """Rename the files to the target, durably. An error or Ctrl-C in between puts an earlier export back; if
+    the process is killed there, the next export does (``_put_back_replaced``)."""
+    old = staging.with_name(f"{staging.name}{_REPLACED}")
     try:
         if files.is_link(target) or files.exists(target):
             _refuse_existing(target, overwrites)
@@ -371,8 +399,9 @@ def _replace_target(staging: Path, target: Path, overwrites: bool) -> None:
             files.rename(old, target)
         raise
     files.sync_directory(target.parent)
-    if files.exists(old):
-        files.remove_tree(old)
+    for replaced in _replaced_exports(target) if overwrites else ():
+        with contextlib.suppress(FileNotFoundError):  # another overwrite has removed it
+            files.remove_tree(replaced)
 
 
 def abandon(export: ExportPlan) -> None:
