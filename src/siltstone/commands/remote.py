@@ -354,6 +354,29 @@ class RemoteBroker:
         self, wanted: Sequence[TopicPartition], time: int, *, committed: bool = False
     ) -> dict[TopicPartition, PartitionOffset]:
         """The offset of each partition for a time; one that is refused has the failure."""
+        return {
+            where: PartitionOffset(topic_partition=where, offset=None, failure=str(offset))
+            if isinstance(offset, SiltstoneError)
+            else PartitionOffset(topic_partition=where, offset=offset)
+            for where, offset in self._listed_offsets(wanted, time, committed=committed).items()
+        }
+
+    def known_offsets(
+        self, wanted: Sequence[TopicPartition], time: int, *, committed: bool = False
+    ) -> dict[TopicPartition, int | None]:
+        """The offset of each partition for a time, None if no record is that late. Raises the error of the
+        first partition that is refused: SiltstoneError."""
+        offsets = dict[TopicPartition, int | None]()
+        for where, offset in self._listed_offsets(wanted, time, committed=committed).items():
+            if isinstance(offset, SiltstoneError):
+                raise offset
+            offsets[where] = offset
+        return offsets
+
+    def _listed_offsets(
+        self, wanted: Sequence[TopicPartition], time: int, *, committed: bool
+    ) -> dict[TopicPartition, int | None | SiltstoneError]:
+        """The offset of each partition, None if no record is that late, or the error of a refused one."""
         if not wanted:
             return {}
         spec = _spec(time)
@@ -361,30 +384,33 @@ class RemoteBroker:
         asked = {ClientPartition(where.topic, where.partition): spec for where in wanted}
         with translated_errors():
             futures = self.client.list_offsets(asked, request_timeout=ANSWER_SECONDS, isolation_level=level)
-        offsets = {}
+        offsets = dict[TopicPartition, int | None | SiltstoneError]()
         for client_partition, future in futures.items():
             where = TopicPartition(client_partition.topic, client_partition.partition)
             try:
                 with translated_errors(str(where)):
                     offset = answer(future).offset
-            except LogError as error:
-                offsets[where] = PartitionOffset(topic_partition=where, offset=None, failure=str(error))
+            except SiltstoneError as error:
+                offsets[where] = error
             else:
-                offsets[where] = PartitionOffset(topic_partition=where, offset=None if offset < 0 else offset)
+                offsets[where] = None if offset < 0 else offset
         return {where: offsets[where] for where in wanted}
 
     def delete_records(
         self, offsets: Mapping[TopicPartition, int], *, dry_run: bool = False
     ) -> list[PartitionOffset]:
         """Raise the start of each log to its offset (-1: the high watermark); each has its failure."""
-        results = []
+        results, unreachable = [], None
         for where, offset in offsets.items():
             try:
+                if unreachable is not None:
+                    raise unreachable  # the broker is not asked again: each request would wait as long
                 start = self._new_start(where, offset) if dry_run else self._delete(where, offset)
                 results.append(PartitionOffset(topic_partition=where, offset=start))
-            except LogError as error:
+            except SiltstoneError as error:
                 failure = f"{error} ({error.code})"
                 results.append(PartitionOffset(topic_partition=where, offset=None, failure=failure))
+                unreachable = error if isinstance(error, BrokerUnreachableError) else None
         return results
 
     def _delete(self, where: TopicPartition, offset: int) -> int:
@@ -407,8 +433,8 @@ class RemoteBroker:
         if settings["cleanup.policy"] == "compact":
             reason = "records of a topic with cleanup.policy=compact cannot be deleted"
             raise PolicyViolationError(reason, path=str(where))
-        start = self.offsets([where], EARLIEST_TIMESTAMP)[where].offset or 0
-        end = self.offsets([where], LATEST_TIMESTAMP)[where].offset or 0
+        start = self.known_offsets([where], EARLIEST_TIMESTAMP)[where] or 0
+        end = self.known_offsets([where], LATEST_TIMESTAMP)[where] or 0
         target = end if offset == -1 else offset
         if not 0 <= target <= end:
             reason = f"offset {offset} is outside 0 to {end}, the log's end"

@@ -150,7 +150,7 @@ def _with_tombstones(
         _write_tombstones(broker, where, live.keys)
         live.read(broker, where, live.end)
         stable, end = (
-            broker.offsets([where], LATEST_TIMESTAMP, committed=committed)[where].offset or 0
+            broker.known_offsets([where], LATEST_TIMESTAMP, committed=committed)[where] or 0
             for committed in (True, False)
         )
     except SiltstoneError as error:

@@ -84,11 +84,7 @@ class RemoteConsumer(Closing):
         self._consumer.close()
 
     def _offsets(self, wanted: Sequence[TopicPartition], time: int) -> dict[TopicPartition, int | None]:
-        answers = self._broker.offsets(wanted, time, committed=self._is_committed)
-        for where, answer in answers.items():
-            if answer.failure is not None:
-                raise BrokerUnreachableError(answer.failure, path=str(where))
-        return {where: answer.offset for where, answer in answers.items()}
+        return self._broker.known_offsets(wanted, time, committed=self._is_committed)
 
     def _starts(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Where each partition is read from. Raises OffsetOutOfRangeError."""
