@@ -375,7 +375,7 @@ class RemoteBroker:
 
     def _listed_offsets(
         self, wanted: Sequence[TopicPartition], time: int, *, committed: bool
-    ) -> dict[TopicPartition, int | None | SiltstoneError]:
+    ) -> dict[TopicPartition, int | SiltstoneError | None]:
         """The offset of each partition, None if no record is that late, or the error of a refused one."""
         if not wanted:
             return {}
@@ -384,7 +384,7 @@ class RemoteBroker:
         asked = {ClientPartition(where.topic, where.partition): spec for where in wanted}
         with translated_errors():
             futures = self.client.list_offsets(asked, request_timeout=ANSWER_SECONDS, isolation_level=level)
-        offsets = dict[TopicPartition, int | None | SiltstoneError]()
+        offsets = dict[TopicPartition, int | SiltstoneError | None]()
         for client_partition, future in futures.items():
             where = TopicPartition(client_partition.topic, client_partition.partition)
             try:

@@ -728,6 +728,13 @@ def _listed_segments(path: str) -> ListedSegments:
     return ListedSegments(size=sum(sizes.values()), segments=len(sizes), active=active)
 
 
+def _staged_runs(path: Path) -> list[str]:
+    """The runs that have staged files in a log's directory. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):  # the last run has just removed its files
+        return [entry.name for entry in files.entries(path / STAGING)]
+    return []
+
+
 class _DirectoryWatch:
     """Reads the logs of one directory for one snapshot."""
 
@@ -902,9 +909,9 @@ class _DirectoryWatch:
         stage files in the log."""
         if log.uncleanable is not None:
             return UNCLEANABLE, log.uncleanable.reason
-        if is_staged and files.is_directory(path / STAGING) and files.entries(path / STAGING):
-            run = files.entries(path / STAGING)[-1].name
-            return CLEANING, f"run {run} cleans it, or was killed"
+        runs = _staged_runs(path) if is_staged else []
+        if runs:
+            return CLEANING, f"run {runs[-1]} cleans it, or was killed"
         if snapshot is None:
             return UP_TO_DATE, "the directory has no segments"
         is_dirty = snapshot.range.cleanable_bytes > 0
