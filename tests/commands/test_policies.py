@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 import siltstone as st
+from siltstone.base.config import Config
 from siltstone.base.errors import CorruptRecordError, DirectoryRefusedError, SiltstoneError, UsageError
 from siltstone.cli.main import run
 from siltstone.commands import clean as app
+from siltstone.commands.directories import Snapshot
 from siltstone.compaction.inplace.planning import POLICY_UNKNOWN
 from siltstone.compaction.report import LogResult
 from siltstone.runtime.topics import NO_TOPICS, TopicEntry, write_registry
@@ -170,6 +172,22 @@ def test_a_partition_without_a_topic_id_is_skipped(directory: Path) -> None:
     write_cluster_metadata(directory, [topic("basic", BASIC), COMPACT, EAGER])
     result = clean(directory)["basic-0"]
     assert result.status == "skipped" and "partition.metadata" in result.reason
+
+
+def test_a_partition_whose_topic_id_cannot_be_read_keeps_no_other_from_being_cleaned(directory: Path) -> None:
+    write_cluster_metadata(directory, [topic("basic", BASIC), COMPACT, EAGER])
+    shutil.copytree(directory / "basic-0", directory / "basic-1")
+    (directory / "replication-offset-checkpoint").write_text("0\n1\nbasic 1 532\n")
+    path = directory / "basic-0" / "partition.metadata"
+    path.unlink()
+    path.symlink_to(path)  # as EIO, or as a file of another user
+    results = clean(directory)
+    assert results["basic-1"].status == "cleaned"
+    assert (results["basic-0"].status, results["basic-0"].reason) == (
+        "skipped",
+        f"{path}: Too many levels of symbolic links",
+    )
+    assert Snapshot([directory], Config()).topic("basic").partitions == (0, 1)
 
 
 def test_records_without_a_key_are_discarded_as_by_the_broker(golden: Path, tmp_path: Path) -> None:
