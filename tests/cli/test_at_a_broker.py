@@ -116,6 +116,31 @@ def test_what_only_directories_have_is_refused(run: Command, address: str, line:
     assert (done.status, done.out, done.err.count("\n")) == (main.USAGE, b"", 1)
 
 
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("consume -e -t {empty}", 1),
+        ("consume -e -t {no_text}", 1),
+        ("empty --mode truncate --yes --topic {no_text}", 1),
+        ("topics --create --topic {no_text}", main.USAGE),
+        ("topics --create --topic x --partitions -5", main.USAGE),
+        ("topics --create --topic x --partitions 99999999999", main.USAGE),
+        ("configs --describe --entity-type topics --entity-name {empty}", main.USAGE),
+        ("configs --describe --entity-type topics --entity-name {no_text}", main.USAGE),
+        ("consume -e -t odd -o s@9999999999999999999", main.USAGE),
+        ("consume -e -t odd -o s@1234567890", main.USAGE),
+    ],
+)
+def test_names_and_numbers_that_the_client_cannot_send_are_refused(
+    run: Command, address: str, line: str, status: int
+) -> None:
+    server = ("--bootstrap-server", address)
+    run("topics", "--create", "--topic", "odd", "--if-not-exists", *server)
+    words = (word.format(empty="", no_text="t\udcff") for word in line.split())
+    done = run(*words, *server)
+    assert (done.status, done.out, done.err.count("\n")) == (status, b"", 1), done.err
+
+
 def test_the_clients_properties_are_only_for_a_broker(run: Command, tmp_path: Path) -> None:
     done = run("topics", "--list", "--dir", tmp_path, "--command-config", "FILE")
     assert (done.status, "only for --bootstrap-server" in done.err) == (main.USAGE, True)

@@ -41,6 +41,7 @@ from siltstone.base.errors import (
     PolicyViolationError,
     SiltstoneError,
     UnknownTopicError,
+    UsageError,
 )
 from siltstone.commands.directories import LIST_TOPICS
 from siltstone.commands.offsets import PartitionOffset
@@ -89,13 +90,19 @@ _BY_CODE: dict[int, type[LogError]] = {
 
 @contextlib.contextmanager
 def translated_errors(path: str | None = None) -> Iterator[None]:
-    """A client's error as the error that a directory would raise; ``path``: what was asked for."""
+    """A client's error as the error that a directory would raise; ``path``: what was asked for. A request that
+    the client does not send is a UsageError."""
     try:
         yield
     except KafkaException as error:
         raise error_of(error.args[0], path) from error
     except TimeoutError as error:
         raise BrokerUnreachableError("the broker does not answer") from error
+    except (ValueError, OverflowError) as error:
+        # Before it sends a request, the client checks names and numbers: for a count of partitions of 2^31.
+        advice = "nothing was sent; correct the names and numbers on the command line"
+        path = path if path is None or path.isprintable() else repr(path)
+        raise UsageError(f"the client refuses the request: {error}", path=path, advice=advice) from error
 
 
 def error_of(error: KafkaError, path: str | None = None) -> SiltstoneError:
@@ -157,6 +164,9 @@ class RemoteBroker:
     def _described(self, names: Sequence[str]) -> dict[str, Any]:
         described = {}
         for name in names:
+            # No broker has such a topic, and the client ends the process for a name that UTF-8 cannot encode.
+            if not name or not name.isprintable():
+                raise UnknownTopicError("there is no such topic", path=repr(name), advice=LIST_TOPICS)
             with translated_errors(name):
                 topics = TopicCollection([name])
                 futures = self.client.describe_topics(topics, request_timeout=ANSWER_SECONDS)
