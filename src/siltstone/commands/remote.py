@@ -90,8 +90,8 @@ _BY_CODE: dict[int, type[LogError]] = {
 
 @contextlib.contextmanager
 def translated_errors(path: str | None = None) -> Iterator[None]:
-    """A client's error as the error that a directory would raise; ``path``: what was asked for. A request that
-    the client does not send is a UsageError."""
+    """A client's error as the error that a directory would raise; ``path``: what was asked for. A request
+    that the client does not send is a UsageError."""
     try:
         yield
     except KafkaException as error:

@@ -119,19 +119,28 @@ class RemoteConsumer(Closing):
         return self._offsets(wanted, self._range.until_ms)
 
     def read_to_end(self) -> Iterator[ConsumedRecords]:
-        """Read one partition after another up to its current end; then report the end of each.
+        """Read one partition after another, up to its end at the time of the call, or of the range if that is
+        lower; then report the end of each.
 
         Raises BrokerUnreachableError, SiltstoneError.
         """
+        log_ends = self._offsets(list(self._next), LATEST_TIMESTAMP)
         for where in self._next:
+            until = self._until[where]
+            end = log_ends[where] or 0
+            end = end if until is None else min(end, until)
+            if self._next[where] >= end:
+                continue
             with translated_errors(str(where)):
                 self._consumer.assign([self._position(where)])
             waited = 0.0
-            while True:
+            # A topic may be appended to faster than it is read, so that its end is never reached. The last
+            # offsets may have markers or aborted records: then only the broker says that there is no more.
+            while self._next[where] < end:
                 records, at_end = self._poll()
                 yield from self._kept(records)
                 waited = 0.0 if records else waited + _POLL_SECONDS
-                if at_end:
+                if where in at_end:
                     break
                 if waited > ANSWER_SECONDS:
                     raise BrokerUnreachableError("the broker sends no records", path=str(where))
@@ -178,11 +187,11 @@ class RemoteConsumer(Closing):
         """The records of each partition, below the first one that is not wanted."""
         by_partition = dict[TopicPartition, list[Message]]()
         for message in messages:
-            where = _where(message)
+            where, offset = _where(message), int(message.offset() or 0)
             end = self._until[where]
-            self._next[where] = int(message.offset() or 0) + 1
-            if end is None or int(message.offset() or 0) < end:
+            if end is None or offset < end:
                 by_partition.setdefault(where, []).append(message)
+            self._next[where] = offset + 1 if end is None else min(offset + 1, end)
         for where, kept in by_partition.items():
             yield ConsumedRecords(
                 topic_partition=where,
