@@ -37,7 +37,7 @@ from siltstone.commands.cleaning_conditions import (
 from siltstone.commands.explain_page import counted
 from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.planning import find_horizons
-from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED
+from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, LogView
 from siltstone.log.reading import LogReader
 from siltstone.log.segments import find_segment
 
@@ -160,13 +160,25 @@ def _unknown(conditions: CleaningConditions, offset: int) -> UnknownRecordError:
 def _kind(conditions: CleaningConditions, offset: int, columns: RecordColumns, batch: BatchHeaders) -> str:
     if batch["magic"][0] == 2 and batch["attributes"][0] & CONTROL_BIT:
         return MARKER
-    if offset < conditions.log.view.last_stable_offset:
-        committed = LogReader(conditions.log, offset, isolation=READ_COMMITTED, end=offset + 1)
-        if committed.poll() is None:
-            return ABORTED
+    if _reader_without_aborted(conditions.log.view, offset, offset + 1).poll() is None:
+        return ABORTED
     if columns.key_size[0] < 0:
         return KEYLESS
     return TOMBSTONE if columns.value_size[0] < 0 else VALUE
+
+
+@dataclass(frozen=True, slots=True)
+class _FixedLog:
+    """A log whose view does not change."""
+
+    view: LogView
+
+
+def _reader_without_aborted(view: LogView, start: int, end: int) -> LogReader:
+    """A reader of all records but aborted ones: with read_committed, but it does not stop at the last stable
+    offset, so that it also gets the records of open transactions."""
+    log = _FixedLog(view._replace(last_stable_offset=view.high_watermark))
+    return LogReader(log, start, isolation=READ_COMMITTED, end=end)
 
 
 def _next_of_key(
@@ -175,29 +187,24 @@ def _next_of_key(
     """(The offset of a later record of ``key``, where to continue the search or None if it has ended.)
 
     A record in the dirty section is preferred, since only such a one supersedes others in a cleaning.
-    Aborted records supersede none.
+    Aborted records supersede none; those of a transaction that is still open may.
     """
     view, below = conditions.log.view, None
-    for isolation, first, end in (
-        (READ_COMMITTED, start, view.last_stable_offset),
-        (READ_UNCOMMITTED, max(start, view.last_stable_offset), view.high_watermark),
-    ):
-        if first >= end:
-            continue
-        reader = LogReader(conditions.log, first, isolation=isolation, end=end)
-        while True:
-            before = reader.bytes_read
-            polled = reader.poll_once()
-            if polled is None:
-                break
-            budget.spent += reader.bytes_read - before
-            for offset in _offsets_of_key(polled.columns, key):
-                if offset >= conditions.range.first_dirty:
-                    return offset, None
-                below = offset
-            if budget.is_over and reader.offset < view.high_watermark:
-                return below, reader.offset
-    return below, None
+    if start >= view.high_watermark:
+        return None, None
+    reader = _reader_without_aborted(view, start, view.high_watermark)
+    while True:
+        before = reader.bytes_read
+        polled = reader.poll_once()
+        if polled is None:
+            return below, None
+        budget.spent += reader.bytes_read - before
+        for offset in _offsets_of_key(polled.columns, key):
+            if offset >= conditions.range.first_dirty:
+                return offset, None
+            below = offset
+        if budget.is_over and reader.offset < view.high_watermark:
+            return below, reader.offset
 
 
 def _offsets_of_key(columns: RecordColumns, key: bytes) -> list[int]:
