@@ -40,6 +40,7 @@ from siltstone.base.errors import (
     OffsetOutOfRangeError,
     PolicyViolationError,
     SiltstoneError,
+    TopicExistsError,
     UnknownTopicError,
     UsageError,
 )
@@ -223,7 +224,13 @@ class RemoteBroker:
                 config=dict(config),
             )
             options = {"request_timeout": ANSWER_SECONDS, "validate_only": dry_run}
-            answer(self.client.create_topics([topic], **options)[name])
+            try:
+                answer(self.client.create_topics([topic], **options)[name])
+            except KafkaException as error:
+                # Another program has created it since ``names`` was asked.
+                if not if_not_exists or error.args[0].code() != TopicExistsError.error_code:
+                    raise
+                return TopicChange(topic=name, status="exists")
         if dry_run:
             count = partitions or int(self._default("num.partitions"))
             return TopicChange(topic=name, status="created", partitions=count, config=config)
