@@ -65,6 +65,7 @@ class _LiveKeys:
             where.topic,
             partitions=frozenset({where.partition}),
             offset_range=ConsumeRange(offset=start),
+            with_headers=False,
         ) as consumer:
             for consumed in consumer.read_to_end():
                 self.end = consumed.offset

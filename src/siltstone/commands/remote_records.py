@@ -14,6 +14,7 @@ from siltstone.base.errors import (
     BrokerUnreachableError,
     OffsetOutOfRangeError,
     SiltstoneError,
+    UndecodableValueError,
     UnknownTopicError,
     UsageError,
 )
@@ -49,8 +50,10 @@ class RemoteConsumer(Closing):
         partitions: frozenset[int] = frozenset(),
         offset_range: ConsumeRange,
         isolation: str = READ_COMMITTED,
+        with_headers: bool = True,
     ) -> None:
-        """Raises UnknownTopicError, OffsetOutOfRangeError, UsageError, BrokerUnreachableError."""
+        """``with_headers``: False for records without their headers, which the client cannot read if a name
+        is not UTF-8. Raises UnknownTopicError, OffsetOutOfRangeError, UsageError, BrokerUnreachableError."""
         if isolation not in ISOLATIONS:
             advice = f"pass {' or '.join(ISOLATIONS)}"
             raise UsageError(f"--isolation {isolation}: there is no such level", advice=advice)
@@ -65,6 +68,7 @@ class RemoteConsumer(Closing):
             TopicPartition(topic, number) for number in numbers if not partitions or number in partitions
         ]
         self._broker, self._range, self._is_committed = broker, offset_range, isolation == READ_COMMITTED
+        self._with_headers = with_headers
         self._next = self._starts(wanted)
         self._until = self._until_offsets(wanted)
         fixed = {
@@ -197,7 +201,7 @@ class RemoteConsumer(Closing):
                 topic_partition=where,
                 offset=self._next[where],
                 fetched=FetchedRecords(
-                    records=[_record(message) for message in kept],
+                    records=[_record(message, with_headers=self._with_headers) for message in kept],
                     is_log_append_time=[
                         message.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME for message in kept
                     ],
@@ -209,18 +213,33 @@ def _where(message: Message) -> TopicPartition:
     return TopicPartition(str(message.topic()), int(message.partition() or 0))
 
 
-def _record(message: Message) -> Record:
-    headers = message.headers() or []
-    pairs = headers.items() if isinstance(headers, dict) else headers
+def _record(message: Message, *, with_headers: bool) -> Record:
+    """Raises UndecodableValueError."""
+    headers = _headers(message) if with_headers else ()
     kind, timestamp = message.timestamp()
     return Record(
         offset=int(message.offset() or 0),
         timestamp=timestamp if kind else -1,
         key=_bytes(message.key()),
         value=_bytes(message.value()),
-        headers=tuple((name.encode(), _bytes(value)) for name, value in pairs),
+        headers=headers,
         leader_epoch=-1,
     )
+
+
+def _headers(message: Message) -> tuple[tuple[bytes, bytes | None], ...]:
+    try:
+        headers = message.headers() or []
+        pairs = headers.items() if isinstance(headers, dict) else headers
+        # The client may return with its exception set, which is then raised somewhere below.
+        return tuple((name.encode(), _bytes(value)) for name, value in pairs)
+    except (UnicodeDecodeError, SystemError) as error:
+        raise UndecodableValueError(
+            f"the record at offset {message.offset()} has a header whose name is not UTF-8, which the client "
+            "cannot read",
+            path=str(_where(message)),
+            advice="read the log directories with --dir, or continue after it with -o",
+        ) from error
 
 
 def _bytes(text: str | bytes | None) -> bytes | None:
