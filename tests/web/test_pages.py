@@ -915,8 +915,8 @@ def test_a_compaction_beside_the_log_is_in_the_history(served: Served, client: T
     assert "the ledger has 1 record; 1 record removed so far (1 success, 0 failures)" in text
     rows = client.get("/ui/topics/users/history?format=json&sort=partition").json()
     assert [(row["what"], row["partition"], row["status"]) for row in rows] == [
-        ("compaction beside the log", 0, "success"),
-        ("compaction beside the log", 1, "success"),
+        ("side-by-side compaction", 0, "success"),
+        ("side-by-side compaction", 1, "success"),
     ]
     assert all(row["saved_bytes"] is None for row in rows)
 

@@ -341,8 +341,8 @@ def as_if_compacted(state: LogState) -> LogState:
 
 
 def tiered_notes(states: Iterable[LogState]) -> Iterator[str]:
-    """Notes on logs with a remote part: which segments were read, and that they are
-    not compacted. Only of logs that were listed."""
+    """Notes on logs with tiered storage: which remote segments were read, and that Kafka does not compact
+    such topics."""
     topics = set()
     for state in states:
         if state.config is not None and state.config.setting(_REMOTE_STORAGE).source == _AS_IF_COMPACTED:

@@ -262,7 +262,8 @@ def _is_over_threshold(
 def _stamped(
     logs: Sequence[CleaningConditions], counter: SegmentCounter | None
 ) -> tuple[int, int | None] | None:
-    """(Batches with a delete horizon, the newest of these), None if not all segments are counted."""
+    """(How many batches have a delete horizon, the newest horizon in ms), None if not all segments are
+    counted."""
     if counter is None:
         return None
     counts = [count for conditions in logs for count in counter.counts_of(conditions.log, bytes_max=0)]
@@ -331,6 +332,8 @@ def _retention_sentence(after: Config) -> str:
 
 
 def _difference(parts: Sequence[PartitionPreview], before: str, after: str, what: str) -> list[str]:
+    """Sentences on how many logs become ``what``, and how many stop being it; ``before``, ``after``: the
+    fields of a partition's preview that say whether it is."""
     begin = sum(not getattr(part, before) and getattr(part, after) for part in parts)
     end = sum(getattr(part, before) and not getattr(part, after) for part in parts)
     pairs = (

@@ -446,7 +446,8 @@ class RemoteBroker:
     def _new_start(self, where: TopicPartition, offset: int) -> int:
         """The start that a deletion would leave. Raises the same errors."""
         self._refuse_missing(where)
-        settings = {one.name: one.value for one in self.settings_of_topic(where.topic, everything=True)}
+        listed = self.settings_of_topic(where.topic, everything=True)
+        settings = {setting.name: setting.value for setting in listed}
         if settings["cleanup.policy"] == "compact":
             reason = "records of a topic with cleanup.policy=compact cannot be deleted"
             raise PolicyViolationError(reason, path=str(where))
@@ -460,8 +461,8 @@ class RemoteBroker:
 
 
 def _wait_until(holds: Callable[[_Answer], bool], read: Callable[[], _Answer]) -> _Answer:
-    """Reads again until the value ``holds``, for at most ``CHANGED_SECONDS``; returns the last one. (A Kafka
-    answers a change when the controller has it; the broker shows it a moment later.)"""
+    """Call ``read`` until ``holds`` is true of its result, for at most ``CHANGED_SECONDS``; the last result.
+    (A Kafka answers a change when the controller has it; the broker shows it a moment later.)"""
     deadline = time.monotonic() + CHANGED_SECONDS
     while not holds(value := read()) and time.monotonic() < deadline:
         time.sleep(_CHECK_SECONDS)
@@ -515,5 +516,7 @@ def _synonyms(name: str, entry: ConfigEntry) -> tuple[tuple[str, str, str], ...]
     ]
     strongest = ConfigSource(entry.source).name, name, str(entry.value)
     # A value that a topic inherits from its broker is not missing: it is a synonym by the broker's name.
-    is_missing = entry.source in _SET_UNDER_THIS_NAME and strongest[0] not in {one[0] for one in synonyms}
+    is_missing = entry.source in _SET_UNDER_THIS_NAME and strongest[0] not in {
+        source for source, *_ in synonyms
+    }
     return (*([strongest] if is_missing else []), *synonyms)

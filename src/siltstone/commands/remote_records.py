@@ -84,7 +84,7 @@ class RemoteConsumer(Closing):
             self._consumer = Consumer({**broker.config, **fixed})
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Close the connections to the broker."""
         self._consumer.close()
 
     def _offsets(self, wanted: Sequence[TopicPartition], time: int) -> dict[TopicPartition, int | None]:
@@ -152,7 +152,8 @@ class RemoteConsumer(Closing):
             yield ConsumedRecords(topic_partition=where, offset=offset)
 
     def follow(self, wait: Callable[[], None]) -> Iterator[ConsumedRecords]:
-        """Read without an end, and report each that is reached; ``wait`` is called when nothing is there."""
+        """Read without an end, and report each end of a partition that is reached; ``wait`` is called when
+        nothing is there."""
         with translated_errors():
             self._consumer.assign([self._position(where) for where in self._next])
         reported = set[TopicPartition]()

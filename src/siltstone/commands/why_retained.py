@@ -54,12 +54,13 @@ _WHAT = {
     TOMBSTONE: "it is a tombstone",
     MARKER: "it is the end of a transaction",
 }
+"""By kind of record, why a cleaning removes it although no later record has its key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetainedReason:
-    """Why the record at ``offset`` is still there: a ``code`` of this module or of ``conditions``, and a
-    sentence.
+    """Why the record at ``offset`` is still there: a ``code`` of this module or of
+    ``cleaning_conditions``, and a sentence.
 
     ``kind``: of the record, None if it cannot be read; ``superseded_by``: the offset of the next record of
     its key, None if none was found; ``until_ms``: when the reason ends, or the time at which the record goes;
@@ -251,7 +252,7 @@ def _newest(conditions: CleaningConditions, answer: RetainedReason) -> RetainedR
 
 
 def _of_removable(conditions: CleaningConditions, record: _Record, answer: RetainedReason) -> RetainedReason:
-    """Of a record that a cleaning removes, sooner or later."""
+    """Why a record that a cleaning removes, sooner or later, is still there."""
     superseder = answer.superseded_by
     if superseder is not None and record.kind == TOMBSTONE and not _supersedes(conditions, superseder):
         superseder = None  # until a cleaning reaches the newer record, the tombstone's own horizon counts
@@ -300,8 +301,7 @@ def _blocker(conditions: CleaningConditions, offset: int, superseder: int | None
 def _waits_for_horizon(
     conditions: CleaningConditions, record: _Record, answer: RetainedReason
 ) -> RetainedReason | None:
-    """Of a tombstone or a marker that no cleaning removes before its delete horizon; None if that has
-    passed."""
+    """Why a tombstone or a marker waits for its delete horizon; None if that has passed."""
     horizon_ms, is_marker = record.horizon_ms, record.kind == MARKER
     if horizon_ms is None and is_marker:
         sentence = (
@@ -335,8 +335,8 @@ def _waits_for_horizon(
 def _waits_in_old_format(
     conditions: CleaningConditions, record: _Record, answer: RetainedReason
 ) -> RetainedReason | None:
-    """Of a tombstone of record format v0 or v1, which has no delete horizon: it stays while its segment is
-    not older than the last clean one by ``delete.retention.ms``."""
+    """Why a tombstone of record format v0 or v1, which has no delete horizon, waits: it stays while its
+    segment is not older than the last clean one by ``delete.retention.ms``. None if it does not."""
     retention, segments = conditions.log_config.delete_retention_ms, conditions.log.view.segments
     facts = [
         ranges.PlanSegment(base_offset=segment.base_offset, size=0, modified_ms=segment.modified_ms)
@@ -354,6 +354,7 @@ def _waits_in_old_format(
 
 
 def _due_or_not(conditions: CleaningConditions, answer: RetainedReason, what: str) -> RetainedReason:
+    """Of a record that the next cleaning removes: is the log due? ``what``: why it removes it."""
     what = _capital(what)
     if conditions.is_being_cleaned:
         return replace(answer, code=DUE, sentence=f"{what}. The log is being cleaned now.")
