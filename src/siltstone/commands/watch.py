@@ -439,7 +439,8 @@ class Watch:
         """A new snapshot of the directories. It uses the broker's metadata of an earlier one, unless that was
         read too long ago."""
         read_ms, with_metadata = self._metadata if self._metadata is not None else (0, None)
-        is_recent = with_metadata is not None and now_ms - read_ms < METADATA_MS
+        # A clock that stands (``--now-ms``) or was set back does not put off the next reading.
+        is_recent = with_metadata is not None and 0 < now_ms - read_ms < METADATA_MS
         before = with_metadata if is_recent else None
         listed, self._listed = self._listed, None
         opened_ms, earlier = self._opened or (0, None)
