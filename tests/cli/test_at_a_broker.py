@@ -8,14 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Message
 
 from siltstone.broker.listeners import BrokerListener
 from siltstone.broker.server import BrokerServer
 from siltstone.cli import main
 from siltstone.commands.records import ConsumeRange
 from siltstone.commands.remote import RemoteBroker
-from siltstone.commands.remote_records import RemoteConsumer
+from siltstone.commands.remote_records import RemoteConsumer, RemoteProducer
 from siltstone.commands.served import Served, ServeOptions
+from siltstone.log.names import TopicPartition
+from siltstone.runtime.producing import NewRecord
 from tests.support.broker_commands import LINES, assert_alike
 from tests.support.command_line import Command
 
@@ -116,6 +119,31 @@ def test_what_only_directories_have_is_refused(run: Command, address: str, line:
     assert (done.status, done.out, done.err.count("\n")) == (main.USAGE, b"", 1)
 
 
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("consume -e -t {empty}", 1),
+        ("consume -e -t {no_text}", 1),
+        ("empty --mode truncate --yes --topic {no_text}", 1),
+        ("topics --create --topic {no_text}", main.USAGE),
+        ("topics --create --topic x --partitions -5", main.USAGE),
+        ("topics --create --topic x --partitions 99999999999", main.USAGE),
+        ("configs --describe --entity-type topics --entity-name {empty}", main.USAGE),
+        ("configs --describe --entity-type topics --entity-name {no_text}", main.USAGE),
+        ("consume -e -t odd -o s@9999999999999999999", main.USAGE),
+        ("consume -e -t odd -o s@1234567890", main.USAGE),
+    ],
+)
+def test_names_and_numbers_that_the_client_cannot_send_are_refused(
+    run: Command, address: str, line: str, status: int
+) -> None:
+    server = ("--bootstrap-server", address)
+    run("topics", "--create", "--topic", "odd", "--if-not-exists", *server)
+    words = (word.format(empty="", no_text="t\udcff") for word in line.split())
+    done = run(*words, *server)
+    assert (done.status, done.out, done.err.count("\n")) == (status, b"", 1), done.err
+
+
 def test_the_clients_properties_are_only_for_a_broker(run: Command, tmp_path: Path) -> None:
     done = run("topics", "--list", "--dir", tmp_path, "--command-config", "FILE")
     assert (done.status, "only for --bootstrap-server" in done.err) == (main.USAGE, True)
@@ -147,6 +175,34 @@ def test_a_reader_continues_and_says_what_ends_it_has_reached(run: Command, addr
                 break
     assert sum(count for count, _ in seen) == 7
     assert [offset for count, offset in seen if not count] == [4, 8]
+
+
+class BusyTopic(RemoteConsumer):
+    """A reader of a topic that is appended to faster than it is read: it never reaches the end."""
+
+    def _poll(self) -> tuple[list[Message], set[TopicPartition]]:
+        return super()._poll()[0], set()
+
+
+def test_a_reader_to_the_end_stops_at_the_end_that_there_was_or_at_that_of_its_range(
+    run: Command, address: str
+) -> None:
+    server = ("--bootstrap-server", address)
+    run("topics", "--create", "--topic", "busy", *server)
+    times = [1_000_000_000_000, 1_000_000_000_001]
+    with RemoteProducer(RemoteBroker(address, {}), "busy") as producer:
+        for time in times:
+            producer.append([NewRecord(value=b"v", timestamp=time)] * 3)
+    for offset_range, count in (
+        (ConsumeRange(), 6),
+        (ConsumeRange(offset=2), 4),
+        (ConsumeRange(from_ms=times[0], until_ms=times[1]), 3),
+        (ConsumeRange(offset=5, until_ms=times[1]), 0),
+    ):
+        with BusyTopic(RemoteBroker(address, {}), "busy", offset_range=offset_range) as consumer:
+            *records, end = consumer.read_to_end()
+        assert sum(map(len, records)) == count and end.is_end
+        assert end.offset == (6 if offset_range.until_ms is None else 5 if offset_range.offset else 3)
 
 
 def test_the_page_says_of_each_command_whether_it_asks_a_broker() -> None:

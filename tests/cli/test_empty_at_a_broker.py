@@ -14,6 +14,7 @@ from siltstone.commands import remote, remote_emptying
 from siltstone.commands.forced_cleaning import RUN_AGAIN
 from siltstone.commands.served import Served, ServeOptions
 from siltstone.log.names import TopicPartition
+from siltstone.runtime.producing import NewRecord
 from tests.support.command_line import Command
 from tests.support.fake_cluster import partition_of
 
@@ -77,6 +78,20 @@ def test_tombstones_then_a_cleaning(
     broker[1].opened_cleaner().clean_now(logs, force=True)
     done = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes")
     assert (done.status, done.lines[-1]) == (0, "topic t is empty (tombstones; it had 3 records)")
+
+
+def test_a_header_whose_name_is_not_utf8_is_named_and_keeps_no_topic_from_being_emptied(
+    siltstone: Command, topic: tuple[str, tuple[str, ...]], broker: tuple[str, Served]
+) -> None:
+    name, flags = topic
+    record = NewRecord(key=b"d", value=b"5", headers=[(b"\xff", b"x")])
+    (stored,) = broker[1].opened().send_many(name, [record])
+    done = siltstone("consume", "-e", "-q", *flags)
+    where, said = stored.topic_partition, f"offset {stored.offset} has a header whose name is not UTF-8"
+    assert (done.status, done.err.count("\n")) == (1, 1), done.err
+    assert str(where) in done.err and said in done.err
+    rows = siltstone("empty", *flags, "--mode", "tombstones", "--yes", "--json").document["partitions"]
+    assert sum(row["keys"] for row in rows) == 4 and {row["keys_after"] for row in rows} == {0}
 
 
 def test_truncate(siltstone: Command, topic: tuple[str, tuple[str, ...]]) -> None:

@@ -24,7 +24,7 @@ from siltstone.commands import watch as watching
 from siltstone.commands.policies import LogOptions
 from siltstone.commands.watch import Watch, WatchSnapshot
 from siltstone.compaction.inplace.planning import NO_HIGH_WATERMARK, POLICY_UNKNOWN
-from siltstone.log.names import TopicPartition
+from siltstone.log.names import STAGING, TopicPartition
 from siltstone.runtime.log_cleaner import make_candidate
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.served_directory import UNCLEANABLE_FILE
@@ -277,6 +277,29 @@ def test_a_running_cleaning_is_shown_and_then_its_result(watch: Callable[..., Do
     assert "run " in during["logs"][0]["reason"]
     assert states(after) == {"users-0": "up_to_date"}
     assert after["logs"][0]["last_cleaning"]["status"] == "cleaned"
+
+
+def test_a_cleaning_may_end_while_its_staged_files_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path) as (manager, _):
+        write(manager[USERS], 60)
+        run = tmp_path / "users-0" / STAGING / "20260101T000000Z-1"
+        run.mkdir(parents=True)
+        listed = outlook.files.entries
+
+        def then_removed(directory: Path) -> Any:
+            entries = listed(directory)
+            if directory == run.parent and run.exists():
+                run.rmdir()
+            return entries
+
+        monkeypatch.setattr(outlook.files, "entries", then_removed)
+        seeing = Watch([tmp_path], LogOptions(), ManualClock(NOW))
+        seen = [seeing.snapshot().logs[0].state for _ in range(2)]
+        assert seen == ["cleaning", "due"]
+        run.parent.rmdir()
+        assert seeing.snapshot().logs[0].state == "due"
 
 
 def test_a_log_is_read_again_when_a_segment_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,12 @@ from siltstone.commands.catalogue import Catalogue, PartitionRow
 from siltstone.commands.policies import LogOptions
 from siltstone.commands.served import Served, ServeOptions
 from siltstone.commands.watch import Watch
+from siltstone.log import names
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
 from tests.support.ledger.driving import compact
 from tests.support.ledger.oracle import Model
+from tests.support.ledger.serving import USERS, compacted, put, serving
 from tests.support.log.managed import NOW, opened
 from tests.support.operator.staged import is_root
 
@@ -215,3 +217,33 @@ def test_names_are_listed_again_while_the_directory_has_just_been_changed(root: 
     (root / "users-1").mkdir()
     os.utime(root, ns=(0, NOW * 1_000_000))  # a change within the same tick of the clock
     assert len(watch.snapshot().logs) == len(LOGS) + 1
+
+
+def test_a_log_is_read_again_when_a_compaction_has_moved_the_horizon_that_bounds_it(tmp_path: Path) -> None:
+    """A ledger by time holds back what lies above its horizon; to move that changes no file of the log."""
+    topic = {"cleanup.policy": "compact", "siltstone.compaction.order": "time"}
+    with serving(tmp_path, topic=topic) as (manager, compactions):
+        log = manager[USERS]
+
+        def fill() -> None:
+            for value in range(4):
+                put(log, ("a", str(value)))
+                log.roll()
+            manager.flush()
+
+        fill()
+        compacted(compactions)
+        fill()
+        watch = Watch([tmp_path], LogOptions(), ManualClock(NOW), for_catalogue=True)
+        ends = list[int]()
+        for folder in (log.directory / names.COMPACTED, log.directory):
+            os.utime(folder, ns=(0, 0))
+        for _ in range(2):
+            (watched,) = watch.snapshot().logs
+            assert watched.snapshot is not None
+            ends.append(watched.snapshot.range.end)
+        compacted(compactions)
+        os.utime(log.directory, ns=(0, 0))
+        (watched,) = watch.snapshot().logs
+        assert watched.snapshot is not None
+        assert (ends, watched.snapshot.range.end) == ([4, 4], 8)

@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 
 import siltstone as st
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import Config
 from siltstone.base.errors import CorruptRecordError, DirectoryRefusedError, SiltstoneError, UsageError
 from siltstone.cli.main import run
 from siltstone.commands import clean as app
+from siltstone.commands.directories import Snapshot
+from siltstone.commands.policies import LogOptions
+from siltstone.commands.watch import METADATA_MS, Watch
 from siltstone.compaction.inplace.planning import POLICY_UNKNOWN
 from siltstone.compaction.report import LogResult
 from siltstone.runtime.topics import NO_TOPICS, TopicEntry, write_registry
@@ -104,6 +109,23 @@ def test_the_order_of_precedence_is_kafkas(directory: Path, tmp_path: Path) -> N
     assert shown(result, "index.interval.bytes") == (4096, "DEFAULT_CONFIG")
 
 
+@pytest.mark.parametrize(("later_ms", "ratio"), [(0, 0.0), (-60_000, 0.0), (1, 0.5), (METADATA_MS, 0.0)])
+def test_a_watch_reads_the_metadata_again_in_time_whatever_the_clock_does(
+    directory: Path, later_ms: int, ratio: float
+) -> None:
+    """The clock of --now-ms stands, and one that is set back would keep the first settings for long."""
+    write_cluster_metadata(directory, [topic("basic", BASIC), COMPACT])
+    clock = ManualClock(1_795_230_724_700)
+    watch = Watch([directory], LogOptions(), clock)
+    (log,) = watch.snapshot().logs
+    assert log.min_ratio is not None and log.min_ratio.value == 0.5
+    shutil.rmtree(directory / "__cluster_metadata-0")
+    write_cluster_metadata(directory, [topic("basic", BASIC), COMPACT, EAGER])
+    clock.time_ms += later_ms
+    (log,) = watch.snapshot().logs
+    assert log.min_ratio is not None and log.min_ratio.value == ratio
+
+
 def test_settings_of_the_command_line_override_all_others_and_are_shown_as_such(
     directory: Path, tmp_path: Path
 ) -> None:
@@ -170,6 +192,22 @@ def test_a_partition_without_a_topic_id_is_skipped(directory: Path) -> None:
     write_cluster_metadata(directory, [topic("basic", BASIC), COMPACT, EAGER])
     result = clean(directory)["basic-0"]
     assert result.status == "skipped" and "partition.metadata" in result.reason
+
+
+def test_a_partition_whose_topic_id_cannot_be_read_keeps_no_other_from_being_cleaned(directory: Path) -> None:
+    write_cluster_metadata(directory, [topic("basic", BASIC), COMPACT, EAGER])
+    shutil.copytree(directory / "basic-0", directory / "basic-1")
+    (directory / "replication-offset-checkpoint").write_text("0\n1\nbasic 1 532\n")
+    path = directory / "basic-0" / "partition.metadata"
+    path.unlink()
+    path.symlink_to(path)  # as EIO, or as a file of another user
+    results = clean(directory)
+    assert results["basic-1"].status == "cleaned"
+    assert (results["basic-0"].status, results["basic-0"].reason) == (
+        "skipped",
+        f"{path}: Too many levels of symbolic links",
+    )
+    assert Snapshot([directory], Config()).topic("basic").partitions == (0, 1)
 
 
 def test_records_without_a_key_are_discarded_as_by_the_broker(golden: Path, tmp_path: Path) -> None:

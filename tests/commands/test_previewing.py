@@ -236,4 +236,22 @@ def test_contradictions_and_damage_are_told(tmp_path: Path) -> None:
         (part,) = preview("users", [looked], with_settings(facts.config, {"segment.ms": "1"})).partitions
         assert part.problem is None, "no file is read for it"
         found = preview("users", [looked], with_settings(facts.config, {"max.compaction.lag.ms": "1"}))
-        assert found.partitions[0].problem is not None
+        assert found.partitions[0].problem is not None and not found.deletes_data
+
+
+def test_of_a_partition_that_cannot_be_read_it_is_not_said_that_nothing_goes(tmp_path: Path) -> None:
+    topic = {"cleanup.policy": "delete", "retention.ms": "-1"}
+    with serving(tmp_path, topic=topic) as (manager, _):
+        write(manager[USERS], 60, timestamp=NOW - DAY_MS)
+        manager.flush()
+        facts = conditions_in(manager, NOW)
+    looked = replace(facts, log=ReadOnlyLogs([tmp_path])[USERS])
+    for segment in looked.log.view.segments:
+        for kind in ("log", "timeindex"):
+            (tmp_path / "users-0" / segment_file(segment.base_offset, kind)).unlink()
+    found = preview("users", [looked], with_settings(facts.config, {"retention.ms": "1"}))
+    problem = found.partitions[0].problem
+    assert problem is not None and found.deletes_data and not expiring(found)
+    assert found.sentences == [
+        f"What it would do to 1 partition is not known, since files cannot be read: partition 0: {problem}."
+    ]

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
-from siltstone.base.errors import UnknownTopicError
+from siltstone.base.errors import TopicExistsError, UnknownTopicError
 from siltstone.commands import remote
 from siltstone.commands.remote import RemoteBroker
 
@@ -82,3 +83,21 @@ def test_a_new_topic_that_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "CHANGED_SECONDS", 0.01)
     with pytest.raises(UnknownTopicError, match="is created, but the broker does not show it yet"):
         CreatingBroker(late=1_000_000).create_topic("t", 2, {})
+
+
+class SlowerBroker(CreatingBroker):
+    """A broker at which another program creates the topic just before."""
+
+    def names(self) -> list[str]:
+        return []
+
+    def create_topics(self, topics: list[Any], **_: object) -> dict[str, Future[None]]:
+        refused: Future[None] = Future()
+        refused.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS)))
+        return {topic.topic: refused for topic in topics}
+
+
+def test_a_topic_that_another_program_creates_meanwhile_exists() -> None:
+    assert SlowerBroker(late=0).create_topic("t", 2, {}, if_not_exists=True).status == "exists"
+    with pytest.raises(TopicExistsError):
+        SlowerBroker(late=0).create_topic("t", 2, {})

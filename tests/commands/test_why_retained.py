@@ -265,6 +265,24 @@ def test_an_open_transaction_holds_and_is_named(tmp_path: Path) -> None:
         assert why_retained(conditions_in(manager), 4).kind == "marker"
 
 
+def test_an_aborted_record_behind_an_open_transaction_supersedes_none(tmp_path: Path) -> None:
+    with serving(tmp_path) as (manager, _):
+        log = manager[USERS]
+        still_open, aborted = TransactionalWriter(log, 77), TransactionalWriter(log, 78)
+        write(log, 3)  # keys k0, k1, k2
+        log.roll()
+        still_open.put("k1", "new")
+        aborted.put("k0", "new")
+        aborted.end(commit=False)
+        still_open.put("k2", "new")
+        roll(manager)
+        answers = [why_retained(conditions_in(manager), offset) for offset in range(3)]
+        assert [answer.superseded_by for answer in answers] == [None, 3, 6]
+        assert [answer.code for answer in answers] == [NEWEST, OPEN_TRANSACTION, OPEN_TRANSACTION]
+        answer = why_retained(conditions_in(manager), 4)
+        assert (answer.kind, answer.code) == ("aborted", OPEN_TRANSACTION)
+
+
 def test_a_tombstone_gets_a_horizon_waits_and_goes(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     topic, config = {"delete.retention.ms": "1000"}, {"log.cleaner.backoff.ms": "0"}

@@ -15,8 +15,8 @@ from siltstone.commands.segments import (
     CLEAN,
     CLOSED,
     DIRTY,
+    NOT_CLEANABLE_YET,
     SECTIONS,
-    UNCLEANABLE_YET,
     Marks,
     PartitionSegments,
     SegmentRow,
@@ -73,7 +73,7 @@ ALL_SECTIONS = [
     row(0, 4000, 100, CLEAN, 1_800_000_000_000),
     row(4000, 5000, 300, CLEAN),
     row(5000, 6000, 600, DIRTY),
-    row(6000, 7000, 500, UNCLEANABLE_YET),
+    row(6000, 7000, 500, NOT_CLEANABLE_YET),
     row(7000, 7500, 500, ACTIVE),
 ]
 LEFT = (

@@ -172,7 +172,7 @@ class Snapshot:
 
     def _is_deleted(self, topic_partition: TopicPartition, path: Path) -> bool:
         """Will the next start delete this partition?"""
-        with contextlib.suppress(CorruptFileError):
+        with contextlib.suppress(CorruptFileError, OSError):
             return self.registry.has_deleted(topic_partition, path)
         return False
 

@@ -202,11 +202,16 @@ class Policies:
         has_stored_settings = settings.cluster is not None or topic in settings.registered
         if topic == CLUSTER_METADATA or not (has_stored_settings or from_file or self.config):
             return state
+        refused = None
         # A damaged partition.metadata is reported when the cleaning is planned.
         with contextlib.suppress(CorruptFileError):
-            refused = settings.topic_mismatch(topic, path)
-            if refused is not None:
-                return msgspec.structs.replace(state, refused=refused)
+            try:
+                refused = settings.topic_mismatch(topic, path)
+            except OSError as error:
+                # The settings may be those of another topic, which has the same name; other logs go on.
+                refused = f"{error.filename or path}: {error.strerror or error}"
+        if refused is not None:
+            return msgspec.structs.replace(state, refused=refused)
         try:
             stored = settings.config_of(topic)
             config = refuse_contradictions(stored.with_topic_layer(from_file).with_topic_layer(self.config))
@@ -336,8 +341,8 @@ def as_if_compacted(state: LogState) -> LogState:
 
 
 def tiered_notes(states: Iterable[LogState]) -> Iterator[str]:
-    """Notes on logs with a remote part: which segments were read, and that they are
-    not compacted. Only of logs that were listed."""
+    """Notes on logs with tiered storage: which remote segments were read, and that Kafka does not compact
+    such topics."""
     topics = set()
     for state in states:
         if state.config is not None and state.config.setting(_REMOTE_STORAGE).source == _AS_IF_COMPACTED:

@@ -35,6 +35,7 @@ from siltstone.log.retention import deletions_of
 from siltstone.runtime.compactions import backlog_bytes, compaction_threshold
 
 CHECK_INTERVAL = "log.retention.check.interval.ms"
+RETENTION_SETTINGS = ("cleanup.policy", "retention.ms", "retention.bytes")
 ROLL_SETTINGS = ("segment.bytes", "segment.ms", "segment.index.bytes", "max.compaction.lag.ms")
 
 
@@ -53,12 +54,11 @@ class PartitionPreview:
 
     ``expiring``: the segments that retention deletes with the new settings, ``expires_already`` of them with
     the present ones, too. ``is_due``: would the cleaner clean the log now, with the new settings?
-    ``was_due``: with the present ones? ``first_dirty_offset`` and
-    ``first_uncleanable_offset``: the range that may be cleaned with the new settings, None if they do not
-    compact. ``rolls``: would the next append roll the active segment, with the new settings?
-    ``rolled``: with the present ones? ``is_over_threshold``, ``was_over_threshold``: likewise, is the backlog
-    over ``compactionThreshold``? ``problem``: why some of this could
-    not be found out.
+    ``was_due``: with the present ones? ``first_dirty_offset`` and ``first_uncleanable_offset``: the range
+    that may be cleaned with the new settings, None if they do not compact. ``rolls``: would the next append
+    roll the active segment, with the new settings? ``rolled``: with the present ones? ``is_over_threshold``,
+    ``was_over_threshold``: likewise, is the backlog over ``compactionThreshold``? ``problem``: why none of
+    this is known, None if it is.
     """
 
     partition: int
@@ -82,8 +82,8 @@ class ChangePreview:
     not; ``check_ms``: retention checks the logs within so many ms. ``sentences``: for display.
 
     ``stamped_batches``: with a delete horizon, which they keep, and its newest; None if they were not all
-    counted. ``deletes_data``: segments are deleted, or the topic begins to compact, which discards records
-    without a key and older ones of a key.
+    counted. ``deletes_data``: segments are deleted, or may be where a partition has a ``problem``, or the
+    topic begins to compact, which discards records without a key and older ones of a key.
     """
 
     topic: str
@@ -144,6 +144,8 @@ def preview(
     partitions = [_partition(topic, conditions, after, namespaces or {}) for conditions in logs]
     stamped = _stamped(logs, counter)
     begins = "compact" in after.policies and "compact" not in before.policies
+    # Of a partition that cannot be read it is not known what retention would delete.
+    may_delete = "delete" in after.policies and any(name in changed for name in RETENTION_SETTINGS)
     result = ChangePreview(
         topic=topic,
         changed=changed,
@@ -152,7 +154,9 @@ def preview(
         check_ms=before.integer(CHECK_INTERVAL),
         stamped_batches=None if stamped is None else stamped[0],
         newest_horizon_ms=None if stamped is None else stamped[1],
-        deletes_data=begins or any(len(part.expiring) > part.expires_already for part in partitions),
+        deletes_data=begins
+        or any(len(part.expiring) > part.expires_already for part in partitions)
+        or (may_delete and any(part.problem is not None for part in partitions)),
         sentences=(),
     )
     return replace(result, sentences=_sentences(result, before, after))
@@ -258,7 +262,8 @@ def _is_over_threshold(
 def _stamped(
     logs: Sequence[CleaningConditions], counter: SegmentCounter | None
 ) -> tuple[int, int | None] | None:
-    """(Batches with a delete horizon, the newest of these), None if not all segments are counted."""
+    """(How many batches have a delete horizon, the newest horizon in ms), None if not all segments are
+    counted."""
     if counter is None:
         return None
     counts = [count for conditions in logs for count in counter.counts_of(conditions.log, bytes_max=0)]
@@ -308,6 +313,11 @@ def _sentences(preview: ChangePreview, before: Config, after: Config) -> list[st
             f"It is for new delete horizons only: {kept}. Tombstones without one lie "
             "above the cleaner checkpoint; a job counts them."
         )
+    problems = [part for part in parts if part.problem is not None]
+    if problems:
+        unread = counted(len(problems), "partition")
+        first = f"partition {problems[0].partition}: {problems[0].problem}"
+        sentences.append(f"What it would do to {unread} is not known, since files cannot be read: {first}.")
     return sentences or ["Nothing goes, and no log becomes due, because of this change alone."]
 
 
@@ -322,6 +332,8 @@ def _retention_sentence(after: Config) -> str:
 
 
 def _difference(parts: Sequence[PartitionPreview], before: str, after: str, what: str) -> list[str]:
+    """Sentences on how many logs become ``what``, and how many stop being it; ``before``, ``after``: the
+    fields of a partition's preview that say whether it is."""
     begin = sum(not getattr(part, before) and getattr(part, after) for part in parts)
     end = sum(getattr(part, before) and not getattr(part, after) for part in parts)
     pairs = (

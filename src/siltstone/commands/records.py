@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from siltstone.base.clock import SystemClock
+from siltstone.base.clock import SystemClock, checked_ms
 from siltstone.base.closing import Closing
 from siltstone.base.codec_table import CODEC_NAMES
 from siltstone.base.errors import DirectoryRefusedError, OffsetOutOfRangeError, UnknownTopicError, UsageError
@@ -195,7 +195,7 @@ def parse_range(text: str) -> ConsumeRange:
         if kind not in ("s", "e") or kind in times or not (at and _NUMBER.fullmatch(number_text)):
             advice = "pass start, end, an offset, -n, s@ms or s@ms,e@ms"
             raise UsageError(f"-o {text}: neither an offset nor a time", advice=advice)
-        times[kind] = int(number_text)
+        times[kind] = checked_ms(int(number_text), f"-o {kind}@")
     return ConsumeRange(from_ms=times.get("s"), until_ms=times.get("e"))
 
 

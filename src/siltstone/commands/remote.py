@@ -40,7 +40,9 @@ from siltstone.base.errors import (
     OffsetOutOfRangeError,
     PolicyViolationError,
     SiltstoneError,
+    TopicExistsError,
     UnknownTopicError,
+    UsageError,
 )
 from siltstone.commands.directories import LIST_TOPICS
 from siltstone.commands.offsets import PartitionOffset
@@ -89,13 +91,19 @@ _BY_CODE: dict[int, type[LogError]] = {
 
 @contextlib.contextmanager
 def translated_errors(path: str | None = None) -> Iterator[None]:
-    """A client's error as the error that a directory would raise; ``path``: what was asked for."""
+    """A client's error as the error that a directory would raise; ``path``: what was asked for. A request
+    that the client does not send is a UsageError."""
     try:
         yield
     except KafkaException as error:
         raise error_of(error.args[0], path) from error
     except TimeoutError as error:
         raise BrokerUnreachableError("the broker does not answer") from error
+    except (ValueError, OverflowError) as error:
+        # Before it sends a request, the client checks names and numbers: for a count of partitions of 2^31.
+        advice = "nothing was sent; correct the names and numbers on the command line"
+        path = path if path is None or path.isprintable() else repr(path)
+        raise UsageError(f"the client refuses the request: {error}", path=path, advice=advice) from error
 
 
 def error_of(error: KafkaError, path: str | None = None) -> SiltstoneError:
@@ -157,6 +165,9 @@ class RemoteBroker:
     def _described(self, names: Sequence[str]) -> dict[str, Any]:
         described = {}
         for name in names:
+            # No broker has such a topic, and the client ends the process for a name that UTF-8 cannot encode.
+            if not name or not name.isprintable():
+                raise UnknownTopicError("there is no such topic", path=repr(name), advice=LIST_TOPICS)
             with translated_errors(name):
                 topics = TopicCollection([name])
                 futures = self.client.describe_topics(topics, request_timeout=ANSWER_SECONDS)
@@ -213,7 +224,13 @@ class RemoteBroker:
                 config=dict(config),
             )
             options = {"request_timeout": ANSWER_SECONDS, "validate_only": dry_run}
-            answer(self.client.create_topics([topic], **options)[name])
+            try:
+                answer(self.client.create_topics([topic], **options)[name])
+            except KafkaException as error:
+                # Another program has created it since ``names`` was asked.
+                if not if_not_exists or error.args[0].code() != TopicExistsError.error_code:
+                    raise
+                return TopicChange(topic=name, status="exists")
         if dry_run:
             count = partitions or int(self._default("num.partitions"))
             return TopicChange(topic=name, status="created", partitions=count, config=config)
@@ -354,6 +371,29 @@ class RemoteBroker:
         self, wanted: Sequence[TopicPartition], time: int, *, committed: bool = False
     ) -> dict[TopicPartition, PartitionOffset]:
         """The offset of each partition for a time; one that is refused has the failure."""
+        return {
+            where: PartitionOffset(topic_partition=where, offset=None, failure=str(offset))
+            if isinstance(offset, SiltstoneError)
+            else PartitionOffset(topic_partition=where, offset=offset)
+            for where, offset in self._listed_offsets(wanted, time, committed=committed).items()
+        }
+
+    def known_offsets(
+        self, wanted: Sequence[TopicPartition], time: int, *, committed: bool = False
+    ) -> dict[TopicPartition, int | None]:
+        """The offset of each partition for a time, None if no record is that late. Raises the error of the
+        first partition that is refused: SiltstoneError."""
+        offsets = dict[TopicPartition, int | None]()
+        for where, offset in self._listed_offsets(wanted, time, committed=committed).items():
+            if isinstance(offset, SiltstoneError):
+                raise offset
+            offsets[where] = offset
+        return offsets
+
+    def _listed_offsets(
+        self, wanted: Sequence[TopicPartition], time: int, *, committed: bool
+    ) -> dict[TopicPartition, int | SiltstoneError | None]:
+        """The offset of each partition, None if no record is that late, or the error of a refused one."""
         if not wanted:
             return {}
         spec = _spec(time)
@@ -361,30 +401,33 @@ class RemoteBroker:
         asked = {ClientPartition(where.topic, where.partition): spec for where in wanted}
         with translated_errors():
             futures = self.client.list_offsets(asked, request_timeout=ANSWER_SECONDS, isolation_level=level)
-        offsets = {}
+        offsets = dict[TopicPartition, int | SiltstoneError | None]()
         for client_partition, future in futures.items():
             where = TopicPartition(client_partition.topic, client_partition.partition)
             try:
                 with translated_errors(str(where)):
                     offset = answer(future).offset
-            except LogError as error:
-                offsets[where] = PartitionOffset(topic_partition=where, offset=None, failure=str(error))
+            except SiltstoneError as error:
+                offsets[where] = error
             else:
-                offsets[where] = PartitionOffset(topic_partition=where, offset=None if offset < 0 else offset)
+                offsets[where] = None if offset < 0 else offset
         return {where: offsets[where] for where in wanted}
 
     def delete_records(
         self, offsets: Mapping[TopicPartition, int], *, dry_run: bool = False
     ) -> list[PartitionOffset]:
         """Raise the start of each log to its offset (-1: the high watermark); each has its failure."""
-        results = []
+        results, unreachable = [], None
         for where, offset in offsets.items():
             try:
+                if unreachable is not None:
+                    raise unreachable  # the broker is not asked again: each request would wait as long
                 start = self._new_start(where, offset) if dry_run else self._delete(where, offset)
                 results.append(PartitionOffset(topic_partition=where, offset=start))
-            except LogError as error:
+            except SiltstoneError as error:
                 failure = f"{error} ({error.code})"
                 results.append(PartitionOffset(topic_partition=where, offset=None, failure=failure))
+                unreachable = error if isinstance(error, BrokerUnreachableError) else None
         return results
 
     def _delete(self, where: TopicPartition, offset: int) -> int:
@@ -403,12 +446,13 @@ class RemoteBroker:
     def _new_start(self, where: TopicPartition, offset: int) -> int:
         """The start that a deletion would leave. Raises the same errors."""
         self._refuse_missing(where)
-        settings = {one.name: one.value for one in self.settings_of_topic(where.topic, everything=True)}
+        listed = self.settings_of_topic(where.topic, everything=True)
+        settings = {setting.name: setting.value for setting in listed}
         if settings["cleanup.policy"] == "compact":
             reason = "records of a topic with cleanup.policy=compact cannot be deleted"
             raise PolicyViolationError(reason, path=str(where))
-        start = self.offsets([where], EARLIEST_TIMESTAMP)[where].offset or 0
-        end = self.offsets([where], LATEST_TIMESTAMP)[where].offset or 0
+        start = self.known_offsets([where], EARLIEST_TIMESTAMP)[where] or 0
+        end = self.known_offsets([where], LATEST_TIMESTAMP)[where] or 0
         target = end if offset == -1 else offset
         if not 0 <= target <= end:
             reason = f"offset {offset} is outside 0 to {end}, the log's end"
@@ -417,8 +461,8 @@ class RemoteBroker:
 
 
 def _wait_until(holds: Callable[[_Answer], bool], read: Callable[[], _Answer]) -> _Answer:
-    """Reads again until the value ``holds``, for at most ``CHANGED_SECONDS``; returns the last one. (A Kafka
-    answers a change when the controller has it; the broker shows it a moment later.)"""
+    """Call ``read`` until ``holds`` is true of its result, for at most ``CHANGED_SECONDS``; the last result.
+    (A Kafka answers a change when the controller has it; the broker shows it a moment later.)"""
     deadline = time.monotonic() + CHANGED_SECONDS
     while not holds(value := read()) and time.monotonic() < deadline:
         time.sleep(_CHECK_SECONDS)
@@ -472,5 +516,7 @@ def _synonyms(name: str, entry: ConfigEntry) -> tuple[tuple[str, str, str], ...]
     ]
     strongest = ConfigSource(entry.source).name, name, str(entry.value)
     # A value that a topic inherits from its broker is not missing: it is a synonym by the broker's name.
-    is_missing = entry.source in _SET_UNDER_THIS_NAME and strongest[0] not in {one[0] for one in synonyms}
+    is_missing = entry.source in _SET_UNDER_THIS_NAME and strongest[0] not in {
+        source for source, *_ in synonyms
+    }
     return (*([strongest] if is_missing else []), *synonyms)

@@ -65,6 +65,7 @@ class _LiveKeys:
             where.topic,
             partitions=frozenset({where.partition}),
             offset_range=ConsumeRange(offset=start),
+            with_headers=False,
         ) as consumer:
             for consumed in consumer.read_to_end():
                 self.end = consumed.offset
@@ -150,7 +151,7 @@ def _with_tombstones(
         _write_tombstones(broker, where, live.keys)
         live.read(broker, where, live.end)
         stable, end = (
-            broker.offsets([where], LATEST_TIMESTAMP, committed=committed)[where].offset or 0
+            broker.known_offsets([where], LATEST_TIMESTAMP, committed=committed)[where] or 0
             for committed in (True, False)
         )
     except SiltstoneError as error:

@@ -64,7 +64,7 @@ def _committed(broker: RemoteBroker, group_id: str) -> dict[TopicPartition, Any]
     wanted = ConsumerGroupTopicPartitions(group_id)
     (future,) = broker.client.list_consumer_group_offsets([wanted], request_timeout=ANSWER_SECONDS).values()
     committed = answer(future).topic_partitions or []
-    return {TopicPartition(one.topic, one.partition): one for one in committed if one.offset >= 0}
+    return {TopicPartition(row.topic, row.partition): row for row in committed if row.offset >= 0}
 
 
 def _group(described: ConsumerGroupDescription, committed: dict[TopicPartition, Any]) -> ConsumerGroup:
@@ -93,7 +93,7 @@ def _member(member: MemberDescription) -> Member:
         client_id=member.client_id,
         host=member.host,
         instance_id=member.group_instance_id or None,
-        assigned=tuple(sorted(TopicPartition(one.topic, one.partition) for one in partitions)),
+        assigned=tuple(sorted(TopicPartition(row.topic, row.partition) for row in partitions)),
     )
 
 

@@ -14,6 +14,7 @@ from siltstone.base.errors import (
     BrokerUnreachableError,
     OffsetOutOfRangeError,
     SiltstoneError,
+    UndecodableValueError,
     UnknownTopicError,
     UsageError,
 )
@@ -49,8 +50,10 @@ class RemoteConsumer(Closing):
         partitions: frozenset[int] = frozenset(),
         offset_range: ConsumeRange,
         isolation: str = READ_COMMITTED,
+        with_headers: bool = True,
     ) -> None:
-        """Raises UnknownTopicError, OffsetOutOfRangeError, UsageError, BrokerUnreachableError."""
+        """``with_headers``: False for records without their headers, which the client cannot read if a name
+        is not UTF-8. Raises UnknownTopicError, OffsetOutOfRangeError, UsageError, BrokerUnreachableError."""
         if isolation not in ISOLATIONS:
             advice = f"pass {' or '.join(ISOLATIONS)}"
             raise UsageError(f"--isolation {isolation}: there is no such level", advice=advice)
@@ -65,6 +68,7 @@ class RemoteConsumer(Closing):
             TopicPartition(topic, number) for number in numbers if not partitions or number in partitions
         ]
         self._broker, self._range, self._is_committed = broker, offset_range, isolation == READ_COMMITTED
+        self._with_headers = with_headers
         self._next = self._starts(wanted)
         self._until = self._until_offsets(wanted)
         fixed = {
@@ -80,15 +84,11 @@ class RemoteConsumer(Closing):
             self._consumer = Consumer({**broker.config, **fixed})
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Close the connections to the broker."""
         self._consumer.close()
 
     def _offsets(self, wanted: Sequence[TopicPartition], time: int) -> dict[TopicPartition, int | None]:
-        answers = self._broker.offsets(wanted, time, committed=self._is_committed)
-        for where, answer in answers.items():
-            if answer.failure is not None:
-                raise BrokerUnreachableError(answer.failure, path=str(where))
-        return {where: answer.offset for where, answer in answers.items()}
+        return self._broker.known_offsets(wanted, time, committed=self._is_committed)
 
     def _starts(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Where each partition is read from. Raises OffsetOutOfRangeError."""
@@ -123,19 +123,28 @@ class RemoteConsumer(Closing):
         return self._offsets(wanted, self._range.until_ms)
 
     def read_to_end(self) -> Iterator[ConsumedRecords]:
-        """Read one partition after another up to its current end; then report the end of each.
+        """Read one partition after another, up to its end at the time of the call, or of the range if that is
+        lower; then report the end of each.
 
         Raises BrokerUnreachableError, SiltstoneError.
         """
+        log_ends = self._offsets(list(self._next), LATEST_TIMESTAMP)
         for where in self._next:
+            until = self._until[where]
+            end = log_ends[where] or 0
+            end = end if until is None else min(end, until)
+            if self._next[where] >= end:
+                continue
             with translated_errors(str(where)):
                 self._consumer.assign([self._position(where)])
             waited = 0.0
-            while True:
+            # A topic may be appended to faster than it is read, so that its end is never reached. The last
+            # offsets may have markers or aborted records: then only the broker says that there is no more.
+            while self._next[where] < end:
                 records, at_end = self._poll()
                 yield from self._kept(records)
                 waited = 0.0 if records else waited + _POLL_SECONDS
-                if at_end:
+                if where in at_end:
                     break
                 if waited > ANSWER_SECONDS:
                     raise BrokerUnreachableError("the broker sends no records", path=str(where))
@@ -143,7 +152,8 @@ class RemoteConsumer(Closing):
             yield ConsumedRecords(topic_partition=where, offset=offset)
 
     def follow(self, wait: Callable[[], None]) -> Iterator[ConsumedRecords]:
-        """Read without an end, and report each that is reached; ``wait`` is called when nothing is there."""
+        """Read without an end, and report each end of a partition that is reached; ``wait`` is called when
+        nothing is there."""
         with translated_errors():
             self._consumer.assign([self._position(where) for where in self._next])
         reported = set[TopicPartition]()
@@ -182,17 +192,17 @@ class RemoteConsumer(Closing):
         """The records of each partition, below the first one that is not wanted."""
         by_partition = dict[TopicPartition, list[Message]]()
         for message in messages:
-            where = _where(message)
+            where, offset = _where(message), int(message.offset() or 0)
             end = self._until[where]
-            self._next[where] = int(message.offset() or 0) + 1
-            if end is None or int(message.offset() or 0) < end:
+            if end is None or offset < end:
                 by_partition.setdefault(where, []).append(message)
+            self._next[where] = offset + 1 if end is None else min(offset + 1, end)
         for where, kept in by_partition.items():
             yield ConsumedRecords(
                 topic_partition=where,
                 offset=self._next[where],
                 fetched=FetchedRecords(
-                    records=[_record(message) for message in kept],
+                    records=[_record(message, with_headers=self._with_headers) for message in kept],
                     is_log_append_time=[
                         message.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME for message in kept
                     ],
@@ -204,18 +214,33 @@ def _where(message: Message) -> TopicPartition:
     return TopicPartition(str(message.topic()), int(message.partition() or 0))
 
 
-def _record(message: Message) -> Record:
-    headers = message.headers() or []
-    pairs = headers.items() if isinstance(headers, dict) else headers
+def _record(message: Message, *, with_headers: bool) -> Record:
+    """Raises UndecodableValueError."""
+    headers = _headers(message) if with_headers else ()
     kind, timestamp = message.timestamp()
     return Record(
         offset=int(message.offset() or 0),
         timestamp=timestamp if kind else -1,
         key=_bytes(message.key()),
         value=_bytes(message.value()),
-        headers=tuple((name.encode(), _bytes(value)) for name, value in pairs),
+        headers=headers,
         leader_epoch=-1,
     )
+
+
+def _headers(message: Message) -> tuple[tuple[bytes, bytes | None], ...]:
+    try:
+        headers = message.headers() or []
+        pairs = headers.items() if isinstance(headers, dict) else headers
+        # The client may return with its exception set, which is then raised somewhere below.
+        return tuple((name.encode(), _bytes(value)) for name, value in pairs)
+    except (UnicodeDecodeError, SystemError) as error:
+        raise UndecodableValueError(
+            f"the record at offset {message.offset()} has a header whose name is not UTF-8, which the client "
+            "cannot read",
+            path=str(_where(message)),
+            advice="read the log directories with --dir, or continue after it with -o",
+        ) from error
 
 
 def _bytes(text: str | bytes | None) -> bytes | None:

@@ -7,7 +7,7 @@
         └─── clean ────┘└────────── dirty ─────────┘uncleanable└── active ──┘
 
 The sections are those of ``compaction.inplace.ranges``, as the catalogue has them: an open log and one that
-is only looked at are shown alike.
+is only read are shown alike.
 """
 
 from __future__ import annotations
@@ -40,14 +40,12 @@ from siltstone.log.names import parse_segment_file, segment_file
 from siltstone.log.read_only import ReadableLog
 from siltstone.log.segment import LiveSegment
 
-CLEAN, UNCLEANABLE_YET, ACTIVE, CLOSED = "clean", "uncleanable", "active", "closed"
-SECTIONS = (CLEAN, DIRTY, UNCLEANABLE_YET, ACTIVE, CLOSED)
+CLEAN, NOT_CLEANABLE_YET, ACTIVE, CLOSED = "clean", "uncleanable", "active", "closed"
+SECTIONS = (CLEAN, DIRTY, NOT_CLEANABLE_YET, ACTIVE, CLOSED)
 """clean: a key stands once; dirty: a cleaning reads it; uncleanable: held back for now; active: appends go
 there; closed: of a log that is not compacted."""
-
-
 COUNT_BYTES = 64 << 20
-"""Bytes of segments whose headers one look reads at most; the next look reads more."""
+"""Bytes of segments whose headers are read for one request at most; the next request reads more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +256,7 @@ def _section(view: LogView, number: int, cleanable: CleanableRange | None) -> st
         return CLOSED
     base_offset = view.segments[number].base_offset
     if base_offset >= cleanable.end:
-        return UNCLEANABLE_YET
+        return NOT_CLEANABLE_YET
     return CLEAN if base_offset < cleanable.first_dirty else DIRTY
 
 

@@ -60,7 +60,8 @@ from siltstone.log.reading import EARLIEST, AtTime, LogReader, PolledRecords
 HEARTBEAT_SECONDS = 15.0
 POSITIONS_MAX = 256
 """A stream of more partitions has no positions: HTTP's header ``Last-Event-ID`` must stay short."""
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+_PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 0.02, 0.5
+"""How long a stream waits at the end of the logs before it reads again: longer each time, if nothing came."""
 _LINGER_SECONDS = 0.25
 """How long a stream waits for more records after it has sent some, as a producer does with ``linger.ms``: a
 person needs no more than four events a second. Without it ten streams of a busy topic would take a whole core
@@ -152,7 +153,7 @@ async def follow_rendered(
     positions = {} if position is None else parse_position(topic, query, position)
     stream = await asyncio.to_thread(_Stream, topic, query, positions, is_resumed=position is not None)
     run = asyncio.get_running_loop().run_in_executor
-    pause, last_event_at, was_at_end = _SHORTEST_PAUSE, time.monotonic(), False
+    pause, last_event_at, was_at_end = _PAUSE_SECONDS_MIN, time.monotonic(), False
     try:
         while not stopped.is_set():
             is_paced = waits and (query.view == "log" or was_at_end)
@@ -173,10 +174,10 @@ async def follow_rendered(
             else:
                 was_at_end = step.is_at_end
                 if was_at_end:
-                    pause = min(2 * pause, _LONGEST_PAUSE)
+                    pause = min(2 * pause, _PAUSE_SECONDS_MAX)
                     await _sleep(stopped, min(pause, heartbeat_seconds))
                 continue
-            pause, last_event_at, was_at_end = _SHORTEST_PAUSE, time.monotonic(), False
+            pause, last_event_at, was_at_end = _PAUSE_SECONDS_MIN, time.monotonic(), False
         yield render(stream.event("end", reason="the reader was stopped"))
     finally:
         # In a thread, since ``close`` waits for a read that is still running, and this generator must not.

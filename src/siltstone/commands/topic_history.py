@@ -1,5 +1,5 @@
-"""The history of a topic: its cleanings, its last compactions beside the log, and the changes of its
-settings, the newest first."""
+"""The history of a topic: its cleanings, its last side-by-side compactions, and the changes of its settings,
+the newest first."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from siltstone.compaction.report import CLEANED, Cleaning
 from siltstone.log.names import parse_partition
 from siltstone.runtime.compactions import SUCCESS, read_status
 
-CLEANING, SIDE_BY_SIDE = "cleaning", "compaction beside the log"
+CLEANING, SIDE_BY_SIDE = "cleaning", "side-by-side compaction"
 CHANGES_READ = 1000
 """Of the newest changes of the server, those of the topic are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicEvent:
-    """A cleaning of one partition, its last compaction beside the log, or a change. ``what``: ``CLEANING``,
+    """A cleaning of one partition, its last side-by-side compaction, or a change. ``what``: ``CLEANING``,
     ``SIDE_BY_SIDE``, or the change's action; ``details``: what was removed, why nothing was, or before and
     after of the change. ``bytes_before``, ``bytes_after``: of the log, before and after a cleaning; of a
     compaction, what it has read, and its ledger. ``removed``: records that a cleaning has removed."""
@@ -38,7 +38,7 @@ class TopicEvent:
 
     @property
     def saved_bytes(self) -> int | None:
-        """Bytes that a cleaning has freed; a compaction beside the log frees none."""
+        """Bytes that a cleaning has freed; a side-by-side compaction frees none."""
         if self.what != CLEANING or self.bytes_before is None or self.bytes_after is None:
             return None
         return self.bytes_before - self.bytes_after
@@ -49,8 +49,8 @@ def history_of(served: Served, topic: str) -> list[TopicEvent]:
     events = [
         _of_cleaning(cleaning) for cleaning in console.cleanings(served) if cleaning.result.topic == topic
     ]
-    beside = _compactions(served, topic)
-    return sorted([*events, *beside, *_changes(served, topic)], key=lambda event: -event.at_ms)
+    events += [*_compactions(served, topic), *_changes(served, topic)]
+    return sorted(events, key=lambda event: -event.at_ms)
 
 
 def _of_cleaning(cleaning: Cleaning) -> TopicEvent:
@@ -71,7 +71,7 @@ def _of_cleaning(cleaning: Cleaning) -> TopicEvent:
 
 
 def _compactions(served: Served, topic: str) -> Iterator[TopicEvent]:
-    """The last compaction beside the log of each partition: of earlier ones only sums are kept."""
+    """The last side-by-side compaction of each partition: of earlier ones only sums are kept."""
     for row in served.catalogue.partitions_of(topic):
         status = read_status(row.watched.directory)
         if status.began_ms is None:

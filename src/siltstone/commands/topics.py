@@ -71,8 +71,9 @@ class TopicChange:
 def matching_topics(names: Sequence[str], pattern: str | None, *, if_exists: bool = False) -> list[str]:
     """The topic with this name, else those that match the regular expression; None: all.
 
-    A comma separates alternatives, as in Kafka's ``TopicFilter``. (Kafka takes also the name of a topic as an
-    expression.)
+    A comma separates alternatives, as in Kafka's ``TopicFilter``. (For Kafka the name of a topic is an
+    expression, too, so that ``a.b`` also matches ``axb``.)
+
     Raises UsageError, and UnknownTopicError if none matches, unless ``if_exists``.
     """
     if pattern is None or pattern in names:

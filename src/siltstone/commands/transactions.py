@@ -136,8 +136,8 @@ def transactional_ids(served: Served, budget: Budget | None = None) -> tuple[dic
 
 
 def _may_be_open(path: Path) -> bool:
-    """May a log that is only looked at have an open transaction? To open it takes several times as long
-    as to read its producers' states; True also where these cannot be read, since opening it says why."""
+    """May a log that is not open have an open transaction? To open it for reading takes several times as
+    long as to read its producers' states; True also where these cannot be read, since opening it says why."""
     try:
         listed = partition_files(path)
         if any(name.endswith((CLEANED, SWAP)) for name in listed):

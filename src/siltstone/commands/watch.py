@@ -89,6 +89,7 @@ class LogSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``horizons``: the delete horizons of the clean section, None if the log is due, so that they do not
     matter, or if they were not read yet. ``is_due``: the dirty ratio is high enough, or the oldest dirty
     record is older than the maximum lag. ``active``: base offset and bytes of the active segment.
+    ``may_have_ledger``: the range may end at the horizon of a compacted ledger.
     """
 
     size: int
@@ -97,6 +98,7 @@ class LogSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_due: bool
     horizons: Horizons | None
     active: tuple[int, int] = (0, 0)
+    may_have_ledger: bool = False
 
 
 # The snapshots of one log and of all logs, also as JSON.
@@ -437,7 +439,8 @@ class Watch:
         """A new snapshot of the directories. It uses the broker's metadata of an earlier one, unless that was
         read too long ago."""
         read_ms, with_metadata = self._metadata if self._metadata is not None else (0, None)
-        is_recent = with_metadata is not None and now_ms - read_ms < METADATA_MS
+        # A clock that stands (``--now-ms``) or was set back does not put off the next reading.
+        is_recent = with_metadata is not None and 0 < now_ms - read_ms < METADATA_MS
         before = with_metadata if is_recent else None
         listed, self._listed = self._listed, None
         opened_ms, earlier = self._opened or (0, None)
@@ -550,6 +553,7 @@ class Watch:
             is_due=is_due,
             horizons=horizons,
             active=(segments[-1].base_offset, segments[-1].size),
+            may_have_ledger=COMPACTED in listed,
         )
 
     def log_config(self, config: Config) -> LogConfig:
@@ -567,18 +571,23 @@ class Watch:
         assert known is not None
         base, size = known.active
         try:
+            if before.ledger_ns is not None and before.ledger_ns != _ledger_ns(path):
+                return None
             return before.log if files.stat(f"{path}/{segment_file(base, 'log')}").size == size else None
         except OSError:
             return None
 
     def keep(self, path: str, log: WatchedLog, settings: Config | str, facts: _Facts, now_ms: int) -> None:
         """Keep a log for ``kept``, unless its state depends on the time or its directory is just changing."""
-        known = log.known_segments
-        settled = facts.modified_ns < (now_ms - SETTLED_MS) * 1_000_000
+        known, ledger_ns = log.known_segments, None
+        if log.snapshot is not None and log.snapshot.may_have_ledger:
+            with contextlib.suppress(OSError):  # deleted meanwhile, which is a change of the directory
+                ledger_ns = _ledger_ns(path)
+        settled = max(facts.modified_ns, ledger_ns or 0) < (now_ms - SETTLED_MS) * 1_000_000
         if known is None or not known.segments or not settled or not self._is_timeless(log, settings):
             self._kept.pop(path, None)
             return
-        self._kept[path] = _KeptLog(log=log, settings=settings, facts=facts)
+        self._kept[path] = _KeptLog(log=log, settings=settings, facts=facts, ledger_ns=ledger_ns)
 
     def _is_timeless(self, log: WatchedLog, settings: Config | str) -> bool:
         """Does the state stay while no file changes?"""
@@ -651,11 +660,18 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class _KeptLog(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A log, and what it was read from."""
+    """A log, and what it was read from. ``ledger_ns``: see ``_ledger_ns``, None without a ledger."""
 
     log: WatchedLog
     settings: Config | str
     facts: _Facts
+    ledger_ns: int | None
+
+
+def _ledger_ns(path: str) -> int:
+    """When the folder of a log's compacted ledgers was changed (ns): also when a compaction moves the
+    horizon, which changes nothing else. Raises OSError."""
+    return files.stat(f"{path}/{COMPACTED}").modified_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -726,6 +742,13 @@ def _listed_segments(path: str) -> ListedSegments:
     newest = max(sizes, default=0)
     active = newest, sizes.get(newest, 0)
     return ListedSegments(size=sum(sizes.values()), segments=len(sizes), active=active)
+
+
+def _staged_runs(path: Path) -> list[str]:
+    """The runs that have staged files in a log's directory. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):  # the last run has just removed its files
+        return [entry.name for entry in files.entries(path / STAGING)]
+    return []
 
 
 class _DirectoryWatch:
@@ -902,9 +925,9 @@ class _DirectoryWatch:
         stage files in the log."""
         if log.uncleanable is not None:
             return UNCLEANABLE, log.uncleanable.reason
-        if is_staged and files.is_directory(path / STAGING) and files.entries(path / STAGING):
-            run = files.entries(path / STAGING)[-1].name
-            return CLEANING, f"run {run} cleans it, or was killed"
+        runs = _staged_runs(path) if is_staged else []
+        if runs:
+            return CLEANING, f"run {runs[-1]} cleans it, or was killed"
         if snapshot is None:
             return UP_TO_DATE, "the directory has no segments"
         is_dirty = snapshot.range.cleanable_bytes > 0

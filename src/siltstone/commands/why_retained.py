@@ -37,7 +37,7 @@ from siltstone.commands.cleaning_conditions import (
 from siltstone.commands.explain_page import counted
 from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.planning import find_horizons
-from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED
+from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, LogView
 from siltstone.log.reading import LogReader
 from siltstone.log.segments import find_segment
 
@@ -54,12 +54,13 @@ _WHAT = {
     TOMBSTONE: "it is a tombstone",
     MARKER: "it is the end of a transaction",
 }
+"""By kind of record, why a cleaning removes it although no later record has its key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetainedReason:
-    """Why the record at ``offset`` is still there: a ``code`` of this module or of ``conditions``, and a
-    sentence.
+    """Why the record at ``offset`` is still there: a ``code`` of this module or of
+    ``cleaning_conditions``, and a sentence.
 
     ``kind``: of the record, None if it cannot be read; ``superseded_by``: the offset of the next record of
     its key, None if none was found; ``until_ms``: when the reason ends, or the time at which the record goes;
@@ -160,13 +161,25 @@ def _unknown(conditions: CleaningConditions, offset: int) -> UnknownRecordError:
 def _kind(conditions: CleaningConditions, offset: int, columns: RecordColumns, batch: BatchHeaders) -> str:
     if batch["magic"][0] == 2 and batch["attributes"][0] & CONTROL_BIT:
         return MARKER
-    if offset < conditions.log.view.last_stable_offset:
-        committed = LogReader(conditions.log, offset, isolation=READ_COMMITTED, end=offset + 1)
-        if committed.poll() is None:
-            return ABORTED
+    if _reader_without_aborted(conditions.log.view, offset, offset + 1).poll() is None:
+        return ABORTED
     if columns.key_size[0] < 0:
         return KEYLESS
     return TOMBSTONE if columns.value_size[0] < 0 else VALUE
+
+
+@dataclass(frozen=True, slots=True)
+class _FixedLog:
+    """A log whose view does not change."""
+
+    view: LogView
+
+
+def _reader_without_aborted(view: LogView, start: int, end: int) -> LogReader:
+    """A reader of all records but aborted ones: with read_committed, but it does not stop at the last stable
+    offset, so that it also gets the records of open transactions."""
+    log = _FixedLog(view._replace(last_stable_offset=view.high_watermark))
+    return LogReader(log, start, isolation=READ_COMMITTED, end=end)
 
 
 def _next_of_key(
@@ -175,29 +188,24 @@ def _next_of_key(
     """(The offset of a later record of ``key``, where to continue the search or None if it has ended.)
 
     A record in the dirty section is preferred, since only such a one supersedes others in a cleaning.
-    Aborted records supersede none.
+    Aborted records supersede none; those of a transaction that is still open may.
     """
     view, below = conditions.log.view, None
-    for isolation, first, end in (
-        (READ_COMMITTED, start, view.last_stable_offset),
-        (READ_UNCOMMITTED, max(start, view.last_stable_offset), view.high_watermark),
-    ):
-        if first >= end:
-            continue
-        reader = LogReader(conditions.log, first, isolation=isolation, end=end)
-        while True:
-            before = reader.bytes_read
-            polled = reader.poll_once()
-            if polled is None:
-                break
-            budget.spent += reader.bytes_read - before
-            for offset in _offsets_of_key(polled.columns, key):
-                if offset >= conditions.range.first_dirty:
-                    return offset, None
-                below = offset
-            if budget.is_over and reader.offset < view.high_watermark:
-                return below, reader.offset
-    return below, None
+    if start >= view.high_watermark:
+        return None, None
+    reader = _reader_without_aborted(view, start, view.high_watermark)
+    while True:
+        before = reader.bytes_read
+        polled = reader.poll_once()
+        if polled is None:
+            return below, None
+        budget.spent += reader.bytes_read - before
+        for offset in _offsets_of_key(polled.columns, key):
+            if offset >= conditions.range.first_dirty:
+                return offset, None
+            below = offset
+        if budget.is_over and reader.offset < view.high_watermark:
+            return below, reader.offset
 
 
 def _offsets_of_key(columns: RecordColumns, key: bytes) -> list[int]:
@@ -244,7 +252,7 @@ def _newest(conditions: CleaningConditions, answer: RetainedReason) -> RetainedR
 
 
 def _of_removable(conditions: CleaningConditions, record: _Record, answer: RetainedReason) -> RetainedReason:
-    """Of a record that a cleaning removes, sooner or later."""
+    """Why a record that a cleaning removes, sooner or later, is still there."""
     superseder = answer.superseded_by
     if superseder is not None and record.kind == TOMBSTONE and not _supersedes(conditions, superseder):
         superseder = None  # until a cleaning reaches the newer record, the tombstone's own horizon counts
@@ -293,8 +301,7 @@ def _blocker(conditions: CleaningConditions, offset: int, superseder: int | None
 def _waits_for_horizon(
     conditions: CleaningConditions, record: _Record, answer: RetainedReason
 ) -> RetainedReason | None:
-    """Of a tombstone or a marker that no cleaning removes before its delete horizon; None if that has
-    passed."""
+    """Why a tombstone or a marker waits for its delete horizon; None if that has passed."""
     horizon_ms, is_marker = record.horizon_ms, record.kind == MARKER
     if horizon_ms is None and is_marker:
         sentence = (
@@ -328,8 +335,8 @@ def _waits_for_horizon(
 def _waits_in_old_format(
     conditions: CleaningConditions, record: _Record, answer: RetainedReason
 ) -> RetainedReason | None:
-    """Of a tombstone of record format v0 or v1, which has no delete horizon: it stays while its segment is
-    not older than the last clean one by ``delete.retention.ms``."""
+    """Why a tombstone of record format v0 or v1, which has no delete horizon, waits: it stays while its
+    segment is not older than the last clean one by ``delete.retention.ms``. None if it does not."""
     retention, segments = conditions.log_config.delete_retention_ms, conditions.log.view.segments
     facts = [
         ranges.PlanSegment(base_offset=segment.base_offset, size=0, modified_ms=segment.modified_ms)
@@ -347,6 +354,7 @@ def _waits_in_old_format(
 
 
 def _due_or_not(conditions: CleaningConditions, answer: RetainedReason, what: str) -> RetainedReason:
+    """Of a record that the next cleaning removes: is the log due? ``what``: why it removes it."""
     what = _capital(what)
     if conditions.is_being_cleaned:
         return replace(answer, code=DUE, sentence=f"{what}. The log is being cleaned now.")

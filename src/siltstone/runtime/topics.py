@@ -279,8 +279,8 @@ def dynamic_source(*, of_all: bool) -> ConfigSource:
 
 
 def _readable_topic_id(directory: Path) -> str | None:
-    """The topic id in a partition's directory, None without one or if its file is damaged."""
-    with contextlib.suppress(CorruptFileError):
+    """The topic id in a partition's directory, None without one or if its file cannot be read."""
+    with contextlib.suppress(CorruptFileError, OSError):
         return read_topic_id(directory)
     return None
 

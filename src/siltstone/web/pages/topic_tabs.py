@@ -233,7 +233,7 @@ HISTORY: tuple[Column[TopicEvent], ...] = (
 
 @router.get("/{topic}/history", dependencies=[VIEWER])
 def history(request: Request, served: CurrentServed, topic: str, parameters: Parameters) -> Response:
-    """What happened to the topic: cleanings, the last compactions beside the log, changes of settings."""
+    """What happened to the topic: cleanings, the last side-by-side compactions, changes of settings."""
     row = served.catalogue.topic(topic)
     events = history_of(served, topic)
     return list_page(
