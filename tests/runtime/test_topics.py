@@ -466,6 +466,47 @@ def test_a_deleted_partition_in_an_offline_directory_is_deleted_at_the_next_star
         assert len([name for name in names_in(b) if is_deleted_directory(name)]) == 1
 
 
+@pytest.mark.parametrize("is_id_listed", [True, False])
+def test_a_topic_that_was_created_again_while_a_directory_was_offline_stops_no_start(
+    tmp_path: Path, is_id_listed: bool
+) -> None:
+    """Both directories then have a partition of that name. The older one goes the way of any partition of a
+    deleted topic: it is deleted if the deletion is still listed, else it stays as it is, unopened."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        manager.topics.create("events", partitions=2)
+        for topic_partition in manager:
+            append(manager[topic_partition], 5)
+    with failing(b):
+        manager = opened(a, b)
+    with manager:
+        manager.topics.delete("events")
+        manager.topics.create("events", partitions=2)
+        append(manager["events", 1], 3)
+    if not is_id_listed:  # as after a start without b
+        write_registry(a, load_registry([a])[0].without_deleted())
+    before = (b / "events-1" / "00000000000000000000.log").read_bytes()
+    for _ in range(2):
+        with opened(a, b) as manager:
+            assert not manager.offline and list(manager) == [EVENTS, TopicPartition("events", 1)]
+            assert values(manager["events", 1]) == 3 and manager.directory_of(EVENTS).path == a
+            assert manager.topics.describe("events").offline == ()
+    kept = [name for name in names_in(b) if name == "events-1"]
+    assert bool(kept) != is_id_listed
+    for name in kept:
+        assert (b / name / "00000000000000000000.log").read_bytes() == before
+
+
+def test_a_partition_in_two_directories_is_refused_where_its_topic_id_is_the_same(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        append(manager.get_or_create(EVENTS))
+    shutil.copytree(a / "events-0", b / "events-0")
+    with raises_error(DirectoryRefusedError, path=b / "events-0", about=str(a)):
+        opened(a, b)
+    assert (a / names.CLEAN_SHUTDOWN).exists() and (b / names.CLEAN_SHUTDOWN).exists()
+
+
 @pytest.mark.parametrize("has_id", [True, False])
 @pytest.mark.parametrize("is_deletion_listed", [True, False], ids=["old-file", "new-file"])
 def test_a_deleted_topic_that_is_restored_from_a_backup_stays(

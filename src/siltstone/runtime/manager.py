@@ -75,7 +75,7 @@ from siltstone.runtime.metrics import Sample, samples_of
 from siltstone.runtime.producing import NewRecord, RecordMetadata, RecordProducer, SendOptions, Serializer
 from siltstone.runtime.served_directory import NO_DIRECTORY, OFFLINE, OPEN_AGAIN, ServedDirectory, Uncleanable
 from siltstone.runtime.topic_names import RandomBytes, deleted_directory, new_id
-from siltstone.runtime.topics import Topics
+from siltstone.runtime.topics import Strays, Topics
 from siltstone.runtime.upkeep import Scheduler, Ticker, Upkeep
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ def _space_samples(served: ServedDirectory) -> list[Sample]:
 
 
 # Opening the log directories: each is locked, all must belong to one broker, and each has its identity in
-# ``meta.properties``.
+# ``meta.properties``. A partition may be in two of them only if its topic was deleted, and perhaps created
+# again, while one of them was offline.
 
 
 def claim_all(
@@ -148,7 +149,8 @@ def claim_all(
             except OSError as error:
                 offline[path] = f"{error.strerror or error}"
                 _logger.error("%s: %s: %s; %s", path, OFFLINE, offline[path], OPEN_AGAIN)
-        require_one_broker([served.directory for served in claimed])
+        directories = [served.directory for served in claimed]
+        require_one_broker(directories, is_stray=Strays(directories))
         if only is None:
             node_ids = (config.integer(name) for name in ("node.id", "broker.id"))
             node_id = next((number for number in node_ids if number >= 0), -1)

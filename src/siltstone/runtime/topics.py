@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -452,6 +453,44 @@ def read_broker_settings(directories: Sequence[LogDirectory]) -> ClusterSettings
     return cluster
 
 
+class Strays:
+    """Tells whether the directory of a partition is stray: whether its topic id is that of a topic that was
+    deleted. Of such a directory and one of a new topic of the same name, the new topic's counts.
+
+    For directories that are locked and not changed yet. The registry and the broker's metadata log are read
+    when it is called first. Corresponds to Kafka's ``LogManager.isStrayReplica``, for which a partition
+    without an id is stray, too; here it is not, since nothing shows which topic it is of.
+    """
+
+    def __init__(self, directories: Sequence[LogDirectory]) -> None:
+        self._directories = directories
+
+    @cached_property
+    def _known(self) -> tuple[TopicRegistry, TopicSettings]:
+        registry, cluster, _ = _read_topics(self._directories)
+        return registry, TopicSettings(registered=registry.topics, cluster=cluster)
+
+    def __call__(self, topic_partition: TopicPartition, path: Path) -> bool:
+        """Is it stray? Raises CorruptFileError, DirectoryRefusedError if that cannot be known, OSError."""
+        if not _readable_topic_id(path):
+            return False
+        registry, settings = self._known
+        return (
+            registry.has_deleted(topic_partition, path)
+            or settings.topic_mismatch(topic_partition.topic, path) is not None
+        )
+
+
+def _read_topics(
+    directories: Sequence[LogDirectory],
+) -> tuple[TopicRegistry, ClusterSettings | None, list[Path]]:
+    """The registry without what a Kafka was given, the broker's metadata, and the directories whose copy of
+    the registry is missing or older. Raises CorruptFileError, DirectoryRefusedError, OSError."""
+    cluster = read_broker_settings(directories)
+    registry, outdated = load_registry(directory.path for directory in directories)
+    return registry.without_handed_over(cluster), cluster, outdated
+
+
 _logger = logging.getLogger("siltstone")
 _NO_TOPIC = ""
 """For ``Topics.log_config``: no topic has this name, so the settings are the broker's."""
@@ -583,12 +622,10 @@ class Topics:
     def load(self) -> None:
         """Read the registry, and the broker's metadata. Raises CorruptFileError, DirectoryRefusedError."""
         directories = [served.directory for served in self._manager.serving()]
-        self._cluster = read_broker_settings(directories)
+        self._registry, self._cluster, self._outdated = _read_topics(directories)
         self._is_used_by_broker = self._cluster is not None or any(
             directory.properties() for directory in directories
         )
-        registry, self._outdated = load_registry(directory.path for directory in directories)
-        self._registry = registry.without_handed_over(self._cluster)
         self._manager.config = self._registry.with_dynamic_settings(self._manager.config)
 
     def exclude_partitions(self, served: ServedDirectory) -> None:
