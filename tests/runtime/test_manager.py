@@ -271,6 +271,33 @@ def test_a_directory_that_cannot_be_opened_is_offline_and_the_others_serve(tmp_p
         assert (a / "siltstone-topics.json").read_bytes() == (b / "siltstone-topics.json").read_bytes()
 
 
+@pytest.mark.parametrize("name", ["siltstone-topics.json", names.META_PROPERTIES])
+def test_a_directory_whose_own_file_cannot_be_read_is_offline_and_the_others_serve(
+    tmp_path: Path, name: str
+) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        manager.topics.create("events", 2)
+        for topic_partition in manager:
+            append(manager[topic_partition])
+    (a / name).rename(tmp_path / "kept")
+    (a / name).mkdir()  # reading it fails with an OSError
+    before = names_in(a)
+    with opened(a, b) as manager:
+        assert list(manager.offline) == [a] and "directory" in manager.offline[a]
+        assert list(manager) == [TopicPartition("events", 1)]
+        with pytest.raises(StorageError):
+            manager.get_or_create(EVENTS)
+        append(manager["events", 1])
+    assert names_in(a) == before and names.CLEAN_SHUTDOWN in before
+    with raises_error(StorageError, about=str(a)):
+        opened(a)
+    (a / name).rmdir()
+    (tmp_path / "kept").rename(a / name)
+    with opened(a, b) as manager:
+        assert not manager.offline and [values(log) for log in manager["events"].logs()] == [1, 2]
+
+
 def test_a_full_disk_takes_nothing_offline(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.topics.create("events")

@@ -73,7 +73,14 @@ from siltstone.log.replacement import remove_deleted
 from siltstone.runtime.cleaning_states import CleaningStates
 from siltstone.runtime.metrics import Sample, samples_of
 from siltstone.runtime.producing import NewRecord, RecordMetadata, RecordProducer, SendOptions, Serializer
-from siltstone.runtime.served_directory import NO_DIRECTORY, OFFLINE, OPEN_AGAIN, ServedDirectory, Uncleanable
+from siltstone.runtime.served_directory import (
+    NO_DIRECTORY,
+    OFFLINE,
+    OPEN_AGAIN,
+    ServedDirectory,
+    Uncleanable,
+    no_directory_left,
+)
 from siltstone.runtime.topic_names import RandomBytes, deleted_directory, new_id
 from siltstone.runtime.topics import Strays, Topics
 from siltstone.runtime.upkeep import Scheduler, Ticker, Upkeep
@@ -162,8 +169,7 @@ def claim_all(
     serving = [served for served in claimed if served.offline is None]
     offline.update({served.path: served.offline for served in claimed if served.offline is not None})
     if not serving:
-        reasons = ", ".join(f"{path} ({reason})" for path, reason in offline.items())
-        raise StorageError(f"{NO_DIRECTORY}: {reasons}", advice="check the disks, and open them again")
+        raise no_directory_left(offline)
     return serving, offline
 
 
@@ -305,7 +311,7 @@ class LogManager(Closing):
                 served.go_offline(error)
 
         with ThreadPoolExecutor(max(len(self.directories), 1)) as pool:
-            list(pool.map(load, self.directories))
+            list(pool.map(load, self.serving()))
         self.topics.complete_start()
         for _, log in self.logs():
             self._apply_settings(log)

@@ -52,6 +52,12 @@ NO_DIRECTORY, OFFLINE = "no log directory is in service", "the log directory is 
 OPEN_AGAIN = "check the disk, and open the directory again"
 
 
+def no_directory_left(offline: Mapping[Path, str]) -> StorageError:
+    """The error of a start without a directory that can be used. ``offline``: why each of them cannot."""
+    reasons = ", ".join(f"{path} ({reason})" for path, reason in offline.items())
+    return StorageError(f"{NO_DIRECTORY}: {reasons}", advice="check the disks, and open them again")
+
+
 class Uncleanable(msgspec.Struct, frozen=True, kw_only=True):
     """A partition that the cleaner skips, since when (ms), and why."""
 
@@ -173,6 +179,7 @@ class ServedDirectory:
         self.uncleanable: dict[TopicPartition, Uncleanable] = {}
         self.when_offline: Callable[[ServedDirectory], None] = lambda served: None
         try:
+            self.directory.properties()  # an error of the disk is to concern this directory only
             self._read_checkpoints()
         except BaseException:
             self.directory.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from functools import cached_property
@@ -50,7 +50,7 @@ from siltstone.log.names import MAX_PARTITION, TopicPartition, parse_partition
 from siltstone.log.partition import DISK_FULL_ERRORS
 from siltstone.log.retention import find_policy
 from siltstone.runtime.quotas import QuotaEntry, Quotas, from_entries, to_entries
-from siltstone.runtime.served_directory import NO_DIRECTORY, OPEN_AGAIN, ServedDirectory
+from siltstone.runtime.served_directory import NO_DIRECTORY, OPEN_AGAIN, ServedDirectory, no_directory_left
 from siltstone.runtime.topic_names import (
     altered_policies,
     altered_texts,
@@ -289,10 +289,14 @@ def _readable_topic_id(directory: Path) -> str | None:
 NO_TOPICS = TopicRegistry(generation=0, topics={}, deleted={})
 
 
-def load_registry(directories: Iterable[Path]) -> tuple[TopicRegistry, list[Path]]:
+def load_registry(
+    directories: Iterable[Path], on_error: Callable[[Path, OSError], object] | None = None
+) -> tuple[TopicRegistry, list[Path]]:
     """The newest copy of the registry, and the directories whose copy is missing or older.
 
-    A damaged copy counts as missing. Raises CorruptFileError if copies are damaged and none is left, OSError.
+    A damaged copy counts as missing. ``on_error``: called with each directory whose copy cannot be read, for
+    an error of the file system; without it the error is raised. Raises CorruptFileError if copies are damaged
+    and none is left, OSError.
     """
     copies: dict[Path, TopicRegistry] = {}
     missing: list[Path] = []
@@ -303,6 +307,10 @@ def load_registry(directories: Iterable[Path]) -> tuple[TopicRegistry, list[Path
             copies[directory] = _decoded(files.read_bytes(path))
         except FileNotFoundError:
             missing.append(directory)
+        except OSError as error:
+            if on_error is None:
+                raise
+            on_error(directory, error)
         except (ValueError, RecursionError) as error:
             reason = f"the file is not a registry of topics: {error}"
             failure = CorruptFileError(str(path), 0, reason, advice="restore the file from a backup")
@@ -467,7 +475,8 @@ class Strays:
 
     @cached_property
     def _known(self) -> tuple[TopicRegistry, TopicSettings]:
-        registry, cluster, _ = _read_topics(self._directories)
+        # A directory whose copy cannot be read goes offline in ``Topics.load``.
+        registry, cluster, _ = _read_topics(self._directories, on_error=lambda directory, error: None)
         return registry, TopicSettings(registered=registry.topics, cluster=cluster)
 
     def __call__(self, topic_partition: TopicPartition, path: Path) -> bool:
@@ -482,12 +491,13 @@ class Strays:
 
 
 def _read_topics(
-    directories: Sequence[LogDirectory],
+    directories: Sequence[LogDirectory], on_error: Callable[[Path, OSError], object]
 ) -> tuple[TopicRegistry, ClusterSettings | None, list[Path]]:
     """The registry without what a Kafka was given, the broker's metadata, and the directories whose copy of
-    the registry is missing or older. Raises CorruptFileError, DirectoryRefusedError, OSError."""
+    the registry is missing or older; ``on_error``: see ``load_registry``. Raises CorruptFileError,
+    DirectoryRefusedError."""
     cluster = read_broker_settings(directories)
-    registry, outdated = load_registry(directory.path for directory in directories)
+    registry, outdated = load_registry((directory.path for directory in directories), on_error)
     return registry.without_handed_over(cluster), cluster, outdated
 
 
@@ -620,9 +630,15 @@ class Topics:
     # Start
 
     def load(self) -> None:
-        """Read the registry, and the broker's metadata. Raises CorruptFileError, DirectoryRefusedError."""
-        directories = [served.directory for served in self._manager.serving()]
-        self._registry, self._cluster, self._outdated = _read_topics(directories)
+        """Read the registry, and the broker's metadata. A directory whose copy of the registry cannot be read
+        goes offline. Raises CorruptFileError, DirectoryRefusedError, StorageError if no directory is left."""
+        serving = {served.path: served for served in self._manager.serving()}
+        directories = [served.directory for served in serving.values()]
+        self._registry, self._cluster, self._outdated = _read_topics(
+            directories, lambda path, error: serving[path].go_offline(error)
+        )
+        if not self._manager.serving():
+            raise no_directory_left(self._manager.offline)
         self._is_used_by_broker = self._cluster is not None or any(
             directory.properties() for directory in directories
         )
