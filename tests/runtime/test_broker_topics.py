@@ -16,6 +16,7 @@ from siltstone.base.errors import (
     InvalidRecordError,
     InvalidTopicError,
     PolicyViolationError,
+    StorageError,
     TopicExistsError,
     UnknownTopicError,
 )
@@ -24,7 +25,7 @@ from siltstone.log.partition import run_now
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.topics import TOPICS_FILE
 from tests.support.errors import raises_error
-from tests.support.log.managed import append
+from tests.support.log.managed import append, failing
 from tests.support.operator.staged import Listing, listing
 
 YEAR = 365 * 86_400_000
@@ -282,3 +283,36 @@ def test_a_partition_that_the_broker_kept_elsewhere_has_the_topics_id_and_settin
         assert logs.topics.describe("users").config == known.config
         with pytest.raises(TopicExistsError):
             logs.topics.create("users", 1)
+
+
+def test_topics_in_a_directory_that_is_offline_since_the_start_are_known_by_the_brokers_metadata(
+    broker: tuple[Path, Path],
+) -> None:
+    """Without this a client's auto-creation would make a second topic of that name."""
+    first, second = sorted(broker, key=lambda each: not (each / METADATA).exists())
+    with opened(first, second) as logs:
+        before = logs.topics.names()
+        ids = {name: logs.topics.describe(name).topic_id for name in before}
+        served = {path.name for path in first.iterdir()}
+        elsewhere = sorted(where for where in logs if str(where) not in served)
+    whole = next(where for where in elsewhere if not (first / f"{where.topic}-0").exists())
+    with failing(second):
+        logs = opened(first, second)
+    with logs:
+        assert list(logs.offline) == [second] and logs.topics.names() == before
+        for where in elsewhere:
+            assert where.partition in logs.topics.describe(where.topic).offline
+            for get in (logs.get, logs.get_or_create):
+                with raises_error(StorageError, path=str(where), about=str(second)):
+                    get(where)
+        assert logs.topics.describe(whole.topic).topic_id == ids[whole.topic]
+        with pytest.raises(TopicExistsError):
+            logs.topics.create(whole.topic, 1)
+        with pytest.raises(UnknownTopicError):
+            logs.get(TopicPartition("unknown", 0))
+        logs.topics.delete(whole.topic)
+        assert whole.topic not in logs.topics.names()
+    with opened(first, second) as logs:
+        assert logs.topics.names() == [name for name in before if name != whole.topic]
+    with opened(first) as logs:  # whether there is another directory is not known
+        assert set(logs.topics.names()) < set(before)

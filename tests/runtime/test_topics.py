@@ -466,6 +466,54 @@ def test_a_deleted_partition_in_an_offline_directory_is_deleted_at_the_next_star
         assert len([name for name in names_in(b) if is_deleted_directory(name)]) == 1
 
 
+def test_a_topic_that_only_an_offline_directory_has_is_known(tmp_path: Path) -> None:
+    """No registry lists it, as no registry lists a Kafka's topics."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        for number, name in enumerate(("events", "users")):
+            manager.topics.create(name)
+            assert manager.directory_of(TopicPartition(name, 0)).path == (a, b)[number]
+        topic_id = manager.topics.describe("users").topic_id
+    for directory in (a, b):
+        (directory / TOPICS_FILE).unlink()
+    users = TopicPartition("users", 0)
+    with opened(a, b) as manager:
+        assert "users" in manager.topics.ids
+        manager.directories[1].go_offline("the disk is gone")
+        topics = manager.topics
+        assert topics.names() == ["events", "users"] and topics.all_partitions()["users"] == (0,)
+        assert topics.describe("users").offline == (0,) and topics.describe("users").topic_id == topic_id
+        assert list(topics.names_by_id.values()) == ["events", "users"]
+        with pytest.raises(TopicExistsError):
+            topics.create("users")
+        for get in (manager.get, manager.get_or_create):
+            with raises_error(StorageError, path="users-0", about="the disk is gone"):
+                get(users)
+        assert manager.get_or_create(TopicPartition("users", 1)).directory.parent == a
+        topics.delete("users")
+        assert topics.names() == ["events"]
+        with pytest.raises(UnknownTopicError):
+            manager.get(users)
+    with opened(a, b) as manager:
+        assert manager.topics.names() == ["events"] and not manager.offline
+        assert len([name for name in names_in(b) if is_deleted_directory(name)]) == 1
+
+
+def test_a_topic_whose_id_is_in_an_offline_directory_is_not_deleted(tmp_path: Path) -> None:
+    """The next start would not know which partitions to delete."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        for name in ("events", "users"):
+            manager.topics.create(name)
+    for directory in (a, b):
+        (directory / TOPICS_FILE).unlink()
+    with opened(a, b) as manager:
+        manager.directories[1].go_offline("the disk is gone")
+        with raises_error(StorageError, path=b, about="users", advice="open the directory again"):
+            manager.topics.delete("users")
+        assert manager.topics.names() == ["events", "users"]
+
+
 @pytest.mark.parametrize("is_id_listed", [True, False])
 def test_a_topic_that_was_created_again_while_a_directory_was_offline_stops_no_start(
     tmp_path: Path, is_id_listed: bool

@@ -368,11 +368,16 @@ class ServedDirectory:
             if missing:
                 self.directory.remove_cleaner_entries(missing)
 
-    def forget(self, topic_partition: TopicPartition) -> None:
-        """Remove a deleted partition from this object and from all checkpoints. Raises OSError."""
+    def drop(self, topic_partition: TopicPartition) -> None:
+        """Remove a deleted partition from this object only: if its directory is offline, the next start that
+        has the directory deletes it there."""
         self.logs.pop(topic_partition, None)
         self.refused.pop(topic_partition, None)
         self.directory.partitions.pop(topic_partition, None)
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """Remove a deleted partition from this object and from all checkpoints. Raises OSError."""
+        self.drop(topic_partition)
         self.write_checkpoints()
         self.bound_cleaner_checkpoint(topic_partition, None)
         self.clear_uncleanable(topic_partition)
