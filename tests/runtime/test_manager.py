@@ -298,6 +298,24 @@ def test_a_directory_whose_own_file_cannot_be_read_is_offline_and_the_others_ser
         assert not manager.offline and [values(log) for log in manager["events"].logs()] == [1, 2]
 
 
+def test_a_partition_whose_directory_cannot_be_read_takes_its_log_directory_offline_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        manager.topics.create("events", 2)
+    stat = files.stat
+
+    def fail(path: Path, **options: bool) -> files.FileStat:
+        if str(path).startswith(str(a / "events-0")):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(files, "stat", fail)
+    with opened(a, b) as manager:
+        assert list(manager.offline) == [a] and list(manager) == [TopicPartition("events", 1)]
+
+
 def test_a_full_disk_takes_nothing_offline(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.topics.create("events")

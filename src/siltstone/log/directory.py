@@ -487,7 +487,7 @@ def require_one_broker(
                     path=path,
                     advice="remove the directory that the broker does not use",
                 )
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # opening the partition fails then
                 other = by_identity.setdefault(files.stat(path).device_and_inode, path)
                 if other != path:
                     raise DirectoryRefusedError(
