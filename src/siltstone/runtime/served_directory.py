@@ -248,9 +248,9 @@ class ServedDirectory:
         """Create directories with an empty first segment and the topic's id, durably. Raises OSError.
 
         A directory that exists gets the id if it has none. After a crash any of them may be there, complete
-        or not: before, ``runtime.topics`` has listed them as not yet created, and after a crash it calls this
-        again. All files are synced together, then all names: this
-        takes a hundredth of the time that one partition after another takes.
+        or not: ``runtime.topics`` has listed them as not yet created before, and calls this again at the next
+        start. All files are synced together, then all names, which takes a hundredth of the time that one
+        partition after another takes.
         """
         directories = [self.partition_path(topic_partition) for topic_partition in partitions]
         temporaries = dict[Path, Path]()

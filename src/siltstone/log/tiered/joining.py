@@ -498,7 +498,7 @@ class _Broker:
     """The log directories of a broker: the first is the one whose logs are read.
 
     ``states``: by the records of ``__remote_log_metadata`` in them. ``log_starts``: the first directory's
-    checkpoint of where its logs begin. ``unseen``: see there.
+    checkpoint of where its logs begin.
     """
 
     def __init__(self, directories: Sequence[Path]) -> None:
@@ -590,8 +590,8 @@ def _refuse_unseen(broker: _Broker, topic_partition: TopicPartition) -> None:
     if broker.unseen:
         names = ", ".join(broker.unseen[:5])
         raise DirectoryRefusedError(
-            f"which remote segments of {topic_partition} count may stand in {names}, which the broker has in "
-            "another log directory",
+            f"which remote segments of {topic_partition} count may be recorded in {names}, which the broker "
+            "has in another log directory",
             path=broker.directory,
             advice="name all log.dirs of the broker together",
         )
