@@ -10,6 +10,7 @@ import pytest
 from siltstone.base import files
 from siltstone.base.clock import ManualClock, SystemClock
 from siltstone.base.errors import (
+    CorruptFileError,
     DirectoryLockedError,
     DirectoryRefusedError,
     NotALogDirectoryError,
@@ -314,6 +315,21 @@ def test_a_partition_whose_directory_cannot_be_read_takes_its_log_directory_offl
     monkeypatch.setattr(files, "stat", fail)
     with opened(a, b) as manager:
         assert list(manager.offline) == [a] and list(manager) == [TopicPartition("events", 1)]
+
+
+def test_a_start_that_is_refused_blames_no_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        manager.topics.create("events")
+    for directory in (a, b):
+        (directory / "siltstone-topics.json").write_bytes(b"{}")
+    with pytest.raises(CorruptFileError):
+        opened(a, b)
+    assert not [row for row in caplog.records if row.levelname == "ERROR"]
+    for directory in (a, b):
+        (directory / "siltstone-topics.json").unlink()
+    with opened(a, b) as manager:  # the locks were released
+        assert list(manager) == [EVENTS]
 
 
 def test_a_full_disk_takes_nothing_offline(tmp_path: Path) -> None:

@@ -319,7 +319,7 @@ class LogManager(Closing):
     def _abandon(self) -> None:
         """Release locks and threads. Write no marker and no checkpoint, as if the process had been killed."""
         for served in self.directories:
-            served.go_offline("the start failed")
+            served.abandon("the start failed")
         self._end_threads()
 
     def _in_background(self, task: Callable[[], None]) -> None:

@@ -397,19 +397,33 @@ class ServedDirectory:
         """Take the directory and all its logs offline (Kafka's ``LogManager.handleLogDirFailure``);
         other directories keep serving."""
         reason = cause if isinstance(cause, str) else f"{cause.strerror or cause}"
-        # Set before the logs are closed: an error there must not take the directory offline a second time.
+        if self._set_offline(reason):
+            _logger.error(
+                "%s: %s: %s. Its %d logs are not served; %s",
+                self.path,
+                OFFLINE,
+                reason,
+                len(self.logs),
+                OPEN_AGAIN,
+            )
+            self._release(reason)
+
+    def abandon(self, reason: str) -> None:
+        """Close the logs and unlock the directory, without checkpoints and marker, as if the process had been
+        killed."""
+        if self._set_offline(reason):
+            self._release(reason)
+
+    def _set_offline(self, reason: str) -> bool:
+        """Set ``offline``; False if it is set already. It is set before the logs are closed: an error there
+        must not take the directory offline a second time."""
         with self._offline_lock:
             if self.offline is not None:
-                return
+                return False
             self.offline = reason
-        _logger.error(
-            "%s: %s: %s. Its %d logs are not served; %s",
-            self.path,
-            OFFLINE,
-            reason,
-            len(self.logs),
-            OPEN_AGAIN,
-        )
+            return True
+
+    def _release(self, reason: str) -> None:
         self.when_offline(self)
         for log in list(self.logs.values()):
             log.offline = log.offline or reason
