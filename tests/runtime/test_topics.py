@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -553,6 +554,31 @@ def test_a_partition_in_two_directories_is_refused_where_its_topic_id_is_the_sam
     with raises_error(DirectoryRefusedError, path=b / "events-0", about=str(a)):
         opened(a, b)
     assert (a / names.CLEAN_SHUTDOWN).exists() and (b / names.CLEAN_SHUTDOWN).exists()
+
+
+def test_partitions_that_a_crash_left_listed_as_uncreated_are_not_created_beside_an_offline_directory(
+    tmp_path: Path,
+) -> None:
+    """They may be in that directory: a second one with the same topic id would stop the next start."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        manager.topics.create("events", partitions=4)
+        for topic_partition in manager:
+            append(manager[topic_partition], 2)
+    for directory in (a, b):  # as after a crash between the two writes of a registry
+        registry = load_registry([directory])[0]
+        entry = msgspec.structs.replace(registry.topics["events"], uncreated=(0, 1, 2, 3))
+        write_registry(directory, registry.with_topic("events", entry))
+    with failing(b):
+        manager = opened(a, b)
+    with manager:
+        assert manager.topics.add_partitions("events", 5).offline == (1, 3)
+        append(manager.get_or_create(TopicPartition("events", 5)))
+        with pytest.raises(StorageError):
+            manager.get_or_create(TopicPartition("events", 1))
+    with opened(a, b) as manager:
+        assert [values(log) for log in manager["events"].logs()] == [2, 2, 2, 2, 0, 1]
+    assert load_registry([a])[0].topics["events"].uncreated == ()
 
 
 @pytest.mark.parametrize("has_id", [True, False])

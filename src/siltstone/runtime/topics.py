@@ -701,7 +701,7 @@ class Topics:
             # An uncreated partition may exist in a directory that is offline, also since the topic before.
             if entry.uncreated and not manager.offline:
                 try:
-                    self._create_listed(name, entry)
+                    self._create_listed(name, entry, entry.uncreated)
                 except SiltstoneError as error:
                     if not manager.serving():
                         raise
@@ -984,13 +984,17 @@ class Topics:
         # missing. 2. Create directories and logs. 3. List them as created: a partition that gets lost later
         # is not created again.
         self._write_registry(self._registry.with_topic(name, entry))
-        self._create_listed(name, entry)
+        self._create_listed(name, entry, new_numbers if self._manager.offline else entry.uncreated)
 
-    def _create_listed(self, name: str, entry: TopicEntry) -> None:
-        """Create the uncreated partitions of a listed topic, then list them as created. After a crash between
-        the two the next start finds those that exist."""
-        self._manager.create_partitions(name, entry.uncreated)
-        self._write_registry(self._registry.with_topic(name, replace(entry, uncreated=())))
+    def _create_listed(self, name: str, entry: TopicEntry, numbers: Sequence[int]) -> None:
+        """Create the partitions ``numbers`` of those that a listed topic has uncreated, then list them as
+        created. After a crash between the two the next start finds those that exist.
+
+        Others stay listed as uncreated: they may exist in a directory that is offline.
+        """
+        self._manager.create_partitions(name, numbers)
+        others = tuple(number for number in entry.uncreated if number not in numbers)
+        self._write_registry(self._registry.with_topic(name, replace(entry, uncreated=others)))
 
     def add_partition(self, topic_partition: TopicPartition) -> None:
         """Create one partition, and its topic if that is new. Raises what ``create`` raises."""
