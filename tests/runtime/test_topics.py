@@ -513,6 +513,11 @@ def test_a_topic_whose_id_is_in_an_offline_directory_is_not_deleted(tmp_path: Pa
         with raises_error(StorageError, path=b, about="users", advice="open the directory again"):
             manager.topics.delete("users")
         assert manager.topics.names() == ["events", "users"]
+    entry = TopicEntry(topic_id="", partitions=(0,), uncreated=(), config={})
+    write_registry(a, load_registry([a])[0].with_topic("lost", entry))
+    with opened(a, b) as manager:  # no directory is offline that could have a partition of it
+        manager.topics.delete("lost")
+        assert manager.topics.names() == ["events", "users"]
 
 
 @pytest.mark.parametrize("is_id_listed", [True, False])

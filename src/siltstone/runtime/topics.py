@@ -993,7 +993,7 @@ class Topics:
         Others stay listed as uncreated: they may exist in a directory that is offline.
         """
         self._manager.create_partitions(name, numbers)
-        others = tuple(number for number in entry.uncreated if number not in numbers)
+        others = tuple(sorted(set(entry.uncreated).difference(numbers)))
         self._write_registry(self._registry.with_topic(name, replace(entry, uncreated=others)))
 
     def add_partition(self, topic_partition: TopicPartition) -> None:
@@ -1058,7 +1058,7 @@ class Topics:
         """
         with self._manager.creation_or_deletion_lock:
             entry, delay_ms = self._entry(name), self.log_config(name).file_delete_delay_ms
-            if not entry.topic_id and not self._paths_on_disk(name):
+            if not entry.topic_id and self._manager.offline and not self._paths_on_disk(name):
                 # By its id the next start would know which partitions to delete.
                 raise StorageError(
                     f"the directories that have topic {name!r} are offline, and its id is not known",
