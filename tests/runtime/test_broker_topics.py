@@ -20,9 +20,10 @@ from siltstone.base.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from siltstone.log.names import TopicPartition
+from siltstone.log.names import PARTITION_METADATA, TopicPartition
 from siltstone.log.partition import run_now
 from siltstone.runtime.manager import LogManager
+from siltstone.runtime.topic_names import partition_metadata
 from siltstone.runtime.topics import TOPICS_FILE
 from tests.support.errors import raises_error
 from tests.support.log.managed import append, failing
@@ -184,6 +185,28 @@ def test_a_new_topic_does_not_get_the_records_of_a_deleted_one(
         assert logs["gone", 0].log_end_offset == 0
     with opened(*broker) as logs:
         assert logs["gone", 0].log_end_offset == 0
+
+
+def test_of_a_partition_in_two_directories_the_one_with_the_topics_id_counts(
+    broker: tuple[Path, Path],
+) -> None:
+    """As in Kafka, which renames the other one: by its id it is of a deleted topic of the same name."""
+    where = TopicPartition("users", 0)
+    own, other = broker if (broker[0] / str(where)).exists() else broker[::-1]
+    shutil.copytree(own / str(where), other / str(where))
+    with raises_error(DirectoryRefusedError, about="also in"):
+        opened(*broker)
+    (other / str(where) / PARTITION_METADATA).write_bytes(partition_metadata("A" * 22))
+    before = listing(other / str(where))
+    with opened(*broker) as logs:
+        assert logs.directory_of(where).path == own and logs[where].log_end_offset > 0
+        assert [row.path for row in logs.directories[broker.index(other)].directory.passed_over].count(
+            str(other / str(where))
+        ) == 1
+    assert listing(other / str(where)) == before
+    (other / str(where) / PARTITION_METADATA).unlink()
+    with raises_error(DirectoryRefusedError, about="also in"):  # nothing shows which topic it is of
+        opened(*broker)
 
 
 def test_a_topic_created_here_is_served_beside_the_brokers(broker: tuple[Path, Path]) -> None:
