@@ -467,6 +467,27 @@ def test_a_deleted_partition_in_an_offline_directory_is_deleted_at_the_next_star
         assert len([name for name in names_in(b) if is_deleted_directory(name)]) == 1
 
 
+@pytest.mark.parametrize("kind", ["link", "deep"])
+def test_a_deleted_directory_that_cannot_be_removed_takes_nothing_offline(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, logs, kept = ManualClock(NOW), tmp_path / "logs", tmp_path / "kept"
+    with opened(logs, clock=clock) as manager:
+        manager.topics.create("events")
+    kept.mkdir()
+    left = logs / deleted_directory(EVENTS, bytes)
+    if kind == "link":
+        left.symlink_to(kept)
+    else:
+        left.joinpath(*"x" * 40).mkdir(parents=True)
+    with opened(logs, clock=clock) as manager:
+        clock.advance(MINUTE)
+        manager.tick()
+        assert not manager.offline and left.exists() and kept.exists()
+        assert f"{left} was not removed" in caplog.text
+        append(manager[EVENTS])
+
+
 def test_a_topic_that_only_an_offline_directory_has_is_known(tmp_path: Path) -> None:
     """No registry lists it, as no registry lists a Kafka's topics."""
     a, b = tmp_path / "a", tmp_path / "b"
