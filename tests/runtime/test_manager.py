@@ -317,6 +317,23 @@ def test_a_partition_whose_directory_cannot_be_read_takes_its_log_directory_offl
         assert list(manager.offline) == [a] and list(manager) == [TopicPartition("events", 1)]
 
 
+def test_a_start_that_no_directory_survives_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """Else a server would run, and answer each request with an error."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    opened(a, b).close()
+    for directory in (a, b):
+        (directory / names.CLEANER_CHECKPOINT).mkdir()  # it is read when the logs are open
+    with raises_error(StorageError, about=f"{a} (Is a directory), {b} (Is a directory)"):
+        opened(a, b)
+    (a / names.CLEANER_CHECKPOINT).rmdir()
+    with opened(a, b) as manager:
+        assert list(manager.offline) == [b]
+        manager.directories[0].go_offline("the disk is gone")
+        for change in (lambda: manager.topics.create("events"), lambda: manager.create_partitions("x", [0])):
+            with raises_error(StorageError, about=f"{a} (the disk is gone)"):
+                change()
+
+
 def test_a_start_that_is_refused_blames_no_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     with opened(a, b) as manager:

@@ -74,7 +74,6 @@ from siltstone.runtime.cleaning_states import CleaningStates
 from siltstone.runtime.metrics import Sample, samples_of
 from siltstone.runtime.producing import NewRecord, RecordMetadata, RecordProducer, SendOptions, Serializer
 from siltstone.runtime.served_directory import (
-    NO_DIRECTORY,
     OFFLINE,
     OPEN_AGAIN,
     ServedDirectory,
@@ -312,6 +311,8 @@ class LogManager(Closing):
 
         with ThreadPoolExecutor(max(len(self.directories), 1)) as pool:
             list(pool.map(load, self.serving()))
+        if not self.serving():
+            raise no_directory_left(self.offline)
         self.topics.complete_start()
         for _, log in self.logs():
             self._apply_settings(log)
@@ -648,7 +649,7 @@ class LogManager(Closing):
         """The directory that each partition is in, or is to be created in. Raises StorageError."""
         serving = self.serving()
         if not serving:
-            raise StorageError(NO_DIRECTORY, advice=OPEN_AGAIN)
+            raise no_directory_left(self.offline)
         existing = {
             topic_partition: served for served in serving for topic_partition in served.all_partitions
         }

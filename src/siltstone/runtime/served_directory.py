@@ -48,14 +48,16 @@ from siltstone.runtime.topic_names import partition_metadata
 
 UNCLEANABLE_FILE = "siltstone-uncleanable.json"
 COUNTS_AS_EMPTY = "%s. The file counts as empty and is replaced at the next change"
-NO_DIRECTORY, OFFLINE = "no log directory is in service", "the log directory is offline"
+OFFLINE = "the log directory is offline"
 OPEN_AGAIN = "check the disk, and open the directory again"
 
 
 def no_directory_left(offline: Mapping[Path, str]) -> StorageError:
-    """The error of a start without a directory that can be used. ``offline``: why each of them cannot."""
+    """The error where no directory can be used. ``offline``: why each of them cannot."""
     reasons = ", ".join(f"{path} ({reason})" for path, reason in offline.items())
-    return StorageError(f"{NO_DIRECTORY}: {reasons}", advice="check the disks, and open them again")
+    return StorageError(
+        f"no log directory is in service: {reasons}", advice="check the disks, and open them again"
+    )
 
 
 class Uncleanable(msgspec.Struct, frozen=True, kw_only=True):

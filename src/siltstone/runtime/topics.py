@@ -50,7 +50,7 @@ from siltstone.log.names import MAX_PARTITION, TopicPartition, parse_partition
 from siltstone.log.partition import DISK_FULL_ERRORS
 from siltstone.log.retention import find_policy
 from siltstone.runtime.quotas import QuotaEntry, Quotas, from_entries, to_entries
-from siltstone.runtime.served_directory import NO_DIRECTORY, OPEN_AGAIN, ServedDirectory, no_directory_left
+from siltstone.runtime.served_directory import OPEN_AGAIN, ServedDirectory, no_directory_left
 from siltstone.runtime.topic_names import (
     altered_policies,
     altered_texts,
@@ -1159,6 +1159,6 @@ class Topics:
             with self._manager.upkeep.guarded(served):
                 write_registry(served.path, registry)
         if not self._manager.serving():
-            raise StorageError(NO_DIRECTORY, advice=OPEN_AGAIN)
+            raise no_directory_left(self._manager.offline)
         self._registry = registry
         self.forget_partitions()
