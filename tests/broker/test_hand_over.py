@@ -166,6 +166,27 @@ def test_what_kafka_would_not_find_is_refused(logs: Path) -> None:
     assert not (logs / BOOTSTRAP_CHECKPOINT).exists()
 
 
+def test_directories_of_two_brokers_and_a_partition_that_is_there_twice_are_refused(
+    logs: Path, tmp_path: Path
+) -> None:
+    """Kafka would start on one of the two copies, and rename the other."""
+    other = tmp_path / "other"
+    with BrokerDirectories(paths=(other,)).open() as manager:
+        manager.topics.create("elsewhere", 1)
+    request = HandOverRequest(directories=BrokerDirectories(paths=(logs, other)))
+    with raises_error(DirectoryRefusedError, about="cluster.id"):
+        hand_over(request)
+    shutil.rmtree(other)
+    with BrokerDirectories(paths=(logs, other)).open() as manager:
+        assert len(manager.serving()) == 2
+    shutil.copytree(logs / "users-0", other / "users-0")
+    with raises_error(DirectoryRefusedError, path=other / "users-0", about="also in"):
+        hand_over(request)
+    assert not (logs / BOOTSTRAP_CHECKPOINT).exists() and not (other / BOOTSTRAP_CHECKPOINT).exists()
+    shutil.rmtree(other / "users-0")
+    assert hand_over(request).partitions == 4
+
+
 def test_directories_that_are_open_or_were_not_stopped_are_refused(logs: Path) -> None:
     with BrokerDirectories(paths=(logs,)).open(), pytest.raises(DirectoryLockedError):
         handed(logs)

@@ -252,24 +252,53 @@ def test_a_response_to_an_interrupted_call_is_no_others(monkeypatch: pytest.Monk
             program.call(int, "another")
 
 
-def test_a_broker_whose_call_was_interrupted_ends_in_order(tmp_path: Path) -> None:
+@contextlib.contextmanager
+def interrupted_while_stopped(pid: int) -> Iterator[None]:
+    """What waits for a process in the block is interrupted as by a Ctrl-C, since the process is stopped."""
+
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_broker_whose_call_was_interrupted_ends_in_order(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "logs") as broker:
         assert broker.pid is not None
-        os.kill(broker.pid, signal.SIGSTOP)
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 0.1)
-            with pytest.raises(KeyboardInterrupt):
-                broker.tick()
-        finally:
-            signal.signal(signal.SIGALRM, before)
-            os.kill(broker.pid, signal.SIGCONT)
+        with interrupted_while_stopped(broker.pid):
+            broker.tick()
         with pytest.raises(BrokerUnreachableError):
             broker.topics.names()
     assert (tmp_path / "logs" / CLEAN_SHUTDOWN).exists()
+
+
+def test_an_interrupted_call_of_the_keeper_ends_no_broker(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "logs") as broker:
+        pid = broker.pid
+        assert pid is not None
+        keeper_pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: broker.is_running,
+            lambda: BrokerProcess(tmp_path / "other"),
+            broker.kill,
+        )
+        for call in calls[:2]:
+            with interrupted_while_stopped(keeper_pid):
+                call()
+            assert broker.is_running and broker.topics.names() == []
+        with interrupted_while_stopped(keeper_pid):
+            calls[2]()
+        until(lambda: not broker.is_running)
+        broker.start()
+        assert keeper()._channel is broker._keeper._channel and broker.topics.names() == []
 
 
 def test_the_machines_clock(tmp_path: Path) -> None:

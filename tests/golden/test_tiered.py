@@ -101,7 +101,7 @@ def test_kafkas_own_topic_is_asked_for_if_another_log_directory_has_it(
     for directories in ([broker / "logs"], [broker / "logs" / f"{TOPIC}-0"]):
         assert run(["explain", *map(str, directories), *words]) == 1
         error = " ".join(capfd.readouterr().err.split())
-        assert f"which remote segments of {TOPIC}-0 count may stand in __remote_log_metadata-0" in error
+        assert f"which remote segments of {TOPIC}-0 count may be recorded in __remote_log_metadata-0" in error
         assert "name all log.dirs of the broker together" in error
         assert "joined" not in error
     with pytest.raises(SiltstoneError, match="in another log directory"):  # that is another broker's

@@ -16,15 +16,17 @@ from siltstone.base.errors import (
     InvalidRecordError,
     InvalidTopicError,
     PolicyViolationError,
+    StorageError,
     TopicExistsError,
     UnknownTopicError,
 )
-from siltstone.log.names import TopicPartition
+from siltstone.log.names import PARTITION_METADATA, TopicPartition
 from siltstone.log.partition import run_now
 from siltstone.runtime.manager import LogManager
+from siltstone.runtime.topic_names import partition_metadata
 from siltstone.runtime.topics import TOPICS_FILE
 from tests.support.errors import raises_error
-from tests.support.log.managed import append
+from tests.support.log.managed import append, failing
 from tests.support.operator.staged import Listing, listing
 
 YEAR = 365 * 86_400_000
@@ -185,6 +187,28 @@ def test_a_new_topic_does_not_get_the_records_of_a_deleted_one(
         assert logs["gone", 0].log_end_offset == 0
 
 
+def test_of_a_partition_in_two_directories_the_one_with_the_topics_id_counts(
+    broker: tuple[Path, Path],
+) -> None:
+    """As in Kafka, which renames the other one: by its id it is of a deleted topic of the same name."""
+    where = TopicPartition("users", 0)
+    own, other = broker if (broker[0] / str(where)).exists() else broker[::-1]
+    shutil.copytree(own / str(where), other / str(where))
+    with raises_error(DirectoryRefusedError, about="also in"):
+        opened(*broker)
+    (other / str(where) / PARTITION_METADATA).write_bytes(partition_metadata("A" * 22))
+    before = listing(other / str(where))
+    with opened(*broker) as logs:
+        assert logs.directory_of(where).path == own and logs[where].log_end_offset > 0
+        assert [row.path for row in logs.directories[broker.index(other)].directory.passed_over].count(
+            str(other / str(where))
+        ) == 1
+    assert listing(other / str(where)) == before
+    (other / str(where) / PARTITION_METADATA).unlink()
+    with raises_error(DirectoryRefusedError, about="also in"):  # nothing shows which topic it is of
+        opened(*broker)
+
+
 def test_a_topic_created_here_is_served_beside_the_brokers(broker: tuple[Path, Path]) -> None:
     with opened(*broker) as logs:
         logs.topics.create("mine", partitions=1)
@@ -282,3 +306,36 @@ def test_a_partition_that_the_broker_kept_elsewhere_has_the_topics_id_and_settin
         assert logs.topics.describe("users").config == known.config
         with pytest.raises(TopicExistsError):
             logs.topics.create("users", 1)
+
+
+def test_topics_in_a_directory_that_is_offline_since_the_start_are_known_by_the_brokers_metadata(
+    broker: tuple[Path, Path],
+) -> None:
+    """Without this a client's auto-creation would make a second topic of that name."""
+    first, second = sorted(broker, key=lambda each: not (each / METADATA).exists())
+    with opened(first, second) as logs:
+        before = logs.topics.names()
+        ids = {name: logs.topics.describe(name).topic_id for name in before}
+        served = {path.name for path in first.iterdir()}
+        elsewhere = sorted(where for where in logs if str(where) not in served)
+    whole = next(where for where in elsewhere if not (first / f"{where.topic}-0").exists())
+    with failing(second):
+        logs = opened(first, second)
+    with logs:
+        assert list(logs.offline) == [second] and logs.topics.names() == before
+        for where in elsewhere:
+            assert where.partition in logs.topics.describe(where.topic).offline
+            for get in (logs.get, logs.get_or_create):
+                with raises_error(StorageError, path=str(where), about=str(second)):
+                    get(where)
+        assert logs.topics.describe(whole.topic).topic_id == ids[whole.topic]
+        with pytest.raises(TopicExistsError):
+            logs.topics.create(whole.topic, 1)
+        with pytest.raises(UnknownTopicError):
+            logs.get(TopicPartition("unknown", 0))
+        logs.topics.delete(whole.topic)
+        assert whole.topic not in logs.topics.names()
+    with opened(first, second) as logs:
+        assert logs.topics.names() == [name for name in before if name != whole.topic]
+    with opened(first) as logs:  # whether there is another directory is not known
+        assert set(logs.topics.names()) < set(before)

@@ -10,6 +10,7 @@ import pytest
 from siltstone.base import files
 from siltstone.base.clock import ManualClock, SystemClock
 from siltstone.base.errors import (
+    CorruptFileError,
     DirectoryLockedError,
     DirectoryRefusedError,
     NotALogDirectoryError,
@@ -269,6 +270,83 @@ def test_a_directory_that_cannot_be_opened_is_offline_and_the_others_serve(tmp_p
     with opened(a, b) as manager:
         assert not manager.offline and list(manager) == [EVENTS]
         assert (a / "siltstone-topics.json").read_bytes() == (b / "siltstone-topics.json").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["siltstone-topics.json", names.META_PROPERTIES])
+def test_a_directory_whose_own_file_cannot_be_read_is_offline_and_the_others_serve(
+    tmp_path: Path, name: str
+) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        manager.topics.create("events", 2)
+        for topic_partition in manager:
+            append(manager[topic_partition])
+    (a / name).rename(tmp_path / "kept")
+    (a / name).mkdir()  # reading it fails with an OSError
+    before = names_in(a)
+    with opened(a, b) as manager:
+        assert list(manager.offline) == [a] and "directory" in manager.offline[a]
+        assert list(manager) == [TopicPartition("events", 1)]
+        with pytest.raises(StorageError):
+            manager.get_or_create(EVENTS)
+        append(manager["events", 1])
+    assert names_in(a) == before and names.CLEAN_SHUTDOWN in before
+    with raises_error(StorageError, about=str(a)):
+        opened(a)
+    (a / name).rmdir()
+    (tmp_path / "kept").rename(a / name)
+    with opened(a, b) as manager:
+        assert not manager.offline and [values(log) for log in manager["events"].logs()] == [1, 2]
+
+
+def test_a_partition_whose_directory_cannot_be_read_takes_its_log_directory_offline_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        manager.topics.create("events", 2)
+    stat = files.stat
+
+    def fail(path: Path, **options: bool) -> files.FileStat:
+        if str(path).startswith(str(a / "events-0")):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(files, "stat", fail)
+    with opened(a, b) as manager:
+        assert list(manager.offline) == [a] and list(manager) == [TopicPartition("events", 1)]
+
+
+def test_a_start_that_no_directory_survives_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """Else a server would run, and answer each request with an error."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    opened(a, b).close()
+    for directory in (a, b):
+        (directory / names.CLEANER_CHECKPOINT).mkdir()  # it is read when the logs are open
+    with raises_error(StorageError, about=f"{a} (Is a directory), {b} (Is a directory)"):
+        opened(a, b)
+    (a / names.CLEANER_CHECKPOINT).rmdir()
+    with opened(a, b) as manager:
+        assert list(manager.offline) == [b]
+        manager.directories[0].go_offline("the disk is gone")
+        for change in (lambda: manager.topics.create("events"), lambda: manager.create_partitions("x", [0])):
+            with raises_error(StorageError, about=f"{a} (the disk is gone)"):
+                change()
+
+
+def test_a_start_that_is_refused_blames_no_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        manager.topics.create("events")
+    for directory in (a, b):
+        (directory / "siltstone-topics.json").write_bytes(b"{}")
+    with pytest.raises(CorruptFileError):
+        opened(a, b)
+    assert not [row for row in caplog.records if row.levelname == "ERROR"]
+    for directory in (a, b):
+        (directory / "siltstone-topics.json").unlink()
+    with opened(a, b) as manager:  # the locks were released
+        assert list(manager) == [EVENTS]
 
 
 def test_a_full_disk_takes_nothing_offline(tmp_path: Path) -> None:

@@ -50,6 +50,23 @@ def test_records_without_a_key_stay_with_a_partition_for_a_batch(tmp_path: Path)
         assert set(fair) == {0, 1, 2}
 
 
+def test_records_without_a_key_go_to_a_partition_whose_directory_is_in_service(tmp_path: Path) -> None:
+    """As in Kafka, whose producer leaves partitions without a leader out."""
+    with opened(tmp_path / "a", tmp_path / "b") as logs:
+        logs.topics.create("users", partitions=4)
+        producer = RecordProducer(logs, choose=lambda numbers: numbers[0])
+        assert producer.send("users", b"1").topic_partition.partition == 0
+        logs.directory_of(TopicPartition("users", 0)).go_offline("the disk is gone")
+        value = bytes(STICKY_BYTES)
+        turns = [producer.send("users", value).topic_partition.partition for _ in range(4)]
+        assert set(turns) == {1, 3}
+        with pytest.raises(StorageError):
+            producer.send("users", b"1", key=next(key for key in KEYS if partition_for_key(key, 4) % 2 == 0))
+        logs.directory_of(TopicPartition("users", 1)).go_offline("this one, too")
+        with pytest.raises(StorageError):
+            producer.send("users", b"1")
+
+
 def test_many_records_become_few_batches_and_keep_their_order(tmp_path: Path) -> None:
     with opened(tmp_path, clock=ManualClock(NOW)) as logs:
         logs.topics.create("users", partitions=2)

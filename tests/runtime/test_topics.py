@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -464,6 +465,146 @@ def test_a_deleted_partition_in_an_offline_directory_is_deleted_at_the_next_star
     with opened(a, b) as manager:
         assert list(manager) == [EVENTS] and values(manager[EVENTS]) == 0
         assert len([name for name in names_in(b) if is_deleted_directory(name)]) == 1
+
+
+@pytest.mark.parametrize("kind", ["link", "deep"])
+def test_a_deleted_directory_that_cannot_be_removed_takes_nothing_offline(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, logs, kept = ManualClock(NOW), tmp_path / "logs", tmp_path / "kept"
+    with opened(logs, clock=clock) as manager:
+        manager.topics.create("events")
+    kept.mkdir()
+    left = logs / deleted_directory(EVENTS, bytes)
+    if kind == "link":
+        left.symlink_to(kept)
+    else:
+        left.joinpath(*"x" * 40).mkdir(parents=True)
+    with opened(logs, clock=clock) as manager:
+        clock.advance(MINUTE)
+        manager.tick()
+        assert not manager.offline and left.exists() and kept.exists()
+        assert f"{left} was not removed" in caplog.text
+        append(manager[EVENTS])
+
+
+def test_a_topic_that_only_an_offline_directory_has_is_known(tmp_path: Path) -> None:
+    """No registry lists it, as no registry lists a Kafka's topics."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        for number, name in enumerate(("events", "users")):
+            manager.topics.create(name)
+            assert manager.directory_of(TopicPartition(name, 0)).path == (a, b)[number]
+        topic_id = manager.topics.describe("users").topic_id
+    for directory in (a, b):
+        (directory / TOPICS_FILE).unlink()
+    users = TopicPartition("users", 0)
+    with opened(a, b) as manager:
+        assert "users" in manager.topics.ids
+        manager.directories[1].go_offline("the disk is gone")
+        topics = manager.topics
+        assert topics.names() == ["events", "users"] and topics.all_partitions()["users"] == (0,)
+        assert topics.describe("users").offline == (0,) and topics.describe("users").topic_id == topic_id
+        assert list(topics.names_by_id.values()) == ["events", "users"]
+        with pytest.raises(TopicExistsError):
+            topics.create("users")
+        for get in (manager.get, manager.get_or_create):
+            with raises_error(StorageError, path="users-0", about="the disk is gone"):
+                get(users)
+        assert manager.get_or_create(TopicPartition("users", 1)).directory.parent == a
+        topics.delete("users")
+        assert topics.names() == ["events"]
+        with pytest.raises(UnknownTopicError):
+            manager.get(users)
+    with opened(a, b) as manager:
+        assert manager.topics.names() == ["events"] and not manager.offline
+        assert len([name for name in names_in(b) if is_deleted_directory(name)]) == 1
+
+
+def test_a_topic_whose_id_is_in_an_offline_directory_is_not_deleted(tmp_path: Path) -> None:
+    """The next start would not know which partitions to delete."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        for name in ("events", "users"):
+            manager.topics.create(name)
+    for directory in (a, b):
+        (directory / TOPICS_FILE).unlink()
+    with opened(a, b) as manager:
+        manager.directories[1].go_offline("the disk is gone")
+        with raises_error(StorageError, path=b, about="users", advice="open the directory again"):
+            manager.topics.delete("users")
+        assert manager.topics.names() == ["events", "users"]
+    entry = TopicEntry(topic_id="", partitions=(0,), uncreated=(), config={})
+    write_registry(a, load_registry([a])[0].with_topic("lost", entry))
+    with opened(a, b) as manager:  # no directory is offline that could have a partition of it
+        manager.topics.delete("lost")
+        assert manager.topics.names() == ["events", "users"]
+
+
+@pytest.mark.parametrize("is_id_listed", [True, False])
+def test_a_topic_that_was_created_again_while_a_directory_was_offline_stops_no_start(
+    tmp_path: Path, is_id_listed: bool
+) -> None:
+    """Both directories then have a partition of that name. The older one goes the way of any partition of a
+    deleted topic: it is deleted if the deletion is still listed, else it stays as it is, unopened."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        manager.topics.create("events", partitions=2)
+        for topic_partition in manager:
+            append(manager[topic_partition], 5)
+    with failing(b):
+        manager = opened(a, b)
+    with manager:
+        manager.topics.delete("events")
+        manager.topics.create("events", partitions=2)
+        append(manager["events", 1], 3)
+    if not is_id_listed:  # as after a start without b
+        write_registry(a, load_registry([a])[0].without_deleted())
+    before = (b / "events-1" / "00000000000000000000.log").read_bytes()
+    for _ in range(2):
+        with opened(a, b) as manager:
+            assert not manager.offline and list(manager) == [EVENTS, TopicPartition("events", 1)]
+            assert values(manager["events", 1]) == 3 and manager.directory_of(EVENTS).path == a
+            assert manager.topics.describe("events").offline == ()
+    kept = [name for name in names_in(b) if name == "events-1"]
+    assert bool(kept) != is_id_listed
+    for name in kept:
+        assert (b / name / "00000000000000000000.log").read_bytes() == before
+
+
+def test_a_partition_in_two_directories_is_refused_where_its_topic_id_is_the_same(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        append(manager.get_or_create(EVENTS))
+    shutil.copytree(a / "events-0", b / "events-0")
+    with raises_error(DirectoryRefusedError, path=b / "events-0", about=str(a)):
+        opened(a, b)
+    assert (a / names.CLEAN_SHUTDOWN).exists() and (b / names.CLEAN_SHUTDOWN).exists()
+
+
+def test_partitions_that_a_crash_left_listed_as_uncreated_are_not_created_beside_an_offline_directory(
+    tmp_path: Path,
+) -> None:
+    """They may be in that directory: a second one with the same topic id would stop the next start."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        manager.topics.create("events", partitions=4)
+        for topic_partition in manager:
+            append(manager[topic_partition], 2)
+    for directory in (a, b):  # as after a crash between the two writes of a registry
+        registry = load_registry([directory])[0]
+        entry = msgspec.structs.replace(registry.topics["events"], uncreated=(0, 1, 2, 3))
+        write_registry(directory, registry.with_topic("events", entry))
+    with failing(b):
+        manager = opened(a, b)
+    with manager:
+        assert manager.topics.add_partitions("events", 5).offline == (1, 3)
+        append(manager.get_or_create(TopicPartition("events", 5)))
+        with pytest.raises(StorageError):
+            manager.get_or_create(TopicPartition("events", 1))
+    with opened(a, b) as manager:
+        assert [values(log) for log in manager["events"].logs()] == [2, 2, 2, 2, 0, 1]
+    assert load_registry([a])[0].topics["events"].uncreated == ()
 
 
 @pytest.mark.parametrize("has_id", [True, False])

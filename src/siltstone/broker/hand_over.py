@@ -50,7 +50,7 @@ from siltstone.broker.producer_ids import BLOCK, first_free_id, read_next_produc
 from siltstone.commands.directories import BrokerDirectories, Snapshot, locked_directories
 from siltstone.log.bootstrap import BOOTSTRAP_CHECKPOINT, bootstrap_checkpoint
 from siltstone.log.checkpoints import LeaderEpochs, read_topic_id, refuse_bad_node
-from siltstone.log.directory import LogDirectory
+from siltstone.log.directory import LogDirectory, require_one_broker
 from siltstone.log.metadata_log import (
     BROKER_RESOURCE,
     METADATA_PARTITION,
@@ -144,8 +144,8 @@ def hand_over(request: HandOverRequest, clock: Clock | None = None) -> HandOver:
     """Hand the directories over; a dry run only reads them.
 
     Raises UsageError for an unknown release or a bad target, DirectoryLockedError, DirectoryRefusedError for
-    directories that lack a partition or their ids, or have a metadata log that was not to be moved,
-    CorruptFileError, OSError.
+    directories of several brokers, that lack a partition or their ids or have a partition twice, or that have
+    a metadata log that was not to be moved, CorruptFileError, OSError.
     """
     if request.release not in FEATURES:
         known = ", ".join(FEATURES)
@@ -156,6 +156,8 @@ def hand_over(request: HandOverRequest, clock: Clock | None = None) -> HandOver:
     paths = request.directories.paths
     with locked_directories(paths, dry_run=request.dry_run) as directories:
         snapshot = Snapshot(paths, request.directories.broker_config(), directories=directories)
+        # A partition of a deleted topic is not handed over: Kafka does not know its id.
+        require_one_broker(directories, is_stray=snapshot.registry.has_deleted)
         plan = _Plan(request, snapshot)
         if not request.dry_run:
             plan.write(clock.now_ms())

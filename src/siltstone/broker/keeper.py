@@ -34,8 +34,9 @@ import threading
 import warnings
 import weakref
 from collections.abc import Iterable
+from concurrent.futures import Future
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -99,7 +100,7 @@ class Keeper:
         if self.owner != os.getpid():
             return False
         try:
-            return self._channel.call(bool, "ping")
+            return bool(self._answer_to("ping", {}))
         except EOFError:
             return False
 
@@ -109,8 +110,7 @@ class Keeper:
         channel = Channel(ours)
         close_in_forks(channel)
         try:
-            with theirs:
-                self._channel.ask("start", msgspec.structs.asdict(broker), [theirs.fileno()])
+            self._answer_to("start", msgspec.structs.asdict(broker), theirs)
             return channel, channel.call(StartedBroker, "started")
         except BaseException:
             channel.close()
@@ -119,13 +119,41 @@ class Keeper:
     def signal(self, pid: int, number: int, *, is_end: bool) -> bool:
         """Send a signal to a broker (0: none), and wait for its end if that is to come; False if it has
         ended before."""
-        return self._channel.call(bool, "signal", pid=pid, number=number, is_end=is_end)
+        return bool(self._answer_to("signal", {"pid": pid, "number": number, "is_end": is_end}))
+
+    def _answer_to(self, method: str, arguments: dict[str, Any], end: socket.socket | None = None) -> object:
+        """Call the keeper. ``end``: a socket that the keeper receives, and that is closed here.
+
+        A Ctrl-C interrupts the main thread, which therefore leaves the call to a thread that is not
+        interrupted: after half a call the channel could only be closed, and all brokers would end with it.
+        """
+        answer = Future[object]()
+
+        def call() -> None:
+            with end or contextlib.nullcontext():
+                try:
+                    descriptors = [] if end is None else [end.fileno()]
+                    answer.set_result(
+                        msgspec.msgpack.decode(self._channel.ask(method, arguments, descriptors))
+                    )
+                except BaseException as error:
+                    answer.set_exception(error)
+
+        if threading.current_thread() is threading.main_thread():
+            thread = threading.Thread(target=call, name="siltstone-keeper-call", daemon=True)
+            thread.start()
+            thread.join()
+        else:
+            call()
+        return answer.result()
 
     def end(self) -> None:
         """End the keeper, and all brokers with it. Nothing in a process that was forked from the program."""
         atexit.unregister(self.end)
         if self.owner != os.getpid():
             return
+        with contextlib.suppress(OSError):
+            self._channel.socket.shutdown(socket.SHUT_RDWR)  # also for a call that was interrupted
         self._channel.close()
         with contextlib.suppress(ChildProcessError, subprocess.TimeoutExpired):
             if self._process is None:

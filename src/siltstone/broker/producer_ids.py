@@ -33,7 +33,7 @@ from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import CorruptFileError, StorageError
 from siltstone.log.partition import DISK_FULL_ERRORS
 from siltstone.runtime.manager import LogManager
-from siltstone.runtime.served_directory import NO_DIRECTORY, OPEN_AGAIN
+from siltstone.runtime.served_directory import no_directory_left
 
 BROKER_FILE = "siltstone-broker.json"
 BLOCK = 1000
@@ -131,7 +131,7 @@ class ProducerIds:
                     raise StorageError(reason, path=served.path, advice="free space") from error
                 served.go_offline(error)
         if not self._manager.serving():
-            raise StorageError(NO_DIRECTORY, advice=OPEN_AGAIN)
+            raise no_directory_left(self._manager.offline)
         self._next, self._end, self._next_block = first, end, end
 
     def _find_next_block(self) -> int:

@@ -15,7 +15,7 @@ from siltstone.base.files import joined
 
 
 def _find_joined(place: joined.JoinedPlace) -> joined.JoinedFiles:
-    """``joining.find``: its module imports most of this package."""
+    """Call ``joining.find``, which is imported at the first call, since it imports most of this package."""
     joined_files: joined.JoinedFiles = importlib.import_module("siltstone.log.tiered.joining").find(place)
     return joined_files
 

@@ -137,7 +137,7 @@ def broker_id_of(properties: Mapping[str, str]) -> str | None:
 
 
 def node_number(text: str | None) -> int | None:
-    """The id of a broker as a number, 0 to 2^31 - 1; None if the text is none."""
+    """The id of a broker as a number, 0 to 2^31 - 1; None for any other text, and for None."""
     if text is None or not _NODE_ID.fullmatch(text) or int(text) > INT_MAX:
         return None
     return int(text)

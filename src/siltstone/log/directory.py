@@ -452,11 +452,17 @@ def refuse_objects(path: Path) -> None:
         )
 
 
-def require_one_broker(directories: list[LogDirectory], *, only_reads: bool = False) -> None:
+def require_one_broker(
+    directories: list[LogDirectory],
+    *,
+    only_reads: bool = False,
+    is_stray: Callable[[TopicPartition, Path], bool] = lambda topic_partition, path: False,
+) -> None:
     """Raise DirectoryRefusedError unless the log directories belong to one broker.
 
     They must have the same cluster id and node id, and no partition twice. ``only_reads``: nothing is
-    changed, so that a single directory may have the same partition under two names.
+    changed, so that a single directory may have the same partition under two names. ``is_stray``: asked for
+    the directories of a partition that is there twice; those of a deleted topic do not count.
     """
     properties = [directory.properties() for directory in directories]
     for key in ("cluster.id", "node.id", "broker.id"):
@@ -472,14 +478,16 @@ def require_one_broker(directories: list[LogDirectory], *, only_reads: bool = Fa
     by_identity: dict[tuple[int, int], Path] = {}
     for directory in directories:
         for topic_partition, path in directory.partitions.items():
-            if topic_partition in paths:
+            earlier = paths.get(topic_partition)
+            if earlier is None or is_stray(topic_partition, earlier):
+                paths[topic_partition] = path
+            elif not is_stray(topic_partition, path):
                 raise DirectoryRefusedError(
-                    f"the partition is also in {paths[topic_partition]}",
+                    f"the partition is also in {earlier}",
                     path=path,
                     advice="remove the directory that the broker does not use",
                 )
-            paths[topic_partition] = path
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # opening the partition fails then
                 other = by_identity.setdefault(files.stat(path).device_and_inode, path)
                 if other != path:
                     raise DirectoryRefusedError(

@@ -234,8 +234,8 @@ def validate_and_assign(
     leader_epoch: int,
     origin: Origin = Origin.CLIENT,
 ) -> ValidatedBatches:
-    """Check batches and write their offsets, from ``next_offset`` on, into ``data``
-    itself, or into new bytes if they are recompressed.
+    """Check batches and write their offsets, from ``next_offset`` on, into ``data`` itself, or into new bytes
+    if they are recompressed.
 
     ``data`` is uint8, contiguous and writable. A client sends one batch; an incomplete one after it is left
     out. Other origins may send several batches. Replicated batches keep their offsets and leader epochs, and

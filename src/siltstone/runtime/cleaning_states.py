@@ -2,7 +2,7 @@
 
 ::
 
-              begin                       abort                   ``changing`` has ended
+              begin                       abort                   ``uninterrupted`` ends
     None ─────────────► InProgress ────────────────► Aborted(n) ─────────────────────────► Paused(n)
      ▲ ◄──────────────────── done                                                             │
      └──────────────────────────── resume, n times ◄───── pause: Paused(n) → Paused(n + 1) ◄──┘
@@ -18,8 +18,8 @@
 A log without an entry is in state None. All states change under one lock, and every change wakes the waiting
 threads. A cleaner holds a ``Claim`` on each log that it cleans. Most of the time it writes staged files only:
 an abort then takes effect at once, and the staged files are not used. While the cleaner changes the log
-itself (``Claim.changing``: a swap, a checkpoint), an abort waits, and the state is Aborted; in Kafka it
-always waits. An aborted claim still keeps other cleaners from the log until ``done``. Side-by-side
+itself (``Claim.uninterrupted``: a swap, a checkpoint), an abort waits, and the state is Aborted; in Kafka
+it always waits. An aborted claim still keeps other cleaners from the log until ``done``. Side-by-side
 compactions have their own ``CleaningStates``, with the same rules.
 """
 
@@ -50,7 +50,7 @@ class Phase(enum.Enum):
 
 class State(NamedTuple):
     """A phase. ``paused_count``: how often the log is paused now (Paused), or will be paused when the cleaner
-    leaves ``Claim.changing`` (Aborted)."""
+    leaves ``Claim.uninterrupted`` (Aborted)."""
 
     phase: Phase
     paused_count: int = 0
@@ -70,7 +70,7 @@ class Claim:
     """One cleaner's right to clean a log, from ``CleaningStates.begin`` to ``done``.
 
     ``has_ended``: the claim was aborted, or its cleaner has called ``done``. ``is_changing``: the cleaner is
-    inside ``changing``.
+    inside ``uninterrupted``.
     """
 
     def __init__(self, states: CleaningStates, topic_partition: TopicPartition) -> None:
@@ -183,11 +183,11 @@ class CleaningStates:
         """Abort the cleaning of a log and pause the log: from the return of this call to ``resume`` no
         cleaner changes it.
 
-        A thread that is inside ``Claim.changing`` must not call this: it would wait for itself.
+        A thread that is inside ``Claim.uninterrupted`` must not call this: it would wait for itself.
         """
         with self._condition:
             self._abort(topic_partition, pauses=1)
-            # The state is Aborted until the cleaner leaves ``Claim.changing``, or Paused already.
+            # The state is Aborted until the cleaner leaves ``Claim.uninterrupted``, or Paused already.
             while self._states.get(topic_partition, NONE).phase is Phase.ABORTED:
                 self._condition.wait()
 
@@ -199,7 +199,7 @@ class CleaningStates:
         _logger.info("The %s for partition %s is aborted%s", self._activity, topic_partition, and_paused)
         claim = self._claims[topic_partition]
         if claim.is_changing:
-            # The cleaner finishes its swap first. The end of ``Claim.changing`` makes the state Paused.
+            # The cleaner finishes its swap first; then ``Claim.uninterrupted`` makes the state Paused.
             self._set(topic_partition, State(Phase.ABORTED, pauses))
         else:
             # The cleaner only reads the log's files: ``Claim.check`` stops it before its next change.

@@ -32,7 +32,7 @@ import msgspec
 from msgspec.structs import replace
 
 from siltstone.base import files
-from siltstone.base.config import Config, ConfigSource
+from siltstone.base.config import Config, ConfigSource, parse_topic_config
 from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import CompactionInProgressError, EngineError, LedgerError, SiltstoneError
 from siltstone.compaction.ledger.compactor import (
@@ -296,8 +296,8 @@ def compact_log(
 
 def backlog_bytes(view: LogView, horizon: int | None) -> int:
     """Bytes from the batch at ``horizon`` (the first offset that no compaction has read yet; None: never
-    compacted) up to the high watermark, or to the last
-    stable offset if that is lower: no compaction reads beyond.
+    compacted) up to the high watermark, or to the last stable offset if that is lower: no compaction reads
+    beyond.
 
     Raises CorruptRecordError, OSError.
     """
@@ -343,14 +343,18 @@ def compaction_threshold(
     """The threshold of ``topic``.
 
     ``settings``: the topic's own settings over the broker's. ``namespaces``: the policies of each
-    ``tenant/namespace``. A threshold that was set to 0 overrides those below it, too.
+    ``tenant/namespace``. A threshold that was set to 0 overrides those below it, too. Raises UsageError for a
+    bad one of a namespace: the registry's file may have been changed by hand.
     """
     setting = settings.setting(THRESHOLD_KEY)
     assert isinstance(setting.value, int)
     if setting.config_source is ConfigSource.DEFAULT_CONFIG:
-        text = namespaces.get(namespace_of(topic), {}).get(THRESHOLD_KEY)
+        namespace = namespace_of(topic)
+        text = namespaces.get(namespace, {}).get(THRESHOLD_KEY)
         if text is not None:
-            return Threshold(size=int(text), source=NAMESPACE)
+            policy = parse_topic_config({THRESHOLD_KEY: text}, f"namespace {namespace}")[THRESHOLD_KEY]
+            assert isinstance(policy.value, int)
+            return Threshold(size=policy.value, source=NAMESPACE)
         return Threshold(size=setting.value, source=DEFAULT)
     of_topic = setting.config_source is ConfigSource.DYNAMIC_TOPIC_CONFIG
     return Threshold(size=setting.value, source=TOPIC if of_topic else BROKER)

@@ -180,7 +180,7 @@ def log_state(served: ServedDirectory, log: PartitionLog, config: Config, checkp
 
 # The destination of a cleaning of open logs: each segment group is swapped in while appends and reads go on.
 #
-# Only the cleaner uses its staged files. It changes the log itself only within ``Claim.changing``. This
+# Only the cleaner uses its staged files. It changes the log itself only within ``Claim.uninterrupted``. This
 # raises CleaningAbortedError if the claim was aborted before, and a thread that aborts it meanwhile waits for
 # the end.
 

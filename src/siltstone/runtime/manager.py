@@ -73,9 +73,15 @@ from siltstone.log.replacement import remove_deleted
 from siltstone.runtime.cleaning_states import CleaningStates
 from siltstone.runtime.metrics import Sample, samples_of
 from siltstone.runtime.producing import NewRecord, RecordMetadata, RecordProducer, SendOptions, Serializer
-from siltstone.runtime.served_directory import NO_DIRECTORY, OFFLINE, OPEN_AGAIN, ServedDirectory, Uncleanable
+from siltstone.runtime.served_directory import (
+    OFFLINE,
+    OPEN_AGAIN,
+    ServedDirectory,
+    Uncleanable,
+    no_directory_left,
+)
 from siltstone.runtime.topic_names import RandomBytes, deleted_directory, new_id
-from siltstone.runtime.topics import Topics
+from siltstone.runtime.topics import Strays, Topics
 from siltstone.runtime.upkeep import Scheduler, Ticker, Upkeep
 
 if TYPE_CHECKING:
@@ -117,7 +123,8 @@ def _space_samples(served: ServedDirectory) -> list[Sample]:
 
 
 # Opening the log directories: each is locked, all must belong to one broker, and each has its identity in
-# ``meta.properties``.
+# ``meta.properties``. A partition may be in two of them only if its topic was deleted, and perhaps created
+# again, while one of them was offline.
 
 
 def claim_all(
@@ -148,7 +155,8 @@ def claim_all(
             except OSError as error:
                 offline[path] = f"{error.strerror or error}"
                 _logger.error("%s: %s: %s; %s", path, OFFLINE, offline[path], OPEN_AGAIN)
-        require_one_broker([served.directory for served in claimed])
+        directories = [served.directory for served in claimed]
+        require_one_broker(directories, is_stray=Strays(directories))
         if only is None:
             node_ids = (config.integer(name) for name in ("node.id", "broker.id"))
             node_id = next((number for number in node_ids if number >= 0), -1)
@@ -160,8 +168,7 @@ def claim_all(
     serving = [served for served in claimed if served.offline is None]
     offline.update({served.path: served.offline for served in claimed if served.offline is not None})
     if not serving:
-        reasons = ", ".join(f"{path} ({reason})" for path, reason in offline.items())
-        raise StorageError(f"{NO_DIRECTORY}: {reasons}", advice="check the disks, and open them again")
+        raise no_directory_left(offline)
     return serving, offline
 
 
@@ -303,7 +310,9 @@ class LogManager(Closing):
                 served.go_offline(error)
 
         with ThreadPoolExecutor(max(len(self.directories), 1)) as pool:
-            list(pool.map(load, self.directories))
+            list(pool.map(load, self.serving()))
+        if not self.serving():
+            raise no_directory_left(self.offline)
         self.topics.complete_start()
         for _, log in self.logs():
             self._apply_settings(log)
@@ -311,7 +320,7 @@ class LogManager(Closing):
     def _abandon(self) -> None:
         """Release locks and threads. Write no marker and no checkpoint, as if the process had been killed."""
         for served in self.directories:
-            served.go_offline("the start failed")
+            served.abandon("the start failed")
         self._end_threads()
 
     def _in_background(self, task: Callable[[], None]) -> None:
@@ -640,7 +649,7 @@ class LogManager(Closing):
         """The directory that each partition is in, or is to be created in. Raises StorageError."""
         serving = self.serving()
         if not serving:
-            raise StorageError(NO_DIRECTORY, advice=OPEN_AGAIN)
+            raise no_directory_left(self.offline)
         existing = {
             topic_partition: served for served in serving for topic_partition in served.all_partitions
         }

@@ -28,7 +28,7 @@ from siltstone.base.clock import Clock, SystemClock, checked_ms
 from siltstone.base.codec_table import codec_number
 from siltstone.base.config import LogConfig
 from siltstone.base.decoded_types import decoded_in_threads
-from siltstone.base.errors import UnknownTopicError, UsageError
+from siltstone.base.errors import StorageError, UnknownTopicError, UsageError
 from siltstone.base.records.build import (
     MAX_RECORD_OVERHEAD,
     NewBatchHeader,
@@ -294,9 +294,16 @@ class Partitioner:
         self._sticky: dict[str, tuple[int, int]] = {}
 
     def partitions(
-        self, topic: str, records: Sequence[NewRecord], here: Sequence[int], count: int | None
+        self,
+        topic: str,
+        records: Sequence[NewRecord],
+        here: Sequence[int],
+        count: int | None,
+        is_served: Callable[[int], bool] = lambda number: True,
     ) -> list[int]:
-        """The partition of each record; ``here``, ``count`` and errors as ``partitions_of_keys``."""
+        """The partition of each record; ``here``, ``count`` and errors as ``partitions_of_keys``.
+        ``is_served``: is a partition's log open? Records without a key go to one that is, if there is one, as
+        in Kafka to one with a leader."""
         keys = [record.key for record in records]
         numbers = [-1] * len(keys)
         if keys.count(None) < len(keys):
@@ -304,12 +311,19 @@ class Partitioner:
         if -1 in numbers:
             with self._lock:
                 number, left = self._sticky.get(topic, (-1, 0))
+                if left > 0 and not is_served(number):
+                    left = 0
                 for row, picked in enumerate(numbers):
                     if picked >= 0:
                         continue
                     if left <= 0 or number not in here:
-                        changed = [candidate for candidate in here if candidate != number]
-                        number, left = self._choose(changed or here), STICKY_BYTES
+                        others = [candidate for candidate in here if candidate != number]
+                        chosen, left = self._choose(others or here), STICKY_BYTES
+                        if not is_served(chosen):
+                            served = [candidate for candidate in here if is_served(candidate)]
+                            others = [candidate for candidate in served if candidate != number]
+                            chosen = self._choose(others or served or here)
+                        number = chosen
                     left -= record_size_max(records[row])
                     numbers[row] = number
                 self._sticky[topic] = number, left
@@ -417,7 +431,10 @@ class RecordProducer:
         by_partition: dict[int, list[int]] = {}
         if partition is None:
             count = self._logs.partition_count(topic)
-            for row, number in enumerate(self._partitioner.partitions(topic, rows, numbers, count)):
+            picked = self._partitioner.partitions(
+                topic, rows, numbers, count, lambda number: self._is_served(topic, number)
+            )
+            for row, number in enumerate(picked):
                 by_partition.setdefault(number, []).append(row)
         elif rows:
             by_partition[partition] = list(range(len(rows)))
@@ -432,6 +449,12 @@ class RecordProducer:
     def flush(self) -> None:
         """Make everything that was appended durable. Raises StorageError."""
         self._logs.flush()
+
+    def _is_served(self, topic: str, number: int) -> bool:
+        try:
+            return self._logs.get(TopicPartition(topic, number)).is_open
+        except StorageError:  # its directory is offline, or it was refused
+            return False
 
     def _append(
         self, log: PartitionLog, records: Sequence[NewRecord], *, sync: bool

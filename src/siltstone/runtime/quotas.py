@@ -56,7 +56,7 @@ class QuotaKey:
 QUOTA_KEYS: Mapping[str, QuotaKey] = {
     key.name: key
     for key in (
-        QuotaKey(name=CONSUMER_BYTE_RATE, maximum=LONG_MAX, doc="bytes of answers to Fetch a second"),
+        QuotaKey(name=CONSUMER_BYTE_RATE, maximum=LONG_MAX, doc="bytes of responses to Fetch a second"),
         QuotaKey(name=CONTROLLER_MUTATION_RATE, maximum=None, doc="partitions created or deleted a second"),
         QuotaKey(name=REQUEST_PERCENTAGE, maximum=None, doc="time of requests, in percent of one thread"),
         QuotaKey(name=PRODUCER_BYTE_RATE, maximum=LONG_MAX, doc="bytes of Produce requests a second"),

@@ -48,8 +48,16 @@ from siltstone.runtime.topic_names import partition_metadata
 
 UNCLEANABLE_FILE = "siltstone-uncleanable.json"
 COUNTS_AS_EMPTY = "%s. The file counts as empty and is replaced at the next change"
-NO_DIRECTORY, OFFLINE = "no log directory is in service", "the log directory is offline"
+OFFLINE = "the log directory is offline"
 OPEN_AGAIN = "check the disk, and open the directory again"
+
+
+def no_directory_left(offline: Mapping[Path, str]) -> StorageError:
+    """The error where no directory can be used. ``offline``: why each of them cannot."""
+    reasons = ", ".join(f"{path} ({reason})" for path, reason in offline.items())
+    return StorageError(
+        f"no log directory is in service: {reasons}", advice="check the disks, and open them again"
+    )
 
 
 class Uncleanable(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,6 +181,7 @@ class ServedDirectory:
         self.uncleanable: dict[TopicPartition, Uncleanable] = {}
         self.when_offline: Callable[[ServedDirectory], None] = lambda served: None
         try:
+            self.directory.properties()  # an error of the disk is to concern this directory only
             self._read_checkpoints()
         except BaseException:
             self.directory.close()
@@ -241,9 +250,9 @@ class ServedDirectory:
         """Create directories with an empty first segment and the topic's id, durably. Raises OSError.
 
         A directory that exists gets the id if it has none. After a crash any of them may be there, complete
-        or not: before, ``runtime.topics`` has listed them as not yet created, and after a crash it calls this
-        again. All files are synced together, then all names: this
-        takes a hundredth of the time that one partition after another takes.
+        or not: ``runtime.topics`` has listed them as not yet created before, and calls this again at the next
+        start. All files are synced together, then all names, which takes a hundredth of the time that one
+        partition after another takes.
         """
         directories = [self.partition_path(topic_partition) for topic_partition in partitions]
         temporaries = dict[Path, Path]()
@@ -361,11 +370,16 @@ class ServedDirectory:
             if missing:
                 self.directory.remove_cleaner_entries(missing)
 
-    def forget(self, topic_partition: TopicPartition) -> None:
-        """Remove a deleted partition from this object and from all checkpoints. Raises OSError."""
+    def drop(self, topic_partition: TopicPartition) -> None:
+        """Remove a deleted partition from this object only: if its directory is offline, the next start that
+        has the directory deletes it there."""
         self.logs.pop(topic_partition, None)
         self.refused.pop(topic_partition, None)
         self.directory.partitions.pop(topic_partition, None)
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """Remove a deleted partition from this object and from all checkpoints. Raises OSError."""
+        self.drop(topic_partition)
         self.write_checkpoints()
         self.bound_cleaner_checkpoint(topic_partition, None)
         self.clear_uncleanable(topic_partition)
@@ -385,19 +399,33 @@ class ServedDirectory:
         """Take the directory and all its logs offline (Kafka's ``LogManager.handleLogDirFailure``);
         other directories keep serving."""
         reason = cause if isinstance(cause, str) else f"{cause.strerror or cause}"
-        # Set before the logs are closed: an error there must not take the directory offline a second time.
+        if self._set_offline(reason):
+            _logger.error(
+                "%s: %s: %s. Its %d logs are not served; %s",
+                self.path,
+                OFFLINE,
+                reason,
+                len(self.logs),
+                OPEN_AGAIN,
+            )
+            self._release(reason)
+
+    def abandon(self, reason: str) -> None:
+        """Close the logs and unlock the directory, without checkpoints and marker, as if the process had been
+        killed."""
+        if self._set_offline(reason):
+            self._release(reason)
+
+    def _set_offline(self, reason: str) -> bool:
+        """Set ``offline``; False if it is set already. It is set before the logs are closed: an error there
+        must not take the directory offline a second time."""
         with self._offline_lock:
             if self.offline is not None:
-                return
+                return False
             self.offline = reason
-        _logger.error(
-            "%s: %s: %s. Its %d logs are not served; %s",
-            self.path,
-            OFFLINE,
-            reason,
-            len(self.logs),
-            OPEN_AGAIN,
-        )
+            return True
+
+    def _release(self, reason: str) -> None:
         self.when_offline(self)
         for log in list(self.logs.values()):
             log.offline = log.offline or reason

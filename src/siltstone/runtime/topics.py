@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -42,14 +43,14 @@ from siltstone.base.errors import (
     UnknownTopicError,
     UsageError,
 )
-from siltstone.log.checkpoints import read_topic_id
+from siltstone.log.checkpoints import node_number, read_topic_id
 from siltstone.log.directory import LogDirectory
 from siltstone.log.metadata_log import ClusterSettings, metadata_directory, node_id_of, read_cluster_settings
 from siltstone.log.names import MAX_PARTITION, TopicPartition, parse_partition
 from siltstone.log.partition import DISK_FULL_ERRORS
 from siltstone.log.retention import find_policy
 from siltstone.runtime.quotas import QuotaEntry, Quotas, from_entries, to_entries
-from siltstone.runtime.served_directory import NO_DIRECTORY, OPEN_AGAIN, ServedDirectory
+from siltstone.runtime.served_directory import OPEN_AGAIN, ServedDirectory, no_directory_left
 from siltstone.runtime.topic_names import (
     altered_policies,
     altered_texts,
@@ -234,23 +235,31 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
             config = config.with_layer(source, {**config.layer(source), **own})
         return config
 
-    def entry(self, name: str, partitions: Mapping[TopicPartition, Path]) -> TopicEntry:
+    def entry(
+        self,
+        name: str,
+        partitions: Mapping[TopicPartition, Path],
+        *,
+        offline: Iterable[int] = (),
+        known_id: str = "",
+    ) -> TopicEntry:
         """A topic's entry, with its partitions on disk added.
 
-        ``partitions``: the directory of each partition on disk, also of other topics. A topic that the
-        registry does not list gets an entry without settings. Raises UnknownTopicError if it has no partition
-        either.
+        ``partitions``: the directory of each partition on disk, also of other topics. ``offline``: the
+        numbers of its partitions in directories that are offline; ``known_id``: its id if it has only these.
+        A topic that the registry does not list gets an entry without settings. Raises UnknownTopicError if it
+        has no partition either.
         """
         here = sorted(topic_partition for topic_partition in partitions if topic_partition.topic == name)
         paths = {topic_partition.partition: partitions[topic_partition] for topic_partition in here}
-        listed = self.topics.get(name)
+        listed, on_disk = self.topics.get(name), {*paths, *offline}
         if listed is not None:
-            numbers = tuple(sorted({*listed.partitions, *paths}))
+            numbers = tuple(sorted({*listed.partitions, *on_disk}))
             return listed if numbers == listed.partitions else replace(listed, partitions=numbers)
-        if not paths:
+        if not on_disk:
             raise UnknownTopicError(f"the log directories have no topic {name!r}")
-        topic_id = next(filter(None, map(_readable_topic_id, paths.values())), "")
-        return TopicEntry(topic_id=topic_id, partitions=tuple(paths), uncreated=(), config={})
+        topic_id = next(filter(None, map(_readable_topic_id, paths.values())), known_id)
+        return TopicEntry(topic_id=topic_id, partitions=tuple(sorted(on_disk)), uncreated=(), config={})
 
     def has_deleted(self, topic_partition: TopicPartition, directory: Path) -> bool:
         """Is this the directory of a topic that was deleted? Never without an id: it may be another topic's.
@@ -288,10 +297,14 @@ def _readable_topic_id(directory: Path) -> str | None:
 NO_TOPICS = TopicRegistry(generation=0, topics={}, deleted={})
 
 
-def load_registry(directories: Iterable[Path]) -> tuple[TopicRegistry, list[Path]]:
+def load_registry(
+    directories: Iterable[Path], on_error: Callable[[Path, OSError], object] | None = None
+) -> tuple[TopicRegistry, list[Path]]:
     """The newest copy of the registry, and the directories whose copy is missing or older.
 
-    A damaged copy counts as missing. Raises CorruptFileError if copies are damaged and none is left, OSError.
+    A damaged copy counts as missing. ``on_error``: called with each directory whose copy cannot be read, for
+    an error of the file system; without it the error is raised. Raises CorruptFileError if copies are damaged
+    and none is left, OSError.
     """
     copies: dict[Path, TopicRegistry] = {}
     missing: list[Path] = []
@@ -302,6 +315,10 @@ def load_registry(directories: Iterable[Path]) -> tuple[TopicRegistry, list[Path
             copies[directory] = _decoded(files.read_bytes(path))
         except FileNotFoundError:
             missing.append(directory)
+        except OSError as error:
+            if on_error is None:
+                raise
+            on_error(directory, error)
         except (ValueError, RecursionError) as error:
             reason = f"the file is not a registry of topics: {error}"
             failure = CorruptFileError(str(path), 0, reason, advice="restore the file from a backup")
@@ -452,6 +469,46 @@ def read_broker_settings(directories: Sequence[LogDirectory]) -> ClusterSettings
     return cluster
 
 
+class Strays:
+    """Tells whether the directory of a partition is stray: whether its topic id is that of a topic that was
+    deleted. Of such a directory and one of a new topic of the same name, the new topic's counts.
+
+    For directories that are locked and not changed yet. The registry and the broker's metadata log are read
+    when it is called first. Corresponds to Kafka's ``LogManager.isStrayReplica``, for which a partition
+    without an id is stray, too; here it is not, since nothing shows which topic it is of.
+    """
+
+    def __init__(self, directories: Sequence[LogDirectory]) -> None:
+        self._directories = directories
+
+    @cached_property
+    def _known(self) -> tuple[TopicRegistry, TopicSettings]:
+        # A directory whose copy cannot be read goes offline in ``Topics.load``.
+        registry, cluster, _ = _read_topics(self._directories, on_error=lambda directory, error: None)
+        return registry, TopicSettings(registered=registry.topics, cluster=cluster)
+
+    def __call__(self, topic_partition: TopicPartition, path: Path) -> bool:
+        """Is it stray? Raises CorruptFileError, DirectoryRefusedError if that cannot be known, OSError."""
+        if not _readable_topic_id(path):
+            return False
+        registry, settings = self._known
+        return (
+            registry.has_deleted(topic_partition, path)
+            or settings.topic_mismatch(topic_partition.topic, path) is not None
+        )
+
+
+def _read_topics(
+    directories: Sequence[LogDirectory], on_error: Callable[[Path, OSError], object]
+) -> tuple[TopicRegistry, ClusterSettings | None, list[Path]]:
+    """The registry without what a Kafka was given, the broker's metadata, and the directories whose copy of
+    the registry is missing or older; ``on_error``: see ``load_registry``. Raises CorruptFileError,
+    DirectoryRefusedError."""
+    cluster = read_broker_settings(directories)
+    registry, outdated = load_registry((directory.path for directory in directories), on_error)
+    return registry.without_handed_over(cluster), cluster, outdated
+
+
 _logger = logging.getLogger("siltstone")
 _NO_TOPIC = ""
 """For ``Topics.log_config``: no topic has this name, so the settings are the broker's."""
@@ -528,6 +585,14 @@ def _refuse_bad_settings(name: str, overrides: Mapping[str, str], broker: Config
     find_policy(LogConfig.of(config).retention_policy)
 
 
+class _OnDisk(NamedTuple):
+    """The numbers of each topic's partitions, by topic: in the directories that serve, and the others, in
+    those that are offline."""
+
+    serving: Mapping[str, Sequence[int]]
+    offline: Mapping[str, Sequence[int]]
+
+
 @dataclass(slots=True, eq=False)
 class _Cache:
     """What was read of topics and partitions since the last change of them. A change begins a new cache.
@@ -535,13 +600,13 @@ class _Cache:
     A change may take seconds for many partitions, and readers do not wait for it. What a reader reads during
     a change, it keeps in the old cache, which later readers do not use.
 
-    ``partitions``, ``counts``: by topic; ``on_disk``: the numbers of each topic's partitions, and the state
-    of the directories that they were found in; ``ids``: by name, and the names by id.
+    ``partitions``, ``counts``: by topic; ``on_disk``: the partitions in the directories, and the state of
+    these in which they were found; ``ids``: by name, and the names by id.
     """
 
     partitions: dict[str, tuple[int, ...]] = field(default_factory=dict)
     counts: dict[str, int | None] = field(default_factory=dict)
-    on_disk: tuple[object, dict[str, list[int]]] = (None, {})
+    on_disk: tuple[object, _OnDisk] = (None, _OnDisk({}, {}))
     ids: tuple[Mapping[str, bytes], Mapping[bytes, str]] | None = None
 
 
@@ -549,8 +614,9 @@ class Topics:
     """The topics of a ``LogManager``.
 
     ``_cluster``: the broker's metadata log, None without one. ``_is_used_by_broker``: a broker has used the
-    directories. ``_outdated``: directories whose copy of the registry is missing or older. ``_log_configs``:
-    a cache, by topic. ``_cache``: what was read since the last change of topics.
+    directories; ``_node_id``: that broker's. ``_outdated``: directories whose copy of the registry is missing
+    or older. ``_log_configs``: a cache, by topic. ``_cache``: what was read since the last change of topics.
+    ``_ids_on_disk``: the ids of topics that the registry does not list, as far as they were read.
     ``_new_ids``: ids of new topics while a single partition is open (``LogManager.only``); the registry does
     not list them.
 
@@ -569,9 +635,10 @@ class Topics:
         self._outdated: list[Path] = []
         self._cluster: ClusterSettings | None = None
         self._is_used_by_broker = False
+        self._node_id: int | None = None
         self._log_configs: dict[str, LogConfig] = {}
         self._cache = _Cache()
-        self._ids_on_disk: dict[str, bytes] = {}
+        self._ids_on_disk: dict[str, str] = {}
         self._all_partitions: tuple[object, object, Mapping[str, tuple[int, ...]]] = (None, None, {})
         self._new_ids: dict[str, str] = {}
 
@@ -581,14 +648,19 @@ class Topics:
     # Start
 
     def load(self) -> None:
-        """Read the registry, and the broker's metadata. Raises CorruptFileError, DirectoryRefusedError."""
-        directories = [served.directory for served in self._manager.serving()]
-        self._cluster = read_broker_settings(directories)
+        """Read the registry, and the broker's metadata. A directory whose copy of the registry cannot be read
+        goes offline. Raises CorruptFileError, DirectoryRefusedError, StorageError if no directory is left."""
+        serving = {served.path: served for served in self._manager.serving()}
+        directories = [served.directory for served in serving.values()]
+        self._registry, self._cluster, self._outdated = _read_topics(
+            directories, lambda path, error: serving[path].go_offline(error)
+        )
+        if not self._manager.serving():
+            raise no_directory_left(self._manager.offline)
+        self._node_id = node_number(node_id_of(directories))
         self._is_used_by_broker = self._cluster is not None or any(
             directory.properties() for directory in directories
         )
-        registry, self._outdated = load_registry(directory.path for directory in directories)
-        self._registry = registry.without_handed_over(self._cluster)
         self._manager.config = self._registry.with_dynamic_settings(self._manager.config)
 
     def exclude_partitions(self, served: ServedDirectory) -> None:
@@ -629,7 +701,7 @@ class Topics:
             # An uncreated partition may exist in a directory that is offline, also since the topic before.
             if entry.uncreated and not manager.offline:
                 try:
-                    self._create_listed(name, entry)
+                    self._create_listed(name, entry, entry.uncreated)
                 except SiltstoneError as error:
                     if not manager.serving():
                         raise
@@ -676,31 +748,61 @@ class Topics:
     # Listing
 
     def names(self) -> list[str]:
-        """All topics, in order of name."""
-        return sorted({*self._registry.topics, *self._numbers_on_disk()})
+        """All topics, in order of name, also those that only a directory has that is offline."""
+        on_disk = self._numbers_on_disk()
+        return sorted({*self._registry.topics, *on_disk.serving, *on_disk.offline})
 
     def _on_disk(self) -> Iterator[TopicPartition]:
         """The partitions in the directories that serve."""
         for served in self._manager.serving():
             yield from (*served.logs, *served.refused)  # copied at once: others may be created meanwhile
 
-    def _numbers_on_disk(self) -> Mapping[str, Sequence[int]]:
-        """The numbers of each topic's partitions in the directories that serve; kept until some are created
-        or deleted, or a directory goes offline, so that one topic costs no walk over all partitions."""
-        serving = self._manager.serving()
-        state = [(served.path, len(served.logs), len(served.refused)) for served in serving]
+    def _offline_partitions(self) -> Iterator[TopicPartition]:
+        """The partitions that directories had when they went offline, and those that a directory may have
+        that is offline since the start: the ones of this node, by the broker's metadata log. Without that log
+        and a registry, a topic in such a directory is not known."""
+        manager, settings = self._manager, self._topic_settings
+        for served in manager.directories:
+            if served.offline is not None:
+                yield from (*served.logs, *served.refused)
+        if self._cluster is None or not manager.offline:
+            return
+        image = self._cluster.image
+        for name, topic_id in image.topics.items():
+            if settings.is_created_by_siltstone(name) or topic_id in self._registry.deleted.get(name, ()):
+                continue
+            for number in range(image.partition_counts.get(topic_id, 0)):
+                replicas = image.replicas.get(topic_id, {}).get(number)
+                brokers = None if replicas is None else replicas.replicas
+                if brokers is None or self._node_id is None or self._node_id in brokers:
+                    yield TopicPartition(name, number)
+
+    def _numbers_on_disk(self) -> _OnDisk:
+        """The numbers of each topic's partitions in the directories; kept until some are created or deleted,
+        or a directory goes offline, so that one topic costs no walk over all partitions."""
+        state = [
+            (served.path, len(served.logs), len(served.refused), served.offline is None)
+            for served in self._manager.directories
+        ]
         cache = self._cache
         known = cache.on_disk
         if known[0] != state:
-            numbers: dict[str, list[int]] = {}
+            serving: dict[str, list[int]] = {}
             for topic_partition in self._on_disk():
-                numbers.setdefault(topic_partition.topic, []).append(topic_partition.partition)
-            known = cache.on_disk = state, numbers
+                serving.setdefault(topic_partition.topic, []).append(topic_partition.partition)
+            offline: dict[str, set[int]] = {}
+            for topic_partition in self._offline_partitions():
+                offline.setdefault(topic_partition.topic, set()).add(topic_partition.partition)
+            others = {
+                name: sorted(numbers.difference(serving.get(name, ()))) for name, numbers in offline.items()
+            }
+            found = _OnDisk(serving, {name: numbers for name, numbers in others.items() if numbers})
+            known = cache.on_disk = state, found
         return known[1]
 
     def _paths_on_disk(self, name: str) -> dict[TopicPartition, Path]:
-        """The directories of a topic's partitions."""
-        here = [TopicPartition(name, number) for number in self._numbers_on_disk().get(name, ())]
+        """The directories of a topic's partitions, in the log directories that serve."""
+        here = [TopicPartition(name, number) for number in self._numbers_on_disk().serving.get(name, ())]
         return {
             topic_partition: served.partition_path(topic_partition)
             for served in self._manager.serving()
@@ -709,9 +811,11 @@ class Topics:
         }
 
     def has(self, topic_partition: TopicPartition) -> bool:
-        """Does the registry list this partition?"""
-        entry = self._registry.topics.get(topic_partition.topic)
-        return entry is not None and topic_partition.partition in entry.partitions
+        """Does the registry list this partition, or does a directory have it that is offline?"""
+        name, number = topic_partition.topic, topic_partition.partition
+        entry = self._registry.topics.get(name)
+        is_listed = entry is not None and number in entry.partitions
+        return is_listed or number in self._numbers_on_disk().offline.get(name, ())
 
     def describe(self, name: str) -> TopicDescription:
         """One topic. Raises UnknownTopicError."""
@@ -737,11 +841,17 @@ class Topics:
         registry, on_disk, known = self._registry, self._numbers_on_disk(), self._all_partitions
         if known[0] is not registry or known[1] is not on_disk:
             listed = registry.topics
+            places = on_disk.serving, on_disk.offline
             numbers = {
                 name: tuple(
-                    sorted({*(listed[name].partitions if name in listed else ()), *on_disk.get(name, ())})
+                    sorted(
+                        {
+                            *(listed[name].partitions if name in listed else ()),
+                            *(number for place in places for number in place.get(name, ())),
+                        }
+                    )
                 )
-                for name in sorted({*listed, *on_disk})
+                for name in sorted({*listed, *on_disk.serving, *on_disk.offline})
             }
             known = self._all_partitions = registry, on_disk, numbers
         return known[2]
@@ -760,8 +870,17 @@ class Topics:
 
     def _entry(self, name: str) -> TopicEntry:
         """A topic's entry, with its partitions on disk and the settings from ``TopicSettings.overrides``."""
-        entry = self._registry.entry(name, self._paths_on_disk(name))
-        return replace(entry, config=self._topic_settings.overrides(name))
+        return replace(self._listed_entry(name), config=self._topic_settings.overrides(name))
+
+    def _listed_entry(self, name: str) -> TopicEntry:
+        """A topic's entry, with its partitions on disk and the settings of the registry. Raises
+        UnknownTopicError."""
+        return self._registry.entry(
+            name,
+            self._paths_on_disk(name),
+            offline=self._numbers_on_disk().offline.get(name, ()),
+            known_id=self._ids_on_disk.get(name) or (self._cluster and self._cluster.topic_id(name)) or "",
+        )
 
     def id_of(self, name: str) -> str | None:
         """The topic id to write into a new partition of a topic, None without one."""
@@ -800,18 +919,16 @@ class Topics:
         """A topic's id, empty without one. The id of a topic that the registry does not list is in a file of
         each partition, which is read once."""
         listed = self._registry.topics.get(name)
-        if listed is None and name in self._ids_on_disk:
-            return self._ids_on_disk[name]
+        topic_id = self._ids_on_disk.get(name) if listed is None else listed.topic_id
+        if topic_id is None:
+            try:
+                topic_id = self._ids_on_disk[name] = self._listed_entry(name).topic_id
+            except UnknownTopicError:  # deleted just now
+                return b""
         try:
-            entry = listed or self._registry.entry(name, self._paths_on_disk(name))
-            topic_id_bytes = id_bytes(entry.topic_id)
-        except UnknownTopicError:  # deleted just now
-            return b""
+            return id_bytes(topic_id)
         except ValueError:
-            topic_id_bytes = b""
-        if listed is None:
-            self._ids_on_disk[name] = topic_id_bytes
-        return topic_id_bytes
+            return b""
 
     @property
     def given_ids_end(self) -> int:
@@ -867,13 +984,17 @@ class Topics:
         # missing. 2. Create directories and logs. 3. List them as created: a partition that gets lost later
         # is not created again.
         self._write_registry(self._registry.with_topic(name, entry))
-        self._create_listed(name, entry)
+        self._create_listed(name, entry, new_numbers if self._manager.offline else entry.uncreated)
 
-    def _create_listed(self, name: str, entry: TopicEntry) -> None:
-        """Create the uncreated partitions of a listed topic, then list them as created. After a crash between
-        the two the next start finds those that exist."""
-        self._manager.create_partitions(name, entry.uncreated)
-        self._write_registry(self._registry.with_topic(name, replace(entry, uncreated=())))
+    def _create_listed(self, name: str, entry: TopicEntry, numbers: Sequence[int]) -> None:
+        """Create the partitions ``numbers`` of those that a listed topic has uncreated, then list them as
+        created. After a crash between the two the next start finds those that exist.
+
+        Others stay listed as uncreated: they may exist in a directory that is offline.
+        """
+        self._manager.create_partitions(name, numbers)
+        others = tuple(sorted(set(entry.uncreated).difference(numbers)))
+        self._write_registry(self._registry.with_topic(name, replace(entry, uncreated=others)))
 
     def add_partition(self, topic_partition: TopicPartition) -> None:
         """Create one partition, and its topic if that is new. Raises what ``create`` raises."""
@@ -937,6 +1058,13 @@ class Topics:
         """
         with self._manager.creation_or_deletion_lock:
             entry, delay_ms = self._entry(name), self.log_config(name).file_delete_delay_ms
+            if not entry.topic_id and self._manager.offline and not self._paths_on_disk(name):
+                # By its id the next start would know which partitions to delete.
+                raise StorageError(
+                    f"the directories that have topic {name!r} are offline, and its id is not known",
+                    path=", ".join(map(str, self._manager.offline)),
+                    advice=OPEN_AGAIN,
+                )
             # 1. List the topic's id as deleted, durably: after a crash the next start deletes the partitions
             # that are left. 2. Close each partition and rename its directory; if one disk fails, go on with
             # the others. 3. Forget the id, durably, unless a directory is offline.
@@ -946,6 +1074,11 @@ class Topics:
                     if topic_partition.topic == name:
                         with contextlib.suppress(StorageError):
                             self._manager.delete_partition(served, topic_partition, delay_ms)
+            for served in self._manager.directories:
+                for topic_partition in [*served.logs, *served.refused]:
+                    if served.offline is not None and topic_partition.topic == name:
+                        served.drop(topic_partition)
+            self.forget_partitions()
             self._log_configs.pop(name, None)
             self._forget_deleted()
 
@@ -1026,6 +1159,6 @@ class Topics:
             with self._manager.upkeep.guarded(served):
                 write_registry(served.path, registry)
         if not self._manager.serving():
-            raise StorageError(NO_DIRECTORY, advice=OPEN_AGAIN)
+            raise no_directory_left(self._manager.offline)
         self._registry = registry
         self.forget_partitions()

@@ -18,6 +18,7 @@ directory offline, and the task continues with the other directories.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import logging
 import threading
@@ -163,6 +164,8 @@ RETENTION, FLUSH, PRODUCERS = "retention", "flush", "expire-producers"
 RECOVERY_POINTS, LOG_STARTS = "checkpoint-recovery-points", "checkpoint-log-starts"
 UNLINK, REMOVE = "unlink-deleted-files", "remove-deleted-directory"
 """Names of the tasks, which ``tick`` returns."""
+_NOT_THE_DISKS = (errno.ENOTDIR, errno.ELOOP, errno.ENOTEMPTY, errno.EACCES, errno.EPERM)
+"""Errors of a removal that are not the disk's: a link, too many levels, files of other users or processes."""
 _logger = logging.getLogger("siltstone")
 
 
@@ -280,12 +283,20 @@ class Upkeep:
             self._scheduler.schedule(UNLINK, unlink, due_ms=self._clock.now_ms() + delay_ms)
 
     def remove_later(self, served: ServedDirectory, directory: Path, delay_ms: int) -> None:
-        """Remove a deleted partition's directory after ``delay_ms``."""
+        """Remove a deleted partition's directory after ``delay_ms``. If it cannot be removed, and the disk is
+        not the reason, it is left with a warning, and the next start tries again."""
 
         def remove() -> None:
             with self.guarded(served):
-                if served.offline is None and files.exists(directory):
-                    files.remove_tree(directory)
+                try:
+                    if served.offline is None and files.exists(directory):
+                        files.remove_tree(directory)
+                except OSError as error:
+                    if error.errno not in _NOT_THE_DISKS:
+                        raise
+                    _logger.warning(
+                        "%s was not removed: %s; remove it by hand", directory, error.strerror or error
+                    )
 
         self._scheduler.schedule(REMOVE, remove, due_ms=self._clock.now_ms() + delay_ms)
 

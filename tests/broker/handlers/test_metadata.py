@@ -26,6 +26,7 @@ from siltstone.broker.wire.messages.describe_topic_partitions import (
     TopicRequest,
 )
 from siltstone.broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from siltstone.runtime.topics import TOPICS_FILE
 from tests.support.broker import ServedBroker, served
 
 NODE = 0
@@ -174,6 +175,27 @@ def test_a_partition_of_a_directory_out_of_service_has_no_leader(broker: ServedB
     ] * 3
     (described,) = described_topics(broker, "b").topics
     assert {one.error_code for one in described.partitions} == {5}
+
+
+def test_a_topic_of_a_directory_out_of_service_that_no_registry_lists_is_not_created_again(
+    tmp_path: Path,
+) -> None:
+    """As the topics of a Kafka's directory."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    with served(a, b) as broker:
+        broker.manager.topics.create("a", 1)
+        broker.manager.topics.create("b", 1)
+    for directory in (a, b):
+        (directory / TOPICS_FILE).unlink()
+    with served(a, b) as broker:
+        topic_id = broker.broker.id_of_topic("b")
+        broker.manager.directories[1].go_offline("test")
+        for _ in range(2):
+            (topic,) = asked(broker, "b", allow_auto_topic_creation=True).topics
+            assert (topic.error_code, topic.topic_id) == (0, topic_id) and topic_id != ZERO_ID
+            assert [(one.error_code, one.leader_id) for one in topic.partitions] == [(5, -1)]
+        assert codes(asked(broker, topic_id)) == {"b": 0}
+        assert not (a / "b-0").exists()
 
 
 # DescribeTopicPartitions

@@ -210,6 +210,7 @@ def test_the_end_of_an_index_is_named() -> None:
         {"segmentLeaderEpochs": {"-1": 0}},
         {"segmentLeaderEpochs": {"0": -1}},
         {"segmentLeaderEpochs": {"99999999999": 1}},
+        {"segmentLeaderEpochs": {"1" * 5000: 1}},
     ],
 )
 def test_what_it_says_of_the_segment_is_checked(changes: dict[str, Any]) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from siltstone.base.config import Config, parse_broker_config, parse_topic_config
+from siltstone.base.errors import UsageError
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.compactions import Threshold, backlog_bytes, compaction_threshold
+from tests.support.errors import raises_error
 from tests.support.log.managed import append, opened
 
 BROKERS = "brokerServiceCompactionThresholdInBytes"
@@ -87,3 +89,12 @@ def test_deleted_records_are_not_in_the_backlog(tmp_path: Path) -> None:
         append(log, 2)
         log.delete_records(2)
         assert backlog_bytes(log.view, None) == log.size - size
+
+
+@pytest.mark.parametrize("text", ["100MB", "", "9" * 30, "-1"])
+def test_a_damaged_policy_of_a_namespace_is_an_error_of_its_topics(text: str) -> None:
+    """The registry is a file. A check for logs to compact goes on with the other namespaces' topics."""
+    namespaces = {"acme/shop": {"compactionThreshold": text}}
+    with raises_error(UsageError, about="compactionThreshold"):
+        compaction_threshold("acme.shop.orders", settings(None, None), namespaces)
+    assert compaction_threshold("orders", settings(None, None), namespaces).source == "default"

@@ -366,11 +366,11 @@ def _read_aiven(
     log, indexes = (_file(part, start, segment_id, kind, listing[kind]) for kind in (LOG, INDEXES))
     path = _file(part, start, segment_id, MANIFEST, listing[MANIFEST]).path
     manifest = _manifest(path, listing[MANIFEST], log.stat.size, indexes.stat.size)
-    said = (manifest.topic, manifest.partition, manifest.topic_id, manifest.segment_id, manifest.start_offset)
+    stated = manifest.topic, manifest.partition, manifest.topic_id, manifest.segment_id, manifest.start_offset
     topic = part.topic_partition
-    if said != (topic.topic, topic.partition, topic_id, segment_id, start):
-        its = f"{said[0]}-{said[1]} ({said[2]}), segment {said[4]:020d}-{said[3]}"
-        raise CorruptFileError(path, 0, f"the manifest is that of another segment: {its}"[:300])
+    if stated != (topic.topic, topic.partition, topic_id, segment_id, start):
+        other = f"{stated[0]}-{stated[1]} ({stated[2]}), segment {stated[4]:020d}-{stated[3]}"
+        raise CorruptFileError(path, 0, f"the manifest is that of another segment: {other}"[:300])
     joined = {LOG: replace(log, stat=_of_size(log.stat, manifest.log_size), chunks=manifest.chunks)}
     for kind, (position, size) in manifest.indexes.items():
         if kind != EPOCHS and (size or kind != "txnindex"):
@@ -498,7 +498,7 @@ class _Broker:
     """The log directories of a broker: the first is the one whose logs are read.
 
     ``states``: by the records of ``__remote_log_metadata`` in them. ``log_starts``: the first directory's
-    checkpoint of where its logs begin. ``unseen``: see there.
+    checkpoint of where its logs begin.
     """
 
     def __init__(self, directories: Sequence[Path]) -> None:
@@ -590,8 +590,8 @@ def _refuse_unseen(broker: _Broker, topic_partition: TopicPartition) -> None:
     if broker.unseen:
         names = ", ".join(broker.unseen[:5])
         raise DirectoryRefusedError(
-            f"which remote segments of {topic_partition} count may stand in {names}, which the broker has in "
-            "another log directory",
+            f"which remote segments of {topic_partition} count may be recorded in {names}, which the broker "
+            "has in another log directory",
             path=broker.directory,
             advice="name all log.dirs of the broker together",
         )

@@ -29,6 +29,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ _LARGEST_SIZES = 10 << 20
 _LARGEST_CHUNK = 256 << 20
 """Bytes that one chunk may decompress to: a reader has it whole in memory. The plugin's default is 4 MiB."""
 _INT32_MAX = (1 << 31) - 1
+_EPOCH = re.compile("[0-9]{1,10}")
 _INDEX_KINDS = {
     "offset": "index",
     "timestamp": "timeindex",
@@ -157,7 +159,7 @@ def _epochs(part: _Json) -> tuple[tuple[int, int], ...]:
         raise part.error("is not an object")
     pairs = []
     for name in part.value:
-        if not name.isascii() or not name.isdecimal() or int(name) > _INT32_MAX:
+        if not _EPOCH.fullmatch(name) or int(name) > _INT32_MAX:
             raise part.error(f"has {name[:20]!r}, which is no leader epoch")
         pairs.append((int(name), part.part(name).number(high=LONG_MAX)))
     return tuple(sorted(pairs))
