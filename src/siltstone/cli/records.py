@@ -28,7 +28,7 @@ from cyclopts import Parameter
 from siltstone.base import files, interruption
 from siltstone.base.errors import UsageError
 from siltstone.cli import output
-from siltstone.commands.explain_page import counted
+from siltstone.commands.explain_page import counted, size_text
 from siltstone.commands.policies import high_watermark_is_end
 from siltstone.commands.records import ConsumedRecords, TopicConsumer, TopicProducer, parse_range
 from siltstone.log.dump import printable
@@ -46,7 +46,9 @@ _WAITING_FACTOR = 4
 """The wait takes so many times as long as the reading before it, so reading takes at most a fifth of the
 time."""
 _INPUT_BYTES = 256 << 10
-"""How much of standard input is read at a time."""
+"""How much of the input is read at a time."""
+_FILE_RECORD_BYTES_MAX = 1 << 30
+"""The largest file that is one record."""
 _ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.)|$)", re.DOTALL)
 _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"\\": b"\\", b"0": b"\0"}
 _TOKEN = re.compile(r"%(.|$)", re.DOTALL)
@@ -483,8 +485,14 @@ def _input_records(inputs: Sequence[Path], flags: ProduceFlags) -> Iterator[list
         standard_input = cast(io.BufferedReader, sys.stdin.buffer)
         yield from _split(iter(lambda: standard_input.read1(_INPUT_BYTES), b""), end)
     for path in inputs:
-        content = files.read_input(path)
-        yield from _split(iter([content]), end) if flags.lines else iter([[content]])
+        if flags.lines:
+            yield from _split(files.input_parts(path, _INPUT_BYTES), end)
+            continue
+        content = files.read_input(path, _FILE_RECORD_BYTES_MAX + 1)
+        reason = f"{path}: is over {size_text(_FILE_RECORD_BYTES_MAX)}, which is too large for one record"
+        advice = "pass --lines if the file has records separated by the delimiter"
+        output.refuse_if(len(content) > _FILE_RECORD_BYTES_MAX, reason, advice)
+        yield [content]
 
 
 def _split(chunks: Iterator[bytes], end: bytes) -> Iterator[list[bytes]]:

@@ -502,6 +502,19 @@ def read_input(path: PathLike, limit: int = 1 << 30) -> bytes:
         return _read_up_to(file, limit)
 
 
+def input_parts(path: PathLike, part_size: int) -> Iterator[bytes]:
+    """All bytes of a file named on a command line, which may be a pipe, up to ``part_size`` at a time. Raises
+    OSError."""
+    if is_read_only(path):
+        with Reader(path) as reader:
+            for position in range(0, reader.stat.size, part_size):
+                yield reader.read(position, part_size)
+        return
+    with open(path, "rb") as file:
+        while part := file.read1(part_size):
+            yield part
+
+
 def _read_joined(joined: JoinedFile, limit: int) -> bytes:
     with Reader(joined) as reader:
         return reader.read(0, min(limit, joined.stat.size))
