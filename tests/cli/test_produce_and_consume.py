@@ -386,6 +386,15 @@ def test_following_a_brokers_topic_continues_when_its_high_watermark_moves(
     assert ends == [24, end]
 
 
+def test_new_records_are_looked_for_soon_after_a_long_reading() -> None:
+    """It waited four times as long as the old records had taken: four hours after one."""
+    times, waits = iter([0.0, 0.1, 10.0, 10.5, 20.0, 3620.0, 4000.0]), []
+    pause = records.Pause(clock=times.__next__, sleep=waits.append)
+    for _ in range(3):
+        pause()
+    assert waits == pytest.approx([0.4, 2.0, 5.0])
+
+
 def test_following_in_a_process_of_its_own(logs: Path) -> None:
     """``consume`` without -e shows what another process appends, and Ctrl-C ends it without a word."""
     command = [

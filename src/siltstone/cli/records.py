@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from siltstone.commands.remote import RemoteBroker
     from siltstone.commands.remote_records import RemoteConsumer, RemoteProducer
 
-_INTERVAL_SECONDS = 0.25
-"""The least time between two checks of the files."""
+_INTERVAL_SECONDS, _INTERVAL_SECONDS_MAX = 0.25, 5.0
+"""The least and the most time between two checks of the files."""
 _WAITING_FACTOR = 4
-"""The wait takes so many times as long as the reading before it, so reading takes at most a fifth of the
-time."""
+"""The wait takes so many times as long as the reading before it, within these bounds, so that reading takes
+at most a fifth of the time."""
 _INPUT_BYTES = 256 << 10
 """How much of the input is read at a time."""
 _FILE_RECORD_BYTES_MAX = 1 << 30
@@ -283,7 +283,7 @@ def _consume(
     flags: ConsumeFlags, consuming: TopicConsumer | RemoteConsumer, render: RecordWriter | None
 ) -> int:
     output.note(*consuming.notes, *consuming.damage)
-    arriving = consuming.read_to_end() if flags.exit_at_end else consuming.follow(_Pause())
+    arriving = consuming.read_to_end() if flags.exit_at_end else consuming.follow(Pause())
     remaining = math.inf if flags.count is None else flags.count
     try:
         while remaining and (arrived := next(arriving, None)) is not None:
@@ -300,17 +300,21 @@ def _consume(
     return 1 if consuming.damage else 0
 
 
-class _Pause:
-    """Waits before the files are read again: longer where reading them takes long."""
+class Pause:
+    """Waits before the files are read again: longer where reading them takes long, at most
+    ``_INTERVAL_SECONDS_MAX`` (the first reading takes as long as all old records)."""
 
-    def __init__(self) -> None:
-        self._since = time.monotonic()
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._clock, self._sleep = clock, sleep
+        self._since = clock()
 
     def __call__(self) -> None:
         sys.stdout.flush()
-        spent = time.monotonic() - self._since
-        time.sleep(max(_INTERVAL_SECONDS, _WAITING_FACTOR * spent))
-        self._since = time.monotonic()
+        spent = self._clock() - self._since
+        self._sleep(min(max(_INTERVAL_SECONDS, _WAITING_FACTOR * spent), _INTERVAL_SECONDS_MAX))
+        self._since = self._clock()
 
 
 def _write(arrived: ConsumedRecords, count: int, render: RecordWriter | None, broker: int) -> None:
