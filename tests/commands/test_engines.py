@@ -37,6 +37,12 @@ def test_what_is_none_is_refused(given: list[str], about: str) -> None:
         parse_spark_conf(given)
 
 
+def test_the_value_of_a_refused_setting_is_not_shown() -> None:
+    with raises_error(UsageError, path="--spark-conf", about="fs.s3a.secret.key") as raised:
+        parse_spark_conf(["fs.s3a.secret.key=a-secret"])
+    assert "a-secret" not in str(raised.value)
+
+
 def test_spark_submit_asks_for_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def size() -> int:
         return 1

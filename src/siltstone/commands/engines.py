@@ -94,7 +94,7 @@ def parse_spark_conf(assignments: Sequence[str]) -> dict[str, str]:
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not equals or not name.startswith("spark.") or name != name.strip():
-            reason = f"{assignment!r} is not a setting of Spark"
+            reason = f"{name!r} is not a setting of Spark"  # without its value, which may be a secret
             raise UsageError(reason, path="--spark-conf", advice="pass spark.NAME=VALUE, as to spark-submit")
         if settings.setdefault(name, value) != value:
             reason = f"{name} is passed twice, with different values"

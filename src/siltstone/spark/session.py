@@ -192,7 +192,8 @@ def _beside(existing: SparkSession, chosen: Mapping[str, str]) -> SparkSession:
         if session.conf.isModifiable(name):
             session.conf.set(name, value)
         elif session.sparkContext.getConf().get(name) != value:
-            reason = f"{name}={value}: the program has a Spark session already, which was started without it"
+            # Without the value, which may be a secret: ``spark.hadoop.fs.s3a.secret.key``.
+            reason = f"{name}: the program has a Spark session already, which was started without this value"
             raise EngineError(reason, path="--spark-conf", advice="set it where the session is made")
     if not is_local(session.sparkContext.master):
         shipping.ship(session)
