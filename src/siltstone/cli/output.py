@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TextIO, TypeVar
 
 import msgspec
 from cyclopts import Parameter, Token
@@ -38,6 +38,10 @@ LINE_SECONDS = 60.0
 _STATUS_STYLES = dict.fromkeys(("cleaned", "would_clean", "recovered", "would_recover"), "green")
 _STATUS_STYLES |= {"skipped": "yellow"}
 _STATUS_STYLES |= dict.fromkeys(("uncleanable", "failed", "damaged", "refused"), "red")
+_CONTROLS_ABOVE_ASCII = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+"""The control characters that JSON does not escape, and how they are escaped."""
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in b"\t\n"}
+"""The control characters that are escaped for a terminal: all but tabs and new lines."""
 Group = TypeVar("Group", bound=Hashable)
 
 
@@ -52,12 +56,17 @@ def write_json(document: object, *, flush: bool = False) -> None:
     In ASCII where the output is not UTF-8; a lone surrogate is always written as JSON's escape.
     """
     ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-    text = json.dumps(document, default=plain, ensure_ascii=ascii_only)
+    text = json_text(document, ascii_only=ascii_only)
     if shown_path(text) != text:  # a path that is shown in another form
-        text = json.dumps(_shown(json.loads(text)), ensure_ascii=ascii_only)
+        text = json_text(_shown(json.loads(text)), ascii_only=ascii_only)
     write_lines(text.encode("utf-8", "backslashreplace").decode())
     if flush:
         sys.stdout.flush()
+
+
+def json_text(document: object, *, ascii_only: bool = False) -> str:
+    """A JSON document on one line. All control characters are escaped, so that a terminal obeys none."""
+    return json.dumps(document, default=plain, ensure_ascii=ascii_only).translate(_CONTROLS_ABOVE_ASCII)
 
 
 def _shown(document: Any) -> Any:
@@ -71,7 +80,14 @@ def _shown(document: Any) -> Any:
 
 def write_lines(*lines: str) -> None:
     """Lines on standard output."""
-    sys.stdout.write(shown_path("".join(f"{text}\n" for text in lines)))
+    text = shown_path("".join(f"{line}\n" for line in lines))
+    sys.stdout.write(fit_for(sys.stdout, text))
+
+
+def fit_for(stream: TextIO, text: str) -> str:
+    """Text for a stream; control characters are escaped where that is a terminal, which must not obey what a
+    file holds."""
+    return text.translate(_CONTROLS) if stream.isatty() else text
 
 
 def wrapped(line: str) -> list[str]:
@@ -99,7 +115,8 @@ def note(*lines: str) -> None:
     """
     sys.stdout.flush()
     for text in lines:
-        sys.stderr.write(f"siltstone: {' '.join(shown_path(text).split())}\n")
+        line = " ".join(shown_path(text).split())
+        sys.stderr.write(f"siltstone: {fit_for(sys.stderr, line)}\n")
 
 
 def new_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]], left: Container[int]) -> Table:

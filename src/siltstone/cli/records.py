@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
-import json
 import math
 import os
 import re
@@ -327,7 +326,7 @@ def _write(arrived: ConsumedRecords, count: int, render: RecordWriter | None, br
             envelope(arrived.topic_partition, record, log_append=is_log_append, broker=broker)
             for record, is_log_append in zip(records, log_append, strict=True)
         )
-        lines = [json.dumps(document, ensure_ascii=False).encode() + b"\n" for document in envelopes]
+        lines = [output.json_text(document).encode() + b"\n" for document in envelopes]
     sys.stdout.buffer.write(b"".join(lines))
     sys.stdout.buffer.flush()
 
