@@ -1,5 +1,5 @@
 """``siltstone erase`` erases keys from a compacted topic, ``siltstone empty`` empties a topic. Both say what
-they would remove, and ask.
+they would remove, and ask for confirmation.
 
 A holder is a file that still has a record of a key (``erasing.Holder``)."""
 
@@ -156,7 +156,7 @@ def erase(
     values, tombstones = (sum(getattr(key, name) for key in search.keys) for name in ("values", "tombstones"))
     counts = f"{counted(values, 'value')}, {counted(tombstones, 'tombstone')}"
     named = "the key" if len(search.keys) == 1 else counted(len(search.keys), "key")
-    if not _agreed(f"erase {named} from topic {search.topic} ({counts})?"):
+    if not _is_confirmed(f"erase {named} from topic {search.topic} ({counts})?"):
         return 1
     return _show_erasures(run(dry_run=False), as_json=json_)
 
@@ -271,7 +271,7 @@ def empty(
     result = run(dry_run=True)
     if not flags.dry_run:
         _show_emptying(result, before_question=True)
-        if not _agreed(f"empty topic {topic} by {mode}?"):
+        if not _is_confirmed(f"empty topic {topic} by {mode}?"):
             return 1
         result = run(dry_run=False)
     return _show_emptying(result, as_json=json_)
@@ -340,8 +340,8 @@ def _require_terminal_unless(needs_no_answer: bool, what: str) -> None:
     )
 
 
-def _agreed(question: str) -> bool:
-    """Ask on the terminal; False for any answer but yes."""
+def _is_confirmed(question: str) -> bool:
+    """Ask on the terminal whether to go on; False for any answer but yes."""
     sys.stdout.flush()
     sys.stderr.write(f"siltstone: {question} [y/N] ")
     sys.stderr.flush()

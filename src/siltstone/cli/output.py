@@ -1,4 +1,5 @@
-"""Shared by all commands: flags, and how JSON documents, tables, lines, notes and progress are printed."""
+"""What all commands share: their common flags, and how they print JSON documents, tables, lines, notes and
+progress."""
 
 import contextlib
 import json
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from siltstone.commands.remote import RemoteBroker
 
 TABLE_WIDTH = 100
-"""Columns of a table where standard output is no terminal."""
+"""The width of a table, in characters, where standard output is no terminal."""
 WIDEST = 10_000
-"""Columns of the widest table."""
+"""The width of the widest table, in characters."""
 LINE_SECONDS = 60.0
 """The time between two lines of progress where standard error is no terminal."""
 _STATUS_STYLES = dict.fromkeys(("cleaned", "would_clean", "recovered", "would_recover"), "green")
@@ -51,7 +52,7 @@ def plain(value: object) -> Any:
 
 
 def write_json(document: object, *, flush: bool = False) -> None:
-    """One JSON document, or one object of a stream, on standard output; ``flush``: write it out at once.
+    """Print a JSON document, or one object of a stream of them, on standard output. ``flush``: at once.
 
     In ASCII where the output is not UTF-8; a lone surrogate is always written as JSON's escape.
     """
@@ -79,7 +80,7 @@ def _shown(document: Any) -> Any:
 
 
 def write_lines(*lines: str) -> None:
-    """Lines on standard output."""
+    """Print lines on standard output."""
     text = shown_path("".join(f"{line}\n" for line in lines))
     sys.stdout.write(fit_for(sys.stdout, text))
 
@@ -91,8 +92,8 @@ def fit_for(stream: TextIO, text: str) -> str:
 
 
 def wrapped(line: str) -> list[str]:
-    """A line for people that is longer than the terminal, or ``TABLE_WIDTH``, as several ones. No word is
-    broken, so that a path stays in one piece."""
+    """A line for people, cut into several where it is longer than the terminal is wide, or ``TABLE_WIDTH``.
+    No word is broken, so that a path stays in one piece."""
     console = Console()
     width = console.width if console.is_terminal else TABLE_WIDTH
     if len(line) <= width:
@@ -108,7 +109,7 @@ def write_wrapped(*lines: str) -> None:
 
 
 def note(*lines: str) -> None:
-    """Lines for people on standard error, after everything that was printed before them.
+    """Print lines for people on standard error, after everything that was printed before them.
 
     The result of a command is on standard output: tables, lines about a log, the closing line. Notes are
     about the run: where settings came from, the state of a directory.
@@ -163,8 +164,8 @@ def write_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]],
 
 
 def write_rendered(renderable: RenderableType, width: int) -> None:
-    """The text that ``rich`` renders for standard output; without blanks at the ends of lines where that is
-    no terminal."""
+    """Print what ``rich`` renders on standard output; without blanks at the ends of lines where that is no
+    terminal."""
     console = Console(width=width)
     if console.is_terminal:
         console.print(renderable, crop=False)
@@ -282,11 +283,11 @@ def _default_text(value: object) -> str | None:
 
 
 DEFAULTS = Parameter(negative=(), consume_multiple=False, show_default=_default_text)
-"""For every flag: there is no --no-FLAG, and it takes one value each time."""
+"""For every flag: there is no --no-FLAG, and each time it is passed it takes one value."""
 NUMBER_OR_WORD = Parameter(allow_leading_hyphen=True)
 """For a flag whose value may be a negative number."""
 FromArguments = Annotated[Sequence[Path], Parameter(parse=False)]
-"""For a field of a request that is no flag: the command's arguments set it."""
+"""The type of a request's field that is no flag: the command's arguments set it."""
 Directories = tuple[Path, ...]
 """Directories that a command takes as arguments; ``--dir`` does the same."""
 DirFlag = Annotated[Sequence[Path], Parameter(name="--dir")]

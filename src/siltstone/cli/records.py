@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 _INTERVAL_SECONDS, _INTERVAL_SECONDS_MAX = 0.25, 5.0
 """The least and the most time between two checks of the files."""
 _WAITING_FACTOR = 4
-"""The wait takes so many times as long as the reading before it, within these bounds, so that reading takes
-at most a fifth of the time."""
+"""A wait is this many times as long as the reading before it, within these bounds, so that reading takes at
+most a fifth of the time."""
 _INPUT_BYTES = 256 << 10
 """How much of the input is read at a time."""
 _FILE_RECORD_BYTES_MAX = 1 << 30
@@ -53,7 +53,7 @@ _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"\\": b"\\", b"0": b"\0"}
 _TOKEN = re.compile(r"%(.|$)", re.DOTALL)
 
 RecordWriter = Callable[[TopicPartition, Record], bytes]
-"""Writes a record, or a part of it."""
+"""Makes the bytes that are written for a record, or for a part of it."""
 
 
 def delimiter(text: str, flag: str) -> bytes:
@@ -279,16 +279,16 @@ def _consumer(flags: ConsumeFlags, stack: contextlib.ExitStack) -> TopicConsumer
 
 
 def _consume(
-    flags: ConsumeFlags, consuming: TopicConsumer | RemoteConsumer, render: RecordWriter | None
+    flags: ConsumeFlags, consumer: TopicConsumer | RemoteConsumer, render: RecordWriter | None
 ) -> int:
-    output.note(*consuming.notes, *consuming.damage)
-    arriving = consuming.read_to_end() if flags.exit_at_end else consuming.follow(Pause())
+    output.note(*consumer.notes, *consumer.damage)
+    arriving = consumer.read_to_end() if flags.exit_at_end else consumer.follow(Pause())
     remaining = math.inf if flags.count is None else flags.count
     try:
         while remaining and (arrived := next(arriving, None)) is not None:
             if not arrived.is_end:
                 count = int(min(remaining, len(arrived)))
-                _write(arrived, count, render, consuming.broker_id)
+                _write(arrived, count, render, consumer.broker_id)
                 remaining -= count
             elif not flags.quiet:
                 output.note(f"reached the end of {arrived.topic_partition} at offset {arrived.offset}")
@@ -296,7 +296,7 @@ def _consume(
         if flags.exit_at_end:
             raise
         return interruption.current().status
-    return 1 if consuming.damage else 0
+    return 1 if consumer.damage else 0
 
 
 class Pause:
@@ -389,7 +389,7 @@ class ProduceFlags(output.TopicFlags, output.ServerFlags):
         return headers
 
     def record(self, raw: bytes, headers: Sequence[tuple[str, bytes | None]]) -> NewRecord:
-        """The record that the bytes of one input record mean."""
+        """The record that the bytes between two delimiters of the input mean."""
         key = None if self.key is None else os.fsencode(self.key)
         value: bytes | None = raw
         if self.key_delimiter is not None:
@@ -430,23 +430,23 @@ def produce(
         delimiter(flags.key_delimiter, "-K")
     delimiter(flags.delimiter, "-D")
     batches = _limited(_input_records(inputs, flags), flags.count)
-    with _producer(flags, broker, topic) as producing:
+    with _producer(flags, broker, topic) as producer:
         try:
-            for raws in batches:
-                producing.append([flags.record(raw, headers) for raw in raws])
+            for raw_records in batches:
+                producer.append([flags.record(raw, headers) for raw in raw_records])
                 if flags.tee:
-                    _tee(raws, flags)
+                    _tee(raw_records, flags)
         except KeyboardInterrupt:
-            _note_appended(producing)
+            _note_appended(producer)
             output.note("interrupted; the same command would append its input from the beginning")
             return interruption.current().status
         except BaseException:
-            _note_appended(producing)
+            _note_appended(producer)
             raise
     if json_:
-        output.write_json(_document(producing))
+        output.write_json(_document(producer))
     else:
-        _note_appended(producing)
+        _note_appended(producer)
     return 0
 
 
@@ -461,22 +461,22 @@ def _producer(flags: ProduceFlags, broker: RemoteBroker | None, topic: str) -> T
     return RemoteProducer(broker, topic, partition=flags.partition, compression=flags.codec)
 
 
-def _tee(raws: Sequence[bytes], flags: ProduceFlags) -> None:
+def _tee(raw_records: Sequence[bytes], flags: ProduceFlags) -> None:
     """Write input records to standard output, each with its delimiter."""
     sys.stdout.flush()
     end = delimiter(flags.delimiter, "-D")
-    sys.stdout.buffer.write(b"".join(raw + end for raw in raws))
+    sys.stdout.buffer.write(b"".join(raw + end for raw in raw_records))
     sys.stdout.buffer.flush()
 
 
-def _note_appended(producing: TopicProducer | RemoteProducer) -> None:
-    for _, produced in sorted(producing.produced.items()):
+def _note_appended(producer: TopicProducer | RemoteProducer) -> None:
+    for _, produced in sorted(producer.produced.items()):
         offsets = f"{produced.first_offset} to {produced.last_offset}"
         output.note(f"{produced.topic_partition}: {counted(produced.records, 'record')}, offsets {offsets}")
 
 
-def _document(producing: TopicProducer | RemoteProducer) -> dict[str, object]:
-    documents = [output.plain(produced) for _, produced in sorted(producing.produced.items())]
+def _document(producer: TopicProducer | RemoteProducer) -> dict[str, object]:
+    documents = [output.plain(produced) for _, produced in sorted(producer.produced.items())]
     partitions = [{**document.pop("topic_partition"), **document} for document in documents]
     return {"records": sum(document["records"] for document in documents), "partitions": partitions}
 
@@ -518,8 +518,8 @@ def _limited(batches: Iterator[list[bytes]], count: int | None) -> Iterator[list
     if count is None:
         yield from batches
         return
-    for raws in batches if count else ():
-        yield raws[:count]
-        count -= len(raws[:count])
+    for raw_records in batches if count else ():
+        yield raw_records[:count]
+        count -= len(raw_records[:count])
         if not count:
             return

@@ -122,7 +122,7 @@ from siltstone.spark.tasks import (
 Ranges = Sequence[Sequence[int]]
 """Neighbouring ranges for each task, by their index in ``work.ranges``."""
 Claim = Callable[[int], bool]
-"""Claims a range for this worker; False if another worker has it."""
+"""Called with the number of a range: claims it for this worker, or returns False if another one has it."""
 
 
 def dirty_task(
@@ -496,12 +496,12 @@ class SparkEngine(SparkJobRunner):
     def clean_distributed(self, work: LogWork) -> LogReport:
         """Clean one log on all workers."""
         parallelism = self.parallelism
-        cut = with_ranges(work, [work.groups], parallelism)
-        report = self._clean_spread(cut, parallelism)
-        if self._may_be_miscut(cut, report.extracted, parallelism):
+        work_in_ranges = with_ranges(work, [work.groups], parallelism)
+        report = self._clean_on_all_workers(work_in_ranges, parallelism)
+        if self._may_be_miscut(work_in_ranges, report.extracted, parallelism):
             for group in report.groups:
                 remove_staged(group)
-            report = self._clean_spread(replace(work, may_cut_segments=False), parallelism)
+            report = self._clean_on_all_workers(replace(work, may_cut_segments=False), parallelism)
         return report
 
     def _may_be_miscut(self, work: LogWork, extracted: Extracted, parallelism: int) -> bool:
@@ -510,7 +510,7 @@ class SparkEngine(SparkJobRunner):
             return False
         return are_cut(self._splits_of_tasks(work, parallelism)) or are_cut(dirty_splits(work, parallelism))
 
-    def _clean_spread(self, work: LogWork, parallelism: int) -> LogReport:
+    def _clean_on_all_workers(self, work: LogWork, parallelism: int) -> LogReport:
         """Clean one log on all workers, by the broadcast join where that is faster and possible, else by the
         shuffle join."""
         # The broadcast join may need a SparkContext, which Spark Connect does not have.
@@ -570,9 +570,9 @@ class SparkEngine(SparkJobRunner):
         """Extract and merge the keys of one log on all workers, and write the retained offsets to a file for
         each range."""
         parallelism = self.parallelism
-        cut = with_ranges(work, waves, parallelism)
-        report = _summed_report(work, self._by_range(cut, gather_task, parallelism))
-        if self._may_be_miscut(cut, report.extracted, parallelism):
+        work_in_ranges = with_ranges(work, waves, parallelism)
+        report = _summed_report(work, self._by_range(work_in_ranges, gather_task, parallelism))
+        if self._may_be_miscut(work_in_ranges, report.extracted, parallelism):
             uncut = replace(work, may_cut_segments=False)
             report = _summed_report(work, self._by_range(uncut, gather_task, parallelism))
         return report
