@@ -1180,7 +1180,24 @@ def write_zip(target: Path, contents: Mapping[str, bytes]) -> None:
             archive.writestr(name, data)
 
 
-_STANDARD_OUTPUT, _STANDARD_ERROR = 1, 2
+_STANDARD_INPUT, _STANDARD_OUTPUT, _STANDARD_ERROR = range(3)
+
+
+def open_standard_files() -> None:
+    """Open those of standard input, output and error without which the process was started, on the null
+    device.
+
+    Otherwise the next files that are opened get their descriptors: a segment that of standard error, to which
+    libraries and Java write, or the ``.lock``, which is unlocked when standard error is redirected."""
+    for number in (_STANDARD_INPUT, _STANDARD_OUTPUT, _STANDARD_ERROR):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it gets the lowest descriptor that is free: this one
+            os.set_inheritable(number, True)
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115 - open until the process ends
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
 @contextlib.contextmanager
