@@ -198,6 +198,9 @@ def _broadcast_join_report(work: LogWork, reports: Sequence[Row]) -> LogReport |
 
 _EXTRACT_TASK_BYTES = 1 << 30
 """The most bytes of a log for a task that extracts entries."""
+_RECORDS_PER_BYTE_MAX = 64
+"""More records than a batch can have for each of its bytes: however well they compress, each has another
+offset, which takes a bit at least."""
 _WHOLE_TASK_BYTES = 256 << 20
 """About the most bytes of logs for a task that cleans whole logs."""
 _TASKS_PER_WORKER = 4
@@ -610,7 +613,7 @@ class SparkEngine(SparkJobRunner):
         """Run the stages extract, merge and ``task``, which gets retained offsets by range; returns
         reports."""
         min_buckets = bucket_count(work, max(self._min_buckets, parallelism))
-        all_entries = offset_span(work) * entry_bytes(work)
+        all_entries = entry_bytes_max(work)
         buckets, tasks = merge_shape(min_buckets, parallelism, all_entries, work.limits.memory_bytes)
         buckets = smaller_buckets(buckets, tasks, all_entries)
         inputs, is_rewriting = self._splits_of_tasks(work, parallelism), task is not gather_task
@@ -662,6 +665,12 @@ class SharedEngines:
                 self.start_error = error if self._session is None else None
                 raise
             return SparkEngine(self._session, exchange_stage_bytes=self._exchange_stage_bytes)
+
+
+def entry_bytes_max(work: LogWork) -> int:
+    """The most bytes of key entries that a log may have: of a record for each offset, or by the bytes of the
+    log, of which there are few where batches claim offsets that they do not have."""
+    return min(offset_span(work), _RECORDS_PER_BYTE_MAX * work.size) * entry_bytes(work)
 
 
 def _rewrite_task_count(
