@@ -124,10 +124,12 @@ def test_a_terminal_obeys_no_text_of_a_file(
     for stream in (sys.stdout, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: True)
     output.write_lines("Topic: a\tConfigs: \x1b]0;title\x07 \x9b31m, ü → 日")
+    output.write_table("", ["directory"], [["/data/\x1b[2J"]])
     output.note("a \x1b[2J")
     output.write_json({"key": "a\x7f\x9b31m ü"})
     shown = capsys.readouterr()
     assert shown.out.splitlines()[0] == "Topic: a\tConfigs: \\x1b]0;title\\x07 \\x9b31m, ü → 日"
     assert shown.err == "siltstone: a \\x1b[2J\n"
-    document = shown.out.splitlines()[1]
+    assert shown.out.splitlines()[2].rstrip() == "/data/\\x1b[2J"
+    document = shown.out.splitlines()[-1]
     assert document.isprintable() and json.loads(document) == {"key": "a\x7f\x9b31m ü"}

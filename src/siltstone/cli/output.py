@@ -271,7 +271,7 @@ def reason_lines(reasons: Iterable[tuple[tuple[str, str], object]]) -> Iterable[
 def _cell_text(value: object) -> str:
     if value is None:
         return ""
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else str(value).translate(_CONTROLS)
 
 
 # Flags that many commands have.
