@@ -31,7 +31,7 @@ from pyspark.sql.types import DataType, StructType
 from siltstone.base.errors import UsageError
 from siltstone.spark.internals import QUERY_ID
 from siltstone.spark.tasks import freeze_imports, one_line_errors
-from siltstone.tables.commit import StagedOutput, discard_staged
+from siltstone.tables.commit import StagedOutput
 from siltstone.tables.following import MicroBatchStream, offsets_from_json, offsets_to_json
 from siltstone.tables.options import RECORDS_TABLE, ReadOptions
 from siltstone.tables.splits import NO_FILTERS, PushedFilters, TaskSplit
@@ -329,7 +329,7 @@ class BatchWriter(datasource.DataSourceArrowWriter):
         commit_plan(self._plan, _staged_of(messages))
 
     def abort(self, messages: Messages) -> None:
-        """On the driver: remove all that was staged."""
+        """On the driver: remove all that was staged, but for what a commit that failed half-way needs."""
         abort_plan(self._plan)
 
 
@@ -359,4 +359,4 @@ class StreamWriter(datasource.DataSourceStreamArrowWriter):
     def abort(self, messages: Messages, batchId: int) -> None:
         """On the driver: remove what the tasks of this micro-batch have staged."""
         with contextlib.suppress(OSError):
-            discard_staged(_staged_of(messages))
+            abort_plan(self._plan, _staged_of(messages))
